@@ -1,0 +1,1 @@
+"""Measures rocketmq_aio beside the official Java client; see docs/performance.md."""

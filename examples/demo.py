@@ -1,0 +1,146 @@
+"""What `make demo` runs: a real broker, a producer and an `async for` consumer in one process.
+
+    python examples/demo.py --seconds 10 --version 5.5.0
+
+The broker is started for the demo and stopped after it; with ROCKETMQ_NAMESRV set, that one is
+used instead. Ends with an error when a message was lost.
+"""
+
+import argparse
+import asyncio
+import sys
+import time
+from dataclasses import dataclass, field
+
+from rocketmq_aio import LitePullConfig, LitePullConsumer, Message, Producer, RocketMQError
+from rocketmq_aio.testing import Cluster, ClusterError
+
+SENDERS = 64
+BODY = b"x" * 1016  # behind eight bytes with the message's number: 1 KiB
+PATIENCE_SECONDS = 10.0  # without news, before what has not come counts as lost
+LINE_SECONDS = 0.5
+
+
+@dataclass
+class Tally:
+    """What was acknowledged by the broker, and what came back."""
+
+    sent: set[int] = field(default_factory=set)
+    received: set[int] = field(default_factory=set)
+    repeated: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+
+    @property
+    def lost(self) -> int:
+        return len(self.sent - self.received)
+
+    def summary(self) -> str:
+        rate = len(self.sent) / self.seconds if self.seconds else 0.0
+        return (
+            f"sent {len(self.sent):,}, received {len(self.received):,}, lost {self.lost},"
+            f" repeated {self.repeated}, failed sends {self.failed},"
+            f" {rate:,.0f} messages/s for {self.seconds:.1f} s"
+        )
+
+    def exit_code(self) -> int:
+        return 1 if self.lost or not self.sent else 0
+
+
+async def send(producer: Producer, topic: str, tally: Tally, seconds: float) -> None:
+    """Send from many tasks at once: that is the way to speed."""
+    numbers = iter(range(2**63))
+    started = time.monotonic()
+
+    async def send_some() -> None:
+        while time.monotonic() - started < seconds:
+            number = next(numbers)
+            try:
+                await producer.send(Message(topic, number.to_bytes(8, "big") + BODY))
+            except RocketMQError:
+                tally.failed += 1
+            else:
+                tally.sent.add(number)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(SENDERS):
+            tasks.create_task(send_some())
+    tally.seconds = time.monotonic() - started
+
+
+async def receive(consumer: LitePullConsumer, tally: Tally) -> None:
+    async for message in consumer:
+        number = int.from_bytes(message.body[:8], "big")
+        tally.repeated += number in tally.received
+        tally.received.add(number)
+
+
+async def show(tally: Tally) -> None:
+    """Print a line on the screen again and again; below one another where there is no screen."""
+    end = "\r" if sys.stdout.isatty() else "\n"
+    sent = received = 0
+    while True:
+        await asyncio.sleep(LINE_SECONDS)
+        send_rate = (len(tally.sent) - sent) / LINE_SECONDS
+        receive_rate = (len(tally.received) - received) / LINE_SECONDS
+        sent, received = len(tally.sent), len(tally.received)
+        line = f"sent {sent:>9,} ({send_rate:>7,.0f}/s)   received {received:>9,}"
+        print(f"  {line} ({receive_rate:>7,.0f}/s)  ", end=end, flush=True)
+
+
+async def until_all_is_here(tally: Tally) -> None:
+    """Return when everything has come, or nothing has come for a while."""
+    seen, news = -1, time.monotonic()
+    while tally.lost and time.monotonic() - news < PATIENCE_SECONDS:
+        if len(tally.received) != seen:
+            seen, news = len(tally.received), time.monotonic()
+        await asyncio.sleep(0.05)
+
+
+async def run(namesrv: str, topic: str, seconds: float) -> Tally:
+    tally = Tally()
+    config = LitePullConfig(start_from="earliest")
+    async with (
+        Producer("demo-producer", namesrv=namesrv) as producer,
+        LitePullConsumer("demo", namesrv=namesrv, config=config) as consumer,
+        asyncio.TaskGroup() as tasks,
+    ):
+        await consumer.subscribe(topic)
+        await consumer.ready(timeout_seconds=30)
+        background = [tasks.create_task(receive(consumer, tally)), tasks.create_task(show(tally))]
+        await send(producer, topic, tally, seconds)
+        await until_all_is_here(tally)
+        for task in background:
+            task.cancel()
+    return tally
+
+
+def main(seconds: float, version: str) -> int:
+    print(f"Getting RocketMQ {version} ready (the first time it is downloaded: be patient) ...")
+    started = time.monotonic()
+    try:
+        cluster = Cluster.start(version)
+    except ClusterError as error:
+        print(error, file=sys.stderr)
+        return 1
+    with cluster:
+        took = time.monotonic() - started
+        print(f"Ready after {took:.0f} s: name server {cluster.namesrv} ({cluster.backend})")
+        topic = f"demo-{time.time_ns()}"
+        cluster.create_topic(topic, queues=8)
+        print(f"Sending with {SENDERS} tasks, receiving with `async for`, for {seconds:g} s:")
+        tally = asyncio.run(run(cluster.namesrv, topic, seconds))
+        print(f"\n{tally.summary()}")
+        cluster.delete_topic(topic)
+    return tally.exit_code()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--version", default="5.5.0", help="of RocketMQ, such as 4.9.7")
+    arguments = parser.parse_args()
+    try:
+        sys.exit(main(arguments.seconds, arguments.version))
+    except KeyboardInterrupt:
+        sys.exit("stopped before it was over")

@@ -1,0 +1,117 @@
+"""An asyncio client for Apache RocketMQ, over the brokers' native remoting protocol."""
+
+from rocketmq_aio.config import (
+    ClientConfig,
+    Credentials,
+    LitePullConfig,
+    ProducerConfig,
+)
+from rocketmq_aio.consumer.allocation import AllocateAveragely, AllocateAveragelyByCircle
+from rocketmq_aio.consumer.events import (
+    CommitFailed,
+    ConsumerEvent,
+    MessageUnreadable,
+    OffsetCorrected,
+    PullFailed,
+    QueuesAssigned,
+    QueuesRevoked,
+)
+from rocketmq_aio.consumer.lite_pull import LitePullConsumer
+from rocketmq_aio.consumer.offset_file import CorruptOffsetFile, LocalFileOffsetStore
+from rocketmq_aio.consumer.offsets import OffsetStore, RemoteOffsetStore
+from rocketmq_aio.errors import (
+    AuthError,
+    BatchError,
+    BrokerError,
+    BusyError,
+    ClosedError,
+    CodecError,
+    CommitError,
+    ConfigError,
+    ConnectionLostError,
+    InvalidMessageError,
+    NameServerUnavailableError,
+    NotConnectedError,
+    NotRunningError,
+    NotSupportedError,
+    OffsetIllegalError,
+    PermissionDeniedError,
+    RequestTimeoutError,
+    RocketMQError,
+    RouteNotFoundError,
+    SendAttempt,
+    SendError,
+    SendUnknownError,
+    SubscriptionError,
+)
+from rocketmq_aio.hooks import RPCHook
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import (
+    Message,
+    MessageExt,
+    MessageModel,
+    MessageQueue,
+    MessageSelector,
+    SendResult,
+    SendStatus,
+)
+from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.producer.publishing import QueueSelector, select_by_hash
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AllocateAveragely",
+    "AllocateAveragelyByCircle",
+    "AuthError",
+    "BatchError",
+    "BrokerError",
+    "BusyError",
+    "ClientConfig",
+    "ClosedError",
+    "CodecError",
+    "CommitError",
+    "CommitFailed",
+    "ConfigError",
+    "ConnectionLostError",
+    "ConsumerEvent",
+    "CorruptOffsetFile",
+    "Credentials",
+    "InvalidMessageError",
+    "LitePullConfig",
+    "LitePullConsumer",
+    "LocalFileOffsetStore",
+    "MQClientInstance",
+    "Message",
+    "MessageExt",
+    "MessageModel",
+    "MessageQueue",
+    "MessageSelector",
+    "MessageUnreadable",
+    "NameServerUnavailableError",
+    "NotConnectedError",
+    "NotRunningError",
+    "NotSupportedError",
+    "OffsetCorrected",
+    "OffsetIllegalError",
+    "OffsetStore",
+    "PermissionDeniedError",
+    "Producer",
+    "ProducerConfig",
+    "PullFailed",
+    "QueueSelector",
+    "QueuesAssigned",
+    "QueuesRevoked",
+    "RPCHook",
+    "RemoteOffsetStore",
+    "RequestTimeoutError",
+    "RocketMQError",
+    "RouteNotFoundError",
+    "SendAttempt",
+    "SendError",
+    "SendResult",
+    "SendStatus",
+    "SendUnknownError",
+    "SubscriptionError",
+    "select_by_hash",
+]

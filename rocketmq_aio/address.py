@@ -1,0 +1,49 @@
+"""Network addresses as RocketMQ writes them: ``host:port``, several joined by ``;``."""
+
+from __future__ import annotations
+
+from ipaddress import IPv6Address
+from typing import Final
+
+from rocketmq_aio.errors import ConfigError
+
+MAX_PORT: Final = 65_535
+NEVER_IN_HOSTS: Final = " ,;/\\@?#[]"
+MAX_HOST: Final = 253  # RFC 1035; longer text is never a host name
+
+
+def parse_address(text: str, *, setting: str = "address") -> tuple[str, int]:
+    """Split ``host:port`` at its last colon (IPv6 hosts may be bracketed or bare).
+
+    :raises ConfigError: no port, a port outside 1..65535, or characters no host has
+    """
+    host, colon, port = text.strip().rpartition(":")
+    if bracketed := host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not colon or not host:
+        raise ConfigError(setting, text, "expected host:port, for example 127.0.0.1:9876")
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= MAX_PORT):
+        raise ConfigError(setting, text, f"the port must be a number from 1 to {MAX_PORT}")
+    if len(host) > MAX_HOST or not host.isprintable() or any(c in host for c in NEVER_IN_HOSTS):
+        raise ConfigError(setting, text, "the host holds characters that no host name has")
+    if (bracketed or ":" in host) and not _is_ipv6(host):
+        raise ConfigError(setting, text, "the host is written like an IPv6 address and is none")
+    return host, int(port)
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        IPv6Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def parse_addresses(text: str, *, setting: str = "namesrv") -> tuple[str, ...]:
+    """Split a ``;`` (or ``,``) separated list and check every part; the order is kept."""
+    parts = tuple(dict.fromkeys(p.strip() for p in text.replace(",", ";").split(";") if p.strip()))
+    if not parts:
+        raise ConfigError(setting, text, "expected at least one host:port")
+    for part in parts:
+        parse_address(part, setting=setting)
+    return parts

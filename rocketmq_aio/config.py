@@ -1,0 +1,361 @@
+"""Settings: frozen, keyword-only, checked when built; a typo is refused before any connection."""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from datetime import datetime
+from difflib import get_close_matches
+from functools import wraps
+from typing import Any, Final, TypeVar, dataclass_transform
+
+from rocketmq_aio.address import parse_address, parse_addresses
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.hooks import RPCHook
+from rocketmq_aio.message import MessageModel
+from rocketmq_aio.names import check_topic
+
+T = TypeVar("T")
+
+MIB: Final = 1024 * 1024
+MIN_FRAME_BYTES: Final = 64 * 1024
+COMPRESSIONS: Final = ("zlib", "lz4", "zstd", None)
+OFFSET_POLICIES: Final = ("broker", "earliest", "latest", "error")
+SECRET_PARTS: Final = ("secret", "token", "password", "key")
+HEADER_ENCODINGS: Final = ("json", "rocketmq")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def settings(cls: type[T]) -> type[T]:
+    """Make *cls* a frozen, keyword-only dataclass that names the setting it does not know."""
+    made = dataclass(frozen=True, kw_only=True)(cls)
+    known = fields(made)  # type: ignore[arg-type]  # made is a dataclass
+    names = [f.name for f in known]
+    confidential = not all(f.repr for f in known)
+    plain: Callable[..., None] = made.__init__
+
+    @wraps(plain)
+    def build(self: T, **given: object) -> None:
+        for name in given:
+            if name not in names:
+                close = get_close_matches(name, names, 1)
+                hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
+                # It may be a secret, misspelt or in the wrong place.
+                secret = confidential or any(part in name.lower() for part in SECRET_PARTS)
+                value = "***" if secret else given[name]
+                raise ConfigError(name, value, f"unknown setting of {cls.__name__}; {hint}")
+        plain(self, **given)
+
+    setattr(made, "__init__", build)  # noqa: B010 - mypy refuses the plain assignment
+    return made
+
+
+def check_seconds(config: object, *names: str, least: float = 0.0) -> None:
+    """Refuse what is not a number of seconds above *least*."""
+    for name in names:
+        value = getattr(config, name)
+        good = isinstance(value, int | float) and not isinstance(value, bool)
+        if not good or not least < value < 10**9:
+            raise ConfigError(name, value, f"expected a number of seconds above {least:g}")
+
+
+def check_count(config: object, *names: str, least: int = 1) -> None:
+    """Refuse what is not a whole number of at least *least*."""
+    for name in names:
+        value = getattr(config, name)
+        if type(value) is not int or not least <= value < 2**53:
+            raise ConfigError(name, value, f"expected a whole number, at least {least}")
+
+
+def check_choice(config: object, name: str, choices: tuple[object, ...]) -> None:
+    """Refuse what is not one of *choices*."""
+    value = getattr(config, name)
+    if not any(value is choice or value == choice for choice in choices):
+        raise ConfigError(name, value, f"expected one of {', '.join(map(repr, choices))}")
+
+
+def check_bool(config: object, *names: str) -> None:
+    """Refuse what is not True or False."""
+    for name in names:
+        value = getattr(config, name)
+        if type(value) is not bool:
+            raise ConfigError(name, value, "expected True or False")
+
+
+@settings
+class Credentials:
+    """An account of the broker's access control; its repr shows no secret."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    security_token: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.access_key, str) or not self.access_key:
+            raise ConfigError("access_key", self.access_key, "expected a non-empty string")
+        if not isinstance(self.secret_key, str) or not self.secret_key:
+            raise ConfigError("secret_key", "***", "expected a non-empty string")
+        token = self.security_token
+        if token is not None and (not isinstance(token, str) or not token):
+            raise ConfigError("security_token", "***", "expected a non-empty string or None")
+
+
+@settings
+class ClientConfig:
+    """What all clients of one process share: where to connect, and how.
+
+    :param namesrv: ``host:port``, several joined by ``;``, or the ``http://`` URL of an address
+        server that answers with such a list
+    :param tls: True verifies certificate and host name against the system's authorities; an
+        ``ssl.SSLContext`` decides for itself
+    :param instance_name: part of the client id; unique per process and instance by default
+    :param address_mapper: turns an address that a route advertises into one that is reachable
+        from here (containers, tunnels); called with ``host:port``, returns ``host:port``
+    :param header_encoding: how request headers are written; both are read everywhere
+    :param heartbeat_v2: send short heartbeats to brokers that advertise it (5.1.3 and later)
+    :param max_in_flight: unanswered requests per connection; further calls wait
+    """
+
+    namesrv: str | None = None
+    credentials: Credentials | None = None
+    tls: ssl.SSLContext | bool = False
+    instance_name: str | None = None
+    address_mapper: Callable[[str], str] | None = None
+    rpc_hooks: tuple[RPCHook, ...] = ()
+    request_timeout_seconds: float = 3.0
+    connect_timeout_seconds: float = 3.0
+    heartbeat_interval_seconds: float = 30.0
+    route_refresh_interval_seconds: float = 30.0
+    namesrv_refresh_interval_seconds: float = 120.0
+    heartbeat_v2: bool = False
+    header_encoding: str = "rocketmq"
+    max_in_flight: int = 4096
+    max_frame_bytes: int = 16 * MIB
+
+    def __post_init__(self) -> None:
+        if self.namesrv is not None:
+            _check_namesrv(self.namesrv)
+        if self.credentials is not None and not isinstance(self.credentials, Credentials):
+            raise ConfigError("credentials", "***", "expected Credentials(...)")
+        if not isinstance(self.tls, bool | ssl.SSLContext):
+            raise ConfigError("tls", self.tls, "expected True, False or an ssl.SSLContext")
+        if self.address_mapper is not None and not callable(self.address_mapper):
+            raise ConfigError("address_mapper", self.address_mapper, "expected a callable")
+        if not isinstance(self.rpc_hooks, tuple) or not all(
+            isinstance(hook, RPCHook) for hook in self.rpc_hooks
+        ):
+            raise ConfigError("rpc_hooks", self.rpc_hooks, "expected a tuple of RPCHook objects")
+        check_seconds(
+            self,
+            "request_timeout_seconds",
+            "connect_timeout_seconds",
+            "heartbeat_interval_seconds",
+            "route_refresh_interval_seconds",
+            "namesrv_refresh_interval_seconds",
+        )
+        check_bool(self, "heartbeat_v2")
+        check_choice(self, "header_encoding", HEADER_ENCODINGS)
+        check_count(self, "max_in_flight")
+        check_count(self, "max_frame_bytes", least=MIN_FRAME_BYTES)
+        if self.instance_name is not None:
+            _check_instance_name(self.instance_name)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **given: object) -> ClientConfig:
+        """Read ``ROCKETMQ_*`` variables, then ``NAMESRV_ADDR``; what is *given* wins.
+
+        ``ROCKETMQ_NAMESRV``, ``ROCKETMQ_ACCESS_KEY``, ``ROCKETMQ_SECRET_KEY``,
+        ``ROCKETMQ_SECURITY_TOKEN``, ``ROCKETMQ_TLS`` (true or false), ``ROCKETMQ_INSTANCE_NAME``,
+        and the numbers by their own names, for example ``ROCKETMQ_REQUEST_TIMEOUT_SECONDS``.
+        A variable that is empty counts as not set.
+
+        :raises ConfigError: a variable holds what its setting does not take
+        """
+        env = os.environ if environ is None else environ
+        found = _numbers_from(cls, env)
+        if namesrv := env.get("ROCKETMQ_NAMESRV") or env.get("NAMESRV_ADDR"):
+            found["namesrv"] = namesrv
+        if name := env.get("ROCKETMQ_INSTANCE_NAME"):
+            found["instance_name"] = name
+        access_key = env.get("ROCKETMQ_ACCESS_KEY", "")
+        secret_key = env.get("ROCKETMQ_SECRET_KEY", "")
+        if access_key or secret_key:  # one without the other is refused
+            found["credentials"] = Credentials(
+                access_key=access_key,
+                secret_key=secret_key,
+                security_token=env.get("ROCKETMQ_SECURITY_TOKEN") or None,
+            )
+        for name in ("tls", "heartbeat_v2"):
+            if text := env.get(f"ROCKETMQ_{name.upper()}"):
+                found[name] = _bool_from(f"ROCKETMQ_{name.upper()}", text)
+        merged: dict[str, Any] = {**found, **given}
+        return cls(**merged)  # unknown names are refused there
+
+
+def _check_namesrv(namesrv: object) -> None:
+    if not isinstance(namesrv, str):
+        raise ConfigError("namesrv", namesrv, "expected a string such as 127.0.0.1:9876")
+    if not namesrv.startswith("http://"):
+        parse_addresses(namesrv)
+        return
+    host = re.split("[/?#]", namesrv.removeprefix("http://"), maxsplit=1)[0]
+    try:
+        parse_address(host if ":" in host.rpartition("]")[2] else f"{host}:80")
+    except ConfigError as error:
+        raise ConfigError("namesrv", namesrv, f"no URL of a server: {error.reason}") from None
+
+
+def _check_instance_name(name: object) -> None:
+    if not isinstance(name, str) or not name or not name.isprintable() or "@" in name:
+        raise ConfigError("instance_name", name, "expected printable text without @")
+
+
+def _bool_from(variable: str, text: str) -> bool:
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("0", "false", "no", "off"):
+        return False
+    raise ConfigError(variable, text, "expected true or false")
+
+
+def _numbers_from(cls: type[Any], env: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for each in fields(cls):
+        text = env.get(f"ROCKETMQ_{each.name.upper()}")
+        if not text or each.default is MISSING or isinstance(each.default, bool):
+            continue
+        if isinstance(each.default, int | float):
+            try:
+                found[each.name] = type(each.default)(text)
+            except ValueError:
+                variable = f"ROCKETMQ_{each.name.upper()}"
+                raise ConfigError(variable, text, "expected a number") from None
+        elif each.name == "header_encoding":
+            found[each.name] = text
+    return found
+
+
+@settings
+class ProducerConfig:
+    """How a producer sends.
+
+    :param send_timeout_seconds: one deadline for the whole send: route, waiting, all attempts
+    :param retries: attempts after the first one
+    :param retry_other_broker: try another broker when the message was stored with a weaker
+        guarantee than asked for (this makes a second copy)
+    :param compression: ``"zlib"``, ``"lz4"``, ``"zstd"`` or None, for bodies of
+        *compress_above_bytes* or more; brokers and clients of 4.9.0 to 4.9.3 read zlib only
+    :param max_in_flight: unanswered sends; further ones wait
+    :param max_in_flight_bytes: bytes of bodies in unanswered sends; further ones wait
+    :param template_topic: whose route tells where a topic that does not exist yet may be created
+    :param template_queues: how many queues a topic created by a first send gets
+    """
+
+    send_timeout_seconds: float = 3.0
+    retries: int = 2
+    retry_other_broker: bool = False
+    compression: str | None = "zlib"
+    compress_above_bytes: int = 4096
+    compression_level: int = 5
+    max_message_bytes: int = 4 * MIB
+    max_in_flight: int = 1024
+    max_in_flight_bytes: int = 64 * MIB
+    template_topic: str = "TBW102"
+    template_queues: int = 4
+
+    def __post_init__(self) -> None:
+        check_seconds(self, "send_timeout_seconds")
+        check_count(self, "retries", least=0)
+        check_bool(self, "retry_other_broker")
+        check_choice(self, "compression", COMPRESSIONS)
+        check_topic(self.template_topic, setting="template_topic")
+        check_count(
+            self,
+            "compress_above_bytes",
+            "max_message_bytes",
+            "max_in_flight",
+            "max_in_flight_bytes",
+            "template_queues",
+        )
+        check_count(self, "compression_level")
+        if self.compression_level > 9:
+            raise ConfigError("compression_level", self.compression_level, "expected 1 to 9")
+
+
+@settings
+class ConsumerConfig:
+    """What every kind of consumer understands.
+
+    :param start_from: where a group that is new to a topic begins: ``"latest"``, ``"earliest"``
+        or an aware datetime; a queue that is added to a topic later is read from its beginning
+    :param pull_batch_size: messages asked for at once (brokers answer at most 32 by default)
+    :param pull_threshold_per_queue: messages cached per queue before pulling pauses
+    :param max_span: offsets between the first and last cached message of a queue
+    :param allocate: ``(client_id, queues, client_ids) -> queues``; None is `AllocateAveragely`
+    :param offset_store: where progress is kept; None is the broker (clustering) or a local file
+        (broadcasting)
+    :param offset_illegal: what to do when the broker says that an offset does not exist:
+        follow its correction, go to the ``"earliest"`` or ``"latest"`` offset, or ``"error"``
+    """
+
+    message_model: MessageModel = MessageModel.CLUSTERING
+    start_from: str | datetime = "latest"
+    pull_batch_size: int = 32
+    pull_threshold_per_queue: int = 1000
+    pull_threshold_bytes_per_queue: int = 100 * MIB
+    max_span: int = 2000
+    allocate: Callable[..., Any] | None = None
+    offset_store: Any = None
+    offset_illegal: str = "broker"
+    long_poll_seconds: float = 15.0
+    rebalance_interval_seconds: float = 20.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.message_model, MessageModel):
+            raise ConfigError("message_model", self.message_model, "expected a MessageModel")
+        _check_start_from(self.start_from)
+        check_count(
+            self,
+            "pull_batch_size",
+            "pull_threshold_per_queue",
+            "pull_threshold_bytes_per_queue",
+            "max_span",
+        )
+        check_choice(self, "offset_illegal", OFFSET_POLICIES)
+        check_seconds(self, "long_poll_seconds", "rebalance_interval_seconds")
+        if self.allocate is not None and not callable(self.allocate):
+            raise ConfigError("allocate", self.allocate, "expected a callable")
+
+
+def _check_start_from(start: object) -> None:
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise ConfigError("start_from", start, "the datetime needs a time zone")
+    elif start not in ("latest", "earliest"):
+        raise ConfigError("start_from", start, 'expected "latest", "earliest" or a datetime')
+
+
+@settings
+class LitePullConfig(ConsumerConfig):
+    """What `LitePullConsumer` understands besides.
+
+    :param auto_commit: commit, every *commit_interval_seconds*, what earlier polls returned
+    :param pull_threshold_total: messages cached over all queues before pulling pauses
+    :param pull_threshold_bytes_total: bytes of bodies cached over all queues, likewise
+    :param topic_check_interval_seconds: how often the queue listeners look for changes
+    """
+
+    auto_commit: bool = True
+    commit_interval_seconds: float = 5.0
+    pull_threshold_total: int = 10_000
+    pull_threshold_bytes_total: int = 256 * MIB
+    topic_check_interval_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_bool(self, "auto_commit")
+        check_seconds(self, "commit_interval_seconds", "topic_check_interval_seconds")
+        check_count(self, "pull_threshold_total", "pull_threshold_bytes_total")

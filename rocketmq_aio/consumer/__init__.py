@@ -1,0 +1,1 @@
+"""Consumers, and what they are made of."""

@@ -1,0 +1,135 @@
+"""What a consumer reports besides messages: events, as values, for whoever wants to watch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, Self, TypeAlias
+from weakref import WeakSet
+
+from rocketmq_aio.consumer.offset_file import CorruptOffsetFile
+from rocketmq_aio.message import MessageQueue
+
+MAX_UNREAD: Final = 1000  # a reader that does not read loses the oldest ones
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuesAssigned:
+    """This consumer reads these queues from now on."""
+
+    queues: tuple[MessageQueue, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuesRevoked:
+    """These queues are given up; what was settled is committed."""
+
+    queues: tuple[MessageQueue, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCorrected:
+    """The broker said that *requested* does not exist; reading goes on at *corrected*.
+
+    *policy* is the ``offset_illegal`` setting; *remark* holds the broker's words, for example
+    OFFSET_RESET when an administrator moved the group.  *dropped* messages were in the cache.
+    """
+
+    queue: MessageQueue
+    requested: int
+    corrected: int
+    policy: str
+    remark: str
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageUnreadable:
+    """The message at *offset* cannot be decoded: the queue is held there and tried again."""
+
+    queue: MessageQueue
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullFailed:
+    """Nothing can be pulled of the queue now; told once, and tried again until it works."""
+
+    queue: MessageQueue
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitFailed:
+    """Progress of some queues could not be stored; it is kept and tried again."""
+
+    queues: tuple[MessageQueue, ...]
+    reason: str
+
+
+ConsumerEvent: TypeAlias = (
+    QueuesAssigned
+    | QueuesRevoked
+    | OffsetCorrected
+    | MessageUnreadable
+    | PullFailed
+    | CommitFailed
+    | CorruptOffsetFile
+)
+
+
+class EventStream:
+    """Yields events from the moment it was made, until the consumer is closed."""
+
+    def __init__(self, *, ended: bool) -> None:
+        self._unread: deque[ConsumerEvent] = deque(maxlen=MAX_UNREAD)
+        self._ended = ended
+        self._changed = asyncio.Event()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerEvent:
+        while not self._unread:
+            if self._ended:
+                raise StopAsyncIteration
+            self._changed.clear()
+            await self._changed.wait()
+        return self._unread.popleft()
+
+    def add(self, event: ConsumerEvent) -> None:
+        """Something happened."""
+        self._unread.append(event)
+        self._changed.set()
+
+    def end(self) -> None:
+        """Nothing will happen any more; what is unread still comes."""
+        self._ended = True
+        self._changed.set()
+
+
+class EventStreams:
+    """Hands every event to every stream that somebody still holds."""
+
+    def __init__(self) -> None:
+        self._streams: WeakSet[EventStream] = WeakSet()
+        self._ended = False
+
+    def open(self) -> EventStream:
+        """Return a stream of what happens from now on."""
+        stream = EventStream(ended=self._ended)
+        self._streams.add(stream)
+        return stream
+
+    def publish(self, event: ConsumerEvent) -> None:
+        """Give *event* to all streams; never blocks."""
+        for stream in list(self._streams):
+            stream.add(event)
+
+    def close(self) -> None:
+        """End every stream after what it still holds."""
+        self._ended = True
+        for stream in list(self._streams):
+            stream.end()

@@ -1,0 +1,357 @@
+"""The pull loop of one queue: long polls, flow control, filters, and what to do about failures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import anyio
+
+from rocketmq_aio.config import LitePullConfig
+from rocketmq_aio.consumer.assigned import UNKNOWN, AssignedQueue, Cache
+from rocketmq_aio.consumer.events import (
+    ConsumerEvent,
+    MessageUnreadable,
+    OffsetCorrected,
+    PullFailed,
+)
+from rocketmq_aio.consumer.start_position import StartPositions
+from rocketmq_aio.errors import (
+    BusyError,
+    CodecError,
+    NotConnectedError,
+    RocketMQError,
+    SubscriptionError,
+)
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.protocol.codes import (
+    MASTER_ID,
+    PULL_LITE,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    V5_0_0,
+    ResponseCode,
+)
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.record import decode_messages
+from rocketmq_aio.protocol.requests.pull import LitePullMessage, PullMessage, PullMessageResponse
+from rocketmq_aio.protocol.subscription import Subscription
+from rocketmq_aio.protocol.templates import PullTemplate
+from rocketmq_aio.remoting.backoff import Backoff
+from rocketmq_aio.remoting.refusals import refusal
+
+logger = get_logger(__name__)
+
+# A broker answers an empty long poll at the first 5 s tick after the hold time (seen live).
+HOLD_SLACK_SECONDS: Final = 15.0
+LEAST_EMPTY_SECONDS: Final = 0.1  # an answer without progress sooner than this is slowed down
+BUSY_SECONDS: Final = 0.02
+LONGEST_BUSY_SECONDS: Final = 0.5
+INTRODUCE_SECONDS: Final = 1.0  # between heartbeats because of refused pulls of any queue
+LONGEST_PAUSE_SECONDS: Final = 2.0
+START_PAUSE_SECONDS: Final = 1.0
+# No commit rides on a pull: brokers work on requests in any order, so it could overwrite a later
+# one that was answered already (seen on live 4.9.7 and 5.5.0 brokers).
+FLAGS: Final = PULL_SUSPEND | PULL_SUBSCRIPTION | PULL_LITE
+NO_COMMIT: Final = 0
+RESET_REMARK: Final = "OFFSET_RESET"  # an administrator moved the group (5.x)
+
+
+class Puller:
+    """Keeps one pull under way for every assigned queue that has room.
+
+    :param subscription_of: what the consumer wants of a topic now; None when nothing
+    :param on_messages: called when a queue has messages to hand out
+    :param on_start: called when it is known where a queue begins: (queue, chosen here)
+    :param on_corrected: called before pulling goes on at an earlier offset, or where an
+        administrator wants it
+    :param on_recovered: called when a queue can be pulled again after failures
+    """
+
+    def __init__(
+        self,
+        instance: MQClientInstance,
+        group: str,
+        config: LitePullConfig,
+        starts: StartPositions,
+        cache: Cache,
+        *,
+        subscription_of: Callable[[str], Subscription | None],
+        on_messages: Callable[[AssignedQueue], None],
+        on_start: Callable[[AssignedQueue, bool], None],
+        on_corrected: Callable[[AssignedQueue], Awaitable[None]],
+        on_recovered: Callable[[AssignedQueue], None],
+        on_event: Callable[[ConsumerEvent], None],
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._config = config
+        self._starts = starts
+        self._cache = cache
+        self._subscription_of = subscription_of
+        self._on_messages = on_messages
+        self._on_start = on_start
+        self._on_corrected = on_corrected
+        self._on_recovered = on_recovered
+        self._on_event = on_event
+        self._timeout = config.long_poll_seconds + HOLD_SLACK_SECONDS
+        self._introduced = float("-inf")
+
+    async def run(self, assigned: AssignedQueue, wait_seconds: float = 0.0) -> None:
+        """Pull until the queue is given up; a seek abandons the pull and begins another.
+
+        :param wait_seconds: for the member who had the queue before to commit
+        """
+        if wait_seconds:
+            await anyio.sleep(wait_seconds)
+        while not assigned.dropped:
+            with anyio.CancelScope() as assigned.scope:
+                await self._pull_on(assigned)
+
+    async def _pull_on(self, assigned: AssignedQueue) -> None:
+        backoff = Backoff(longest=LONGEST_PAUSE_SECONDS)
+        busy = Backoff(BUSY_SECONDS, LONGEST_BUSY_SECONDS)
+        if assigned.next_offset == UNKNOWN:
+            await self._find_start(assigned)
+        while not assigned.dropped:
+            if not self._may_pull(assigned):
+                await self._wait(assigned)
+                continue
+            try:
+                await self._pull(assigned)
+            except BusyError:
+                await anyio.sleep(busy.next_pause())
+            except RocketMQError as error:
+                await self._recover(assigned, error, backoff)
+            else:
+                if backoff.failures:
+                    self._on_recovered(assigned)
+                backoff.failures = busy.failures = 0
+
+    async def _find_start(self, assigned: AssignedQueue) -> None:
+        while not assigned.started.is_set():
+            generation = assigned.generation
+            try:
+                offset, chosen = await self._starts.find(assigned.queue)
+            except RocketMQError as error:
+                assigned.trouble = error
+                logger.warning("start_unknown", queue=str(assigned.queue), reason=str(error))
+                await anyio.sleep(START_PAUSE_SECONDS)
+                continue
+            if assigned.generation == generation:
+                assigned.begin(offset)
+                self._on_start(assigned, chosen)
+
+    # --- flow control ---------------------------------------------------------------------------
+
+    def _may_pull(self, assigned: AssignedQueue) -> bool:
+        config, held = self._config, assigned.process_queue
+        if assigned.paused or assigned.failure is not None:
+            return False
+        # A queue with nothing cached always may: else the full caches of paused queues starve it.
+        return not held.count or (
+            held.count <= config.pull_threshold_per_queue
+            and held.size_bytes <= config.pull_threshold_bytes_per_queue
+            and held.span <= config.max_span
+            and self._cache.count <= config.pull_threshold_total
+            and self._cache.size_bytes <= config.pull_threshold_bytes_total
+        )
+
+    async def _wait(self, assigned: AssignedQueue) -> None:
+        """Wait until a poll, a resume or a seek says that something changed."""
+        assigned.wake = asyncio.get_running_loop().create_future()
+        if not assigned.paused and assigned.failure is None:
+            self._cache.blocked.add(assigned)
+        try:
+            await assigned.wake
+        finally:
+            assigned.wake = None
+            self._cache.blocked.discard(assigned)
+
+    # --- one pull -------------------------------------------------------------------------------
+
+    async def _pull(self, assigned: AssignedQueue) -> None:
+        subscription = self._subscription_of(assigned.queue.topic)
+        if subscription is None:
+            await anyio.sleep(LEAST_EMPTY_SECONDS)
+            return
+        loop = asyncio.get_running_loop()
+        assigned.last_pull = started = loop.time()
+        generation, offset = assigned.generation, assigned.next_offset
+        command, address = await self._request(assigned, subscription, offset)
+        if assigned.generation != generation:
+            return  # a seek came in between
+        if command.code == ResponseCode.SUCCESS:
+            self._found(assigned, subscription, command, offset)
+        elif command.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
+            self._nothing_found(assigned, command, offset)
+        elif command.code == ResponseCode.PULL_OFFSET_MOVED:
+            await self._moved(assigned, command, address, offset)
+        else:
+            raise refusal(command, address)
+        if assigned.next_offset == offset or command.code == ResponseCode.PULL_OFFSET_MOVED:
+            early = LEAST_EMPTY_SECONDS - (loop.time() - started)
+            if early > 0:  # a broker that does not hold the request must not be asked in a storm
+                await anyio.sleep(early)
+
+    async def _request(
+        self, assigned: AssignedQueue, subscription: Subscription, offset: int
+    ) -> tuple[Command, str]:
+        queue, remoting = assigned.queue, self._instance.remoting
+        replica = self._instance.routes.replica(queue.broker_name, assigned.broker_id)
+        if replica is None:
+            raise NotConnectedError(queue.broker_name, "no route names this broker")
+        address, _ = replica
+        # Brokers from 5.0 have a request of their own for lite pull; older ones do not know it.
+        version = self._instance.heartbeats.broker_versions.get(address, 0)
+        kind = LitePullMessage if version >= V5_0_0 else PullMessage
+        if not remoting.takes_prepared:
+            header = self._header(kind, queue, subscription, offset)
+            return await remoting.request(address, header, timeout=self._timeout), address
+        key = (subscription, kind)
+        template = assigned.template
+        if template is None or assigned.template_key != key:
+            template = PullTemplate(self._header(kind, queue, subscription, offset))
+            assigned.template, assigned.template_key = template, key
+
+        def frame(opaque: int) -> tuple[bytes, bytes]:
+            return template.frame(opaque, offset, NO_COMMIT, FLAGS), b""
+
+        return await remoting.exchange(address, template.code, frame, self._timeout), address
+
+    def _header(
+        self,
+        kind: type[PullMessage],
+        queue: MessageQueue,
+        subscription: Subscription,
+        offset: int,
+    ) -> PullMessage:
+        return kind(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=self._config.pull_batch_size,
+            sys_flag=FLAGS,
+            commit_offset=NO_COMMIT,
+            suspend_timeout_millis=int(self._config.long_poll_seconds * 1000),
+            subscription=subscription.expression,
+            sub_version=subscription.version,
+            expression_type=subscription.kind,
+            broker_name=queue.broker_name,
+        )
+
+    def _nothing_found(self, assigned: AssignedQueue, command: Command, offset: int) -> None:
+        answer = read_header(command, PullMessageResponse)
+        assigned.broker_id = answer.suggest_which_broker_id
+        if answer.next_begin_offset > offset:
+            assigned.advance(answer.next_begin_offset)
+
+    def _found(
+        self, assigned: AssignedQueue, subscription: Subscription, command: Command, offset: int
+    ) -> None:
+        answer = read_header(command, PullMessageResponse)
+        assigned.broker_id = answer.suggest_which_broker_id
+        messages, fault = _readable(command, assigned.queue, offset, answer.offset_delta)
+        next_offset = answer.next_begin_offset
+        if fault is not None:
+            # Never past what cannot be read: hold the queue there, and say so.
+            next_offset = messages[-1].queue_offset + 1 if messages else offset
+        if next_offset < offset:
+            raise CodecError("nextBeginOffset", 0, f"{next_offset} after a pull at {offset}")
+        wanted = _wanted(messages, subscription)
+        if wanted:
+            assigned.put(wanted)
+        assigned.advance(next_offset)
+        if wanted:
+            self._on_messages(assigned)
+        if fault is not None and not messages:
+            # With messages before it the next pull begins with it, and tells if it has to.
+            event = MessageUnreadable(queue=assigned.queue, offset=next_offset, reason=str(fault))
+            self._on_event(event)
+            raise fault
+
+    # --- what can go wrong ----------------------------------------------------------------------
+
+    async def _moved(
+        self, assigned: AssignedQueue, command: Command, address: str, requested: int
+    ) -> None:
+        """The broker has no such offset: follow the policy, and never silently."""
+        answer = read_header(command, PullMessageResponse)
+        policy, remark = self._config.offset_illegal, command.remark or ""
+        reset = RESET_REMARK in remark
+        if policy == "error" and not reset:
+            assigned.failure = refusal(command, address)
+            self._on_messages(assigned)  # wakes a poll, which raises it
+            return
+        generation, corrected = assigned.generation, answer.next_begin_offset
+        if policy in ("earliest", "latest") and not reset:
+            corrected = await self._starts.offset_of(assigned.queue, policy)
+        if assigned.generation != generation:
+            return
+        dropped = 0
+        if reset:
+            dropped = assigned.restart(corrected)
+        elif corrected < requested:
+            dropped = assigned.step_back(corrected)
+        else:
+            # Messages that were deleted before they could be pulled; the cached ones are good.
+            assigned.advance(corrected)
+        event = OffsetCorrected(
+            queue=assigned.queue,
+            requested=requested,
+            corrected=assigned.next_offset,
+            policy="broker" if reset else policy,
+            remark=remark,
+            dropped=dropped,
+        )
+        logger.warning("offset_corrected", queue=str(assigned.queue), event_value=repr(event))
+        self._on_event(event)
+        if reset or corrected < requested:
+            await self._on_corrected(assigned)
+
+    async def _recover(
+        self, assigned: AssignedQueue, error: RocketMQError, backoff: Backoff
+    ) -> None:
+        if not backoff.failures:
+            logger.warning("pull_failed", queue=str(assigned.queue), reason=str(error))
+            self._on_event(PullFailed(queue=assigned.queue, reason=str(error)))
+        pause = backoff.next_pause()
+        if isinstance(error, SubscriptionError):
+            await self._introduce()
+        elif isinstance(error, NotConnectedError):
+            assigned.broker_id = MASTER_ID
+        await anyio.sleep(pause)
+
+    async def _introduce(self) -> None:
+        """Tell brokers about the group: one that was restarted knows none."""
+        now = asyncio.get_running_loop().time()
+        if now - self._introduced >= INTRODUCE_SECONDS:
+            self._introduced = now
+            await self._instance.heartbeats.beat_all(anew=True)
+
+
+def _readable(
+    command: Command, queue: MessageQueue, offset: int, delta: int | None
+) -> tuple[list[MessageExt], CodecError | None]:
+    """Return the messages from *offset* on, and what cannot be read behind them."""
+    messages, fault = decode_messages(command.body, queue)
+    if delta:  # static topics: the broker's own offsets differ from the topic's
+        for message in messages:
+            message.queue_offset += delta
+    if messages and messages[0].queue_offset < offset:
+        # A batch that is stored as one record comes whole, also for an offset inside it.
+        messages = [each for each in messages if each.queue_offset >= offset]
+    return messages, fault
+
+
+def _wanted(messages: list[MessageExt], subscription: Subscription) -> list[MessageExt]:
+    """Return the messages whose tag is asked for: the broker compares hashes only."""
+    tags = subscription.tags
+    if not tags:
+        return messages
+    return [message for message in messages if message.tags in tags]

@@ -1,0 +1,213 @@
+"""Every exception of this package, one tree, one type per decision of the caller.
+
+A message says what happened and what to do; the facts are attributes, so that nobody has to
+parse a message.  What a broker said is kept word for word in ``remark``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from rocketmq_aio.message import MessageQueue, SendResult
+
+REMARK_SHOWN: Final = 300  # a remark can hold a whole Java stack trace; the attribute keeps it all
+
+
+def shown(text: str | None) -> str:
+    """Return *text* from the network on one line and shortened, safe to print in a log."""
+    text = text or ""
+    cleaned = "".join(c if c.isprintable() else " " for c in text[:REMARK_SHOWN])
+    return cleaned if len(text) <= REMARK_SHOWN else cleaned + "..."
+
+
+class RocketMQError(Exception):
+    """Base of everything this package raises on its own account.
+
+    All of them can be copied and pickled, as process pools and task queues do.
+    """
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # By default an exception is made again from its message, which is not what it takes.
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(
+    kind: type[RocketMQError], args: tuple[object, ...], facts: dict[str, object]
+) -> RocketMQError:
+    error = kind.__new__(kind)
+    error.args = args  # by hand: an OSError would not take them from __new__
+    error.__dict__.update(facts)
+    return error
+
+
+class ConfigError(RocketMQError, ValueError):
+    """A setting or an argument is wrong; nothing was sent."""
+
+    def __init__(self, setting: str, value: object, reason: str) -> None:
+        super().__init__(f"{setting}={value!r}: {reason}")
+        self.setting = setting
+        self.value = value
+        self.reason = reason
+
+
+class InvalidMessageError(RocketMQError, ValueError):
+    """The message breaks a rule of the broker (topic, size, property); nothing was sent."""
+
+    def __init__(self, topic: object, reason: str) -> None:
+        super().__init__(f"message for topic {topic!r}: {reason}")
+        self.topic = topic
+        self.reason = reason
+
+
+class NotRunningError(RocketMQError):
+    """Called before ``start()``, from another event loop, or after the client failed for good."""
+
+
+class ClosedError(NotRunningError):
+    """Called after ``close()``, or closed while the call was waiting."""
+
+
+class NameServerUnavailableError(RocketMQError):
+    """No name server answered; ``addresses`` maps each one tried to its own cause."""
+
+    def __init__(self, addresses: Mapping[str, BaseException]) -> None:
+        causes = "; ".join(f"{address}: {shown(str(e))}" for address, e in addresses.items())
+        super().__init__(f"no name server answered ({causes or 'none is configured'})")
+        self.addresses = dict(addresses)
+
+
+class RouteNotFoundError(RocketMQError):
+    """The name server knows no such topic, or it has no queue that may be used this way."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(f"topic {topic!r}: {reason}")
+        self.topic = topic
+
+
+class NotConnectedError(RocketMQError):
+    """The request never left this process: repeating it is safe."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"{address}: {reason}")
+        self.address = address
+        self.reason = reason
+
+
+class ConnectionLostError(RocketMQError):
+    """The request left and no answer will come: the broker may have acted on it."""
+
+    def __init__(self, address: str, code: int, reason: str) -> None:
+        super().__init__(f"{address}: connection lost with request {code} unanswered: {reason}")
+        self.address = address
+        self.code = code
+        self.reason = reason
+
+
+class RequestTimeoutError(RocketMQError, TimeoutError):
+    """The request left and was not answered in time: the broker may have acted on it."""
+
+    def __init__(self, address: str, code: int, seconds: float) -> None:
+        super().__init__(f"{address}: no answer to request {code} within {seconds:.3g} s")
+        self.address = address
+        self.code = code
+        self.seconds = seconds
+
+
+class BrokerError(RocketMQError):
+    """The broker (or name server) said no; ``remark`` holds its own words."""
+
+    def __init__(self, code: int, remark: str | None, address: str = "") -> None:
+        super().__init__(f"{address}: code {code}: {shown(remark) or 'no remark'}")
+        self.code = code
+        self.remark = remark
+        self.address = address
+
+
+class AuthError(BrokerError):
+    """Wrong or missing credentials: ask a human, never retry."""
+
+
+class PermissionDeniedError(BrokerError):
+    """The topic, the group or the account may not do this."""
+
+
+class BusyError(BrokerError):
+    """The broker is overloaded: worth retrying after a pause."""
+
+
+class SubscriptionError(BrokerError):
+    """The filter expression or the group's subscription is not accepted."""
+
+
+class OffsetIllegalError(BrokerError):
+    """The queue holds no such offset, and the policy is not to correct it silently."""
+
+
+class NotSupportedError(BrokerError):
+    """The peer does not know this request: too old, or not a broker at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendAttempt:
+    """One try of a send: where it went, how it ended, how long it took."""
+
+    address: str
+    cause: BaseException
+    seconds: float
+
+
+class SendError(RocketMQError):
+    """A send failed after all attempts, and no broker stored the message."""
+
+    outcome = "the message was not stored"
+
+    def __init__(self, topic: str, message_id: str, attempts: Sequence[SendAttempt]) -> None:
+        tried = "; ".join(
+            f"{a.address} after {a.seconds:.3f} s: {type(a.cause).__name__}: {shown(str(a.cause))}"
+            for a in attempts
+        )
+        super().__init__(f"send to {topic!r} ({message_id}) failed, {self.outcome}: {tried}")
+        self.topic = topic
+        self.message_id = message_id
+        self.attempts = tuple(attempts)
+
+
+class SendUnknownError(SendError):
+    """At least one attempt may have stored it: sending again may store it twice."""
+
+    outcome = "it may have been stored"
+
+
+class BatchError(RocketMQError):
+    """Of the requests of one `send_batch` call some failed.
+
+    ``outcomes`` holds, in the order of the messages, a `SendResult` or the error of each.
+    """
+
+    def __init__(self, outcomes: Sequence[SendResult | RocketMQError]) -> None:
+        failed = [each for each in outcomes if isinstance(each, RocketMQError)]
+        first = f": {failed[0]}" if failed else ""
+        super().__init__(f"{len(failed)} of {len(outcomes)} messages failed{first}")
+        self.outcomes = tuple(outcomes)
+
+
+class CommitError(RocketMQError):
+    """Some queues could not be committed; ``lost`` maps each one to its cause."""
+
+    def __init__(self, lost: Mapping[MessageQueue, BaseException]) -> None:
+        causes = "; ".join(f"{shown(str(queue))}: {shown(str(e))}" for queue, e in lost.items())
+        super().__init__(f"{len(lost)} queue(s) not committed: {causes}")
+        self.lost = dict(lost)
+
+
+class CodecError(RocketMQError):
+    """These bytes are not RocketMQ; ``field`` at byte ``position`` is what cannot be read."""
+
+    def __init__(self, field: str, position: int, reason: str) -> None:
+        super().__init__(f"{field} at byte {position}: {reason}")
+        self.field = field
+        self.position = position
+        self.reason = reason

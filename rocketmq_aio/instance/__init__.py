@@ -1,0 +1,1 @@
+"""What the clients of a process share: routes, heartbeats, typed broker calls, commands."""

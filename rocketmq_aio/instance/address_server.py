@@ -1,0 +1,57 @@
+"""The address server: a web page that lists name servers, for clusters that move.
+
+A GET of HTTP/1.0 is all there is to it.  Done on the event loop, it can be cancelled and has one
+deadline; the standard library's client needs a thread that neither cancelling nor a deadline ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+from rocketmq_aio.address import parse_addresses
+from rocketmq_aio.errors import NameServerUnavailableError
+
+MAX_PAGE_BYTES: Final = 64 * 1024
+DEFAULT_PORT: Final = 80
+
+
+async def fetch_addresses(url: str, seconds: float) -> tuple[str, ...]:
+    """Return the addresses in the first line of the page at *url*.
+
+    :raises NameServerUnavailableError: it did not answer with such a list within *seconds*
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            page = await _get(urlsplit(url))
+        return parse_addresses(_body(page).partition("\n")[0])
+    except TimeoutError:
+        late = TimeoutError(f"no answer within {seconds:.3g} s")
+        raise NameServerUnavailableError({url: late}) from None
+    except (OSError, ValueError) as error:
+        raise NameServerUnavailableError({url: error}) from error
+
+
+async def _get(url: SplitResult) -> bytes:
+    reader, writer = await asyncio.open_connection(url.hostname, url.port or DEFAULT_PORT)
+    try:
+        path = f"{url.path or '/'}{'?' + url.query if url.query else ''}"
+        head = f"GET {path} HTTP/1.0\r\nHost: {url.netloc}\r\nAccept: text/plain\r\n\r\n"
+        writer.write(head.encode("ascii"))
+        page = b""
+        while len(page) < MAX_PAGE_BYTES and (chunk := await reader.read(MAX_PAGE_BYTES)):
+            page += chunk
+        return page
+    finally:
+        writer.transport.abort()  # all of it has been read, or nobody wants the rest
+
+
+def _body(page: bytes) -> str:
+    head, _, body = page.partition(b"\r\n\r\n")
+    version, _, status = head.partition(b"\r\n")[0].decode("ascii", "replace").partition(" ")
+    if not version.startswith("HTTP/"):
+        raise ValueError("the answer is not HTTP")
+    if not status.startswith("200"):
+        raise ValueError(f"the answer is {status[:100]!r}")
+    return body.decode("ascii", "replace").strip()

@@ -1,0 +1,166 @@
+"""Typed calls to brokers: one method per request, errors by kind, addresses from the routes."""
+
+from __future__ import annotations
+
+import random
+from typing import TypeVar
+
+import msgspec
+
+from rocketmq_aio.errors import RouteNotFoundError
+from rocketmq_aio.instance.routes import RouteTable
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.protocol.bodies import CheckClientRequest, ConsumerList
+from rocketmq_aio.protocol.codes import MASTER_ID, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.header import Header, RequestHeader, read_header
+from rocketmq_aio.protocol.requests.client import (
+    CheckClientConfig,
+    GetConsumerListByGroup,
+    UnregisterClient,
+)
+from rocketmq_aio.protocol.requests.offsets import (
+    GetEarliestMsgStoretime,
+    GetMaxOffset,
+    GetMinOffset,
+    OffsetResponse,
+    QueryConsumerOffset,
+    SearchOffset,
+    TimestampResponse,
+    UpdateConsumerOffset,
+)
+from rocketmq_aio.protocol.subscription import Subscription
+from rocketmq_aio.remoting.client import RemotingClient
+from rocketmq_aio.remoting.refusals import refusal
+
+H = TypeVar("H", bound=Header)
+
+NO_MEMBERS = "no consumer for this group"
+
+
+class BrokerClient:
+    """Asks brokers; every call has the configured request timeout as its one deadline.
+
+    All raise `NotConnectedError`, `ConnectionLostError`, `RequestTimeoutError`, `BrokerError` or
+    one of its kinds.
+    """
+
+    def __init__(self, remoting: RemotingClient, routes: RouteTable) -> None:
+        self._remoting = remoting
+        self._routes = routes
+
+    async def query_offset(self, group: str, queue: MessageQueue) -> int | None:
+        """Return what the group committed; None when it surely never did.
+
+        Brokers before 5.0 answer 0 for a young queue of which nothing was committed.
+        """
+        header = QueryConsumerOffset(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            set_zero_if_not_found=False,
+            broker_name=queue.broker_name,
+        )
+        address = self._routes.master_of(queue)
+        command = await self._remoting.request(address, header)
+        if command.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return _read(command, OffsetResponse, address).offset
+
+    async def update_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Commit: *offset* is the next one to consume."""
+        header = UpdateConsumerOffset(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            commit_offset=offset,
+            broker_name=queue.broker_name,
+        )
+        address = self._routes.master_of(queue)
+        command = await self._remoting.request(address, header)
+        if command.code != ResponseCode.SUCCESS:
+            raise refusal(command, address)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Return one past the last message."""
+        header = GetMaxOffset(
+            topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
+        )
+        return (await self._of_queue(queue, header, OffsetResponse)).offset
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Return the first message that is still stored."""
+        header = GetMinOffset(
+            topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
+        )
+        return (await self._of_queue(queue, header, OffsetResponse)).offset
+
+    async def offset_for_time(self, queue: MessageQueue, millis: int) -> int:
+        """Return the first offset stored at or after *millis* since 1970."""
+        header = SearchOffset(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            timestamp=millis,
+            broker_name=queue.broker_name,
+        )
+        return (await self._of_queue(queue, header, OffsetResponse)).offset
+
+    async def earliest_store_time(self, queue: MessageQueue) -> int:
+        """Return when the first stored message was stored, in milliseconds since 1970."""
+        header = GetEarliestMsgStoretime(
+            topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
+        )
+        return (await self._of_queue(queue, header, TimestampResponse)).timestamp
+
+    async def consumer_ids(self, group: str, topic: str) -> list[str]:
+        """Return the client ids of the group's members, as one broker of the topic knows them."""
+        address = self._any_broker(topic)
+        command = await self._remoting.request(
+            address, GetConsumerListByGroup(consumer_group=group)
+        )
+        if command.code == ResponseCode.SYSTEM_ERROR and NO_MEMBERS in (command.remark or ""):
+            return []
+        if command.code != ResponseCode.SUCCESS:
+            raise refusal(command, address)
+        return read_body(command.body, ConsumerList).consumer_id_list
+
+    async def check_filter(self, client_id: str, group: str, wanted: Subscription) -> None:
+        """Ask a broker of the topic whether it accepts the expression.
+
+        :raises SubscriptionError: it does not; an unchecked one would deliver everything
+        """
+        address = self._any_broker(wanted.topic)
+        request = CheckClientRequest(
+            client_id=client_id, group=group, subscription_data=wanted.to_body()
+        )
+        body = msgspec.json.encode(request)
+        command = await self._remoting.request(address, CheckClientConfig(), body)
+        if command.code != ResponseCode.SUCCESS:
+            raise refusal(command, address)
+
+    async def unregister(self, address: str, header: UnregisterClient) -> None:
+        """Leave a group on one broker."""
+        command = await self._remoting.request(address, header)
+        if command.code != ResponseCode.SUCCESS:
+            raise refusal(command, address)
+
+    async def _of_queue(self, queue: MessageQueue, header: RequestHeader, kind: type[H]) -> H:
+        address = self._routes.master_of(queue)
+        return _read(await self._remoting.request(address, header), kind, address)
+
+    def _any_broker(self, topic: str) -> str:
+        """Return a broker of the topic, a master where there is one."""
+        route = self._routes.known(topic)
+        replicas = list(route.brokers.values()) if route is not None else []
+        masters = [each[MASTER_ID] for each in replicas if MASTER_ID in each]
+        others = [address for each in replicas for address in each.values()]
+        if not masters and not others:
+            raise RouteNotFoundError(topic, "no route names a broker")
+        return random.choice(masters or others)
+
+
+def _read(command: Command, kind: type[H], address: str) -> H:
+    if command.code != ResponseCode.SUCCESS:
+        raise refusal(command, address)
+    return read_header(command, kind)

@@ -1,0 +1,85 @@
+"""What brokers ask of this client, and who answers: the consumer that owns the group."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from rocketmq_aio.errors import NotSupportedError
+from rocketmq_aio.instance.owners import ConsumerOwner
+from rocketmq_aio.protocol.bodies import ConsumerStatusBody, queue_table, read_reset_offsets
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.requests.from_broker import (
+    GetConsumerRunningInfo,
+    GetConsumerStatus,
+    NotifyConsumerIdsChanged,
+    ResetOffset,
+)
+from rocketmq_aio.remoting.server import Reply
+
+MAX_OFFSET: Final = 2**63 - 1
+
+Handler = Callable[[Command], Awaitable[Reply | None]]
+
+
+class BrokerCommands:
+    """Routes each request of a broker to its owner.
+
+    What has no owner is refused: transactions and replies need a producer that asked for them,
+    direct consumption a consumer with a handler.
+    """
+
+    def __init__(self, consumers: Mapping[str, ConsumerOwner]) -> None:
+        self._consumers = consumers
+        self._handlers: dict[int, Handler] = {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset_offsets,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._consumer_status,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
+        }
+
+    async def answer(self, address: str, command: Command) -> Reply | None:
+        """Return the reply to *command* from the broker at *address*."""
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            remark = f"request type {command.code} is not supported by this client"
+            raise NotSupportedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark, address)
+        return await handler(command)
+
+    async def _members_changed(self, command: Command) -> Reply:
+        header = read_header(command, NotifyConsumerIdsChanged)
+        # Every broker notifies about every change: also a group that is not (or no longer) here.
+        if (consumer := self._consumers.get(header.consumer_group)) is not None:
+            consumer.on_members_changed()
+        return ResponseCode.SUCCESS, None, b""
+
+    async def _reset_offsets(self, command: Command) -> Reply:
+        header = read_header(command, ResetOffset)
+        offsets = {
+            queue: offset
+            for queue, offset in read_reset_offsets(command.body).items()
+            if queue.topic == header.topic and 0 <= offset <= MAX_OFFSET
+        }
+        await self._owner(header.group).reset_offsets(header.topic, offsets)
+        return ResponseCode.SUCCESS, None, b""
+
+    async def _consumer_status(self, command: Command) -> Reply:
+        header = read_header(command, GetConsumerStatus)
+        offsets = await self._owner(header.group).consumed_offsets(header.topic)
+        body = ConsumerStatusBody(message_queue_table=queue_table(offsets))
+        return ResponseCode.SUCCESS, None, msgspec.json.encode(body)
+
+    async def _running_info(self, command: Command) -> Reply:
+        header = read_header(command, GetConsumerRunningInfo)
+        info = self._owner(header.consumer_group).running_info()
+        return ResponseCode.SUCCESS, None, msgspec.json.encode(info)
+
+    def _owner(self, group: str) -> ConsumerOwner:
+        if (consumer := self._consumers.get(group)) is None:
+            remark = f"this client has no consumer of group {group!r}"
+            raise NotSupportedError(ResponseCode.SYSTEM_ERROR, remark)
+        return consumer

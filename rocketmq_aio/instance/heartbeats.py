@@ -1,0 +1,143 @@
+"""Heartbeats: every broker of every route learns which groups this client belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import msgspec
+
+from rocketmq_aio.errors import BrokerError, RocketMQError
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.protocol.bodies import HeartbeatData
+from rocketmq_aio.protocol.codes import ResponseCode
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.requests.client import Heartbeat, HeartbeatResponse
+from rocketmq_aio.protocol.subscription import java_hash
+from rocketmq_aio.remoting.client import RemotingClient
+from rocketmq_aio.remoting.refusals import refusal
+
+logger = get_logger(__name__)
+
+
+class Heartbeats:
+    """Tells brokers about this client; every broker is served by itself, so none delays another.
+
+    :param describe: what to say now; None when there is neither producer nor consumer
+    :param addresses: whom to tell
+    """
+
+    def __init__(
+        self,
+        remoting: RemotingClient,
+        *,
+        describe: Callable[[], HeartbeatData | None],
+        addresses: Callable[[], set[str]],
+        short_form: bool,
+    ) -> None:
+        self._remoting = remoting
+        self._describe = describe
+        self._addresses = addresses
+        self._short_form = short_form
+        self._accepted: dict[str, int] = {}  # fingerprint that an address knows already
+        self._v2: set[str] = set()
+        self.broker_versions: dict[str, int] = {}
+
+    async def keep_beating(self, interval_seconds: float) -> None:
+        """Tell all brokers, for ever."""
+        while True:
+            await anyio.sleep(interval_seconds)
+            await self.beat_all()
+
+    async def beat_all(self, *, anew: bool = False) -> dict[str, RocketMQError]:
+        """Tell all brokers now and return the failures; *anew* forgets what they know already."""
+        if anew:
+            self._accepted.clear()
+        failures: dict[str, RocketMQError] = {}
+
+        async def beat_one(address: str) -> None:
+            if (error := await self.beat(address)) is not None:
+                failures[address] = error
+
+        async with anyio.create_task_group() as tasks:
+            for address in self._addresses():
+                tasks.start_soon(beat_one, address)
+        return failures
+
+    async def beat(self, address: str) -> RocketMQError | None:
+        """Tell one broker; a failure is logged and returned."""
+        data = self._describe()
+        if data is None:
+            return None
+        try:
+            await self._send(address, data)
+        except RocketMQError as error:
+            self.forget(address)
+            logger.info("heartbeat_failed", address=address, reason=str(error))
+            return error
+        return None
+
+    def forget(self, address: str) -> None:
+        """A new connection knows nothing: the next heartbeat to it is a whole one."""
+        self._accepted.pop(address, None)
+
+    async def _send(self, address: str, data: HeartbeatData) -> None:
+        fingerprint = _fingerprint(data) if self._short_form else 0
+        data = msgspec.structs.replace(data, heartbeat_fingerprint=fingerprint)
+        known = address in self._v2 and self._accepted.get(address) == fingerprint != 0
+        short = known and self._remoting.is_connected(address)  # a new connection knows nothing
+        body = msgspec.json.encode(_without_subscriptions(data) if short else data)
+        command = await self._remoting.request(address, Heartbeat(), body)
+        if command.code != ResponseCode.SUCCESS:
+            raise refusal(command, address)
+        self.broker_versions[address] = command.version
+        self._remember(address, fingerprint, read_header(command, HeartbeatResponse), short)
+
+    def _remember(
+        self, address: str, fingerprint: int, answer: HeartbeatResponse, short: bool
+    ) -> None:
+        if answer.supports_v2:
+            self._v2.add(address)
+        if short and answer.subscription_changed:
+            self._accepted.pop(address, None)  # another member told something else: tell all again
+        else:
+            self._accepted[address] = fingerprint
+
+
+def _fingerprint(data: HeartbeatData) -> int:
+    """Return a number that is stable while groups and subscriptions are; never 0."""
+    same = msgspec.structs.replace(
+        data,
+        client_id="",
+        heartbeat_fingerprint=0,
+        without_sub=False,
+        consumer_data_set=[
+            msgspec.structs.replace(
+                consumer,
+                subscription_data_set=[
+                    msgspec.structs.replace(each, sub_version=0)
+                    for each in consumer.subscription_data_set
+                ],
+            )
+            for consumer in data.consumer_data_set
+        ],
+    )
+    return java_hash(msgspec.json.encode(same).decode()) or 1
+
+
+def _without_subscriptions(data: HeartbeatData) -> HeartbeatData:
+    return msgspec.structs.replace(
+        data,
+        without_sub=True,
+        consumer_data_set=[
+            msgspec.structs.replace(consumer, subscription_data_set=[])
+            for consumer in data.consumer_data_set
+        ],
+    )
+
+
+def check_accepted(failures: dict[str, RocketMQError]) -> None:
+    """Raise what a broker *said*; brokers that could not be reached are told later."""
+    for error in failures.values():
+        if isinstance(error, BrokerError):
+            raise error

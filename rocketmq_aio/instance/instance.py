@@ -1,0 +1,246 @@
+"""MQClientInstance: what the producers and consumers of a process share, if they want to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
+from time import time_ns
+from typing import Self, TypeVar
+
+import anyio
+
+from rocketmq_aio.address import parse_address
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.errors import (
+    ClosedError,
+    ConfigError,
+    NotRunningError,
+    RocketMQError,
+)
+from rocketmq_aio.instance.broker import BrokerClient
+from rocketmq_aio.instance.commands import BrokerCommands
+from rocketmq_aio.instance.heartbeats import Heartbeats
+from rocketmq_aio.instance.name_servers import NameServers
+from rocketmq_aio.instance.owners import ConsumerOwner, Owner
+from rocketmq_aio.instance.routes import RouteTable
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.protocol.bodies import HeartbeatData, ProducerData
+from rocketmq_aio.protocol.requests.client import UnregisterClient
+from rocketmq_aio.remoting.client import RemotingClient
+from rocketmq_aio.remoting.tasks import TaskHost
+
+logger = get_logger(__name__)
+
+O = TypeVar("O", bound=Owner)  # noqa: E741 - an owner
+
+UNREGISTER_SECONDS = 3.0
+
+
+class MQClientInstance:
+    """Connections, routes and heartbeats under one client id.
+
+    A producer or consumer makes and owns one; to share it, start one yourself and pass it as
+    ``client=``::
+
+        async with MQClientInstance(ClientConfig(namesrv="127.0.0.1:9876")) as client:
+            async with Producer("orders", client=client) as producer: ...
+
+    There is no registry of them, so two clusters in one process never meet.
+    """
+
+    def __init__(self, config: ClientConfig) -> None:
+        self.config = config
+        self.address = _local_address(config.namesrv)
+        instance_name = config.instance_name or f"{os.getpid()}#{secrets.token_hex(8)}"
+        self.client_id = f"{self.address}@{instance_name}"
+        self.failure: BaseException | None = None
+        self.started_ms = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+        self._producers: dict[str, Owner] = {}
+        self._consumers: dict[str, ConsumerOwner] = {}
+        self.host = TaskHost(f"rocketmq:{self.client_id}", on_failure=self._fail)
+        self.remoting = RemotingClient(
+            config,
+            self.host,
+            on_request=BrokerCommands(self._consumers).answer,
+            on_connected=self._connected,
+        )
+        self.name_servers = NameServers(config, self.remoting)
+        self.routes = RouteTable(
+            self.name_servers, topics_in_use=self._topics, on_changed=self._route_changed
+        )
+        self.broker = BrokerClient(self.remoting, self.routes)
+        self.heartbeats = Heartbeats(
+            self.remoting,
+            describe=self._describe,
+            addresses=self._heartbeat_addresses,
+            short_form=config.heartbeat_v2,
+        )
+
+    # --- lifetime -------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to work; nobody is contacted but an address server, if one is configured.
+
+        :raises ConfigError: no name server is configured
+        :raises NotRunningError: it was started before
+        """
+        if self._loop is not None or self._closed:
+            raise NotRunningError("a client is started once; make a new one")
+        self._loop = asyncio.get_running_loop()
+        self.started_ms = time_ns() // 1_000_000
+        try:
+            await self.name_servers.load()
+            self._check_still_open()
+            await self.host.start()
+            self._check_still_open()
+        except BaseException:
+            self._closed = True
+            raise
+        self.remoting.start()
+        config = self.config
+        refresh, beat = config.route_refresh_interval_seconds, config.heartbeat_interval_seconds
+        # Tasks of their own: a slow name server must not delay heartbeats, nor the reverse.
+        self.host.spawn(self.routes.keep_fresh, refresh, name="routes")
+        self.host.spawn(self.heartbeats.keep_beating, beat, name="heartbeats")
+        self.host.spawn(self._keep_addresses, name="addresses")
+
+    async def close(self) -> None:
+        """Close all connections; may be called twice, concurrently and before `start`."""
+        self._closed = True
+        if self._loop is None:
+            return
+        if self._loop is not asyncio.get_running_loop():
+            raise NotRunningError("the client belongs to another event loop; close it there")
+        self.remoting.close()
+        await self.host.close()
+
+    def _check_still_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the client was closed while it started")
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def check_running(self) -> None:
+        """Raise the error that says why this instance cannot be used here and now."""
+        if self.failure is not None:
+            raise NotRunningError(f"the client failed: {self.failure!r}") from self.failure
+        if self._closed:
+            raise ClosedError("the client is closed")
+        if self._loop is None:
+            raise NotRunningError("the client is not started: use `async with` or `start()`")
+        if self._loop is not asyncio.get_running_loop():
+            raise NotRunningError("the client belongs to another event loop; make one per loop")
+
+    # --- members --------------------------------------------------------------------------------
+
+    def register_producer(self, owner: Owner) -> None:
+        """Make *owner* the producer of its group here.
+
+        :raises ConfigError: the group has one already
+        """
+        _register(self._producers, owner)
+
+    def register_consumer(self, owner: ConsumerOwner) -> None:
+        """Make *owner* the consumer of its group here.
+
+        :raises ConfigError: the group has one already
+        """
+        _register(self._consumers, owner)
+
+    async def unregister_producer(self, owner: Owner) -> None:
+        """Leave on all brokers; bounded in time, failures are logged."""
+        if self._producers.get(owner.group) is owner:
+            del self._producers[owner.group]
+            header = UnregisterClient(client_id=self.client_id, producer_group=owner.group)
+            await self._unregister(header)
+
+    async def unregister_consumer(self, owner: ConsumerOwner) -> None:
+        """Leave on all brokers, so that the other members take over at once."""
+        if self._consumers.get(owner.group) is owner:
+            del self._consumers[owner.group]
+            header = UnregisterClient(client_id=self.client_id, consumer_group=owner.group)
+            await self._unregister(header)
+
+    async def _unregister(self, header: UnregisterClient) -> None:
+        async def leave(address: str) -> None:
+            try:
+                await self.broker.unregister(address, header)
+            except RocketMQError as error:
+                logger.info("unregister_failed", address=address, reason=str(error))
+
+        # Only where a connection stands: a broker forgets a client whose connection is gone.
+        connected = {a for a in self.routes.addresses() if self.remoting.is_connected(a)}
+        with anyio.move_on_after(UNREGISTER_SECONDS):
+            async with anyio.create_task_group() as tasks:
+                for address in connected:
+                    tasks.start_soon(leave, address)
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _topics(self) -> Iterable[str]:
+        owners: list[Owner] = [*self._producers.values(), *self._consumers.values()]
+        return {topic for owner in owners for topic in owner.topics()}
+
+    def _route_changed(self, topic: str) -> None:
+        for owner in [*self._producers.values(), *self._consumers.values()]:
+            owner.on_route_changed(topic)
+
+    def _connected(self, address: str) -> None:
+        # A new connection knows no group: tell it at once, or the broker forgets this member.
+        self.heartbeats.forget(address)
+        if address in self._heartbeat_addresses():
+            self.host.spawn(self.heartbeats.beat, address, name=f"heartbeat-{address}")
+
+    def _describe(self) -> HeartbeatData | None:
+        if not self._producers and not self._consumers:
+            return None
+        return HeartbeatData(
+            client_id=self.client_id,
+            producer_data_set=[ProducerData(group_name=group) for group in self._producers],
+            consumer_data_set=[each.heartbeat_data() for each in self._consumers.values()],
+        )
+
+    def _heartbeat_addresses(self) -> set[str]:
+        return self.routes.addresses(masters_only=not self._consumers)
+
+    async def _keep_addresses(self) -> None:
+        while True:
+            await anyio.sleep(self.config.namesrv_refresh_interval_seconds)
+            await self.name_servers.refresh()
+            in_use = {*self.routes.addresses(), *self.name_servers.addresses}
+            self.remoting.forget(self.remoting.addresses - in_use)
+
+    def _fail(self, cause: BaseException) -> None:
+        self.failure = cause
+        self.remoting.close()
+        for owner in [*self._producers.values(), *self._consumers.values()]:
+            owner.on_failed(cause)
+
+
+def _register(table: dict[str, O], owner: O) -> None:
+    if owner.group in table:
+        raise ConfigError("group", owner.group, "this client has a member of this group already")
+    table[owner.group] = owner
+
+
+def _local_address(namesrv: str | None) -> str:
+    """Return the address from which the first name server is reached; nothing is sent."""
+    with suppress(OSError, ConfigError):
+        host, port = parse_address((namesrv or "").split(";")[0])
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.inet_pton(family, host)  # a name would have to be looked up, which can block
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port))
+            return str(probe.getsockname()[0])
+    return "127.0.0.1"

@@ -1,0 +1,251 @@
+"""What producers and consumers have in common: a group, an instance, a life with states."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum
+from threading import get_ident
+from types import TracebackType
+from typing import Final, Self
+
+import anyio
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError, RouteNotFoundError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.names import check_group
+from rocketmq_aio.remoting.tasks import is_hosted
+
+logger = get_logger(__name__)
+
+NO_THREAD: Final = -1
+CLOSE_SECONDS: Final = 15.0  # the longest a close may take, whatever the brokers do
+
+
+class State(Enum):
+    """The life of a member; it never goes back."""
+
+    NEW = "not started: use `async with` or `start()`"
+    STARTING = "still starting"
+    RUNNING = "running"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+class Member:
+    """Base of producers and consumers.
+
+    ``async with`` is the documented way; `start` and `close` may be called from different tasks.
+    A member makes and owns its instance, or is given a running one that is shared.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        namesrv: str | None,
+        client: MQClientInstance | ClientConfig | None,
+    ) -> None:
+        self._group = check_group(group)
+        self._owned = not isinstance(client, MQClientInstance)
+        self._instance = _instance(namesrv, client)
+        self._state = State.NEW
+        self._failure: BaseException | None = None
+        # For the hot paths: asking asyncio for the running loop costs a system call there.
+        self._thread = NO_THREAD
+        self._is_running: Callable[[], bool] = bool  # of the loop, while this member runs
+        self._running: asyncio.AbstractEventLoop | None = None
+        self._home: asyncio.AbstractEventLoop | None = None  # where it was started
+        self._starting: anyio.CancelScope | None = None
+        self._releasing: asyncio.Task[None] | None = None
+        self._left_normally = False
+        self._left_by: asyncio.Task[object] | None = None
+
+    @property
+    def group(self) -> str:
+        """The group this member belongs to."""
+        return self._group
+
+    @property
+    def client(self) -> MQClientInstance:
+        """The instance it uses, its own or a shared one."""
+        return self._instance
+
+    # --- life -----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connect and join the group.
+
+        :raises NameServerUnavailableError: no name server answered
+        :raises ConfigError: nobody said where to connect, or the group is taken in this client
+        :raises NotRunningError: it was started before
+        """
+        if self._state is State.CLOSED:
+            raise ClosedError(f"{self!r} is closed; make a new one")
+        if self._state is not State.NEW:
+            raise NotRunningError(f"{self!r} is started once, and it is {self._state.value}")
+        self._state = State.STARTING
+        self._home = asyncio.get_running_loop()
+        self._start_ended = self._home.create_future()
+        try:
+            await self._start()
+        except BaseException:
+            await self._wait_until_released(self._release_begun())
+            raise
+        self._state = State.RUNNING
+        self._running = self._home
+        self._is_running = self._running.is_running
+        self._thread = get_ident()
+
+    async def close(self) -> None:
+        """Leave the group and release everything; bounded in time, safe to call twice.
+
+        Cancelled, it still happens, without the caller.
+        """
+        if self._home is None:
+            self._state = State.CLOSED
+            return
+        if self._home is not asyncio.get_running_loop():
+            raise NotRunningError(f"{self!r} belongs to another event loop; close it there")
+        first = self._releasing is None
+        releasing = self._release_begun()
+        await self._wait_until_released(releasing)
+        if first:
+            releasing.result()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._left_normally = kind is None
+        self._left_by = asyncio.current_task()
+        await self.close()
+
+    async def _start(self) -> None:
+        try:
+            with anyio.CancelScope() as self._starting:  # `close` ends it
+                if self._owned:
+                    await self._instance.start()
+                self._instance.check_running()
+                await self._check_reachable()
+                await self._open()
+        finally:
+            self._starting = None
+            if not self._start_ended.done():
+                self._start_ended.set_result(None)
+        if self._state is not State.STARTING:
+            self._raise_failure()
+            raise ClosedError(f"{self!r} was closed while it started")
+
+    def _release_begun(self) -> asyncio.Task[None]:
+        """Begin to release, unless somebody did; a task of its own, so that no caller who is
+        cancelled can leave sockets and memberships behind."""
+        if self._releasing is None:
+            if self._state is not State.FAILED:
+                self._state = State.CLOSED
+            self._stop_running()
+            name = f"rocketmq:{self._group}:close"
+            self._releasing = asyncio.get_running_loop().create_task(self._release(), name=name)
+        return self._releasing
+
+    @staticmethod
+    async def _wait_until_released(releasing: asyncio.Task[None]) -> None:
+        # Shielded, for the release is bounded; but a listener that closes its own consumer runs
+        # in a task that the release has to cancel.
+        with anyio.CancelScope(shield=not is_hosted()):
+            await asyncio.wait([releasing])
+
+    async def _release(self) -> None:
+        try:
+            if self._starting is not None:
+                self._starting.cancel()
+                await self._start_ended
+            with anyio.move_on_after(CLOSE_SECONDS) as scope:
+                await self._shut()
+            if scope.cancelled_caught:
+                logger.warning("close_timed_out", group=self._group, seconds=CLOSE_SECONDS)
+        finally:
+            if self._owned:
+                await self._instance.close()
+
+    async def _open(self) -> None:
+        """Join; called once, while starting."""
+        raise NotImplementedError
+
+    async def _shut(self) -> None:
+        """Leave; called once, also after a start that failed half-way."""
+        raise NotImplementedError
+
+    # --- state ----------------------------------------------------------------------------------
+
+    def on_failed(self, cause: BaseException) -> None:
+        """The instance failed for good: every later call says so."""
+        self._failure = cause
+        self._stop_running()
+        if self._state is not State.CLOSED:
+            self._state = State.FAILED
+
+    def _stop_running(self) -> None:
+        self._thread = NO_THREAD
+        self._running = None
+
+    def _check_running(self) -> None:
+        """Raise the error that says why this call cannot be served here and now."""
+        self._raise_failure()
+        if self._state is State.CLOSED:
+            raise ClosedError(f"{self!r} is closed")
+        if self._running is None:
+            raise NotRunningError(f"{self!r} is {self._state.value}")
+        if self._running is not asyncio.get_running_loop():
+            raise NotRunningError(f"{self!r} belongs to another event loop; make one per loop")
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise NotRunningError(f"{self!r} failed: {self._failure!r}") from self._failure
+
+    def _can_prepare(self) -> bool:
+        """Before the start everything may be prepared that asks nobody."""
+        return self._state is State.NEW
+
+    def _is_closed(self) -> bool:
+        return self._state is State.CLOSED and self._failure is None
+
+    async def _check_reachable(self) -> None:
+        """Ask for a route, so that a wrong address is told at the start and not later."""
+        try:
+            await self._instance.routes.get(TEMPLATE_TOPIC)
+        except RouteNotFoundError:
+            logger.debug("no_template_topic", topic=TEMPLATE_TOPIC)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._group!r}>"
+
+
+def _instance(
+    namesrv: str | None, client: MQClientInstance | ClientConfig | None
+) -> MQClientInstance:
+    if namesrv is not None and client is not None:
+        raise ConfigError("namesrv", namesrv, "give either namesrv= or client=")
+    if isinstance(client, MQClientInstance):
+        return client
+    if isinstance(client, ClientConfig):
+        return MQClientInstance(client)
+    if client is not None:
+        raise ConfigError("client", client, "expected an MQClientInstance or a ClientConfig")
+    config = ClientConfig.from_env()
+    if namesrv is not None:
+        config = replace(config, namesrv=namesrv)
+    if not config.namesrv:
+        reason = "give namesrv=... or set ROCKETMQ_NAMESRV or NAMESRV_ADDR"
+        raise ConfigError("namesrv", config.namesrv, reason)
+    return MQClientInstance(config)

@@ -1,0 +1,254 @@
+"""Routes: which queues a topic has, which brokers hold them, at which addresses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+
+from rocketmq_aio.errors import (
+    CodecError,
+    NameServerUnavailableError,
+    NotConnectedError,
+    RocketMQError,
+    RouteNotFoundError,
+)
+from rocketmq_aio.instance.name_servers import NameServers
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.names import RETRY_PREFIX
+from rocketmq_aio.protocol.bodies import MAX_QUEUES, TopicRouteData
+from rocketmq_aio.protocol.codes import MASTER_ID, PERM_READ, PERM_WRITE
+
+logger = get_logger(__name__)
+
+MISSING_RETRY_SECONDS: Final = 1.0  # a topic that does not exist yet is looked for this often
+MISSES_BEFORE_GONE: Final = 2  # answers "no such topic" before a known route is given up
+TEMPLATE_TOPIC: Final = "TBW102"  # every broker that creates topics has it
+REFRESH_AT_ONCE: Final = 8  # routes asked for in parallel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRoute:
+    """The route of one topic; equal routes mean that nothing changed."""
+
+    topic: str
+    publish_queues: tuple[MessageQueue, ...]
+    subscribe_queues: tuple[MessageQueue, ...]
+    brokers: dict[str, dict[int, str]] = field(default_factory=dict)
+
+
+def read_route(topic: str, data: TopicRouteData) -> TopicRoute:
+    """Return what *data* says of *topic*: writable queues need a master, readable ones do not."""
+    brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
+    publish: list[MessageQueue] = []
+    subscribe: list[MessageQueue] = []
+    for each in data.queue_datas:
+        addresses = brokers.get(each.broker_name)
+        if not addresses:
+            continue
+        if each.perm & PERM_WRITE and MASTER_ID in addresses:
+            publish += _queues(topic, each.broker_name, each.write_queue_nums)
+        if each.perm & PERM_READ:
+            subscribe += _queues(topic, each.broker_name, each.read_queue_nums)
+    if data.order_topic_conf:
+        publish = _ordered(topic, data.order_topic_conf, brokers) or publish
+    return TopicRoute(
+        topic=topic,
+        publish_queues=tuple(sorted(publish)),
+        subscribe_queues=tuple(sorted(subscribe)),
+        brokers=brokers,
+    )
+
+
+def _queues(topic: str, broker: str, count: int) -> list[MessageQueue]:
+    return [MessageQueue(topic, broker, number) for number in range(count)]
+
+
+def _ordered(topic: str, conf: str, brokers: Mapping[str, dict[int, str]]) -> list[MessageQueue]:
+    """Read ``broker-a:4;broker-b:4``, which wins over the permissions of an order topic."""
+    queues: list[MessageQueue] = []
+    for part in conf.split(";"):
+        broker, _, count = part.strip().rpartition(":")
+        if MASTER_ID in brokers.get(broker, ()) and count.isascii() and count.isdigit():
+            queues += _queues(topic, broker, min(int(count[:6]), MAX_QUEUES - len(queues)))
+    return queues
+
+
+def _may_appear(topic: str) -> bool:
+    """Whether a missing topic is worth asking for again and again.
+
+    Retry topics come with the first retry; a cluster has the template topic or does not.
+    """
+    return not topic.startswith(RETRY_PREFIX) and topic != TEMPLATE_TOPIC
+
+
+class RouteTable:
+    """Known routes, asked for on first use and kept fresh while somebody needs them."""
+
+    def __init__(
+        self,
+        name_servers: NameServers,
+        *,
+        topics_in_use: Callable[[], Iterable[str]],
+        on_changed: Callable[[str], None],
+    ) -> None:
+        self._name_servers = name_servers
+        self._topics_in_use = topics_in_use
+        self._on_changed = on_changed
+        self._routes: dict[str, TopicRoute] = {}
+        self._asking: dict[str, asyncio.Future[TopicRoute | RocketMQError | None]] = {}
+        self._misses: dict[str, int] = {}
+        self._unused: set[str] = set()  # at the last look; dropped when still so at the next
+
+    def known(self, topic: str) -> TopicRoute | None:
+        """Return the route if it is known, without asking anybody."""
+        return self._routes.get(topic)
+
+    def is_gone(self, topic: str) -> bool:
+        """Whether the name servers say, more than once, that there is no such topic."""
+        return self._misses.get(topic, 0) >= MISSES_BEFORE_GONE
+
+    async def get(self, topic: str) -> TopicRoute:
+        """Return the route, asking a name server when it is not known.
+
+        :raises RouteNotFoundError: there is no such topic
+        :raises NameServerUnavailableError: nobody could be asked
+        """
+        return self._routes.get(topic) or await self.fetch(topic)
+
+    async def fetch(self, topic: str) -> TopicRoute:
+        """Ask a name server, whatever is known; errors as `get`, and leave it known.
+
+        Only the regular refresh gives a topic up: a broker that restarts is missing for a moment.
+        """
+        while (asking := self._asking.get(topic)) is not None:
+            # One question for all who want to know; without an answer if its caller left.
+            answer = await asyncio.shield(asking)
+            if isinstance(answer, RocketMQError):
+                raise answer.with_traceback(None)
+            if answer is not None:
+                return answer
+        return await self._fetch(topic)
+
+    async def _fetch(self, topic: str) -> TopicRoute:
+        asking: asyncio.Future[TopicRoute | RocketMQError | None]
+        asking = self._asking[topic] = asyncio.get_running_loop().create_future()
+        answer: TopicRoute | RocketMQError | None = None
+        try:
+            answer = self._store(topic, await self._ask(topic))
+            return answer
+        except RocketMQError as error:
+            answer = error
+            raise
+        finally:
+            del self._asking[topic]
+            asking.set_result(answer)
+
+    async def _ask(self, topic: str) -> TopicRoute:
+        data = await self._name_servers.route(topic)
+        self._misses.pop(topic, None)
+        return read_route(topic, data)
+
+    def _store(self, topic: str, route: TopicRoute) -> TopicRoute:
+        known = self._routes.get(topic)
+        if known is not None and known == route:
+            return known
+        self._routes[topic] = route
+        logger.debug("route_changed", topic=topic, queues=len(route.subscribe_queues))
+        self._on_changed(topic)
+        return route
+
+    def _count_miss(self, topic: str) -> None:
+        self._misses[topic] = self._misses.get(topic, 0) + 1
+        # One "no such topic" can come from a name server that has just started.
+        if self._misses[topic] >= MISSES_BEFORE_GONE and topic in self._routes:
+            del self._routes[topic]
+            logger.warning("topic_gone", topic=topic)
+            self._on_changed(topic)
+
+    # --- addresses ------------------------------------------------------------------------------
+
+    def master(self, broker_name: str) -> str | None:
+        """Return the address of a broker's master."""
+        return self._addresses(broker_name).get(MASTER_ID)
+
+    def replica(self, broker_name: str, broker_id: int) -> tuple[str, int] | None:
+        """Return address and id of the replica nearest to what was asked for, of any if need be."""
+        addresses = self._addresses(broker_name)
+        for each in (broker_id, broker_id + 1 if broker_id != MASTER_ID else MASTER_ID):
+            if each in addresses:
+                return addresses[each], each
+        return next(((address, each) for each, address in addresses.items()), None)
+
+    def master_of(self, queue: MessageQueue) -> str:
+        """Return the address of the queue's master.
+
+        :raises NotConnectedError: no route names one
+        """
+        address = self.master(queue.broker_name)
+        if address is None:
+            raise NotConnectedError(queue.broker_name, "no route names a master of this broker")
+        return address
+
+    def addresses(self, *, masters_only: bool = False) -> set[str]:
+        """Return the addresses of all brokers that a route in use names."""
+        return {
+            address
+            for route in self._routes.values()
+            for replicas in route.brokers.values()
+            for broker_id, address in replicas.items()
+            if broker_id == MASTER_ID or not masters_only
+        }
+
+    def _addresses(self, broker_name: str) -> dict[int, str]:
+        for route in self._routes.values():
+            if (addresses := route.brokers.get(broker_name)) is not None:
+                return addresses
+        return {}
+
+    # --- keeping fresh --------------------------------------------------------------------------
+
+    async def keep_fresh(self, interval_seconds: float) -> None:
+        """Refresh for ever: known routes every interval, missing ones more often."""
+        loop = asyncio.get_running_loop()
+        refreshed_at = loop.time()
+        while True:
+            await anyio.sleep(min(interval_seconds, MISSING_RETRY_SECONDS))
+            wanted = set(self._topics_in_use())
+            self._drop_unused(wanted)
+            missing = {topic for topic in wanted - set(self._routes) if _may_appear(topic)}
+            if loop.time() - refreshed_at >= interval_seconds:
+                refreshed_at = loop.time()
+                missing = wanted
+            await self.refresh(missing)
+
+    async def refresh(self, topics: Iterable[str]) -> None:
+        """Ask for all *topics*; failures are logged and change nothing."""
+        limit = anyio.CapacityLimiter(REFRESH_AT_ONCE)
+
+        async def refresh_one(topic: str) -> None:
+            async with limit:
+                try:
+                    await self.fetch(topic)
+                except RouteNotFoundError:
+                    self._count_miss(topic)
+                    logger.debug("route_missing", topic=topic)
+                except (NameServerUnavailableError, CodecError) as error:
+                    logger.warning("route_refresh_failed", topic=topic, reason=str(error))
+
+        async with anyio.create_task_group() as tasks:
+            for topic in topics:
+                tasks.start_soon(refresh_one, topic)
+
+    def _drop_unused(self, wanted: set[str]) -> None:
+        unused = set(self._routes) - wanted
+        # Not at once: a send may have asked for it and not be entered among the wanted yet.
+        for topic in unused & self._unused:
+            del self._routes[topic]
+        self._unused = unused
+        for topic in set(self._misses) - wanted:
+            del self._misses[topic]

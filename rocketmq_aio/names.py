@@ -1,0 +1,63 @@
+"""What the broker accepts as the name of a topic or a consumer or producer group.
+
+Limits: the broker's own validators (topic 127 characters, group 255) and its system topics;
+checked here so that a bad name is refused before any connection is opened.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from rocketmq_aio.errors import ConfigError
+
+MAX_TOPIC: Final = 127
+MAX_GROUP: Final = 255
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+NAME_RULE: Final = "only letters, digits and the characters % | _ - are allowed"
+DEFAULT_GROUPS: Final = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
+
+UNSENDABLE_TOPICS: Final = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
+)
+
+
+def topic_fault(topic: object) -> str | None:
+    """Return why *topic* is no topic name, or None when it is one."""
+    if not isinstance(topic, str) or not topic.strip():
+        return "a topic is a non-empty string"
+    # A group's own topics are named after it, and may be as much longer.
+    of_group = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    longest = len(RETRY_PREFIX) + MAX_GROUP if of_group else MAX_TOPIC
+    if len(topic) > longest:
+        return f"{len(topic)} characters, at most {longest} are allowed"
+    return None if NAME.fullmatch(topic) else NAME_RULE
+
+
+def check_topic(topic: str, *, setting: str = "topic") -> str:
+    """Return *topic*, or raise ConfigError."""
+    if (fault := topic_fault(topic)) is not None:
+        raise ConfigError(setting, topic, fault)
+    return topic
+
+
+def check_group(group: str) -> str:
+    """Return *group*, or raise ConfigError."""
+    if not isinstance(group, str) or not group.strip():
+        raise ConfigError("group", group, "a group is a non-empty string")
+    if len(group) > MAX_GROUP:
+        raise ConfigError("group", group, f"{len(group)} characters, at most {MAX_GROUP}")
+    if not NAME.fullmatch(group):
+        raise ConfigError("group", group, NAME_RULE)
+    if group in DEFAULT_GROUPS:
+        raise ConfigError("group", group, "this name is reserved; choose one for your application")
+    return group

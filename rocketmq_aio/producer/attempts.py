@@ -1,0 +1,174 @@
+"""The attempts of one send under one deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from time import monotonic
+from typing import Any, Final
+
+from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.errors import RocketMQError, RouteNotFoundError, SendAttempt, SendError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import SendResult
+from rocketmq_aio.producer.outgoing import SEND, SEND_BATCH, Outgoing
+from rocketmq_aio.producer.publishing import TopicPublish
+from rocketmq_aio.producer.retries import failure, is_retryable
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.remoting.backoff import Backoff, BackoffError
+
+LEAST_SECONDS: Final = 0.01  # less time than this is no time for another attempt
+
+
+class Course:
+    """What became of the attempts of one send so far."""
+
+    def __init__(self, sent: Outgoing) -> None:
+        self.sent = sent
+        self.refused: set[str] = set()  # brokers that were really tried
+        self.weaker: SendResult | None = None  # stored, with less than was asked for
+        self._tried: list[SendAttempt] = []
+        self._backoff = Backoff()
+        self._backoff.failures = 1
+
+    def goes_on(self, outcome: RocketMQError | SendResult, started: float) -> bool:
+        """Take an outcome down; return whether another attempt could end better."""
+        if isinstance(outcome, SendResult):
+            self.weaker = outcome
+            return True
+        if not isinstance(outcome, BackoffError):
+            self.refused.add(self.sent.target.queue.broker_name)
+        self._tried.append(_attempt(self.sent.target.address, outcome, started))
+        return is_retryable(outcome)
+
+    def pause(self) -> float:
+        """Return how long a broker that was tried already should be left alone."""
+        return self._backoff.next_pause()
+
+    def end(self) -> SendResult:
+        """Return or raise what all attempts together amount to."""
+        if self.weaker is not None:
+            return self.weaker
+        raise failure(self.sent.topic, self.sent.message_id, self._tried)
+
+
+Renew = Callable[[TopicPublish, float], Awaitable[TopicPublish]]
+
+
+class Attempts:
+    """Tries a send until it is stored, refused for good, out of attempts or out of time.
+
+    :param renew: returns the newest queues of a topic: (known ones, deadline) -> queues
+    """
+
+    def __init__(self, instance: MQClientInstance, config: ProducerConfig, renew: Renew) -> None:
+        self._remoting = instance.remoting
+        self._renew = renew
+        self._retries = config.retries
+        self.retries_weaker = config.retry_other_broker
+        self._prepared = instance.remoting.takes_prepared
+
+    async def run(self, sent: Outgoing, publish: TopicPublish, deadline: float) -> SendResult:
+        """Send *sent*, which is aimed already."""
+        started = monotonic()
+        try:
+            result = sent.result(await self.first(sent, publish, deadline - started))
+            if result.ok or not self.retries_weaker:
+                return result
+        except RocketMQError as cause:
+            return await self.go_on(sent, publish, deadline, cause, started)
+        return await self.go_on(sent, publish, deadline, result, started)
+
+    def first(
+        self, sent: Outgoing, publish: TopicPublish, seconds: float
+    ) -> Coroutine[Any, Any, Command]:
+        """Begin an attempt that may take *seconds*; less if there is another broker to try."""
+        # A plain function: one coroutine less on the way of every message.
+        if self._retries and len(publish.brokers) > 1 and not sent.fixed:
+            seconds /= 2  # a broker that hangs must leave time for another one
+        return self._request(sent, publish, seconds)
+
+    async def go_on(
+        self,
+        sent: Outgoing,
+        publish: TopicPublish,
+        deadline: float,
+        outcome: RocketMQError | SendResult,
+        started: float,
+    ) -> SendResult:
+        """Go on after an attempt, begun at *started*, that did not end as it should."""
+        course = Course(sent)
+        attempts_left = self._retries
+        while course.goes_on(outcome, started) and deadline - monotonic() > LEAST_SECONDS:
+            if not isinstance(outcome, BackoffError):  # which was no attempt
+                if not attempts_left:
+                    break
+                attempts_left -= 1
+            if not _aimed_elsewhere(sent, publish):
+                if course.weaker is not None:
+                    break  # the same broker would store it a second time, no better
+                publish = await self._aim_anew(course, publish, deadline)
+            started = monotonic()
+            outcome = await self._once_more(sent, publish, deadline - started, attempts_left)
+            if isinstance(outcome, SendResult) and (outcome.ok or not self.retries_weaker):
+                return outcome
+        return course.end()
+
+    async def _once_more(
+        self, sent: Outgoing, publish: TopicPublish, seconds: float, attempts_left: int
+    ) -> RocketMQError | SendResult:
+        if attempts_left and len(publish.brokers) > 1 and not sent.fixed:
+            seconds /= 2
+        try:
+            return sent.result(await self._request(sent, publish, seconds))
+        except RocketMQError as cause:
+            return cause
+
+    def never_sent(self, topic: str, cause: RocketMQError) -> SendError:
+        """Return the error of a send that found no room."""
+        return SendError(topic, "-", [_attempt("-", cause, monotonic())])
+
+    def _request(
+        self, sent: Outgoing, publish: TopicPublish, seconds: float
+    ) -> Coroutine[Any, Any, Command]:
+        address = sent.target.address
+        if self._prepared:
+            code = SEND_BATCH if sent.batch else SEND
+            return self._remoting.exchange(address, code, sent.frame, seconds)
+        header = sent.header(publish)
+        return self._remoting.request(address, header, sent.body, timeout=seconds)
+
+    async def _aim_anew(
+        self, course: Course, publish: TopicPublish, deadline: float
+    ) -> TopicPublish:
+        """Every known broker has failed: look for others, or wait for the most promising one."""
+        sent = course.sent
+        publish = await self._renew(publish, deadline)
+        if _aimed_elsewhere(sent, publish):
+            return publish
+        if not sent.fixed:
+            left = {name: self._remoting.pause_left(at) for name, at in publish.masters().items()}
+            # One that was not really tried may be back; of those that were, who is ready first.
+            best = min(left, key=lambda name: (name in course.refused, left[name]))
+            sent.target = publish.next_target_avoiding(frozenset(publish.brokers - {best}))
+        pause = self._remoting.pause_left(sent.target.address)
+        if sent.target.queue.broker_name in course.refused:
+            pause = max(pause, course.pause())
+        await asyncio.sleep(min(pause, deadline - monotonic() - LEAST_SECONDS))
+        return publish
+
+
+def _aimed_elsewhere(sent: Outgoing, publish: TopicPublish) -> bool:
+    """Choose the queue of the next attempt; return whether its broker has not failed yet."""
+    sent.failed_brokers |= {sent.target.queue.broker_name}
+    if not sent.fixed:
+        sent.target = publish.next_target_avoiding(sent.failed_brokers)
+    else:
+        with suppress(RouteNotFoundError):  # its broker may have another address by now
+            sent.target = publish.target(sent.target.queue)
+    return sent.target.queue.broker_name not in sent.failed_brokers
+
+
+def _attempt(address: str, cause: RocketMQError, started: float) -> SendAttempt:
+    return SendAttempt(address=address, cause=cause, seconds=monotonic() - started)

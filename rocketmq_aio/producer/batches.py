@@ -1,0 +1,97 @@
+"""Explicit batches: which messages may travel together, and how they are laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.errors import InvalidMessageError
+from rocketmq_aio.message import Message, SendResult
+from rocketmq_aio.names import RETRY_PREFIX
+from rocketmq_aio.producer.outgoing import Outgoing, encode_properties
+from rocketmq_aio.producer.publishing import Target
+from rocketmq_aio.properties import WAIT
+from rocketmq_aio.protocol.message_id import MessageIdGenerator
+from rocketmq_aio.protocol.record import encode_batch_entry
+
+ENTRY_BYTES = 22  # of an entry besides body and properties
+MAX_BATCH_MESSAGES = 1024  # per request: the broker answers with an id for each
+
+
+class Batch(msgspec.Struct, gc=False):
+    """Messages of one topic that travel in one request, with their places in the caller's list."""
+
+    topic: str
+    wait: str
+    places: list[int]
+    ids: list[str]
+    parts: list[bytes]
+    size: int = 0
+
+    def outgoing(self, target: Target, born_ms: int, *, fixed: bool) -> Outgoing:
+        """Return the request; its id stands for all, each entry has its own."""
+        properties = f"{WAIT}\x01{self.wait}\x02".encode()
+        body = b"".join(self.parts)
+        return Outgoing(
+            target, self.topic, self.ids[0], body, properties, 0, 0, born_ms, True, fixed
+        )
+
+    def results(self, whole: SendResult) -> Iterable[tuple[int, SendResult]]:
+        """Yield (place, result) of every message: the broker stores them one after another."""
+        stored = whole.offset_message_id.split(",")
+        for index, (place, message_id) in enumerate(zip(self.places, self.ids, strict=True)):
+            result = SendResult(
+                whole.status,
+                message_id,
+                stored[index] if index < len(stored) else stored[0],
+                whole.queue,
+                whole.queue_offset + index,
+                whole.transaction_id,
+                whole.region_id,
+            )
+            yield place, result
+
+
+def batches(
+    messages: Iterable[Message], ids: MessageIdGenerator, born_ms: int, config: ProducerConfig
+) -> list[Batch]:
+    """Group *messages* by topic and split each group by size; the order within a topic is kept.
+
+    :raises InvalidMessageError: one of them may not be batched (nothing was sent)
+    """
+    made: list[Batch] = []
+    growing: dict[tuple[str, str], Batch] = {}
+    for place, message in enumerate(messages):
+        check_batchable(message)
+        message_id = ids.next_id(born_ms)
+        properties = encode_properties(message, message_id)
+        size = ENTRY_BYTES + len(message.body) + len(properties)
+        if size > config.max_message_bytes:
+            reason = f"{size} bytes with its properties, max_message_bytes is"
+            raise InvalidMessageError(message.topic, f"{reason} {config.max_message_bytes}")
+        key = (message.topic, message.properties[WAIT])
+        batch = growing.get(key)
+        if batch is None or _is_full(batch, size, config):
+            batch = growing[key] = Batch(*key, [], [], [])
+            made.append(batch)
+        batch.places.append(place)
+        batch.ids.append(message_id)
+        batch.parts += encode_batch_entry(message.body, properties, message.flag)
+        batch.size += size
+    return made
+
+
+def _is_full(batch: Batch, size: int, config: ProducerConfig) -> bool:
+    return batch.size + size > config.max_message_bytes or len(batch.places) >= MAX_BATCH_MESSAGES
+
+
+def check_batchable(message: object) -> None:
+    """Refuse what the broker would refuse, or store as something else."""
+    if not isinstance(message, Message):
+        raise InvalidMessageError(None, f"{type(message).__name__} is not a Message")
+    if message.delay_level:
+        raise InvalidMessageError(message.topic, "a delayed message cannot be part of a batch")
+    if message.topic.startswith(RETRY_PREFIX):
+        raise InvalidMessageError(message.topic, "a retry topic takes no batches")

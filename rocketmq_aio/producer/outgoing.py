@@ -1,0 +1,146 @@
+"""A message on its way: what stays the same over all attempts, and where the next one goes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.errors import InvalidMessageError
+from rocketmq_aio.message import Message, MessageQueue, SendResult, SendStatus
+from rocketmq_aio.producer.publishing import Target, TopicPublish
+from rocketmq_aio.properties import MAX_PROPERTIES
+from rocketmq_aio.protocol.codes import COMPRESSED, COMPRESSION_BITS, RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.compression import compress
+from rocketmq_aio.protocol.fastjson import READ_ERRORS
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.requests.send import SendMessage, SendMessageResponse
+from rocketmq_aio.remoting.refusals import refusal
+
+# The broker stores more than is sent: its cluster name, and from 5.x region and trace flag.
+PROPERTIES_SPARE = 160
+STATUSES = {
+    int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
+    int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
+    int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
+    int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
+}
+SOME_ID = "0" * 32
+SEND = int(RequestCode.SEND_MESSAGE_V2)
+SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
+
+
+_decode_answer = msgspec.json.Decoder(SendMessageResponse, strict=False).decode
+
+
+class Outgoing(msgspec.Struct, gc=False):
+    """One send: aimed at a *target*, `frame` makes what goes over the wire."""
+
+    target: Target
+    topic: str
+    message_id: str
+    body: bytes
+    properties: bytes
+    sys_flag: int
+    flag: int
+    born_ms: int
+    batch: bool = False
+    fixed: bool = False  # the queue is kept over all attempts
+    failed_brokers: frozenset[str] = frozenset()
+
+    def frame(self, opaque: int) -> tuple[bytes, bytes]:
+        """Return head and body of a prepared frame."""
+        target, body = self.target, self.body
+        template = target.batch_template if self.batch else target.template
+        numbers = (target.queue.queue_id, self.sys_flag, self.flag)
+        size = len(body)
+        return template.frame_head(opaque, numbers, self.born_ms, self.properties, size), body
+
+    def header(self, publish: TopicPublish) -> SendMessage:
+        """Return the same as a typed header, for signed requests and hooks."""
+        return msgspec.structs.replace(
+            publish.header(self.target.queue, batch=self.batch),
+            sys_flag=self.sys_flag,
+            born_timestamp=self.born_ms,
+            flag=self.flag,
+            properties=self.properties.decode(),
+        )
+
+    def result(self, command: Command) -> SendResult:
+        """Return what the broker's answer says.
+
+        :raises BrokerError: it says no
+        """
+        status = STATUSES.get(command.code)
+        if status is None:
+            raise refusal(command, self.target.address)
+        try:
+            answer = _decode_answer(command.ext)  # type: ignore[arg-type]
+        except (TypeError, *READ_ERRORS):  # a binary header, or one that is odd
+            answer = read_header(command, SendMessageResponse)
+        queue = self.target.queue
+        if answer.queue_id != queue.queue_id:
+            queue = MessageQueue(queue.topic, queue.broker_name, answer.queue_id)
+        return SendResult(
+            status,
+            self.message_id,
+            answer.msg_id,
+            queue,
+            answer.queue_offset,
+            answer.transaction_id,
+            answer.region_id,
+            answer.recall_handle,
+        )
+
+
+def outgoing(
+    message: Message, target: Target, message_id: str, born_ms: int, config: ProducerConfig
+) -> Outgoing:
+    """Return *message* ready to be sent: identified, its properties encoded, large bodies
+    compressed.
+
+    :raises InvalidMessageError: body or properties are too large
+    """
+    body, sys_flag = message.body, 0
+    if len(body) > config.max_message_bytes:
+        raise _too_large(message, config)
+    properties = encode_properties(message, message_id)
+    if len(body) >= config.compress_above_bytes and config.compression is not None:
+        packed = compress(body, config.compression, config.compression_level)
+        # What does not shrink stays plain: grown, it could be too large for the broker.
+        if len(packed) < len(body):
+            body, sys_flag = packed, COMPRESSED | COMPRESSION_BITS[config.compression]
+    return Outgoing(
+        target, message.topic, message_id, body, properties, sys_flag, message.flag, born_ms
+    )
+
+
+def check_sizes(message: Message, config: ProducerConfig) -> None:
+    """Refuse what `outgoing` would refuse, before anybody is asked where to send it.
+
+    :raises InvalidMessageError: body or properties are too large
+    """
+    if len(message.body) > config.max_message_bytes:
+        raise _too_large(message, config)
+    encode_properties(message, SOME_ID)
+
+
+def _too_large(message: Message, config: ProducerConfig) -> InvalidMessageError:
+    size, most = len(message.body), config.max_message_bytes
+    reason = f"the body has {size} bytes, max_message_bytes is {most}"
+    return InvalidMessageError(message.topic, reason)
+
+
+def encode_properties(message: Message, message_id: str) -> bytes:
+    """Return all properties of *message* with its id, in wire form.
+
+    :raises InvalidMessageError: they are too long for the stored record
+    """
+    encoded = f"{message.encoded_properties}UNIQ_KEY\x01{message_id}\x02".encode()
+    if len(encoded) > MAX_PROPERTIES - PROPERTIES_SPARE:
+        reason = (
+            f"keys, tags and properties take {len(encoded)} bytes, "
+            f"at most {MAX_PROPERTIES - PROPERTIES_SPARE} fit"
+        )
+        raise InvalidMessageError(message.topic, reason)
+    return encoded

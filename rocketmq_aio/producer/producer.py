@@ -1,0 +1,323 @@
+"""Producer: one send is one await, from the queue choice to the broker's answer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
+from ipaddress import ip_address
+from threading import get_ident
+from time import monotonic, time_ns
+from typing import Final
+
+import anyio
+
+from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.errors import (
+    BatchError,
+    ClosedError,
+    ConfigError,
+    InvalidMessageError,
+    NameServerUnavailableError,
+    NotConnectedError,
+    RocketMQError,
+)
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.member import Member
+from rocketmq_aio.message import Message, MessageQueue, SendResult
+from rocketmq_aio.names import check_topic
+from rocketmq_aio.producer.attempts import Attempts
+from rocketmq_aio.producer.batches import Batch, batches
+from rocketmq_aio.producer.in_flight import InFlight
+from rocketmq_aio.producer.outgoing import check_sizes, outgoing
+from rocketmq_aio.producer.publishing import QueueSelector, Target, TopicPublish, find_publish
+from rocketmq_aio.protocol.message_id import MessageIdGenerator
+
+UNUSED_MS: Final = 10 * 60 * 1000  # a topic not sent to for so long is forgotten
+RENEW_SECONDS: Final = 0.5  # a topic whose brokers fail is asked about no more often
+MAX_TIMEOUT: Final = 10.0**9
+BATCHES_AT_ONCE: Final = 4  # requests of one send_batch call in flight together
+
+
+class Producer(Member):
+    """Sends messages; use one for the whole application, from as many tasks as you like.
+
+    Concurrent calls are the way to speed: their frames share writes, and the bounds
+    ``max_in_flight`` and ``max_in_flight_bytes`` make further calls wait.
+
+    :param group: name of the producer group
+    :param namesrv: where to connect; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
+    :param client: a `ClientConfig` (TLS, credentials, ...) or a running `MQClientInstance` to share
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        namesrv: str | None = None,
+        client: MQClientInstance | ClientConfig | None = None,
+        config: ProducerConfig | None = None,
+    ) -> None:
+        super().__init__(group, namesrv=namesrv, client=client)
+        if config is not None and not isinstance(config, ProducerConfig):
+            raise ConfigError("config", config, "expected a ProducerConfig")
+        self._config = config or ProducerConfig()
+        self._room = InFlight(self._config.max_in_flight, self._config.max_in_flight_bytes)
+        self._topics: dict[str, TopicPublish] = {}
+        host = ip_address(self._instance.address).packed
+        self._ids = MessageIdGenerator(host, os.getpid(), secrets.randbits(32))
+        self._attempts = Attempts(self._instance, self._config, self._renewed)
+
+    # --- sending --------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        timeout_seconds: float | None = None,
+    ) -> SendResult:
+        """Send *message* and return where it was stored.
+
+        Without *queue* or *selector* the topic's queues take turns, and a retry avoids the broker
+        that failed.  With one of them a retry goes to the same queue.  All attempts carry the same
+        message id.  A result whose status is not SEND_OK is stored too, with a weaker guarantee.
+
+        :param timeout_seconds: one deadline for everything, default ``send_timeout_seconds``
+        :raises InvalidMessageError: it breaks a rule; nothing was sent
+        :raises RouteNotFoundError: there is no such topic, or no queue of it can be written to
+        :raises NameServerUnavailableError: no name server answered in time
+        :raises SendUnknownError: it may have been stored
+        :raises SendError: it was surely not stored
+        :raises BrokerError: the broker refused it for good (size, account, permission)
+        """
+        if self._thread != get_ident() or not self._is_running():
+            self._check_running()
+        if type(message) is not Message:
+            _check_message(message)
+        seconds = self._config.send_timeout_seconds
+        if timeout_seconds is not None:
+            seconds = _checked_timeout(timeout_seconds)
+        deadline = monotonic() + seconds
+        size = len(message.body)
+        room = self._room
+        if not room.try_take(size):
+            await self._wait_for_room(size, deadline, message.topic)
+        try:
+            publish = self._topics.get(message.topic)
+            if publish is None:
+                check_sizes(message, self._config)
+                publish = await self._publish(message.topic, deadline)
+            fixed = queue is not None or selector is not None
+            target = _chosen(publish, message, queue, selector) if fixed else publish.next_target()
+            now_ms = publish.used_ms = time_ns() // 1_000_000
+            sent = outgoing(message, target, self._ids.next_id(now_ms), now_ms, self._config)
+            sent.fixed = fixed
+            return await self._attempts.run(sent, publish, deadline)
+        finally:
+            room.give(size)
+
+    async def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+    ) -> None:
+        """Send *message* without waiting for an answer: whether it was stored stays unknown.
+
+        :raises InvalidMessageError: it breaks a rule; nothing was sent
+        :raises RouteNotFoundError: there is no such topic, or no queue of it can be written to
+        :raises NotConnectedError: it was not sent
+        """
+        self._check_running()
+        _check_message(message)
+        deadline = monotonic() + self._config.send_timeout_seconds
+        publish = self._topics.get(message.topic)
+        if publish is None:
+            check_sizes(message, self._config)
+            publish = await self._publish(message.topic, deadline)
+        if queue is not None or selector is not None:
+            target = _chosen(publish, message, queue, selector)
+        else:
+            target = publish.next_target()
+        now_ms = publish.used_ms = time_ns() // 1_000_000
+        sent = outgoing(message, target, self._ids.next_id(now_ms), now_ms, self._config)
+        header = sent.header(publish)
+        await self._instance.remoting.oneway(target.address, header, sent.body)
+
+    async def send_batch(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_seconds: float | None = None,
+    ) -> list[SendResult]:
+        """Send *messages* in as few requests as their topics and sizes allow.
+
+        Messages of one request are stored together or not at all, one after another in one queue.
+        Each has its own message id and result, in the order given.
+
+        :raises InvalidMessageError: one of them may not be batched; nothing was sent
+        :raises SendError: (or its kinds) the only request failed
+        :raises BatchError: of several requests some failed; it holds every message's outcome
+        """
+        self._check_running()
+        given = list(messages)
+        seconds = self._config.send_timeout_seconds
+        if timeout_seconds is not None:
+            seconds = _checked_timeout(timeout_seconds)
+        deadline = monotonic() + seconds
+        now_ms = time_ns() // 1_000_000
+        made = batches(given, self._ids, now_ms, self._config)
+        _check_queue(queue, made)
+        if len(made) == 1:
+            whole = await self._send_one_batch(made[0], queue, now_ms, deadline)
+            return [result for _, result in made[0].results(whole)]
+        placed = await self._send_batches(made, queue, now_ms, deadline)
+        outcomes = [placed[place] for place in range(len(given))]
+        results = [each for each in outcomes if isinstance(each, SendResult)]
+        if len(results) < len(outcomes):
+            raise BatchError(outcomes)
+        return results
+
+    async def publish_queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues that messages of *topic* can be sent to.
+
+        :raises RouteNotFoundError: there is no such topic
+        :raises NameServerUnavailableError: no name server answered
+        """
+        self._check_running()
+        route = await self._instance.routes.get(check_topic(topic))
+        return list(route.publish_queues)
+
+    # --- for the instance -----------------------------------------------------------------------
+
+    def topics(self) -> Iterable[str]:
+        """Topics sent to lately, and the one that says where new ones can be created."""
+        now_ms = time_ns() // 1_000_000
+        unused = [t for t, each in self._topics.items() if now_ms - each.used_ms > UNUSED_MS]
+        for topic in unused:
+            del self._topics[topic]
+        return [self._config.template_topic, *self._topics]
+
+    def on_route_changed(self, topic: str) -> None:
+        """Take the queues anew with the next send."""
+        self._topics.pop(topic, None)
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        self._instance.register_producer(self)
+
+    async def _shut(self) -> None:
+        self._room.refuse(ClosedError(f"{self!r} is closed"))
+        # Sends that are under way end by their own deadlines.
+        await self._room.wait_until_empty()
+        await self._instance.unregister_producer(self)
+
+    async def _wait_for_room(self, size: int, deadline: float, topic: str) -> None:
+        try:
+            async with asyncio.timeout(deadline - monotonic()):
+                await self._room.wait_and_take(size)
+        except TimeoutError:
+            reason = "no room among the unanswered sends (max_in_flight, max_in_flight_bytes)"
+            raise self._attempts.never_sent(topic, NotConnectedError("-", reason)) from None
+
+    async def _publish(self, topic: str, deadline: float) -> TopicPublish:
+        try:
+            async with asyncio.timeout(deadline - monotonic()):
+                publish = await find_publish(
+                    self._instance.routes, topic, self._group, self._config
+                )
+        except TimeoutError:
+            silent = TimeoutError("no answer before the deadline of the send")
+            addresses = self._instance.name_servers.addresses
+            raise NameServerUnavailableError(dict.fromkeys(addresses, silent)) from None
+        publish.used_ms = time_ns() // 1_000_000
+        return self._topics.setdefault(topic, publish)
+
+    async def _renewed(self, publish: TopicPublish, deadline: float) -> TopicPublish:
+        """Return the newest queues: brokers may have come or moved since the last refresh.
+
+        A name server that does not answer changes nothing, and takes half of the time at most.
+        """
+        topic, now = publish.topic, monotonic()
+        if self._topics.get(topic) is publish and now - publish.renewed_at > RENEW_SECONDS:
+            publish.renewed_at = now
+            with suppress(RocketMQError, TimeoutError):
+                async with asyncio.timeout((deadline - now) / 2):
+                    await self._instance.routes.fetch(topic)
+        with suppress(RocketMQError):
+            return self._topics.get(topic) or await self._publish(topic, deadline)
+        return publish
+
+    async def _send_batches(
+        self, made: list[Batch], queue: MessageQueue | None, now_ms: int, deadline: float
+    ) -> dict[int, SendResult | RocketMQError]:
+        """Return what became of each message, by its place in the caller's list."""
+        placed: dict[int, SendResult | RocketMQError] = {}
+        limit = anyio.CapacityLimiter(BATCHES_AT_ONCE)
+
+        async def send_one(batch: Batch) -> None:
+            async with limit:
+                try:
+                    whole = await self._send_one_batch(batch, queue, now_ms, deadline)
+                except RocketMQError as error:
+                    placed.update(dict.fromkeys(batch.places, error))
+                else:
+                    placed.update(batch.results(whole))
+
+        async with anyio.create_task_group() as tasks:
+            for batch in made:
+                tasks.start_soon(send_one, batch)
+        return placed
+
+    async def _send_one_batch(
+        self, batch: Batch, queue: MessageQueue | None, now_ms: int, deadline: float
+    ) -> SendResult:
+        size = batch.size
+        if not self._room.try_take(size):
+            await self._wait_for_room(size, deadline, batch.topic)
+        try:
+            publish = self._topics.get(batch.topic) or await self._publish(batch.topic, deadline)
+            publish.used_ms = now_ms
+            target = publish.target(queue) if queue else publish.next_target()
+            sent = batch.outgoing(target, now_ms, fixed=queue is not None)
+            return await self._attempts.run(sent, publish, deadline)
+        finally:
+            self._room.give(size)
+
+
+def _check_message(message: object) -> None:
+    if not isinstance(message, Message):
+        raise InvalidMessageError(None, f"{type(message).__name__} is not a Message")
+
+
+def _check_queue(queue: MessageQueue | None, made: list[Batch]) -> None:
+    topic = queue.topic if isinstance(queue, MessageQueue) else None
+    if queue is not None and any(batch.topic != topic for batch in made):
+        raise ConfigError("queue", queue, "it does not belong to the topic of every message")
+
+
+def _checked_timeout(given: float) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < MAX_TIMEOUT:
+        raise ConfigError("timeout_seconds", given, "expected a number of seconds above 0")
+    return given
+
+
+def _chosen(
+    publish: TopicPublish,
+    message: Message,
+    queue: MessageQueue | None,
+    selector: QueueSelector | None,
+) -> Target:
+    if queue is not None and selector is not None:
+        raise ConfigError("selector", selector, "give either queue= or selector=")
+    if queue is None:
+        assert selector is not None
+        queue = selector(publish.queues, message)
+    return publish.target(queue)

@@ -1,0 +1,149 @@
+"""Where messages of a topic can go: its writable queues, taken in turn."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.errors import ConfigError, RouteNotFoundError
+from rocketmq_aio.instance.routes import RouteTable, TopicRoute
+from rocketmq_aio.message import Message, MessageQueue
+from rocketmq_aio.protocol.codes import MASTER_ID
+from rocketmq_aio.protocol.requests.send import SendBatchMessage, SendMessage
+from rocketmq_aio.protocol.subscription import java_hash
+from rocketmq_aio.protocol.templates import SendTemplate
+
+QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+
+
+def select_by_hash(key: str) -> QueueSelector:
+    """Return a selector that sends everything with *key* to one queue, as the Java client would.
+
+    The queue changes when the number of queues does.
+    """
+    value = java_hash(key)
+
+    def select(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        # Java: the remainder has the sign of the hash, and its absolute value is taken.
+        return queues[abs(value) % len(queues)]
+
+    return select
+
+
+class Target(msgspec.Struct, frozen=True, gc=False):
+    """A queue to send to: the address of its master, and the frames prepared for its broker."""
+
+    queue: MessageQueue
+    address: str
+    template: SendTemplate
+    batch_template: SendTemplate
+
+
+class TopicPublish:
+    """The writable queues of one topic, taken in turn."""
+
+    def __init__(self, route: TopicRoute, group: str, config: ProducerConfig) -> None:
+        self.topic = route.topic
+        self.queues = route.publish_queues
+        self.used_ms = 0
+        self.renewed_at = 0.0
+        self.brokers = {queue.broker_name for queue in self.queues}
+        self._group = group
+        self._config = config
+        self._masters = {n: a[MASTER_ID] for n, a in route.brokers.items() if MASTER_ID in a}
+        self._templates: dict[str, tuple[SendTemplate, SendTemplate]] = {}
+        self._targets = [self.target(queue) for queue in self.queues]
+        # A random start, so that many producers do not all begin with the first queue.
+        self._next = random.randrange(len(self._targets))
+
+    def next_target(self) -> Target:
+        """Return the queue whose turn it is."""
+        self._next = turn = (self._next + 1) % len(self._targets)
+        return self._targets[turn]
+
+    def masters(self) -> dict[str, str]:
+        """Return the brokers that have queues of the topic, and their addresses."""
+        return {broker: self._masters[broker] for broker in self.brokers}
+
+    def next_target_avoiding(self, failed: frozenset[str]) -> Target:
+        """Return the next queue that is not on a *failed* broker; any if all are."""
+        for _ in self._targets:
+            target = self.next_target()
+            if target.queue.broker_name not in failed:
+                return target
+        return self.next_target()
+
+    def target(self, queue: MessageQueue) -> Target:
+        """Return how to send to *queue*.
+
+        :raises ConfigError: it is no queue of this topic
+        :raises RouteNotFoundError: the route names no master of its broker
+        """
+        if not isinstance(queue, MessageQueue) or queue.topic != self.topic:
+            raise ConfigError("queue", queue, f"it does not belong to topic {self.topic!r}")
+        broker = queue.broker_name
+        address = self._masters.get(broker)
+        if address is None:
+            raise RouteNotFoundError(self.topic, f"its route names no master of {broker!r}")
+        if broker not in self._templates:
+            plain, batch = self.header(queue), self.header(queue, batch=True)
+            self._templates[broker] = SendTemplate(plain), SendTemplate(batch)
+        return Target(queue, address, *self._templates[broker])
+
+    def header(self, queue: MessageQueue, *, batch: bool = False) -> SendMessage:
+        """Return the header of a send to *queue*, without what differs per message."""
+        kind = SendBatchMessage if batch else SendMessage
+        return kind(
+            producer_group=self._group,
+            topic=self.topic,
+            default_topic=self._config.template_topic,
+            default_topic_queue_nums=self._config.template_queues,
+            queue_id=queue.queue_id,
+            sys_flag=0,
+            born_timestamp=0,
+            flag=0,
+            properties="",
+            reconsume_times=0,
+            unit_mode=False,
+            batch=batch,
+            broker_name=queue.broker_name,
+        )
+
+
+async def find_publish(
+    routes: RouteTable, topic: str, group: str, config: ProducerConfig
+) -> TopicPublish:
+    """Return where *topic* can be sent to.
+
+    A topic that does not exist is created by the broker that gets its first message, if that
+    broker allows it: the route of the template topic tells which brokers do.
+
+    :raises RouteNotFoundError: there is no such topic and none may be created, or no queue of it
+        can be written to
+    """
+    try:
+        route = await routes.get(topic)
+    except RouteNotFoundError:
+        route = await _created_route(routes, topic, config)
+    if not route.publish_queues:
+        reason = "no queue can be written to (no master, or read-only): check its permission"
+        raise RouteNotFoundError(topic, reason)
+    return TopicPublish(route, group, config)
+
+
+async def _created_route(routes: RouteTable, topic: str, config: ProducerConfig) -> TopicRoute:
+    try:
+        template = await routes.get(config.template_topic)
+    except RouteNotFoundError:
+        reason = "the name server knows no such topic, and no broker creates topics; create it"
+        raise RouteNotFoundError(topic, reason) from None
+    queues = tuple(
+        MessageQueue(topic, queue.broker_name, queue.queue_id)
+        for queue in template.publish_queues
+        if queue.queue_id < config.template_queues
+    )
+    return replace(template, topic=topic, publish_queues=queues, subscribe_queues=())

@@ -1,0 +1,130 @@
+"""Message properties: their names, and the string form in which they are sent and stored.
+
+``key 0x01 value 0x02`` repeated; brokers from 5.2 write the last separator, older ones do not.
+Later duplicates win; pairs without a value do not survive any Java peer and are dropped here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NoReturn
+
+from rocketmq_aio.errors import InvalidMessageError
+
+NAME_END: Final = "\x01"
+PAIR_END: Final = "\x02"
+MAX_PROPERTIES: Final = 32_767  # bytes as stored; the broker adds a few of its own
+
+KEYS: Final = "KEYS"
+TAGS: Final = "TAGS"
+WAIT: Final = "WAIT"
+DELAY: Final = "DELAY"
+UNIQ_KEY: Final = "UNIQ_KEY"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+INNER_NUM: Final = "INNER_NUM"
+INNER_BASE: Final = "INNER_BASE"
+
+RESERVED: Final = frozenset(
+    """TRACE_ON MSG_REGION KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP
+    MIN_OFFSET MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG
+    RECONSUME_TIME UNIQ_KEY MAX_RECONSUME_TIMES CONSUME_START_TIME POP_CK POP_CK_OFFSET
+    1ST_POP_TIME TRAN_PREPARED_QUEUE_OFFSET DUP_INFO EXTEND_UNIQ_INFO INSTANCE_ID CORRELATION_ID
+    REPLY_TO_CLIENT TTL ARRIVE_TIME PUSH_REPLY_TIME CLUSTER MSG_TYPE INNER_MULTI_QUEUE_OFFSET
+    TIMER_DELAY_MS TIMER_DELAY_SEC TIMER_DELIVER_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS
+    TIMER_ROLL_TIMES TIMER_OUT_MS TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL __BORNHOST BORN_TIMESTAMP
+    DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID""".split()
+)
+
+
+def encode_properties(properties: Mapping[str, str]) -> str:
+    """Return the wire form, with the last separator; the values must hold no separator."""
+    # Joined, not formatted: an enum's member would be written by its name.
+    return "\x02".join(map("\x01".join, properties.items())) + "\x02" if properties else ""
+
+
+def check_encoded(topic: str, encoded: str, pairs: int) -> None:
+    """Refuse a wire form that does not read back as *pairs* pairs, or cannot be encoded."""
+    if not encoded.count("\x01") == encoded.count("\x02") == pairs:
+        raise InvalidMessageError(topic, "properties, keys and tags may not hold U+0001, U+0002")
+    try:
+        encoded.encode()
+    except UnicodeError:
+        reason = "properties, keys and tags may not hold half a surrogate pair"
+        raise InvalidMessageError(topic, reason) from None
+
+
+def take_properties(topic: str, properties: Mapping[str, str], named: dict[str, str]) -> str:
+    """Copy the user's *properties* to *named* and return their wire form.
+
+    Separators in them are left to `check_encoded`.
+    """
+    encoded, strip = "", str.strip  # which refuses what is not a string
+    try:
+        for name, value in properties.items():
+            if name in RESERVED or not strip(name) or not strip(value):
+                _refuse_property(topic, name)
+            named[name] = value
+            # Not an f-string: a member of a string enum is to be sent by its value.
+            encoded += name + NAME_END + value + PAIR_END
+    except (TypeError, AttributeError):
+        reason = "properties are a mapping, their names and values strings"
+        raise InvalidMessageError(topic, reason) from None
+    return encoded
+
+
+def _refuse_property(topic: str, name: str) -> NoReturn:
+    if name in RESERVED:
+        raise InvalidMessageError(topic, f"property name {name!r} belongs to the system")
+    reason = f"property {name!r} has a blank name or value; brokers drop those"
+    raise InvalidMessageError(topic, reason)
+
+
+def join_keys(topic: str, keys: object) -> str:
+    """Return *keys*, one or several, as the broker wants them: separated by spaces."""
+    if type(keys) is str and " " not in keys and keys.strip():
+        return keys
+    given: list[object] = [keys]
+    if isinstance(keys, Iterable) and not isinstance(keys, str):
+        given = list(keys)
+    good = [key for key in given if isinstance(key, str) and key.strip()]
+    if not good or len(good) != len(given):
+        raise InvalidMessageError(topic, f"keys={keys!r}: expected a string or several")
+    if any(" " in key for key in good):
+        reason = f"keys={keys!r}: a key holds no space; give several keys as a list"
+        raise InvalidMessageError(topic, reason)
+    return " ".join(good)
+
+
+def split_keys(joined: str) -> tuple[str, ...]:
+    """Return the keys in *joined*."""
+    # Only a space separates keys, for brokers too; other white space is part of a key.
+    return tuple([key for key in joined.split(" ") if key])
+
+
+def parse_properties(raw: bytes) -> dict[str, str]:
+    """Read the wire form, leniently: what is not a pair is dropped, bad UTF-8 is replaced."""
+    parsed: dict[str, str] = {}
+    # The dearest step of consuming: a partition loop is the fastest pure-Python form.
+    for pair in raw.decode("utf-8", "replace").split(PAIR_END):
+        name, found, value = pair.partition(NAME_END)
+        if found and name and value:
+            parsed[name] = value
+    return parsed
+
+
+def find_property(raw: bytes, name: bytes) -> str | None:
+    """Return one property of the wire form without building a dict; the last duplicate wins.
+
+    *name* carries its separator: ``b"TAGS\\x01"``.
+    """
+    at = raw.rfind(b"\x02" + name)
+    if at >= 0:
+        start = at + 1 + len(name)
+    elif raw.startswith(name):
+        start = len(name)
+    else:
+        return None
+    end = raw.find(b"\x02", start)
+    value = (raw[start:end] if end >= 0 else raw[start:]).decode("utf-8", "replace")
+    # A pair without a value does not count: an earlier one may.
+    return value or parse_properties(raw).get(name[:-1].decode("utf-8", "replace"))

@@ -1,0 +1,230 @@
+"""Typed JSON bodies, their names as the broker's classes have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from rocketmq_aio.errors import CodecError
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.protocol.fastjson import READ_ERRORS, read_body
+
+MAX_QUEUES: Final = 65_536  # of one topic; a route with more is a lie or an accident
+MAX_BROKERS: Final = 4096
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
+    """Base of all bodies."""
+
+
+# --- routes -------------------------------------------------------------------------------------
+
+
+class QueueData(Body, frozen=True):
+    """How many queues of a topic a broker has, and what may be done with them."""
+
+    broker_name: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+
+
+class BrokerData(Body, frozen=True):
+    """The addresses of a broker: id 0 is the master, others are its replicas."""
+
+    broker_name: str
+    cluster: str = ""
+    broker_addrs: dict[int, str] = {}
+
+
+class TopicRouteData(Body, frozen=True):
+    """Which brokers hold a topic."""
+
+    queue_datas: list[QueueData] = []
+    broker_datas: list[BrokerData] = []
+    order_topic_conf: str | None = None
+
+
+def read_route(body: bytes) -> TopicRouteData:
+    """Return the route in *body*, checked for sizes that no cluster has.
+
+    :raises CodecError: it cannot be read, or is absurd
+    """
+    route = read_body(body, TopicRouteData)
+    if len(route.broker_datas) > MAX_BROKERS or len(route.queue_datas) > MAX_BROKERS:
+        raise CodecError("TopicRouteData", 0, f"more than {MAX_BROKERS} brokers")
+    for each in route.queue_datas:
+        counts = (each.read_queue_nums, each.write_queue_nums)
+        if not all(0 <= count <= MAX_QUEUES for count in counts):
+            raise CodecError("TopicRouteData", 0, f"{counts} queues on {each.broker_name!r}")
+    reads = sum(each.read_queue_nums for each in route.queue_datas)
+    writes = sum(each.write_queue_nums for each in route.queue_datas)
+    if max(reads, writes) > MAX_QUEUES:
+        raise CodecError("TopicRouteData", 0, f"{max(reads, writes)} queues, above {MAX_QUEUES}")
+    return route
+
+
+# --- membership ---------------------------------------------------------------------------------
+
+
+class SubscriptionData(Body, frozen=True):
+    """What a consumer wants of a topic, as heartbeats say it."""
+
+    topic: str
+    sub_string: str
+    tags_set: list[str] = []
+    code_set: list[int] = []
+    sub_version: int = 0
+    expression_type: str = "TAG"
+    class_filter_mode: bool = False
+
+
+class ProducerData(Body, frozen=True):
+    """A producer group of this client."""
+
+    group_name: str
+
+
+class ConsumerData(Body, frozen=True):
+    """A consumer group of this client, with its subscriptions."""
+
+    group_name: str
+    consume_type: str
+    message_model: str
+    consume_from_where: str
+    subscription_data_set: list[SubscriptionData]
+    unit_mode: bool = False
+
+
+class HeartbeatData(Body, frozen=True):
+    """Everything a broker knows of this client."""
+
+    client_id: str = msgspec.field(name="clientID")
+    producer_data_set: list[ProducerData] = []
+    consumer_data_set: list[ConsumerData] = []
+    heartbeat_fingerprint: int = 0
+    without_sub: bool = False
+
+
+class ConsumerList(Body, frozen=True):
+    """Client ids of the members of a group."""
+
+    consumer_id_list: list[str] = []
+
+
+class CheckClientRequest(Body, frozen=True):
+    """A filter expression to be checked."""
+
+    client_id: str
+    group: str
+    subscription_data: SubscriptionData
+
+
+class LockBatchRequest(Body, frozen=True):
+    """Queues to lock or unlock for one client."""
+
+    consumer_group: str
+    client_id: str
+    mq_set: list[MessageQueueBody]
+    only_this_broker: bool = False
+
+
+class LockBatchResponse(Body, frozen=True):
+    """The queues that are locked now."""
+
+    locked: list[MessageQueueBody] = msgspec.field(name="lockOKMQSet", default_factory=list)
+
+
+class MessageQueueBody(Body, frozen=True):
+    """A queue as JSON."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def queue(self) -> MessageQueue:
+        """Return it as the value the rest of the client uses."""
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+
+# --- answers to the broker's own requests -------------------------------------------------------
+
+
+class ProcessQueueInfo(Body, frozen=True):
+    """The state of one queue, for administration tools; *droped* is the wire's spelling."""
+
+    commit_offset: int = 0
+    cached_msg_min_offset: int = 0
+    cached_msg_max_offset: int = 0
+    cached_msg_count: int = 0
+    cached_msg_size_in_mib: int = msgspec.field(name="cachedMsgSizeInMiB", default=0)
+    locked: bool = False
+    droped: bool = False
+    last_pull_timestamp: int = 0
+    last_consume_timestamp: int = 0
+
+
+class ConsumerRunningInfo(Body, frozen=True):
+    """The state of a consumer; *mq_table* is made by `queue_table`."""
+
+    properties: dict[str, str]
+    subscription_set: list[SubscriptionData]
+    mq_table: msgspec.Raw
+    status_table: dict[str, dict[str, float]] = {}
+    jstack: str | None = None
+
+
+class ConsumerStatusBody(Body, frozen=True):
+    """Where a group stands in each queue; the table is made by `queue_table`."""
+
+    message_queue_table: msgspec.Raw
+    consumer_table: dict[str, Any] = {}
+
+
+def queue_table(table: Mapping[MessageQueue, object]) -> msgspec.Raw:
+    """Return a map with queues as keys in the only form all brokers read: objects as keys."""
+    entries = [
+        b'{"brokerName":%b,"queueId":%d,"topic":%b}:%b'
+        % (
+            msgspec.json.encode(queue.broker_name),
+            queue.queue_id,
+            msgspec.json.encode(queue.topic),
+            msgspec.json.encode(value),
+        )
+        for queue, value in table.items()
+    ]
+    return msgspec.Raw(b"{" + b",".join(entries) + b"}")
+
+
+class _ResetOffsetTable(Body, frozen=True):
+    offset_table: dict[str, int]
+
+
+class _ResetOffsetEntry(Body, frozen=True):
+    topic: str
+    broker_name: str
+    queue_id: int
+    offset: int
+
+
+class _ResetOffsetList(Body, frozen=True):
+    offset_table: list[_ResetOffsetEntry]
+
+
+def read_reset_offsets(body: bytes) -> dict[MessageQueue, int]:
+    """Return the offsets of a RESET_CONSUMER_CLIENT_OFFSET request, in either of its forms.
+
+    :raises CodecError: it is neither
+    """
+    try:
+        listed = msgspec.json.decode(body, type=_ResetOffsetList)
+    except READ_ERRORS:
+        table = read_body(body, _ResetOffsetTable).offset_table
+        return {_queue_key(key): offset for key, offset in table.items()}
+    return {MessageQueue(e.topic, e.broker_name, e.queue_id): e.offset for e in listed.offset_table}
+
+
+def _queue_key(key: str) -> MessageQueue:
+    return read_body(key.encode(), MessageQueueBody).queue()

@@ -1,0 +1,196 @@
+"""Commands: what one frame says, in either header encoding, as JSON or as ROCKETMQ binary.
+
+Hot answers are decoded in two steps: the few fixed fields here, the ext fields later by whoever
+waits for them and knows their types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from struct import Struct, error
+from typing import Final
+
+import msgspec
+
+from rocketmq_aio.errors import CodecError
+from rocketmq_aio.protocol.codes import (
+    BINARY_HEADER,
+    CLIENT_VERSION,
+    JSON_HEADER,
+    ONEWAY_FLAG,
+    RESPONSE_FLAG,
+    LanguageCode,
+)
+from rocketmq_aio.protocol.frame import HEADER_MASK, PREFIX
+
+MAX_BINARY_CODE: Final = 0x7FFF  # above it a binary header would truncate the code
+FIXED: Final = Struct(">hBhiii")  # code language version opaque flag remark-length
+FIELD_KEY: Final = Struct(">h")
+FIELD_VALUE: Final = Struct(">i")
+EMPTY: Final = msgspec.Raw(b"{}")
+
+ExtFields = msgspec.Raw | dict[str, str]
+
+
+class Command(msgspec.Struct, rename={"ext": "extFields", "body": " body"}, gc=False):
+    """A received command; *ext* stays undecoded JSON until it is asked for."""
+
+    code: int
+    opaque: int
+    flag: int = 0
+    remark: str | None = None
+    ext: ExtFields | None = None
+    version: int = 0
+    body: bytes = b""
+
+    @property
+    def is_response(self) -> bool:
+        """An answer to a request of this side."""
+        return bool(self.flag & RESPONSE_FLAG)
+
+    @property
+    def is_oneway(self) -> bool:
+        """Its sender expects no answer."""
+        return bool(self.flag & ONEWAY_FLAG)
+
+    def ext_fields(self) -> dict[str, str]:
+        """All ext fields as text, whatever JSON type they came in."""
+        if isinstance(self.ext, dict):
+            return self.ext
+        return _text_fields(self.ext) if self.ext is not None else {}
+
+
+class _JsonCommand(Command, rename={"ext": "extFields", "body": " body"}, gc=False):
+    # Narrower than its base: only a JSON header is decoded in two steps.
+    ext: msgspec.Raw = EMPTY  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+_READ_ERRORS: Final = (msgspec.MsgspecError, RecursionError, UnicodeError)
+_decode_json = msgspec.json.Decoder(_JsonCommand).decode
+_decode_fields = msgspec.json.Decoder(dict[str, str | int | float | bool | None] | None).decode
+_encode_json = msgspec.json.Encoder().encode
+
+
+def decode_command(encoding: int, header: bytes, body: bytes) -> Command:
+    """Return what a frame says.
+
+    :raises CodecError: the header cannot be read
+    """
+    if encoding == JSON_HEADER:
+        try:
+            command: Command = _decode_json(header)
+        except _READ_ERRORS as cause:
+            raise CodecError("JSON header", 8, str(cause)) from cause
+    elif encoding == BINARY_HEADER:
+        command = _decode_binary(header)
+    else:
+        raise CodecError("header encoding", 4, f"{encoding}, expected 0 (JSON) or 1 (ROCKETMQ)")
+    if body:
+        command.body = body
+    return command
+
+
+def _text_fields(raw: msgspec.Raw) -> dict[str, str]:
+    try:
+        fields = _decode_fields(raw) or {}
+    except _READ_ERRORS as cause:
+        raise CodecError("extFields", 8, str(cause)) from cause
+    return {name: _text(value) for name, value in fields.items() if value is not None}
+
+
+def _text(value: str | float | bool) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) else str(value)
+
+
+def _decode_binary(header: bytes) -> Command:
+    try:
+        code, _, version, opaque, flag, remark_length = FIXED.unpack_from(header)
+        remark_end = FIXED.size + remark_length
+        (fields_length,) = FIELD_VALUE.unpack_from(header, remark_end)
+    except error as cause:
+        raise CodecError("binary header", 8, f"too short ({len(header)} bytes)") from cause
+    fields_at = remark_end + FIELD_VALUE.size
+    if remark_length < 0 or fields_length < 0 or fields_at + fields_length != len(header):
+        reason = f"lengths {remark_length} and {fields_length} in {len(header)} bytes"
+        raise CodecError("binary header", 8, reason)
+    try:
+        remark = header[FIXED.size : remark_end].decode() if remark_length else None
+        fields = _decode_binary_fields(header, fields_at)
+    except UnicodeError as cause:
+        raise CodecError("binary header", 8, str(cause)) from cause
+    return Command(code, opaque, flag, remark, fields, version)
+
+
+def _decode_binary_fields(header: bytes, at: int) -> dict[str, str]:
+    fields: dict[str, str] = {}  # a later duplicate wins: some Java clients write keys twice
+    end = len(header)
+    while at < end:
+        key_at = at + 2
+        value_length_at = key_at + (header[at] << 8 | header[at + 1]) if key_at <= end else end
+        at = value_length_at + 4
+        if at > end:
+            raise CodecError("binary ext field", 8 + key_at, "the key runs past the header")
+        value_at, at = at, at + int.from_bytes(header[value_length_at:at], "big")
+        if at > end:
+            raise CodecError("binary ext field", 8 + value_at, "the value runs past the header")
+        fields[header[key_at:value_length_at].decode()] = header[value_at:at].decode()
+    return fields
+
+
+def encode_command(
+    command: Command, ext: Mapping[str, str], *, binary: bool = False, version: int = CLIENT_VERSION
+) -> bytes:
+    """Return *command* with *ext* as one whole frame.
+
+    A code above 32767 is written with a JSON header whatever is asked for: it would be cut off.
+
+    :raises CodecError: a number or a text does not fit its place in the header
+    """
+    try:
+        if binary and command.code <= MAX_BINARY_CODE:
+            word, header = BINARY_HEADER << 24, _encode_binary_header(command, ext, version)
+        else:
+            word, header = JSON_HEADER << 24, _encode_json_header(command, ext, version)
+    except (error, UnicodeError) as cause:
+        raise CodecError("header to send", 8, str(cause)) from cause
+    if len(header) > HEADER_MASK:
+        raise CodecError("header length", 4, f"{len(header)}, at most {HEADER_MASK} fit")
+    length = 4 + len(header) + len(command.body)
+    return b"".join((PREFIX.pack(length, word | len(header)), header, command.body))
+
+
+def _encode_json_header(command: Command, ext: Mapping[str, str], version: int) -> bytes:
+    fields: dict[str, object] = {
+        "code": command.code,
+        "extFields": ext,
+        "flag": command.flag,
+        "language": LanguageCode.PYTHON.name,
+        "opaque": command.opaque,
+        "serializeTypeCurrentRPC": "JSON",
+        "version": version,
+    }
+    if command.remark is not None:
+        fields["remark"] = _remark(command).decode()
+    return _encode_json(fields)
+
+
+def _encode_binary_header(command: Command, ext: Mapping[str, str], version: int) -> bytes:
+    remark = _remark(command)
+    head = FIXED.pack(
+        command.code, LanguageCode.PYTHON, version, command.opaque, command.flag, len(remark)
+    )
+    fields = b"".join([binary_field(name, value) for name, value in ext.items() if value])
+    return b"".join((head, remark, FIELD_VALUE.pack(len(fields)), fields))
+
+
+def _remark(command: Command) -> bytes:
+    # The words of some exception, which may hold what UTF-8 cannot say.
+    return command.remark.encode("utf-8", "replace") if command.remark else b""
+
+
+def binary_field(name: str, value: str) -> bytes:
+    """Return one ext field of a binary header."""
+    key, text = name.encode(), value.encode()
+    return b"".join((FIELD_KEY.pack(len(key)), key, FIELD_VALUE.pack(len(text)), text))

@@ -1,0 +1,94 @@
+"""Compression of message bodies: zlib in core, lz4 and zstd with ``rocketmq-aio[compression]``."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+from rocketmq_aio.errors import CodecError, ConfigError
+from rocketmq_aio.protocol.codes import COMPRESSION_BITS, COMPRESSION_MASK
+
+MAX_INFLATED: Final = 32 * 1024 * 1024  # of one message: stops a decompression bomb
+MIN_WINDOW: Final = 8 * 1024 * 1024  # what every zstd reader should grant, by its format
+EXTRA: Final = "install rocketmq-aio[compression]"
+
+
+def compress(body: bytes, kind: str, level: int) -> bytes:
+    """Return *body* compressed as Java clients do it.
+
+    :raises ConfigError: the library for *kind* is not installed
+    """
+    if kind == "zlib":
+        return zlib.compress(body, level)
+    try:
+        if kind == "lz4":
+            import lz4.frame
+
+            return bytes(lz4.frame.compress(body))
+        import zstandard
+
+        return zstandard.ZstdCompressor(level=level).compress(body)
+    except ImportError as error:
+        raise ConfigError("compression", kind, EXTRA) from error
+
+
+def inflate(data: bytes, sys_flag: int, *, limit: int = MAX_INFLATED) -> bytes:
+    """Return the body that was compressed as the type bits of *sys_flag* say; 0 means zlib.
+
+    :raises CodecError: the data is damaged or cut, or would exceed *limit*
+    """
+    bits = sys_flag & COMPRESSION_MASK
+    try:
+        if bits in (0, COMPRESSION_BITS["zlib"]):
+            whole, inflated = _inflate_zlib(data, limit)
+        elif bits == COMPRESSION_BITS["lz4"]:
+            whole, inflated = _inflate_lz4(data, limit)
+        elif bits == COMPRESSION_BITS["zstd"]:
+            whole, inflated = _inflate_zstd(data, limit)
+        else:
+            raise CodecError("body", 0, f"unknown compression type {bits >> 8}")
+    except ImportError as error:
+        raise CodecError("body", 0, f"it is compressed: {EXTRA}") from error
+    if len(inflated) > limit:
+        raise CodecError("body", 0, f"it inflates to more than {limit} bytes")
+    if not whole:
+        raise CodecError("body", 0, "the compressed data is cut short")
+    return inflated
+
+
+def _inflate_zlib(data: bytes, limit: int) -> tuple[bool, bytes]:
+    inflater = zlib.decompressobj()
+    try:
+        inflated = inflater.decompress(data, limit + 1)
+    except zlib.error as error:
+        raise CodecError("body", 0, f"zlib: {error}") from error
+    return inflater.eof, inflated
+
+
+def _inflate_lz4(data: bytes, limit: int) -> tuple[bool, bytes]:
+    import lz4.frame
+
+    inflater = lz4.frame.LZ4FrameDecompressor()
+    try:
+        inflated = bytes(inflater.decompress(data, limit + 1))
+    except RuntimeError as error:
+        raise CodecError("body", 0, f"lz4: {error}") from error
+    return bool(inflater.eof), inflated
+
+
+def _inflate_zstd(data: bytes, limit: int) -> tuple[bool, bytes]:
+    import zstandard
+
+    inflater = zstandard.ZstdDecompressor(max_window_size=max(limit, MIN_WINDOW))
+    try:
+        size = zstandard.frame_content_size(data)
+        if 0 <= size <= limit:
+            return True, inflater.decompress(data)
+        # Java writes frames without a content size, which plain decompress() refuses.
+        with inflater.stream_reader(data, read_across_frames=False) as reader:
+            inflated = reader.read(limit + 1)
+        check = inflater.decompressobj()
+        whole = len(inflated) > limit or (check.decompress(data) is not None and check.eof)
+    except zstandard.ZstdError as error:
+        raise CodecError("body", 0, f"zstd: {error}") from error
+    return whole, inflated

@@ -1,0 +1,138 @@
+"""Makes standard JSON of what brokers write: their maps can have numbers or objects as keys.
+
+    {0:"a"}                       -> {"0":"a"}
+    {{"queueId":0,...}:5}         -> {"{\\"queueId\\":0,...}":5}
+
+One pass over the text, no regular expression, and no object key inside an object key: each level
+would double the escapes of the one before.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import msgspec
+
+from rocketmq_aio.errors import CodecError
+
+T = TypeVar("T")
+
+MAX_DEPTH: Final = 64
+SPACE: Final = b" \t\r\n"
+BARE_KEY: Final = b"+-.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
+READ_ERRORS: Final = (msgspec.MsgspecError, RecursionError, UnicodeError)
+
+
+def read_body(body: bytes, kind: type[T]) -> T:
+    """Return a JSON body as *kind*, whichever dialect it is in.
+
+    :raises CodecError: it is neither, or does not fit
+    """
+    try:
+        return msgspec.json.decode(body, type=kind, strict=False)
+    except READ_ERRORS:
+        pass
+    try:
+        return msgspec.json.decode(to_standard(body), type=kind, strict=False)
+    except READ_ERRORS as error:
+        raise CodecError(f"{kind.__name__} body", 0, str(error)) from error
+
+
+def to_standard(text: bytes) -> bytes:
+    """Return *text* with every key as a string.
+
+    :raises CodecError: the brackets do not match, are nested too deep, or do not end the text
+    """
+    whole = _Standardizer(text)
+    standard = whole.object_or_value()
+    if text[whole.end :].strip(SPACE):
+        raise CodecError("JSON body", whole.end, "there is more after its end")
+    return standard
+
+
+class _Standardizer:
+    def __init__(self, text: bytes, at: int = 0, depth: int = 0) -> None:
+        self._text = text
+        self._at = at
+        self._depth = depth  # of the key that starts at *at*; 0 for the whole text
+        self._out = bytearray()
+        self._open = bytearray()  # the brackets that are open
+
+    def object_or_value(self) -> bytes:
+        """Rewrite until the outermost value ends, and return it."""
+        text, end = self._text, len(self._text)
+        while self._at < end:
+            byte = text[self._at]
+            if byte == 0x22:
+                self._copy_string()
+            elif byte in b"{[":
+                self._enter(byte)
+            elif byte in b"}]":
+                self._leave(byte)
+                if not self._open:
+                    break
+            elif byte == 0x2C:
+                self._copy_byte()
+                self._key()
+            else:
+                self._copy_byte()
+        if self._open:
+            raise CodecError("JSON body", self._at, "it ends before its brackets are closed")
+        return bytes(self._out)
+
+    @property
+    def end(self) -> int:
+        """Where the outermost value ended in the text."""
+        return self._at
+
+    def _copy_byte(self) -> None:
+        self._out.append(self._text[self._at])
+        self._at += 1
+
+    def _copy_string(self) -> None:
+        start, text, end = self._at, self._text, len(self._text)
+        at = start + 1
+        while at < end and text[at] != 0x22:
+            at += 2 if text[at] == 0x5C else 1
+        if at >= end:
+            raise CodecError("JSON body", start, "a string has no end")
+        self._at = at + 1
+        self._out += text[start : self._at]
+
+    def _enter(self, byte: int) -> None:
+        if len(self._open) + self._depth >= MAX_DEPTH:
+            raise CodecError("JSON body", self._at, f"nested deeper than {MAX_DEPTH}")
+        self._open.append(byte)
+        self._copy_byte()
+        self._key()
+
+    def _leave(self, byte: int) -> None:
+        if not self._open or self._open.pop() != (0x7B if byte == 0x7D else 0x5B):
+            raise CodecError("JSON body", self._at, "its brackets do not match")
+        self._copy_byte()
+
+    def _key(self) -> None:
+        """At the place of a key: quote one that is bare, or an object."""
+        text, end = self._text, len(self._text)
+        while self._at < end and text[self._at] in SPACE:
+            self._at += 1
+        if not self._open or self._open[-1] != 0x7B or self._at >= end:
+            return
+        if text[self._at] == 0x7B:
+            self._object_key()
+        elif text[self._at] in BARE_KEY:
+            start = self._at
+            while self._at < end and text[self._at] in BARE_KEY:
+                self._at += 1
+            self._out += b'"' + text[start : self._at] + b'"'
+
+    def _object_key(self) -> None:
+        if self._depth:
+            raise CodecError("JSON body", self._at, "an object key inside an object key")
+        inner = _Standardizer(self._text, self._at, len(self._open))
+        try:
+            key = inner.object_or_value().decode()
+        except UnicodeError as error:
+            raise CodecError("JSON body", self._at, f"an object key: {error}") from error
+        self._at = inner.end
+        self._out += msgspec.json.encode(key)

@@ -1,0 +1,93 @@
+"""Cuts a byte stream into frames, however the bytes happen to arrive.
+
+length of the rest | header encoding << 24 | header length | header | body
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Final
+
+from rocketmq_aio.errors import CodecError
+
+PREFIX: Final = Struct(">II")
+LENGTH: Final = Struct(">I")
+HEADER_MASK: Final = 0xFF_FFFF
+MANY_CHUNKS: Final = 64  # a dripped frame is kept in one growing buffer, not as crumbs
+
+Deliver = Callable[[int, bytes, bytes], None]  # header encoding, header, body
+
+
+class FrameSplitter:
+    """Hands whole frames to *deliver*; keeps the rest until more bytes come.
+
+    A length is judged before its bytes are awaited, so that a wild one cannot fill memory.
+    """
+
+    def __init__(self, deliver: Deliver, *, max_frame_bytes: int) -> None:
+        self._deliver = deliver
+        self._max = max_frame_bytes
+        self._chunks: list[bytes | bytearray] = []
+        self._have = 0
+        self._need = 0
+        self._position = 0  # of the first unread byte, in the whole stream
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the stream.
+
+        :raises CodecError: they are not a frame, and nothing after them can be trusted
+        """
+        if self._chunks:
+            whole = self._joined(data)
+            if whole is None:
+                return
+            data = whole
+        at, end, longest = 0, len(data), self._max - 4
+        while end - at >= 8:
+            length, word = PREFIX.unpack_from(data, at)
+            frame_end = at + 4 + length
+            body_at = at + 8 + (word & HEADER_MASK)
+            if frame_end > end or body_at > frame_end or length > longest:
+                self._check(length, word, at)
+                break
+            self._deliver(word >> 24, data[at + 8 : body_at], data[body_at:frame_end])
+            at = frame_end
+        self._position += at
+        if at < end:
+            self._keep(data[at:])
+
+    def _check(self, length: int, word: int, at: int) -> None:
+        position = self._position + at
+        if not 4 <= length <= self._max - 4:
+            raise CodecError("frame length", position, f"{length}, expected 4 to {self._max - 4}")
+        if (word & HEADER_MASK) > length - 4:
+            reason = f"{word & HEADER_MASK} in a frame of {length} bytes"
+            raise CodecError("header length", position + 4, reason)
+
+    def _keep(self, rest: bytes) -> None:
+        self._chunks = [rest]
+        self._have = len(rest)
+        if self._have >= 4:
+            (length,) = LENGTH.unpack_from(rest)
+            self._check(length, 0, 0)
+            # With the second word the header's length is judged, before the rest is awaited.
+            self._need = max(8, 4 + length) if self._have >= 8 else 8
+        else:
+            self._need = 4
+
+    def _joined(self, data: bytes) -> bytes | None:
+        """Return all bytes kept so far once they reach what is needed."""
+        chunks = self._chunks
+        if len(chunks) == 1 and isinstance(chunks[0], bytearray):
+            chunks[0] += data
+        else:
+            chunks.append(data)
+            if len(chunks) >= MANY_CHUNKS:
+                self._chunks = [bytearray(b"".join(chunks))]
+        self._have += len(data)
+        if self._have < self._need:
+            return None
+        whole = b"".join(self._chunks)
+        self._chunks = []
+        return whole

@@ -1,0 +1,101 @@
+"""Typed headers: a request's header is declared as a struct, one codec reads and writes them all.
+
+Field names are snake_case here and camelCase on the wire; all values travel as text.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import ClassVar, Final, TypeVar, get_args
+
+import msgspec
+import msgspec.structs
+
+from rocketmq_aio.errors import CodecError
+from rocketmq_aio.protocol.command import Command
+
+H = TypeVar("H", bound="Header")
+
+SIGNED_DIGITS: Final = re.compile(r"[+-]?[0-9]{1,20}")  # zeros in front and a plus are fine in Java
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
+    """Base of all typed headers; a field that is None is not written."""
+
+
+class RequestHeader(Header, frozen=True, kw_only=True, rename="camel", gc=False):
+    """Base of the headers that ask for something; *code* says what."""
+
+    code: ClassVar[int]
+
+
+class NoFields(Header, frozen=True):
+    """An answer without ext fields that matter."""
+
+
+@cache
+def wire_names(kind: type[Header]) -> tuple[tuple[str, str], ...]:
+    """Return (attribute, name on the wire) of every field."""
+    return tuple(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True))
+
+
+def to_ext_fields(header: Header) -> dict[str, str]:
+    """Return the text form of *header*."""
+    fields: dict[str, str] = {}
+    for attribute, name in wire_names(type(header)):
+        value = getattr(header, attribute)
+        if value is None:
+            continue
+        if value is True or value is False:
+            fields[name] = "true" if value else "false"
+        else:
+            fields[name] = str(value)
+    return fields
+
+
+@cache
+def _json_decoder(kind: type[H]) -> msgspec.json.Decoder[H]:
+    return msgspec.json.Decoder(kind, strict=False)
+
+
+def read_header(command: Command, kind: type[H]) -> H:
+    """Return the ext fields of *command* as *kind*.
+
+    An optional field whose text does not fit counts as missing, as it does for a Java peer.
+
+    :raises CodecError: a required field is missing or does not fit
+    """
+    ext = command.ext
+    try:
+        if isinstance(ext, msgspec.Raw):
+            read: H = _json_decoder(kind).decode(ext)
+            return read
+        return msgspec.convert(ext or {}, kind, strict=False)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return _read_leniently(command, kind)
+
+
+def _read_leniently(command: Command, kind: type[H]) -> H:
+    # Off the hot path: Java peers write "" where a number is unknown and read it as absent.
+    present = dict(command.ext_fields())
+    for field in msgspec.structs.fields(kind):
+        text = present.get(field.encode_name)
+        if text is None or _fits(text, field.type):
+            continue
+        if int in (field.type, *get_args(field.type)) and SIGNED_DIGITS.fullmatch(text.strip()):
+            present[field.encode_name] = str(int(text))
+        elif not field.required:
+            del present[field.encode_name]
+    try:
+        return msgspec.convert(present, kind, strict=False)
+    except msgspec.MsgspecError as error:
+        raise CodecError(f"{kind.__name__} of code {command.code}", 8, str(error)) from error
+
+
+def _fits(text: str, kind: object) -> bool:
+    try:
+        msgspec.convert(text, kind, strict=False)
+    except msgspec.MsgspecError:
+        return False
+    return True

@@ -1,0 +1,49 @@
+"""The message id that a producer gives (UNIQ_KEY): unique without asking anybody.
+
+IP 4 or 16 | process id 2 | random 4 | ms since the month began 4 | counter 2   as hex
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+MASK16: Final = 0xFFFF
+MASK32: Final = 0xFFFF_FFFF
+
+
+class MessageIdGenerator:
+    """Makes ids from *origin*: host, process and a random number that tells restarts apart.
+
+    Tools read the time back from the id, so the month begins at local midnight, as in Java.
+    """
+
+    def __init__(self, host: bytes, process_id: int, salt: int) -> None:
+        process = (process_id & MASK16).to_bytes(2, "big")
+        self._origin = (host + process + (salt & MASK32).to_bytes(4, "big")).hex().upper()
+        self._number = -1
+        self._now_ms = -1  # no time yet
+        self._stamp = ""  # all of an id but its counter, for one millisecond
+        self._month_start = 0
+        self._month_end = 0
+
+    def next_id(self, now_ms: int) -> str:
+        """Return a fresh id; *now_ms* is the wall clock in milliseconds."""
+        if now_ms != self._now_ms:
+            self._set_time(now_ms)
+        self._number = number = (self._number + 1) & MASK16
+        return "%s%04X" % (self._stamp, number)  # noqa: UP031 - measured: half the time
+
+    def _set_time(self, now_ms: int) -> None:
+        if not self._month_start <= now_ms < self._month_end:
+            self._month_start, self._month_end = _month_around(now_ms)
+        self._now_ms = now_ms
+        self._stamp = f"{self._origin}{(now_ms - self._month_start) & MASK32:08X}"
+
+
+def _month_around(now_ms: int) -> tuple[int, int]:
+    # Local time is meant: that is what the tools that read the time back assume.
+    now = datetime.fromtimestamp(now_ms / 1000)
+    start = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    end = start.replace(year=start.year + start.month // 12, month=start.month % 12 + 1)
+    return int(start.timestamp() * 1000), int(end.timestamp() * 1000)

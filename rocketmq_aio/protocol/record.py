@@ -1,0 +1,188 @@
+"""The stored-message record, in which brokers hand out messages, and the batch entry.
+
+The decoder keeps the fixed part and the properties as bytes (see MessageExt): that makes it the
+cheapest thing on the way of a pulled message.  Layout: ``protocol/README.md``, "Stored message".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+from struct import error as struct_error
+from typing import Final
+
+from rocketmq_aio.errors import CodecError
+from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.protocol.codes import (
+    BORN_IPV6,
+    COMPRESSED,
+    INNER_BATCH,
+    NEED_UNWRAP,
+    STORE_IPV6,
+)
+from rocketmq_aio.protocol.compression import MAX_INFLATED, inflate
+
+MAGIC_V1: Final = -626_843_481  # 0xDAA320A7: topic length is one byte
+MAGIC_V2: Final = -626_843_477  # 0xDAA320AB: two bytes (brokers from 5.1, long retry topics)
+IPV4_HEAD: Final = 88
+SHORTEST: Final = IPV4_HEAD + 1 + 2
+MESSAGE_BYTES: Final = 512  # of memory that a message takes besides its body, about
+MAX_INNER: Final = 32_767  # messages of an inner batch: the broker counts them in 16 bits
+
+# size, magic, queue offset, sysFlag, body length of a record whose hosts are IPv4
+_PLAIN: Final = Struct(">ii12xq8xi44xi")
+_BODY_LENGTH: Final = Struct(">i")
+_OFFSET: Final = Struct(">q")
+_SHORT: Final = Struct(">H")
+_ENTRY: Final = Struct(">iiiii")  # size, magic, crc, flag, body length
+_QUEUE_OFFSET_AT: Final = 20
+_GROWS: Final = COMPRESSED | INNER_BATCH
+_UNUSUAL: Final = _GROWS | BORN_IPV6 | STORE_IPV6 | NEED_UNWRAP
+
+
+def decode_messages(
+    data: bytes, queue: MessageQueue, *, limit: int = MAX_INFLATED
+) -> tuple[list[MessageExt], CodecError | None]:
+    """Return the messages of a pull answer, and what stopped the decoder if it was stopped.
+
+    A message that cannot be read is never skipped: those before it are returned with the error,
+    and the next pull begins with it again.  That is also how an answer ends that inflates to more
+    than *limit* bytes in all: alone, each of its messages may be as large.
+    """
+    messages: list[MessageExt] = []
+    append, unpack, plain_topic = messages.append, _PLAIN.unpack_from, queue.topic.encode()
+    at, end, topic, room = 0, len(data), queue.topic, limit
+    try:
+        while at < end:
+            size, magic, offset, sys_flag, body_length = unpack(data, at)
+            if sys_flag & _UNUSUAL or magic != MAGIC_V1:
+                unusual = _decode_unusual(data, at, queue, room)
+                messages += unusual
+                room -= _grown(unusual) if sys_flag & _GROWS else 0
+                at += size
+                continue
+            body_at = at + IPV4_HEAD
+            topic_at = body_at + body_length + 1
+            properties_at = topic_at + data[topic_at - 1] + 2
+            next_at = at + size
+            if data[topic_at : properties_at - 2] != plain_topic:
+                raise CodecError("topic", topic_at, f"the answer holds another topic than {topic}")
+            length = data[properties_at - 2] << 8 | data[properties_at - 1]
+            if properties_at + length != next_at or next_at > end or body_length < 0:
+                raise CodecError("message size", at, f"{size} does not fit its parts")
+            append(
+                MessageExt(
+                    topic,
+                    data[body_at : topic_at - 1],
+                    queue,
+                    offset,
+                    data[at:body_at],
+                    data[properties_at:next_at],
+                )
+            )
+            at = next_at
+    except CodecError as fault:
+        return messages, fault
+    except (struct_error, IndexError):
+        return messages, CodecError("message", at, "the record is cut short")
+    return messages, None
+
+
+def _decode_unusual(data: bytes, at: int, queue: MessageQueue, limit: int) -> list[MessageExt]:
+    """Decode one record that is compressed, a batch, from IPv6 hosts or in version 2."""
+    size, _, _, sys_flag, _ = _PLAIN.unpack_from(data, at)
+    body_at, body_end, topic_at, properties_at = _bounds(data, at)
+    end = at + size
+    if data[topic_at : properties_at - 2] != queue.topic.encode():
+        raise CodecError("topic", topic_at, f"the answer holds another topic than {queue.topic}")
+    if properties_at + int.from_bytes(data[properties_at - 2 : properties_at], "big") != end:
+        raise CodecError("properties length", properties_at - 2, "it does not end the record")
+    body = data[body_at:body_end]
+    if sys_flag & _GROWS and limit <= 0:
+        raise CodecError("body", body_at, "the answer inflates to more than fits at once")
+    if sys_flag & COMPRESSED:
+        body = _inflated(body, sys_flag, body_at, limit)
+    (offset,) = _OFFSET.unpack_from(data, at + _QUEUE_OFFSET_AT)
+    outer = MessageExt(queue.topic, body, queue, offset, data[at:body_at], data[properties_at:end])
+    if sys_flag & INNER_BATCH and sys_flag & NEED_UNWRAP:
+        if not 0 <= offset < 2**63 - MAX_INNER:
+            raise CodecError("queue offset", at + _QUEUE_OFFSET_AT, f"{offset} of an inner batch")
+        return _unwrap(outer, body_at)
+    return [outer]
+
+
+def _grown(messages: list[MessageExt]) -> int:
+    """Return about how much memory *messages*, made of a smaller record, take."""
+    return sum([len(each.body) + MESSAGE_BYTES for each in messages])
+
+
+def _bounds(data: bytes, at: int) -> tuple[int, int, int, int]:
+    """Return where body, end of body, topic and properties of the record at *at* are."""
+    size, magic, _, sys_flag, _ = _PLAIN.unpack_from(data, at)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        raise CodecError("magic", at + 4, f"{magic & 0xFFFFFFFF:#x} begins no message")
+    if not SHORTEST <= size <= len(data) - at:
+        raise CodecError("message size", at, f"{size} of {len(data) - at} bytes left")
+    body_at = at + IPV4_HEAD + 12 * bool(sys_flag & BORN_IPV6) + 12 * bool(sys_flag & STORE_IPV6)
+    (body_length,) = _BODY_LENGTH.unpack_from(data, body_at - 4)
+    body_end = body_at + body_length
+    topic_at = body_end + (1 if magic == MAGIC_V1 else 2)
+    if body_length < 0 or topic_at > at + size:
+        raise CodecError("body length", body_at - 4, f"{body_length} runs past the record")
+    properties_at = topic_at + int.from_bytes(data[body_end:topic_at], "big") + 2
+    if properties_at > at + size:
+        raise CodecError("topic length", body_end, "it runs past the record")
+    return body_at, body_end, topic_at, properties_at
+
+
+def _inflated(body: bytes, sys_flag: int, at: int, limit: int) -> bytes:
+    try:
+        return inflate(body, sys_flag, limit=limit)
+    except CodecError as fault:
+        raise CodecError(fault.field, at, fault.reason) from fault
+
+
+def _unwrap(outer: MessageExt, at: int) -> list[MessageExt]:
+    """Return the messages of an inner batch: consecutive offsets, the outer one's times."""
+    inner = []
+    try:
+        for index, (flag, body, properties) in enumerate(decode_batch(outer.body)):
+            if index >= MAX_INNER:
+                raise CodecError("entry", 0, f"there are more than {MAX_INNER}")
+            offset = outer.queue_offset + index
+            head = bytearray(outer.head)
+            head[16:20] = flag.to_bytes(4, "big", signed=True)
+            head[_QUEUE_OFFSET_AT : _QUEUE_OFFSET_AT + 8] = offset.to_bytes(8, "big")
+            message = MessageExt(outer.topic, body, outer.queue, offset, bytes(head), properties)
+            inner.append(message)
+    except CodecError as fault:
+        reason = f"{fault.field} at byte {fault.position} of the batch: {fault.reason}"
+        raise CodecError("inner batch", at, reason) from fault
+    return inner
+
+
+def encode_batch_entry(body: bytes, properties: bytes, flag: int) -> tuple[bytes, ...]:
+    """Return the parts of one entry of a batch body, to be joined with the others."""
+    size = _ENTRY.size + len(body) + 2 + len(properties)
+    head = _ENTRY.pack(size, 0, 0, flag, len(body))  # brokers fill in magic and checksum
+    return head, body, _SHORT.pack(len(properties)), properties
+
+
+def decode_batch(data: bytes) -> Iterable[tuple[int, bytes, bytes]]:
+    """Yield (flag, body, properties) of every entry of a batch body.
+
+    :raises CodecError: an entry does not fit its parts
+    """
+    at, end = 0, len(data)
+    while at < end:
+        try:
+            size, _, _, flag, body_length = _ENTRY.unpack_from(data, at)
+            body_end = at + _ENTRY.size + body_length
+            (length,) = _SHORT.unpack_from(data, body_end)
+        except struct_error as cause:
+            raise CodecError("batch entry", at, "it is cut short") from cause
+        next_at = body_end + 2 + length
+        if body_length < 0 or next_at != at + size or next_at > end:
+            raise CodecError("batch entry", at, f"size {size} does not fit its parts")
+        yield flag, data[at + _ENTRY.size : body_end], data[body_end + 2 : next_at]
+        at = next_at

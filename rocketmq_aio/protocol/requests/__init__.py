@@ -1,0 +1,1 @@
+"""Headers of requests and their answers, by what they are about."""

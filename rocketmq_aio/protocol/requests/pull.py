@@ -1,0 +1,45 @@
+"""Pulling: 11 PULL_MESSAGE and 361 LITE_PULL_MESSAGE (5.x)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.header import Header, RequestHeader
+
+
+class PullMessage(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
+    """Messages of one queue from an offset on; *sys_flag* says which other fields count."""
+
+    code: ClassVar[int] = RequestCode.PULL_MESSAGE
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    max_msg_nums: int
+    sys_flag: int
+    commit_offset: int
+    suspend_timeout_millis: int
+    subscription: str | None = None
+    sub_version: int
+    expression_type: str | None = None
+    broker_name: str | None = msgspec.field(name="bname", default=None)
+
+
+class LitePullMessage(PullMessage, frozen=True, kw_only=True, rename="camel", gc=False):
+    """The same for lite pull consumers; brokers before 5.0 do not know it."""
+
+    code: ClassVar[int] = RequestCode.LITE_PULL_MESSAGE
+
+
+class PullMessageResponse(Header, frozen=True, kw_only=True, rename="camel", gc=False):
+    """Comes with codes 0, 19, 20 and 21; other codes have no fields."""
+
+    suggest_which_broker_id: int
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    offset_delta: int | None = None

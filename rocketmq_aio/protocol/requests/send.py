@@ -1,0 +1,50 @@
+"""Sending: 310 SEND_MESSAGE_V2 and 320 SEND_BATCH_MESSAGE, whose fields have one-letter names."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.header import Header, RequestHeader
+
+
+class SendMessage(RequestHeader, frozen=True, kw_only=True, gc=False):
+    """One message, or with *batch* a body of batch entries."""
+
+    code: ClassVar[int] = RequestCode.SEND_MESSAGE_V2
+
+    producer_group: str = msgspec.field(name="a")
+    topic: str = msgspec.field(name="b")
+    default_topic: str = msgspec.field(name="c")
+    default_topic_queue_nums: int = msgspec.field(name="d")
+    queue_id: int = msgspec.field(name="e")
+    sys_flag: int = msgspec.field(name="f")
+    born_timestamp: int = msgspec.field(name="g")
+    flag: int = msgspec.field(name="h")
+    properties: str | None = msgspec.field(name="i", default=None)
+    reconsume_times: int | None = msgspec.field(name="j", default=None)
+    unit_mode: bool | None = msgspec.field(name="k", default=None)
+    max_reconsume_times: int | None = msgspec.field(name="l", default=None)
+    batch: bool | None = msgspec.field(name="m", default=None)
+    broker_name: str | None = msgspec.field(name="n", default=None)
+
+
+class SendBatchMessage(SendMessage, frozen=True, kw_only=True, gc=False):
+    """The broker looks at *batch*, not at the code, to read the body as a batch."""
+
+    code: ClassVar[int] = RequestCode.SEND_BATCH_MESSAGE
+
+
+class SendMessageResponse(Header, frozen=True, kw_only=True, rename="camel", gc=False):
+    """Where it was stored; the last two come beside the declared fields in every answer."""
+
+    msg_id: str
+    queue_id: int
+    queue_offset: int
+    transaction_id: str | None = None
+    batch_uniq_id: str | None = None
+    recall_handle: str | None = None
+    region_id: str = msgspec.field(name="MSG_REGION", default="DefaultRegion")
+    trace_on: str | None = msgspec.field(name="TRACE_ON", default=None)

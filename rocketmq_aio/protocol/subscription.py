@@ -1,0 +1,82 @@
+"""What a consumer wants of a topic: tag expressions, their hashes, SQL expressions."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.message import MessageSelector
+from rocketmq_aio.protocol.bodies import SubscriptionData
+
+ALL: Final = "*"
+KINDS: Final = ("TAG", "SQL92")  # brokers send all messages, unfiltered, when asked for another
+SIGN_BIT: Final = 0x8000_0000
+
+
+def java_hash(text: str) -> int:
+    """Return what Java's String.hashCode gives: over UTF-16 units, signed 32 bits."""
+    value = 0
+    raw = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(raw), 2):
+        value = (31 * value + (raw[at] << 8 | raw[at + 1])) & 0xFFFF_FFFF
+    return value - 2 * SIGN_BIT if value & SIGN_BIT else value
+
+
+class Subscription(msgspec.Struct, frozen=True, gc=False):
+    """A checked expression; *tags* is empty where every message is wanted."""
+
+    topic: str
+    expression: str
+    kind: str
+    tags: frozenset[str]
+    version: int  # milliseconds; brokers refuse a pull that is newer than the last heartbeat
+
+    @property
+    def is_sql(self) -> bool:
+        """The broker alone can judge it."""
+        return self.kind != "TAG"
+
+    def to_body(self) -> SubscriptionData:
+        """Return it as heartbeats say it."""
+        tags = sorted(self.tags)
+        return SubscriptionData(
+            topic=self.topic,
+            sub_string=self.expression,
+            tags_set=tags,
+            code_set=[java_hash(tag) for tag in tags],
+            sub_version=self.version,
+            expression_type=self.kind,
+        )
+
+
+def subscription(topic: str, selector: str | MessageSelector | None, version: int) -> Subscription:
+    """Return what *selector* asks of *topic*; a plain string is a tag expression.
+
+    :raises ConfigError: it is neither, or names no tag at all
+    """
+    if isinstance(selector, MessageSelector):
+        expression, kind = selector.expression, selector.kind
+    elif selector is None or isinstance(selector, str):
+        expression, kind = selector or ALL, "TAG"
+    else:
+        raise ConfigError("selector", selector, "expected a tag expression or a MessageSelector")
+    if not isinstance(expression, str) or kind not in KINDS:
+        raise ConfigError("selector", selector, f"expected text of kind {' or '.join(KINDS)}")
+    _check_text(expression)
+    if kind != "TAG":
+        return Subscription(topic, expression, kind, frozenset(), version)
+    if expression.strip() in ("", ALL):
+        return Subscription(topic, ALL, kind, frozenset(), version)
+    tags = frozenset(tag.strip() for tag in expression.split("||")) - {""}
+    if not tags:
+        raise ConfigError("selector", expression, 'expected tags joined by ||, or "*"')
+    return Subscription(topic, expression, kind, tags, version)
+
+
+def _check_text(expression: str) -> None:
+    try:
+        expression.encode()
+    except UnicodeError as error:
+        raise ConfigError("selector", expression, f"it cannot be sent: {error}") from error

@@ -1,0 +1,124 @@
+"""Prepared frames of the two hot requests: what does not change is encoded once.
+
+A template writes the ROCKETMQ binary header; one struct call and one join make a frame.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from rocketmq_aio.protocol.codes import BINARY_HEADER, CLIENT_VERSION, LanguageCode
+from rocketmq_aio.protocol.command import FIELD_VALUE, binary_field
+from rocketmq_aio.protocol.header import to_ext_fields
+from rocketmq_aio.protocol.requests.pull import PullMessage
+from rocketmq_aio.protocol.requests.send import SendMessage
+
+# frame length, encoding and header length, code, language, version, opaque, flag, remark length,
+# length of the ext fields
+_HEAD: Final = Struct(">iIhBhiiii")
+_HEADER_FIXED: Final = 21  # bytes of a header that are not ext fields
+_BINARY: Final = BINARY_HEADER << 24
+_LANGUAGE: Final = int(LanguageCode.PYTHON)
+_PYTHON_VERSION: Final = CLIENT_VERSION
+
+
+def _binary_fields(fields: dict[str, str]) -> bytes:
+    # Without empty ones: brokers do not keep them, and refuse the signature over them.
+    return b"".join([binary_field(name, value) for name, value in fields.items() if value])
+
+
+# The same, then field g (born, 13 digits until the year 2286) and the length of field i.
+_SEND_HEAD: Final = Struct(">iIhBhiiii7s13s3si")
+_SEND_FIELDS: Final = 27  # bytes of those two
+_BORN: Final = b"\x00\x01g\x00\x00\x00\x0d"
+_PROPERTIES: Final = b"\x00\x01i"
+MAX_REMEMBERED: Final = 1024  # user flags can take any value
+
+
+class SendTemplate:
+    """Sends of one group to one topic on one broker, of messages or of batches."""
+
+    def __init__(self, like: SendMessage) -> None:
+        self._code = int(like.code)
+        fixed = to_ext_fields(like)
+        for name in ("e", "f", "g", "h", "i"):
+            fixed.pop(name, None)
+        self._constant = _binary_fields(fixed)
+        self._fixed: dict[tuple[int, int, int], bytes] = {}
+        self._born_ms = -1
+        self._born = b""
+
+    def frame_head(
+        self, opaque: int, numbers: tuple[int, int, int], born_ms: int, properties: bytes, size: int
+    ) -> bytes:
+        """Return everything before a body of *size* bytes; *numbers*: queue id, sysFlag, flag."""
+        fixed = self._fixed.get(numbers) or self._remember(numbers)
+        if born_ms != self._born_ms:
+            # A clock that was never set is padded to as many digits.
+            self._born_ms, self._born = born_ms, b"%013d" % born_ms
+        properties_length = len(properties)
+        fields = _SEND_FIELDS + properties_length + len(fixed)
+        length = fields + _HEADER_FIXED
+        head = _SEND_HEAD.pack(
+            4 + length + size,
+            _BINARY | length,
+            self._code,
+            _LANGUAGE,
+            _PYTHON_VERSION,
+            opaque,
+            0,
+            0,
+            fields,
+            _BORN,
+            self._born,
+            _PROPERTIES,
+            properties_length,
+        )
+        return b"%b%b%b" % (head, properties, fixed)
+
+    def _remember(self, numbers: tuple[int, int, int]) -> bytes:
+        if len(self._fixed) > MAX_REMEMBERED:
+            self._fixed.clear()
+        texts = dict(zip("efh", map(str, numbers), strict=True))
+        fixed = self._fixed[numbers] = self._constant + _binary_fields(texts)
+        return fixed
+
+
+class PullTemplate:
+    """Pulls of one group from one queue."""
+
+    def __init__(self, like: PullMessage) -> None:
+        self.code = int(like.code)
+        fixed = to_ext_fields(like)
+        for name in ("queueOffset", "commitOffset", "sysFlag"):
+            fixed.pop(name, None)
+        self._constant = _binary_fields(fixed)
+
+    def frame(self, opaque: int, queue_offset: int, commit_offset: int, sys_flag: int) -> bytes:
+        """Return the whole frame."""
+        offset, commit, flags = b"%d" % queue_offset, b"%d" % commit_offset, b"%d" % sys_flag
+        fields = b"%b\x00\x0bqueueOffset%b%b\x00\x0ccommitOffset%b%b\x00\x07sysFlag%b%b" % (
+            self._constant,
+            FIELD_VALUE.pack(len(offset)),
+            offset,
+            FIELD_VALUE.pack(len(commit)),
+            commit,
+            FIELD_VALUE.pack(len(flags)),
+            flags,
+        )
+        length = len(fields) + _HEADER_FIXED
+        return (
+            _HEAD.pack(
+                4 + length,
+                _BINARY | length,
+                self.code,
+                _LANGUAGE,
+                _PYTHON_VERSION,
+                opaque,
+                0,
+                0,
+                length - _HEADER_FIXED,
+            )
+            + fields
+        )

@@ -1,0 +1,341 @@
+"""Connections by address: opened when needed, shared by everybody, opened again when lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.errors import (
+    ClosedError,
+    NotConnectedError,
+    RocketMQError,
+)
+from rocketmq_aio.hooks import RPCHook
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.protocol.codes import (
+    CLIENT_VERSION,
+    ONEWAY_FLAG,
+    ResponseCode,
+)
+from rocketmq_aio.protocol.command import Command, encode_command
+from rocketmq_aio.protocol.header import RequestHeader, to_ext_fields
+from rocketmq_aio.remoting.acl import sign
+from rocketmq_aio.remoting.backoff import Backoff, BackoffError
+from rocketmq_aio.remoting.connection import Connection, Frame, MakeFrame
+from rocketmq_aio.remoting.dial import Dialer, failure_reason
+from rocketmq_aio.remoting.server import RequestHandler, RequestServer
+from rocketmq_aio.remoting.tasks import TaskHost
+
+logger = get_logger(__name__)
+
+SHORT_LIFE_SECONDS: Final = 1.0  # a connection that dies sooner, unused, counts as not opened
+
+
+class RemotingClient:
+    """Sends requests to addresses and serves the requests that come back over the connections.
+
+    One connection per address.  An address that cannot be reached is tried again no sooner than
+    its backoff says; until then calls fail at once with `NotConnectedError`, so that a caller
+    with another broker to turn to loses no time.
+
+    :param host: owns the tasks
+    :param on_request: answers what a broker asks: (address, command) -> reply, None for oneway
+    :param on_connected: called with the address whenever a new connection stands
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        host: TaskHost,
+        *,
+        on_request: RequestHandler,
+        on_connected: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._host = host
+        self.server = RequestServer(config, host, on_request)
+        self._on_connected = on_connected
+        self._connections: dict[str, Connection] = {}
+        self._retiring: set[Connection] = set()
+        self._opening: dict[str, asyncio.Future[Connection]] = {}
+        self._backoff: dict[str, Backoff] = {}
+        self._closed_until: dict[str, tuple[float, str]] = {}
+        self._closed = False
+        self._dialer = Dialer(config)
+        # Prepared frames cannot be signed or shown to hooks, and are written in binary.
+        self.takes_prepared = (
+            config.credentials is None
+            and not config.rpc_hooks
+            and config.header_encoding == "rocketmq"
+        )
+
+    def start(self) -> None:
+        """Begin to serve what brokers ask."""
+        self.server.start()
+
+    def close(self) -> None:
+        """Close every connection; who waits for an answer gets an error."""
+        self._closed = True
+        for connection in [*self._connections.values(), *self._retiring]:
+            connection.abort("the client was closed")
+        for opening in self._opening.values():
+            if not opening.done():
+                opening.set_exception(ClosedError("the client was closed"))
+
+    # --- requests -------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        address: str,
+        header: RequestHeader,
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,
+        version: int = CLIENT_VERSION,
+    ) -> Command:
+        """Send a request and return the answer, whatever its code.
+
+        :raises NotConnectedError: it was not sent
+        :raises ConnectionLostError: it was sent, and no answer will come
+        :raises RequestTimeoutError: no answer in *timeout* seconds (default: the configured one)
+        """
+
+        def frame(opaque: int) -> Frame:
+            return self._frame(address, header, body, opaque, 0, version), b""
+
+        seconds = self._config.request_timeout_seconds if timeout is None else timeout
+        command = await self.exchange(address, int(header.code), frame, seconds)
+        if self._config.rpc_hooks:
+            self._show_response(address, int(header.code), command)
+        return command
+
+    def exchange(
+        self, address: str, code: int, frame: MakeFrame, timeout: float
+    ) -> Coroutine[Any, Any, Command]:
+        """Send what *frame* makes for an opaque: `request` without the encoding."""
+        connection = self._connections.get(address)
+        if connection is not None and connection.usable:
+            # A plain function: on the usual way this is no coroutine of its own.
+            return connection.roundtrip(code, frame, timeout)
+        return self._connect_and_exchange(address, code, frame, timeout)
+
+    async def _connect_and_exchange(
+        self, address: str, code: int, frame: MakeFrame, timeout: float
+    ) -> Command:
+        connection, left = await self._connected_within(address, timeout)
+        return await connection.roundtrip(code, frame, left)
+
+    async def oneway(self, address: str, header: RequestHeader, body: bytes = b"") -> None:
+        """Send a request that nobody answers.
+
+        :raises NotConnectedError: it was not sent
+        """
+        timeout = self._config.request_timeout_seconds
+        connection, timeout = await self._connected_within(address, timeout)
+        opaque = connection.next_opaque()
+        frame = self._frame(address, header, body, opaque, ONEWAY_FLAG, CLIENT_VERSION)
+        await connection.post(int(header.code), (frame, b""), timeout)
+
+    def is_connected(self, address: str) -> bool:
+        """Whether a request to *address* would leave at once."""
+        connection = self._connections.get(address)
+        return connection is not None and connection.usable
+
+    def pause_left(self, address: str) -> float:
+        """Return for how many seconds requests to *address* will fail without a try."""
+        until, _ = self._closed_until.get(address, (0.0, ""))
+        if not until or self.is_connected(address):
+            return 0.0
+        return max(0.0, until - asyncio.get_running_loop().time())
+
+    @property
+    def addresses(self) -> set[str]:
+        """Where connections stand."""
+        return set(self._connections)
+
+    def forget(self, addresses: set[str]) -> None:
+        """Close the connections to *addresses*: no route names them any more."""
+        for address in addresses:
+            self._closed_until.pop(address, None)
+            self._backoff.pop(address, None)
+            if (connection := self._connections.get(address)) is not None:
+                self._retire(connection)
+
+    def _frame(
+        self,
+        address: str,
+        header: RequestHeader,
+        body: bytes,
+        opaque: int,
+        flag: int,
+        version: int,
+    ) -> bytes:
+        ext = to_ext_fields(header)
+        code = int(header.code)
+        for hook in self._config.rpc_hooks:
+            ext = _shown_request(hook, address, code, ext, body)
+        if self._config.credentials is not None:
+            sign(ext, body, self._config.credentials)
+        command = Command(code, opaque, flag, body=body)
+        binary = self._config.header_encoding == "rocketmq"
+        return encode_command(command, ext, binary=binary, version=version)
+
+    def _show_response(self, address: str, code: int, command: Command) -> None:
+        for hook in self._config.rpc_hooks:
+            try:
+                hook.after_response(address, code, command.code, dict(command.ext_fields()))
+            except Exception:
+                logger.exception("rpc_hook_failed", hook=type(hook).__name__, code=code)
+
+    async def _elsewhere(
+        self, told: Connection, code: int, frame: MakeFrame, timeout: float
+    ) -> Command:
+        """Repeat once on a new connection what was answered GO_AWAY (shutdown of a broker)."""
+        self._retire(told)
+        connection, left = await self._connected_within(told.address, timeout)
+        command = await connection.roundtrip(code, frame, left, may_move=False)
+        if command.code == ResponseCode.GO_AWAY:
+            self._retire(connection)
+            reason = "it is shutting down (GO_AWAY twice)"
+            self._count_failure(told.address, reason)  # else every call would connect anew
+            raise NotConnectedError(told.address, reason)
+        return command
+
+    def _retire(self, connection: Connection) -> None:
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+        if connection.loss is None:
+            self._retiring.add(connection)
+        connection.retire()
+
+    # --- connecting -----------------------------------------------------------------------------
+
+    async def _connected_within(self, address: str, timeout: float) -> tuple[Connection, float]:
+        """Return a usable connection and what is left of *timeout*."""
+        connection = self._connections.get(address)
+        if connection is not None and connection.usable:
+            return connection, timeout
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                connection = await asyncio.shield(self._open(address))
+        except TimeoutError:
+            raise NotConnectedError(address, f"not connected within {timeout:.3g} s") from None
+        except (NotConnectedError, ClosedError) as error:
+            # Shared by all who waited: without this each would lengthen its traceback.
+            raise error.with_traceback(None) from error.__cause__
+        return connection, max(0.001, deadline - loop.time())
+
+    def _open(self, address: str) -> asyncio.Future[Connection]:
+        """Return the attempt to connect that is under way, or begin one."""
+        if self._closed:
+            raise ClosedError("the client is closed")
+        if (opening := self._opening.get(address)) is not None:
+            return opening
+        loop = asyncio.get_running_loop()
+        if (wait := self.pause_left(address)) > 0:
+            _, reason = self._closed_until[address]
+            raise BackoffError(address, f"{reason}; next attempt in {wait:.1f} s")
+        attempt: asyncio.Future[Connection] = loop.create_future()
+        attempt.add_done_callback(_retrieve)
+        self._opening[address] = attempt
+        self._host.spawn(self._connect, address, attempt, name=f"connect-{address}")
+        return attempt
+
+    async def _connect(self, address: str, attempt: asyncio.Future[Connection]) -> None:
+        try:
+            connection = await self._dialer.dial(address, lambda: self._new_connection(address))
+        except (OSError, ValueError, RocketMQError) as error:
+            self._fail(attempt, address, failure_reason(error), error)
+        else:
+            self._accept(address, connection, attempt)
+        finally:
+            self._opening.pop(address, None)
+            if not attempt.done():  # cancelled: the client closes
+                attempt.set_exception(ClosedError("the client was closed"))
+
+    def _fail(
+        self,
+        attempt: asyncio.Future[Connection],
+        address: str,
+        reason: str,
+        cause: BaseException | None = None,
+    ) -> None:
+        self._count_failure(address, reason)
+        if not attempt.done():
+            failure = NotConnectedError(address, reason)
+            failure.__cause__ = cause
+            attempt.set_exception(failure)
+
+    def _new_connection(self, address: str) -> Connection:
+        return Connection(
+            address,
+            on_request=self.server.receive,
+            on_lost=self._lost,
+            on_go_away=self._elsewhere,
+            max_in_flight=self._config.max_in_flight,
+            max_frame_bytes=self._config.max_frame_bytes,
+        )
+
+    def _accept(
+        self, address: str, connection: Connection, attempt: asyncio.Future[Connection]
+    ) -> None:
+        if self._closed:
+            connection.abort("the client was closed")
+            return
+        if connection.loss is not None:  # it hung up before this task ran
+            self._fail(attempt, address, connection.loss)
+            return
+        self._connections[address] = connection
+        if not attempt.done():
+            attempt.set_result(connection)
+        loop = asyncio.get_running_loop()
+        # Accepting and hanging up is no success: the backoff is only forgotten after a while.
+        loop.call_later(SHORT_LIFE_SECONDS, self._settle, connection)
+        self._on_connected(address)
+
+    def _settle(self, connection: Connection) -> None:
+        if connection.loss is None:
+            self._backoff.pop(connection.address, None)
+
+    def _lost(self, connection: Connection) -> None:
+        self._retiring.discard(connection)
+        address = connection.address
+        if self._connections.get(address) is not connection:
+            return
+        del self._connections[address]
+        if self._closed:
+            return
+        logger.info("connection_lost", address=address, reason=connection.loss)
+        if connection.received_any:
+            self._backoff.pop(address, None)  # it worked: the next failure is a first one
+        else:
+            self._count_failure(address, connection.loss or "lost")
+
+    def _count_failure(self, address: str, reason: str) -> None:
+        pause = self._backoff.setdefault(address, Backoff()).next_pause()
+        self._closed_until[address] = (asyncio.get_running_loop().time() + pause, reason)
+
+
+def _shown_request(
+    hook: RPCHook, address: str, code: int, ext: dict[str, str], body: bytes
+) -> dict[str, str]:
+    """Return *ext* as *hook* leaves it; unchanged when the hook fails."""
+    changed = dict(ext)
+    try:
+        hook.before_request(address, code, changed, body)
+        if all(isinstance(text, str) for pair in changed.items() for text in pair):
+            return changed
+        logger.error("rpc_hook_failed", hook=type(hook).__name__, code=code, reason="not text")
+    except Exception:
+        logger.exception("rpc_hook_failed", hook=type(hook).__name__, code=code)
+    return ext
+
+
+def _retrieve(attempt: asyncio.Future[Connection]) -> None:
+    """Mark the outcome as seen: every caller may have left before it came."""
+    if not attempt.cancelled():
+        attempt.exception()

@@ -1,0 +1,346 @@
+"""One connection: frames out in whole, answers back matched by opaque.
+
+This is the hot path of everything.  Callers only ever wait for a future: whole frames enter the
+transport's buffer in one step, so cancelling a caller cannot leave half a frame on the wire, and
+no lock, task or timer belongs to a single request.  Measured reasons: ``docs/design.md``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, cast
+
+from rocketmq_aio.errors import (
+    CodecError,
+    ConnectionLostError,
+    NotConnectedError,
+    RequestTimeoutError,
+)
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.protocol.codes import RESPONSE_FLAG, ResponseCode
+from rocketmq_aio.protocol.command import Command, decode_command
+from rocketmq_aio.protocol.frame import FrameSplitter
+
+logger = get_logger(__name__)
+
+RECEIVE_BYTES: Final = 256 * 1024  # one reused buffer: asyncio would allocate one per read
+WRITE_HIGH_BYTES: Final = 1024 * 1024  # unsent bytes above this make new requests wait
+SWEEP_SECONDS: Final = 0.1  # how late a timeout may be noticed
+SILENCE_SECONDS: Final = 10.0  # timeouts and no byte for so long: the peer is gone
+ADMIT_AT_ONCE: Final = 64  # requests let in between two writes: bounds what is copied at once
+MAX_OPAQUE: Final = 0x7FFF_FFFF
+
+# Answer, deadline, request code, timeout, time of the request
+Pending = tuple["asyncio.Future[Command]", float, int, float]
+Frame = tuple[bytes, bytes]  # head and body
+MakeFrame = Callable[[int], Frame]  # for an opaque
+GoAway = Callable[["Connection", int, MakeFrame, float], Coroutine[Any, Any, Command]]
+
+GO_AWAY: Final = int(ResponseCode.GO_AWAY)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Requests and answers over one socket, from any number of tasks at once.
+
+    :param on_request: gets what the peer asks of this side; must not block or raise
+    :param on_lost: called once, when the connection is gone for whatever reason
+    :param on_go_away: sends a request again that was answered GO_AWAY
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        on_request: Callable[[Connection, Command], None],
+        on_lost: Callable[[Connection], None],
+        on_go_away: GoAway | None = None,
+        max_in_flight: int,
+        max_frame_bytes: int,
+    ) -> None:
+        self.address = address
+        self.usable = False  # connected, and not told to go away
+        self.loss: str | None = None
+        self.stray_replies = 0  # late, second or unknown answers
+        self.received_any = False
+        self._on_request = on_request
+        self._on_lost = on_lost
+        self._on_go_away = on_go_away
+        self._max_in_flight = max_in_flight
+        self._splitter = FrameSplitter(self._deliver, max_frame_bytes=max_frame_bytes)
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self._pending: dict[int, Pending] = {}
+        self._opaque = 0
+        self._out: list[bytes] = []
+        self._last_flush = 1
+        self._writable: asyncio.Future[None] | None = None
+        self._line: deque[asyncio.Future[None]] = deque()  # who waits for room, first come first
+        self._admitted = 0  # called out of the line, but not yet on their way
+        self._crowded = False  # somebody is in line, or the peer does not read: queue up
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._last_received = self._loop.time()
+
+    # --- what callers use -----------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait for an answer."""
+        return len(self._pending)
+
+    def next_opaque(self) -> int:
+        """Return a number that no unanswered request of this connection has."""
+        opaque = (self._opaque + 1) & MAX_OPAQUE
+        while opaque in self._pending:
+            opaque = (opaque + 1) & MAX_OPAQUE
+        self._opaque = opaque
+        return opaque
+
+    async def roundtrip(  # noqa: C901 - the hot path of everything stays flat
+        self, code: int, make_frame: MakeFrame, timeout: float, *, may_move: bool = True
+    ) -> Command:
+        """Send a frame and return the answer, whatever code the peer put in it.
+
+        A peer that says GO_AWAY is asked again over another connection, once.
+
+        :raises NotConnectedError: it was not sent
+        :raises ConnectionLostError: it was sent, and no answer will come
+        :raises RequestTimeoutError: no answer came in *timeout* seconds
+        """
+        loop = self._loop
+        deadline = loop.time() + timeout
+        if self._crowded or len(self._pending) >= self._max_in_flight:
+            await self._wait_in_line(code, deadline, timeout)
+        if self.loss is not None:
+            raise NotConnectedError(self.address, self.loss)
+        reply: asyncio.Future[Command] = loop.create_future()
+        pending = self._pending
+        opaque = self.next_opaque()
+        frame = make_frame(opaque)
+        # Alone: write at once.  In company: all frames of this turn of the loop in one write.
+        if pending or self._last_flush > 1 or self._out:
+            out = self._out
+            if not out:
+                loop.call_soon(self._flush)
+            out += frame
+        else:
+            self._write(b"".join(frame))
+        pending[opaque] = (reply, deadline, code, timeout)
+        if self._sweep_timer is None:
+            self._sweep_timer = loop.call_later(SWEEP_SECONDS, self._sweep)
+        try:
+            command = await reply
+        except BaseException:
+            pending.pop(opaque, None)  # an answer that comes later finds nobody
+            if self._crowded or not self.usable:
+                self._admit()
+            raise
+        if command.code == GO_AWAY and may_move and self._on_go_away is not None:
+            left = deadline - loop.time()
+            return await self._on_go_away(self, code, make_frame, left)
+        return command
+
+    async def post(self, code: int, frame: Frame, timeout: float) -> None:
+        """Send *frame* without expecting an answer.
+
+        :raises NotConnectedError: it was not sent
+        """
+        if self._writable is not None:
+            await self._wait_for_space(code, timeout)
+        if self.loss is not None:
+            raise NotConnectedError(self.address, self.loss)
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out += frame
+
+    def retire(self) -> None:
+        """Take no new requests, and close when the last answer has come."""
+        self.usable = False
+        self._end_if_idle()
+
+    def abort(self, reason: str) -> None:
+        """Close at once; whoever waits for an answer learns *reason*."""
+        if self.loss is None:
+            self.loss = reason
+        self.usable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- called by the event loop ---------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # uvloop's is one, but not by its class
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        _tune(transport.get_extra_info("socket"))
+        self._last_received = self._loop.time()
+        self.usable = True
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._last_received = self._loop.time()
+        self.received_any = True
+        try:
+            # One copy of all that came; slicing bytes is cheaper than slicing the buffer.
+            self._splitter.feed(bytes(self._buffer[:nbytes]))
+        except CodecError as fault:
+            self.abort(_foreign(fault, bytes(self._buffer[: min(nbytes, 4)])))
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.loss is None:
+            self.loss = f"closed by the peer ({exc})" if exc else "closed by the peer"
+        self.usable = False
+        self._transport = None
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        self.resume_writing()
+        waiting, self._pending = self._pending, {}
+        for reply, _, code, _ in waiting.values():
+            if not reply.done():
+                reply.set_exception(ConnectionLostError(self.address, code, self.loss))
+        for turn in self._line:
+            if not turn.done():
+                turn.set_exception(NotConnectedError(self.address, self.loss))
+        self._line.clear()
+        self._on_lost(self)
+
+    def pause_writing(self) -> None:
+        if self._writable is None:
+            self._writable = self._loop.create_future()
+        self._crowded = True
+
+    def resume_writing(self) -> None:
+        writable, self._writable = self._writable, None
+        if writable is not None and not writable.done():
+            writable.set_result(None)
+        self._admit()
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _deliver(self, encoding: int, header: bytes, body: bytes) -> None:
+        command = decode_command(encoding, header, body)
+        if not command.flag & RESPONSE_FLAG:
+            self._on_request(self, command)
+            return
+        pending = self._pending.pop(command.opaque, None)
+        if pending is None:
+            self.stray_replies += 1
+            return
+        if not pending[0].done():
+            pending[0].set_result(command)
+        if self._crowded or not self.usable:
+            self._admit()
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        self._last_flush = len(out) // 2
+        if out:
+            self._write(b"".join(out))
+        if self._crowded or not self.usable:
+            self._admit()
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def _end_if_idle(self) -> None:
+        """End a retired connection once nobody needs it any more; what is written still leaves."""
+        if self._pending or self._line or self._admitted or self._out or self.loss is not None:
+            return
+        self.loss = "retired"
+        if self._transport is not None:
+            self._transport.close()
+
+    async def _wait_in_line(self, code: int, deadline: float, timeout: float) -> None:
+        """Wait, in order of arrival, for buffer space and a free place among the unanswered."""
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._line.append(turn)
+        self._crowded = True
+        try:
+            async with asyncio.timeout_at(deadline):
+                await turn
+        except TimeoutError:
+            raise self._no_room(code, timeout) from None
+        finally:
+            if turn in self._line:
+                self._line.remove(turn)
+            elif turn.done() and not turn.cancelled() and turn.exception() is None:
+                self._admitted -= 1
+            # Later, when the caller is among the pending; a caller who left passes its turn on.
+            self._loop.call_soon(self._admit)
+
+    def _admit(self) -> None:
+        """Call as many out of the line as there is room for."""
+        line = self._line
+        if not self._out:  # else after the write that comes next
+            room = min(self._max_in_flight - len(self._pending), ADMIT_AT_ONCE) - self._admitted
+            while line and room > 0 and self._writable is None:
+                turn = line.popleft()
+                if not turn.done():  # else its caller was cancelled in this very step
+                    self._admitted += 1
+                    room -= 1
+                    turn.set_result(None)
+        self._crowded = bool(line) or self._admitted > 0 or self._writable is not None
+        if not self.usable:
+            self._end_if_idle()
+
+    async def _wait_for_space(self, code: int, timeout: float) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                while self._writable is not None:
+                    await asyncio.shield(self._writable)
+        except TimeoutError:
+            raise self._no_room(code, timeout) from None
+
+    def _no_room(self, code: int, timeout: float) -> NotConnectedError:
+        why = "peer does not read" if self._writable is not None else "too many are unanswered"
+        reason = f"request {code} found no room within {timeout:.3g} s ({why})"
+        return NotConnectedError(self.address, reason)
+
+    def _sweep(self) -> None:
+        """Fail what is past its deadline; runs only while something is unanswered."""
+        self._sweep_timer = None
+        now = self._loop.time()
+        expired = [opaque for opaque, entry in self._pending.items() if entry[1] <= now]
+        for opaque in expired:
+            reply, _, code, timeout = self._pending.pop(opaque)
+            if not reply.done():
+                reply.set_exception(RequestTimeoutError(self.address, code, timeout))
+        if expired and now - self._last_received > SILENCE_SECONDS:
+            self.abort(f"silent for {now - self._last_received:.0f} s")
+        if self._pending:
+            self._sweep_timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+        if self._crowded or not self.usable:
+            self._admit()
+
+
+def _tune(sock: socket.socket | None) -> None:
+    """Send small frames at once, and let the kernel notice a peer that is silently gone."""
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # Not every system has all of them.
+    for name, value in (
+        ("TCP_KEEPIDLE", 6),
+        ("TCP_KEEPINTVL", 3),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", 12_000),
+    ):
+        option = getattr(socket, name, None)
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _foreign(fault: CodecError, first: bytes) -> str:
+    if first == b"HTTP":
+        return "the peer speaks HTTP: this is not the remoting port of a broker or name server"
+    return f"the peer sent bytes that are not RocketMQ: {fault}"

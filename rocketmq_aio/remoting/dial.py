@@ -1,0 +1,96 @@
+"""Making one connection: from an advertised address to a socket that stands, with TLS if asked."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from ipaddress import ip_address
+
+from rocketmq_aio.address import parse_address
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.errors import ConfigError, NotConnectedError
+from rocketmq_aio.remoting.connection import Connection
+
+
+class Dialer:
+    """Connects to addresses as the settings say: mapped, resolved, encrypted, within the time."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self._mapper = config.address_mapper
+        self._seconds = config.connect_timeout_seconds
+        tls = config.tls
+        self._ssl = ssl.create_default_context() if tls is True else tls or None
+
+    async def dial(self, address: str, make: Callable[[], Connection]) -> Connection:
+        """Return what *make* makes, connected; every address of a host name gets its chance.
+
+        :raises OSError: it cannot be reached, or the TLS handshake failed
+        :raises ValueError: it is no address that a socket takes
+        :raises NotConnectedError: the address mapper failed
+        """
+        host, port = parse_address(self._mapped(address))
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._seconds
+        async with asyncio.timeout_at(deadline):
+            found = await _resolve(host, port)
+        for left in range(len(found), 0, -1):
+            # A dead address must leave time for the next one.
+            until = loop.time() + (deadline - loop.time()) / left
+            try:
+                async with asyncio.timeout_at(until):
+                    return await self._dial_one(host, found[-left], port, make)
+            except OSError:
+                if left == 1:
+                    raise
+        raise OSError(f"{host} has no address")
+
+    async def _dial_one(
+        self, host: str, ip: str, port: int, make: Callable[[], Connection]
+    ) -> Connection:
+        connection = make()
+        await asyncio.get_running_loop().create_connection(
+            lambda: connection,
+            ip,
+            port,
+            ssl=self._ssl,
+            server_hostname=host if self._ssl is not None else None,
+        )
+        return connection
+
+    def _mapped(self, address: str) -> str:
+        """Return where *address* is reached from here; a bad mapper must not stop the client."""
+        if self._mapper is None:
+            return address
+        try:
+            mapped = self._mapper(address)
+        except Exception as error:
+            reason = f"address_mapper raised {type(error).__name__}: {error}"
+            raise NotConnectedError(address, reason) from error
+        if not isinstance(mapped, str):
+            reason = f"address_mapper returned {mapped!r}, expected host:port"
+            raise NotConnectedError(address, reason)
+        return mapped
+
+
+async def _resolve(host: str, port: int) -> list[str]:
+    """Return the IP addresses of *host*, each once, in the order of the resolver."""
+    with suppress(ValueError):
+        return [str(ip_address(host))]
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
+
+
+def failure_reason(error: BaseException) -> str:
+    """Return in words why `Dialer.dial` failed."""
+    if isinstance(error, TimeoutError):
+        return "no connection within the connect timeout"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS handshake failed: {error}"
+    if isinstance(error, NotConnectedError):
+        return error.reason
+    if isinstance(error, ConfigError):
+        return str(error)
+    return f"cannot connect: {error}"

@@ -1,0 +1,83 @@
+"""Requests that brokers send to this client: a bounded queue and a few workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.errors import NotConnectedError, NotSupportedError
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.protocol.codes import RESPONSE_FLAG, ResponseCode
+from rocketmq_aio.protocol.command import Command, encode_command
+from rocketmq_aio.remoting.connection import Connection
+from rocketmq_aio.remoting.tasks import TaskHost
+
+logger = get_logger(__name__)
+
+Reply = tuple[int, str | None, bytes]  # response code, remark, body
+RequestHandler = Callable[[str, Command], Awaitable[Reply | None]]
+
+WORKERS: Final = 4
+MAX_QUEUED: Final = 1000  # more than that is a flood, and is dropped
+
+
+class RequestServer:
+    """Runs *answer* for what brokers ask: (address, command) -> reply, None for oneway.
+
+    What it raises becomes an answer too: "not supported" or a system error with the text.
+    """
+
+    def __init__(self, config: ClientConfig, host: TaskHost, answer: RequestHandler) -> None:
+        self._timeout = config.request_timeout_seconds
+        self._host = host
+        self._answer = answer
+        self._requests: deque[tuple[Connection, Command]] = deque()
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self.dropped = 0
+
+    def start(self) -> None:
+        """Begin to serve."""
+        for number in range(WORKERS):
+            self._host.spawn(self._serve, name=f"broker-requests-{number}")
+
+    def receive(self, connection: Connection, command: Command) -> None:
+        """Queue a request; called by the connection, never blocks."""
+        if len(self._requests) >= MAX_QUEUED:
+            self.dropped += 1
+            return
+        self._requests.append((connection, command))
+        if self._idle:
+            worker = self._idle.popleft()
+            if not worker.done():
+                worker.set_result(None)
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            while self._requests:
+                await self._serve_one(*self._requests.popleft())
+                await asyncio.sleep(0)  # a flood of requests must not starve heartbeats
+            idle: asyncio.Future[None] = loop.create_future()
+            self._idle.append(idle)
+            await idle
+
+    async def _serve_one(self, connection: Connection, command: Command) -> None:
+        try:
+            reply = await self._answer(connection.address, command)
+        except NotSupportedError as error:
+            reply = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, str(error.remark), b"")
+        except Exception as error:
+            logger.warning("broker_request_failed", code=command.code, exc_info=True)
+            reply = (ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}", b"")
+        if reply is None or command.is_oneway:
+            return
+        code, remark, body = reply
+        answer = Command(int(code), command.opaque, RESPONSE_FLAG, remark, body=body)
+        frame = encode_command(answer, {})
+        try:
+            await connection.post(command.code, (frame, b""), self._timeout)
+        except NotConnectedError as error:
+            logger.info("answer_not_sent", code=command.code, reason=error.reason)

@@ -1,0 +1,33 @@
+"""Real RocketMQ servers for test suites: `Cluster` in code, fixtures in pytest (`plugin`).
+
+Names are imported when first used: every pytest run passes here on its way to the plugin.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rocketmq_aio.testing.cluster import Broker as Broker
+    from rocketmq_aio.testing.cluster import Cluster as Cluster
+    from rocketmq_aio.testing.cluster import NameServer as NameServer
+    from rocketmq_aio.testing.errors import ClusterError as ClusterError
+    from rocketmq_aio.testing.errors import NotOwnedError as NotOwnedError
+    from rocketmq_aio.testing.errors import StartError as StartError
+    from rocketmq_aio.testing.errors import UnavailableError as UnavailableError
+
+__all__ = [
+    "Broker",
+    "Cluster",
+    "ClusterError",
+    "NameServer",
+    "NotOwnedError",
+    "StartError",
+    "UnavailableError",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = "errors" if name.endswith("Error") else "cluster"
+    return getattr(import_module(f"{__name__}.{module}"), name)

@@ -1,0 +1,51 @@
+"""Which way of running RocketMQ is used."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from typing import Final
+
+from rocketmq_aio.testing.errors import ClusterError, UnavailableError
+from rocketmq_aio.testing.external import ExternalBackend
+from rocketmq_aio.testing.jvm import JVMBackend
+from rocketmq_aio.testing.server import Backend
+
+NAMES: Final = ("auto", "external", "containers", "jvm")
+
+
+def open_backend(name: str, version: str) -> Backend:
+    """Return the backend *name*; "auto" is decided by the environment, then by the machine.
+
+    :raises ClusterError: there is no such backend
+    :raises UnavailableError: it cannot be used here, with what to install
+    """
+    wanted = os.environ.get("ROCKETMQ_AIO_BACKEND", "auto") if name == "auto" else name
+    if wanted not in NAMES:
+        raise ClusterError(f"no backend {wanted!r}: choose one of {', '.join(NAMES)}")
+    if wanted == "external" or (wanted == "auto" and os.environ.get("ROCKETMQ_NAMESRV")):
+        return ExternalBackend(os.environ.get("ROCKETMQ_NAMESRV", ""))
+    if wanted == "containers":
+        return _container_backend(version)
+    if wanted == "auto" and (found := _container_backend_if_any(version)) is not None:
+        return found
+    return JVMBackend(version)
+
+
+def _container_backend(version: str) -> Backend:
+    # Here and not above: the container client is an extra that the other ways do without.
+    try:
+        from rocketmq_aio.testing.containers import ContainerBackend
+    except ImportError as error:
+        raise UnavailableError(
+            f"containers need {error.name}; install with: pip install 'rocketmq-aio[testing]'"
+        ) from error
+    return ContainerBackend(version)
+
+
+def _container_backend_if_any(version: str) -> Backend | None:
+    if find_spec("testcontainers") is None:
+        return None
+    from rocketmq_aio.testing.containers import ContainerBackend, are_available
+
+    return ContainerBackend(version) if are_available(version) else None

@@ -1,0 +1,279 @@
+"""Real name servers and brokers, started for a test and gone after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import string
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Final, Self
+
+from rocketmq_aio.testing import probe
+from rocketmq_aio.testing.backends import open_backend
+from rocketmq_aio.testing.conf import CLUSTER_NAME
+from rocketmq_aio.testing.errors import ClusterError, StartError
+from rocketmq_aio.testing.external import ExternalBackend, ExternalServer
+from rocketmq_aio.testing.server import Backend, Launched
+
+DEFAULT_VERSION: Final = "5.5.0"
+START_SECONDS: Final = 120.0
+ROUTE_SECONDS: Final = 30.0  # a new topic reaches the name servers
+
+_NO_CHANGES: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class _Node:
+    """What can be done to one server; each call blocks until it is done."""
+
+    def __init__(self, launched: Launched, check: Callable[[], object]) -> None:
+        self.name, self.address, self._server = launched
+        self._check = check
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} {self.address} pid={self.pid}>"
+
+    @property
+    def pid(self) -> int | None:
+        """Its process on this machine; None while it is down or runs elsewhere."""
+        return self._server.pid
+
+    def kill(self) -> None:
+        """End it as kill -9 does."""
+        self._server.kill()
+
+    def stop(self) -> None:
+        """Let it shut down in order."""
+        self._server.stop()
+
+    def pause(self) -> None:
+        """Freeze it: connections stay open, nothing is answered."""
+        self._server.pause()
+
+    def resume(self) -> None:
+        self._server.resume()
+
+    def start(self) -> None:
+        """Start it again on its old port and data; return when it is ready.
+
+        :raises StartError: it was not within two minutes, or ended
+        """
+        self._server.start()
+        self.wait_ready()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def wait_ready(self) -> None:
+        try:
+            probe.wait_until(self._alive_and_ready, seconds=START_SECONDS, what="not ready")
+        except TimeoutError as error:
+            raise self._failure(str(error)) from error
+
+    def _alive_and_ready(self) -> None:
+        if not self._server.running:
+            raise self._failure("ended while it started")
+        self._check()
+
+    def _failure(self, reason: str) -> StartError:
+        output = self._server.log_tail()
+        return StartError(f"{self.name} at {self.address}: {reason}; it printed:\n{output}")
+
+
+class Broker(_Node):
+    """A master."""
+
+
+class NameServer(_Node):
+    """A name server. Brokers register again with a restarted one within about ten seconds."""
+
+
+class Cluster:
+    """Name servers and the masters that registered with them.
+
+    `Cluster.start` returns a running one; leaving the ``with`` block, or `close`, ends its
+    servers and removes their data.  So does the end of this process, however it comes.
+    Calls block: from a coroutine use `asyncio.to_thread`.
+    """
+
+    def __init__(self, backend: Backend, version: str) -> None:
+        self._backend = backend
+        self.version = version
+        self.namesrvs: list[NameServer] = []
+        self.brokers: list[Broker] = []
+
+    @classmethod
+    def start(
+        cls,
+        version: str = DEFAULT_VERSION,
+        *,
+        brokers: int = 1,
+        namesrvs: int = 1,
+        backend: str = "auto",
+        broker_properties: Mapping[str, str] = _NO_CHANGES,
+    ) -> Self:
+        """Start servers and wait until every broker can be found and answers.
+
+        *backend* is "jvm", "containers", "external" or "auto" (`backends.open_backend`);
+        *broker_properties* are lines for broker.conf.  A start that fails leaves only its
+        logs behind.
+
+        :raises UnavailableError: this machine can run no RocketMQ
+        :raises StartError: a server did not become ready; it names the folder of its logs
+        """
+        cluster = cls(open_backend(backend, version), version)
+        try:
+            if isinstance(cluster._backend, ExternalBackend):
+                cluster._find_servers(cluster._backend)
+            else:
+                cluster._launch(namesrvs, brokers, broker_properties)
+        except StartError as error:
+            logs = cluster.save_logs()
+            cluster.close()
+            raise StartError(str(error), logs=logs) from error.__cause__
+        except BaseException:
+            cluster.close()
+            raise
+        return cluster
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Exception) and (logs := self.save_logs()) is not None:
+            error.add_note(f"RocketMQ server logs: {logs}")
+        self.close()
+
+    @property
+    def backend(self) -> str:
+        """How the servers run: "jvm", "containers" or "external"."""
+        return self._backend.name
+
+    @property
+    def namesrv(self) -> str:
+        """The name servers as clients take them: addresses joined by semicolons."""
+        return ";".join(server.address for server in self.namesrvs)
+
+    def close(self) -> None:
+        """Kill all servers and remove their data. May be called again."""
+        self._backend.close()
+
+    def save_logs(self) -> Path | None:
+        """Copy the servers' logs to a new folder and return it; None for an external cluster.
+
+        The folder is made in `ROCKETMQ_AIO_LOGS`, by default in the temporary folder.
+        """
+        if isinstance(self._backend, ExternalBackend):
+            return None
+        parent = os.environ.get("ROCKETMQ_AIO_LOGS")
+        if parent:
+            Path(parent).mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"rocketmq-{self.version}-logs-", dir=parent or None))
+        self._backend.save_logs(folder)
+        return folder
+
+    def wait_ready(self) -> None:
+        """Wait until every name server answers and knows every broker, and each answers."""
+        for node in (*self.namesrvs, *self.brokers):
+            node.wait_ready()
+
+    def create_topic(
+        self, name: str, *, queues: int = 8, brokers: Iterable[Broker] | None = None
+    ) -> None:
+        """Create or change a topic, on all *brokers* by default; return when it can be found."""
+        chosen = self.brokers if brokers is None else list(brokers)
+        fields = {
+            "topic": name,
+            "defaultTopic": "TBW102",
+            "readQueueNums": queues,
+            "writeQueueNums": queues,
+            "perm": 6,
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": 0,
+            "order": "false",
+        }
+        for broker in chosen:
+            probe.ask(broker.address, probe.UPDATE_AND_CREATE_TOPIC, fields)
+        probe.wait_until(
+            lambda: self._check_route(name, chosen), seconds=ROUTE_SECONDS, what=f"{name} not found"
+        )
+
+    def delete_topic(self, name: str) -> None:
+        fields = {"topic": name}
+        for broker in self.brokers:
+            probe.ask(broker.address, probe.DELETE_TOPIC_IN_BROKER, fields)
+        for server in self.namesrvs:
+            probe.ask(server.address, probe.DELETE_TOPIC_IN_NAMESRV, fields)
+
+    def create_group(self, name: str) -> None:
+        """Create a consumer group with a broker's own defaults."""
+        body = json.dumps({"groupName": name}).encode()
+        for broker in self.brokers:
+            probe.ask(broker.address, probe.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+
+    def delete_group(self, name: str) -> None:
+        for broker in self.brokers:
+            fields = {"groupName": name, "cleanOffset": "true"}
+            probe.ask(broker.address, probe.DELETE_SUBSCRIPTIONGROUP, fields)
+
+    def mqadmin(self, *arguments: str) -> str:
+        """Run the official admin tool against this cluster and return what it prints."""
+        return self._backend.mqadmin(arguments)
+
+    def _launch(self, namesrvs: int, brokers: int, changes: Mapping[str, str]) -> None:
+        for letter in _letters(namesrvs, "namesrvs"):
+            self._add_namesrv(self._backend.namesrv(f"namesrv-{letter}"))
+        for namesrv in self.namesrvs:
+            namesrv.wait_ready()
+        for letter in _letters(brokers, "brokers"):
+            self._add_broker(self._backend.broker(f"broker-{letter}", changes))
+        for broker in self.brokers:
+            broker.wait_ready()
+
+    def _add_namesrv(self, launched: Launched) -> None:
+        address = launched.address
+        self.namesrvs.append(NameServer(launched, lambda: probe.masters(address, CLUSTER_NAME)))
+
+    def _add_broker(self, launched: Launched) -> None:
+        def check() -> None:
+            # A broker has a topic of its own name; its route does not depend on settings.
+            self._check_route(launched.name, [broker])
+            probe.ask(launched.address, probe.GET_BROKER_RUNTIME_INFO)
+
+        broker = Broker(launched, check)
+        self.brokers.append(broker)
+
+    def _check_route(self, topic: str, brokers: Sequence[Broker]) -> None:
+        for server in self.namesrvs:
+            known = probe.masters(server.address, topic)
+            for broker in brokers:
+                if known.get(broker.name) != broker.address:
+                    raise probe.ProbeError(f"{server.address} does not know {topic} on {broker!r}")
+
+    def _find_servers(self, backend: ExternalBackend) -> None:
+        for number, address in enumerate(backend.addresses):
+            self._add_namesrv(Launched(f"namesrv-{number}", address, ExternalServer()))
+        try:
+            found = probe.cluster_masters(backend.addresses[0])
+        except OSError as error:
+            raise StartError(
+                f"no name server answers at {backend.addresses[0]}: {error}"
+            ) from error
+        for name, address in sorted(found.items()):
+            self._add_broker(Launched(name, address, ExternalServer()))
+        if not self.brokers:
+            raise StartError(f"no broker is registered at {self.namesrv}")
+
+
+def _letters(count: int, what: str) -> str:
+    if not 1 <= count <= len(string.ascii_lowercase):
+        raise ClusterError(f"{what}={count}: at least 1, at most 26")
+    return string.ascii_lowercase[:count]

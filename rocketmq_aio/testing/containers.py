@@ -1,0 +1,244 @@
+"""RocketMQ servers in containers of a local engine, through testcontainers."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import subprocess
+import sys
+import tarfile
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+import docker.errors
+from testcontainers.core.config import testcontainers_config
+from testcontainers.core.container import DockerContainer
+from testcontainers.core.docker_client import DockerClient, get_docker_host
+from testcontainers.core.network import Network
+
+from rocketmq_aio.testing import conf, reaper
+from rocketmq_aio.testing.errors import ClusterError, UnavailableError
+from rocketmq_aio.testing.ports import choose_port
+from rocketmq_aio.testing.server import STOP_SECONDS, TAIL_LINES, Backend, Launched, Server
+
+LABEL: Final = "rocketmq-aio.cluster"
+ENGINE_SECONDS: Final = 2  # an engine that takes longer to say that it is there is no help
+PULL_SECONDS: Final = 300  # between two signs of progress
+KILL_SECONDS: Final = 10
+NAMESRV_PORT: Final = 9876
+LOGS: Final = "/home/rocketmq/logs"
+
+# The image's own default heaps are gigabytes.
+NAMESRV_MEMORY: Final = "-Xms128m -Xmx128m -Xmn64m"
+BROKER_MEMORY: Final = "-Xms512m -Xmx512m -Xmn256m -XX:MaxDirectMemorySize=512m"
+
+# The configuration is handed in, not mounted: an engine may not see our files.
+START_BROKER: Final = (
+    'printf %s "$BROKER_CONF" >/tmp/broker.conf && exec sh mqbroker -c /tmp/broker.conf'
+)
+# The image's first process is a shell that passes no signal on.
+STOP_JAVA: Final = """\
+for process in /proc/[0-9]*; do
+  case $(readlink "$process/exe") in */java) kill -TERM "${process#/proc/}" ;; esac
+done"""
+
+
+def image_of(version: str) -> str:
+    return os.environ.get("ROCKETMQ_IMAGE") or f"apache/rocketmq:{version}"
+
+
+def are_available(version: str) -> bool:
+    """Tell whether an engine answers that has, or can get, the image of *version*."""
+    try:
+        _check_engine()
+        engine = DockerClient(timeout=ENGINE_SECONDS).client
+    except (docker.errors.DockerException, OSError):
+        return False
+    with closing(engine):
+        try:
+            engine.images.get(image_of(version))
+        except docker.errors.ImageNotFound:
+            return _pull(image_of(version))
+        except (docker.errors.APIError, OSError):
+            return False
+    return True
+
+
+def _check_engine() -> None:
+    """Raise OSError where nobody listens: the client would, but leave a socket open."""
+    address = urlsplit(get_docker_host() or "unix:///var/run/docker.sock")
+    if address.scheme == "unix":
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(ENGINE_SECONDS)
+            connection.connect(address.path)
+
+
+def _pull(image: str) -> bool:
+    with closing(DockerClient(timeout=PULL_SECONDS).client) as engine:
+        try:
+            engine.images.pull(image)
+        except (docker.errors.APIError, OSError):
+            return False
+    return True
+
+
+class ContainerServer(Server):
+    def __init__(self, name: str, container: DockerContainer) -> None:
+        self._name = name
+        self._container = container.start().get_wrapped_container()
+
+    @property
+    def pid(self) -> int | None:
+        self._container.reload()
+        state = self._container.attrs["State"]
+        return int(state["Pid"]) if state["Running"] else None
+
+    def start(self) -> None:
+        if self.running:
+            raise ClusterError(f"{self._name} is running already")
+        self._container.start()
+
+    def kill(self) -> None:
+        if self.running:
+            self._thaw()
+            self._container.kill()
+            self._container.wait(timeout=KILL_SECONDS)
+
+    def stop(self) -> None:
+        if not self.running:
+            return
+        self._thaw()
+        self._container.exec_run(["sh", "-c", STOP_JAVA])
+        try:
+            self._container.wait(timeout=STOP_SECONDS)
+        except OSError:  # what requests raises for a timeout
+            self.kill()
+
+    def pause(self) -> None:
+        if not self.running:
+            raise ClusterError(f"{self._name} is not running")
+        self._container.pause()
+
+    def resume(self) -> None:
+        self._container.unpause()
+
+    def log_tail(self) -> str:
+        return self._printed(tail=TAIL_LINES).decode(errors="replace")
+
+    def save_logs(self, folder: Path) -> None:
+        own = folder / self._name
+        own.mkdir()
+        (own / "stdout.log").write_bytes(self._printed())
+        try:
+            stream, _ = self._container.get_archive(LOGS)
+        except docker.errors.NotFound:  # it ended before it wrote any
+            return
+        with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as archive:
+            archive.extractall(own, filter="data")
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str]) -> str:
+        done = self._container.exec_run(list(command), environment=dict(environment))
+        assert isinstance(done.output, bytes)
+        output = done.output.decode(errors="replace")
+        if done.exit_code != 0:
+            raise ClusterError(f"{' '.join(command)} failed:\n{output}")
+        return output
+
+    def _printed(self, tail: int | Literal["all"] = "all") -> bytes:
+        return b"".join(self._container.logs(stream=True, follow=False, tail=tail))
+
+    def _thaw(self) -> None:
+        if self._container.status == "paused":
+            self._container.unpause()
+
+
+class ContainerBackend(Backend):
+    """A network of its own for each cluster.
+
+    Containers that we cannot remove ourselves, because we were killed, are removed by
+    testcontainers' Ryuk or, where that is switched off, by our `reaper`.
+    """
+
+    name = "containers"
+
+    def __init__(self, version: str) -> None:
+        self._image = image_of(version)
+        self._label = {LABEL: uuid.uuid4().hex}
+        self._namesrvs: list[str] = []
+        self._servers: list[ContainerServer] = []
+        self._cleanup = ExitStack()
+        try:
+            _check_engine()
+            self._network = Network(docker_network_kw={"labels": self._label})
+        except (docker.errors.DockerException, OSError) as error:
+            raise UnavailableError(
+                f"no container engine answers ({error}):"
+                " start one, or install one with: apt-get install docker.io"
+            ) from error
+        try:
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
+
+    def namesrv(self, name: str) -> Launched:
+        port = choose_port()
+        container = self._container(name, NAMESRV_MEMORY, {NAMESRV_PORT: port})
+        container.with_command(["sh", "mqnamesrv"])
+        self._namesrvs.append(f"{name}:{NAMESRV_PORT}")
+        return self._launch(name, container, port)
+
+    def broker(self, name: str, changes: Mapping[str, str]) -> Launched:
+        # Clients are told brokerIP1:listenPort, so it is the same port inside and outside.
+        port = choose_port()
+        container = self._container(name, BROKER_MEMORY, {port: port})
+        properties = conf.broker_conf(name, port, ";".join(self._namesrvs), changes)
+        container.with_env("BROKER_CONF", conf.properties_text(properties))
+        container.with_command(["sh", "-c", START_BROKER])
+        return self._launch(name, container, port)
+
+    def mqadmin(self, arguments: Sequence[str]) -> str:
+        broker = self._servers[-1]
+        return broker.run(["sh", "mqadmin", *arguments], {"NAMESRV_ADDR": ";".join(self._namesrvs)})
+
+    def save_logs(self, folder: Path) -> None:
+        for server in self._servers:
+            server.save_logs(folder)
+
+    def close(self) -> None:
+        self._cleanup.close()
+
+    def _prepare(self) -> None:
+        self._cleanup.callback(self._network._docker.client.close)
+        if testcontainers_config.ryuk_disabled:
+            self._start_reaper()
+        self._network.create()
+        self._cleanup.callback(self._network.remove)
+
+    def _start_reaper(self) -> None:
+        label = f"{LABEL}={self._label[LABEL]}"
+        process = subprocess.Popen(
+            [sys.executable, "-I", reaper.__file__, str(os.getpid()), label],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._cleanup.callback(process.communicate, b"\n")
+
+    def _container(self, name: str, memory: str, ports: dict[int, int]) -> DockerContainer:
+        container = DockerContainer(self._image)
+        container.with_network(self._network).with_network_aliases(name)
+        container.with_env("JAVA_OPT_EXT", memory).with_kwargs(labels=self._label)
+        published: dict[str, Any] = {str(p): ("127.0.0.1", port) for p, port in ports.items()}
+        container.ports = published
+        return container
+
+    def _launch(self, name: str, container: DockerContainer, port: int) -> Launched:
+        self._cleanup.callback(container.stop)
+        server = ContainerServer(name, container)
+        self._servers.append(server)
+        return Launched(name, f"127.0.0.1:{port}", server)

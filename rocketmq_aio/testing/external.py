@@ -1,0 +1,62 @@
+"""A cluster that somebody else runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from rocketmq_aio.testing.errors import ClusterError, NotOwnedError
+from rocketmq_aio.testing.server import Backend, Launched, Server
+
+
+def refuse() -> NoReturn:
+    raise NotOwnedError("the cluster of ROCKETMQ_NAMESRV was not started here, nor is it stopped")
+
+
+class ExternalServer(Server):
+    @property
+    def pid(self) -> int | None:
+        return None
+
+    def start(self) -> None:
+        refuse()
+
+    def kill(self) -> None:
+        refuse()
+
+    def stop(self) -> None:
+        refuse()
+
+    def pause(self) -> None:
+        refuse()
+
+    def resume(self) -> None:
+        refuse()
+
+    def log_tail(self) -> str:
+        return ""
+
+
+class ExternalBackend(Backend):
+    name = "external"
+
+    def __init__(self, namesrv: str) -> None:
+        if not namesrv:
+            raise ClusterError("set ROCKETMQ_NAMESRV to the name server of the external cluster")
+        self.addresses = [address for address in namesrv.split(";") if address]
+
+    def namesrv(self, name: str) -> Launched:
+        refuse()
+
+    def broker(self, name: str, changes: Mapping[str, str]) -> Launched:
+        refuse()
+
+    def mqadmin(self, arguments: Sequence[str]) -> str:
+        refuse()
+
+    def save_logs(self, folder: Path) -> None:
+        """There are none here."""
+
+    def close(self) -> None:
+        """Not ours to stop."""

@@ -1,0 +1,131 @@
+"""The servers' jars of one RocketMQ version, fetched from Maven Central once."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from rocketmq_aio.testing.errors import ClusterError, UnavailableError
+
+logger = logging.getLogger(__name__)
+
+PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies"
+PACKAGES: Final = {"java": "openjdk-17-jdk-headless", "mvn": "maven"}
+DOWNLOAD_SECONDS: Final = 900.0
+TAIL_LINES: Final = 15
+
+POM: Final = """\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>rocketmq-aio</groupId><artifactId>servers</artifactId><version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+{dependencies}
+  </dependencies>
+</project>
+"""
+DEPENDENCY: Final = """\
+    <dependency>
+      <groupId>org.apache.rocketmq</groupId>
+      <artifactId>rocketmq-{name}</artifactId>
+      <version>{version}</version>
+    </dependency>"""
+
+
+def cache_folder() -> Path:
+    """Return where jars are kept: `ROCKETMQ_AIO_CACHE`, or a folder in the user's cache."""
+    chosen = os.environ.get("ROCKETMQ_AIO_CACHE")
+    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "rocketmq_aio"
+
+
+def fetch_jars(version: str) -> Path:
+    """Return the folder with all jars of *version*, downloading them the first time.
+
+    Processes that ask at the same time wait for one download; a folder under its final
+    name is always complete.
+
+    :raises UnavailableError: a download is needed and there is no Java or no Maven
+    :raises ClusterError: Maven failed, for example because there is no such version
+    """
+    folder = cache_folder() / "jars" / version
+    if not folder.is_dir():
+        require_programs("java", "mvn")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(folder.with_name(f"{version}.lock")):
+            if not folder.is_dir():
+                _download(version, folder)
+    return folder
+
+
+def require_programs(*names: str) -> None:
+    """Check that the programs *names* can be run.
+
+    :raises UnavailableError: naming those that are missing and the command that installs them
+    """
+    missing = [name for name in names if shutil.which(name) is None]
+    if missing:
+        packages = " ".join(PACKAGES[name] for name in missing)
+        raise UnavailableError(
+            f"RocketMQ servers cannot be started because {' and '.join(missing)} cannot be found;"
+            f" install with: apt-get install {packages}"
+        )
+
+
+def pom(version: str) -> str:
+    """Return a project that depends on the servers and the admin tool of *version*."""
+    names = ["namesrv", "broker", "tools"]
+    if not version.startswith("4."):
+        names.append("proxy")
+    dependencies = [DEPENDENCY.format(name=name, version=version) for name in names]
+    return POM.format(dependencies="\n".join(dependencies))
+
+
+def _download(version: str, folder: Path) -> None:
+    logger.info("downloading RocketMQ %s from Maven Central", version)
+    for stale in folder.parent.glob(f".{version}-*"):  # of a download that was killed
+        shutil.rmtree(stale, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f".{version}-", dir=folder.parent) as part:
+        project = Path(part, "pom.xml")
+        project.write_text(pom(version), encoding="utf-8")
+        jars = Path(part, "lib")
+        _run_maven(version, ["-f", str(project), PLUGIN, f"-DoutputDirectory={jars}"])
+        if not list(jars.glob(f"rocketmq-broker-{version}*.jar")):
+            raise ClusterError(f"Maven brought no broker of RocketMQ {version}")
+        jars.rename(folder)
+
+
+def _run_maven(version: str, arguments: list[str]) -> None:
+    done = subprocess.run(
+        ["mvn", "-q", "-B", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+        timeout=DOWNLOAD_SECONDS,
+    )
+    if done.returncode != 0:
+        tail = "\n".join(done.stdout.splitlines()[:TAIL_LINES])
+        raise ClusterError(f"Maven cannot fetch RocketMQ {version}:\n{tail}")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go by the kernel, even if we are killed
+        yield
+
+
+if __name__ == "__main__":
+    for wanted in sys.argv[1:]:
+        print(fetch_jars(wanted))  # noqa: T201 - the folder is what scripts run this for

@@ -1,0 +1,170 @@
+"""RocketMQ servers as plain Java processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from rocketmq_aio.testing import conf
+from rocketmq_aio.testing.errors import ClusterError
+from rocketmq_aio.testing.jars import fetch_jars, require_programs
+from rocketmq_aio.testing.ports import BROKER, choose_port
+from rocketmq_aio.testing.process import GuardedProcess
+from rocketmq_aio.testing.server import (
+    STOP_SECONDS,
+    Backend,
+    Launched,
+    Server,
+    copy_logs,
+    tail,
+)
+
+NAMESRV_MAIN: Final = "org.apache.rocketmq.namesrv.NamesrvStartup"
+BROKER_MAIN: Final = "org.apache.rocketmq.broker.BrokerStartup"
+ADMIN_MAIN: Final = "org.apache.rocketmq.tools.command.MQAdminStartup"
+
+# Java 17 hides what the servers' mapped files need.
+OPENINGS: Final = (
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+)
+SMALL: Final = ("-Xms128m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+BROKER_MEMORY: Final = ("-Xms512m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseG1GC")
+ADMIN_SECONDS: Final = 60.0
+
+
+class JVMServer(Server):
+    """A Java process; *home* holds its configuration, data and logs."""
+
+    def __init__(self, command: Sequence[str], home: Path) -> None:
+        self._command = command
+        self._home = home
+        self._log = home / "logs" / "stdout.log"
+        self._process: GuardedProcess | None = None
+
+    @property
+    def pid(self) -> int | None:
+        process = self._process
+        return process.pid if process is not None and process.running else None
+
+    def start(self) -> None:
+        if self.running:
+            raise ClusterError(f"{self._home.name} is running already")
+        self.kill()  # lets go of what is left of one that ended by itself
+        self._process = GuardedProcess(self._command, folder=self._home, log=self._log)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGCONT)  # a frozen process would not hear the next one
+        self._process.send_signal(signal.SIGTERM)
+        if not self._process.wait(STOP_SECONDS):
+            self._process.kill()
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def log_tail(self) -> str:
+        return tail(self._log)
+
+    def save_logs(self, folder: Path) -> None:
+        copy_logs(self._home / "logs", folder / self._home.name)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is None or not self._process.running:
+            raise ClusterError(f"{self._home.name} is not running")
+        self._process.send_signal(number)
+
+
+class JVMBackend(Backend):
+    name = "jvm"
+
+    def __init__(self, version: str) -> None:
+        require_programs("java")
+        self._jars = fetch_jars(version)
+        self._folder = Path(tempfile.mkdtemp(prefix=f"rocketmq-{version}-"))
+        self._servers: list[JVMServer] = []
+        self._namesrvs: list[str] = []
+
+    def namesrv(self, name: str) -> Launched:
+        port = choose_port()
+        home = prepare_home(self._folder / name)
+        properties = conf.properties_text({"listenPort": str(port)})
+        (home / "conf" / "server.conf").write_text(properties, encoding="utf-8")
+        self._namesrvs.append(f"127.0.0.1:{port}")
+        return self._launch(home, [*SMALL, *self._classes(home), NAMESRV_MAIN], port)
+
+    def broker(self, name: str, changes: Mapping[str, str]) -> Launched:
+        port = choose_port(BROKER)
+        home = prepare_home(self._folder / name)
+        store = {
+            "brokerIP2": "127.0.0.1",
+            "storePathRootDir": str(home / "store"),
+            "storePathCommitLog": str(home / "store" / "commitlog"),
+        }
+        properties = conf.broker_conf(name, port, ";".join(self._namesrvs), {**store, **changes})
+        text = conf.properties_text(properties)
+        (home / "conf" / "server.conf").write_text(text, encoding="utf-8")
+        return self._launch(home, [*BROKER_MEMORY, *self._classes(home), BROKER_MAIN], port)
+
+    def mqadmin(self, arguments: Sequence[str]) -> str:
+        with tempfile.TemporaryDirectory(prefix="rocketmq-mqadmin-") as folder:
+            options = self._classes(prepare_home(Path(folder)))
+            done = subprocess.run(
+                ["java", *SMALL, *options, ADMIN_MAIN, *arguments],
+                env={**os.environ, "NAMESRV_ADDR": ";".join(self._namesrvs)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                encoding="utf-8",
+                check=False,
+                timeout=ADMIN_SECONDS,
+            )
+        if done.returncode != 0:
+            raise ClusterError(f"mqadmin {' '.join(arguments)} failed:\n{done.stdout}")
+        return done.stdout
+
+    def save_logs(self, folder: Path) -> None:
+        for server in self._servers:
+            server.save_logs(folder)
+
+    def close(self) -> None:
+        for server in reversed(self._servers):
+            server.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _launch(self, home: Path, options: Sequence[str], port: int) -> Launched:
+        command = ["java", *options, "-c", str(home / "conf" / "server.conf")]
+        server = JVMServer(command, home)
+        self._servers.append(server)
+        server.start()
+        return Launched(home.name, f"127.0.0.1:{port}", server)
+
+    def _classes(self, home: Path) -> list[str]:
+        places = {"rocketmq.home.dir": home, "user.home": home, "java.io.tmpdir": home / "tmp"}
+        folders = [f"-D{name}={folder}" for name, folder in places.items()]
+        return [*OPENINGS, *folders, "-XX:-UsePerfData", "-cp", f"{self._jars}/*"]
+
+
+def prepare_home(home: Path) -> Path:
+    """Make the folders that a server or tool expects in its home."""
+    for folder in ("conf", "logs", "store", "tmp"):
+        (home / folder).mkdir(parents=True, exist_ok=True)
+    for program in ("namesrv", "broker", "tools"):  # 4.9 exits at once without them
+        logback = home / "conf" / f"logback_{program}.xml"
+        logback.write_text(conf.LOGBACK.format(name=program), encoding="utf-8")
+    return home

@@ -1,0 +1,43 @@
+"""Free ports for servers that must keep them over a restart."""
+
+from __future__ import annotations
+
+import random
+import socket
+from contextlib import ExitStack
+from typing import Final
+
+from rocketmq_aio.testing.errors import ClusterError
+
+# Below every usual range for outgoing connections: while a broker is down, none may take its port.
+LOWEST: Final = 20_000
+HIGHEST: Final = 32_000
+TRIES: Final = 200
+
+NAMESRV: Final = (0,)
+BROKER: Final = (0, -2, 1)  # a broker listens on its port, on p-2 (VIP channel) and p+1 (HA)
+
+
+def choose_port(offsets: tuple[int, ...] = NAMESRV) -> int:
+    """Return a port p such that p + each offset is free on 127.0.0.1 and on all addresses."""
+    chance = random.SystemRandom()
+    for _ in range(TRIES):
+        port = chance.randrange(LOWEST, HIGHEST)
+        if are_free([port + offset for offset in offsets]):
+            return port
+    raise ClusterError(f"no free port between {LOWEST} and {HIGHEST} in {TRIES} tries")
+
+
+def are_free(ports: list[int]) -> bool:
+    """Tell whether all *ports* can be listened on at once, on every address of this machine."""
+    with ExitStack() as stack:
+        for port in ports:
+            listener = stack.enter_context(socket.socket())
+            # As servers do it: closed connections of the last owner do not count.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind(("", port))
+                listener.listen(1)
+            except OSError:
+                return False
+    return True

@@ -1,0 +1,158 @@
+"""Asks a name server or a broker one question: enough to tell whether it is ready.
+
+One blocking request on a connection of its own, JSON header, standard library only, so
+that the servers under test are not judged by the client that is tested against them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from rocketmq_aio.testing.errors import ClusterError
+
+UPDATE_AND_CREATE_TOPIC: Final = 17
+GET_BROKER_RUNTIME_INFO: Final = 28
+GET_ROUTEINFO_BY_TOPIC: Final = 105
+GET_BROKER_CLUSTER_INFO: Final = 106
+UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Final = 200
+DELETE_SUBSCRIPTIONGROUP: Final = 207
+DELETE_TOPIC_IN_BROKER: Final = 215
+DELETE_TOPIC_IN_NAMESRV: Final = 216
+
+SUCCESS: Final = 0
+TOPIC_NOT_EXIST: Final = 17
+MASTER_ID: Final = "0"
+MAX_FRAME: Final = 16 * 1024 * 1024
+POLL_SECONDS: Final = 0.1
+
+_WORDS: Final = struct.Struct(">II")
+_BARE_KEY: Final = re.compile(r"([{,])(\d+):")
+
+
+class ProbeError(ClusterError):
+    """The server answered, but not with what was asked for."""
+
+
+class Reply(NamedTuple):
+    code: int
+    remark: str
+    ext_fields: Mapping[str, str]
+    body: bytes
+
+
+def request(
+    address: str,
+    code: int,
+    fields: Mapping[str, object] | None = None,
+    body: bytes = b"",
+    *,
+    timeout_seconds: float = 5.0,
+) -> Reply:
+    """Return the reply of *address*, whatever its code.
+
+    :raises OSError: nobody answered within *timeout_seconds*, or not with a whole frame
+    """
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout_seconds) as connection:
+        connection.sendall(_encode(code, fields or {}, body))
+        length, word = _WORDS.unpack(_read(connection, _WORDS.size))
+        if length > MAX_FRAME or word >> 24:
+            raise ConnectionError(f"{address} does not speak the remoting protocol")
+        rest = _read(connection, length - 4)
+    header = json.loads(rest[:word])
+    remark, ext_fields = header.get("remark") or "", header.get("extFields") or {}
+    return Reply(header["code"], remark, ext_fields, rest[word:])
+
+
+def ask(
+    address: str,
+    code: int,
+    fields: Mapping[str, object] | None = None,
+    body: bytes = b"",
+) -> bytes:
+    """Return the body of a successful reply.
+
+    :raises ProbeError: the server said no, with its own words
+    """
+    reply = request(address, code, fields, body)
+    if reply.code != SUCCESS:
+        raise ProbeError(f"{address} answers request {code} with {reply.code}: {reply.remark}")
+    return reply.body
+
+
+def masters(namesrv: str, topic: str) -> dict[str, str]:
+    """Return the masters that *namesrv* knows for *topic*: address by broker name."""
+    fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
+    reply = request(namesrv, GET_ROUTEINFO_BY_TOPIC, fields)
+    if reply.code == TOPIC_NOT_EXIST:
+        return {}
+    if reply.code != SUCCESS:
+        raise ProbeError(f"{namesrv} has no route of {topic}: {reply.code} {reply.remark}")
+    return _masters(_json(reply.body)["brokerDatas"])
+
+
+def cluster_masters(namesrv: str) -> dict[str, str]:
+    """Return all masters that *namesrv* knows: address by broker name."""
+    return _masters(_json(ask(namesrv, GET_BROKER_CLUSTER_INFO))["brokerAddrTable"].values())
+
+
+def wait_until(check: Callable[[], object], *, seconds: float, what: str) -> None:
+    """Call *check* until it raises neither OSError nor ProbeError.
+
+    :raises TimeoutError: it still did after *seconds*; the cause is its last error
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            check()
+            return
+        except (OSError, ProbeError) as error:
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"{what} after {seconds:g} s: {error}") from error
+        time.sleep(POLL_SECONDS)
+
+
+def _encode(code: int, fields: Mapping[str, object], body: bytes) -> bytes:
+    header = {
+        "code": code,
+        "language": "PYTHON",
+        "version": 0,
+        "opaque": 1,
+        "flag": 0,
+        "extFields": {name: str(value) for name, value in fields.items()},
+    }
+    text = json.dumps(header).encode()
+    return _WORDS.pack(4 + len(text) + len(body), len(text)) + text + body
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    chunks = bytearray()
+    while len(chunks) < size:
+        chunk = connection.recv(size - len(chunks))
+        if not chunk:
+            raise ConnectionError(f"closed after {len(chunks)} of {size} bytes")
+        chunks += chunk
+    return bytes(chunks)
+
+
+def _json(body: bytes) -> Any:  # noqa: ANN401 - whatever the server wrote
+    """Read JSON as brokers before 5.0 write it: with bare numbers as keys."""
+    text = body.decode()
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return json.loads(_BARE_KEY.sub(r'\1"\2":', text))
+
+
+def _masters(broker_datas: Iterable[dict[str, Any]]) -> dict[str, str]:
+    return {
+        data["brokerName"]: data["brokerAddrs"][MASTER_ID]
+        for data in broker_datas
+        if MASTER_ID in data["brokerAddrs"]
+    }

@@ -1,0 +1,47 @@
+"""Real servers for our own tests, beyond the fixtures that users have too.
+
+`make test` runs this folder once per RocketMQ version (`--rocketmq-version`). Where no
+server can be started the tests fail; they are never skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from rocketmq_aio.testing import Cluster
+
+HERE: Final = Path(__file__).parent
+TEST_SECONDS: Final = 120
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Time tests alone: a fixture may download RocketMQ first, and has deadlines of its own."""
+    for item in items:
+        if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_SECONDS, func_only=True))
+
+
+@pytest.fixture(scope="module")
+def fresh_cluster(rocketmq_version: str) -> Iterator[Callable[..., Cluster]]:
+    """Starts clusters, with the arguments of `Cluster.start`, for tests that break them.
+
+    They end with the module; a test that is done with one before closes it, for they are heavy.
+    """
+    with ExitStack() as running:
+
+        def start(**options: Any) -> Cluster:  # noqa: ANN401 - those of Cluster.start
+            return running.enter_context(Cluster.start(rocketmq_version, **options))
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def two_broker_cluster(rocketmq_version: str) -> Iterator[Cluster]:
+    """Two masters for the tests of one module, which leaves both running and reachable."""
+    with Cluster.start(rocketmq_version, brokers=2) as cluster:
+        yield cluster

@@ -1,0 +1,200 @@
+"""Every example does on a real broker what its first lines say."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from operator import itemgetter
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from rocketmq_aio import LitePullConfig, LitePullConsumer, Message, Producer
+from rocketmq_aio.testing.ports import choose_port
+
+EXAMPLES: Final = Path(__file__).parents[2] / "examples"
+SECONDS: Final = 60.0
+PAUSE_SECONDS: Final = 0.05
+JOBS: Final = 100
+
+
+@contextmanager
+def started(example: str, *options: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """Start *example*, whose output can be read; it is gone after the block."""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", str(EXAMPLES / f"{example}.py"), *options],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def outcome(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Wait for the end; return exit code and what was not read of the output."""
+    assert process.stdout is not None
+    rest = process.stdout.read()
+    return process.wait(SECONDS), rest
+
+
+def run(example: str, *options: str, **environment: str) -> str:
+    """Run *example* to a good end; return what it printed."""
+    with started(example, *options, **environment) as process:
+        code, output = outcome(process)
+    assert code == 0, output
+    return output
+
+
+def lines_until(process: subprocess.Popen[str], wanted: set[str], count: int) -> list[str]:
+    """Read lines until *count* of those *wanted* were among them; return these."""
+    assert process.stdout is not None
+    found: list[str] = []
+    while len(found) < count and (line := process.stdout.readline()):
+        found += {line} & wanted
+    return found
+
+
+def answer(
+    client: httpx.Client, path: str, enough: Callable[[httpx.Response], bool]
+) -> httpx.Response:
+    """Ask for *path* until the answer is *enough*."""
+    deadline = time.monotonic() + SECONDS
+    last: object = None
+    while time.monotonic() < deadline:
+        try:
+            last = response = client.get(path)
+        except httpx.TransportError as error:  # it still starts
+            last = error
+        else:
+            if enough(response):
+                return response
+        time.sleep(PAUSE_SECONDS)
+    raise AssertionError(f"{path} never said what was expected, but {last!r}")
+
+
+async def committed(namesrv: str, group: str, topic: str) -> int:
+    """Return how many messages of *topic* the group has committed."""
+    async with LitePullConsumer(
+        group, namesrv=namesrv, config=LitePullConfig(auto_commit=False)
+    ) as consumer:
+        queues = await consumer.message_queues(topic)
+        return sum([await consumer.committed(queue) or 0 for queue in queues])
+
+
+def test_quickstart_reads_what_it_sent_and_the_next_run_begins_behind_it(
+    rocketmq_namesrv: str, rocketmq_topic: str
+) -> None:
+    options = ("--namesrv", rocketmq_namesrv, "--topic", rocketmq_topic)
+
+    outputs = [run("quickstart", *options), run("quickstart", *options)]
+
+    for output in outputs:
+        assert len(re.findall(r"^sent hello \d to .+ at offset \d+$", output, re.M)) == 10
+        assert sorted(re.findall(r"^received hello (\d)", output, re.M)) == list("0123456789")
+
+
+def test_stream_receives_the_orders_of_its_tag_only(
+    rocketmq_namesrv: str, rocketmq_topic: str
+) -> None:
+    output = run("stream", "--topic", rocketmq_topic, ROCKETMQ_NAMESRV=rocketmq_namesrv)
+
+    paid = sorted(map(int, re.findall(r"^order (\d+) is paid$", output, re.M)))
+    assert paid == list(range(1, 20, 2))
+    assert output.endswith("10 of 20 orders were paid\n")
+
+
+def test_manual_commit_repeats_what_failed_and_commits_everything_once_it_is_done(
+    rocketmq_namesrv: str, rocketmq_topic: str
+) -> None:
+    output = run("manual_commit", "--namesrv", rocketmq_namesrv, "--topic", rocketmq_topic)
+
+    assert output.count("the bank is busy, trying again") == 4
+    assert "20 booked, 0 queues go back" in output
+    committed_offsets = re.findall(r" is committed up to (\d+)$", output, re.M)
+    assert sum(map(int, committed_offsets)) == 20
+
+
+async def test_a_worker_that_is_told_to_stop_commits_its_batch_and_leaves_the_rest(
+    rocketmq_namesrv: str, rocketmq_topic: str, rocketmq_group: str
+) -> None:
+    jobs = {f"done job {number}\n" for number in range(JOBS)}
+    async with Producer("jobs-producer", namesrv=rocketmq_namesrv) as producer:
+        for number in range(JOBS):
+            await producer.send(Message(rocketmq_topic, f"job {number}".encode()))
+    options = ("--topic", rocketmq_topic, "--group", rocketmq_group)
+
+    done: list[str] = []
+    for wanted in (JOBS // 4, JOBS):
+        with started("worker", *options, ROCKETMQ_NAMESRV=rocketmq_namesrv) as worker:
+            here = lines_until(worker, jobs, wanted - len(done))
+            worker.send_signal(signal.SIGTERM)
+            code, rest = outcome(worker)
+        here += [line for line in rest.splitlines(keepends=True) if line in jobs]
+        done += here
+
+        assert code == 0, rest
+        assert rest.endswith(f"stopped, {len(here)} done and committed\n")
+        assert await committed(rocketmq_namesrv, rocketmq_group, rocketmq_topic) == len(done)
+    assert sorted(done) == sorted(jobs)
+
+
+def test_the_web_application_sends_orders_and_its_consumer_sees_them(
+    rocketmq_namesrv: str, rocketmq_topic: str
+) -> None:
+    port = choose_port()
+    items = [{"item": name} for name in ("cake", "jam", "tea")]
+    environment = {"ROCKETMQ_NAMESRV": rocketmq_namesrv, "ORDERS_TOPIC": rocketmq_topic}
+
+    with (
+        started("fastapi_app", "--port", str(port), **environment) as process,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client,
+    ):
+        answer(client, "/health", lambda response: response.json() == "ok")
+        placed = [client.post("/orders", json=item) for item in items]
+        seen = answer(client, "/orders", lambda response: len(response.json()) >= len(items))
+        process.send_signal(signal.SIGTERM)
+        code, output = outcome(process)
+
+    assert [response.status_code for response in placed] == [202] * len(items)
+    assert all(response.json()["message_id"] for response in placed)
+    assert sorted(seen.json(), key=itemgetter("item")) == items
+    assert "Application shutdown complete" in output
+    assert code in (0, -signal.SIGTERM), output
+    assert asyncio.run(committed(rocketmq_namesrv, "shop", rocketmq_topic)) == len(items)
+
+
+@pytest.mark.timeout(300, func_only=True)
+def test_the_demo_starts_a_broker_and_loses_nothing(rocketmq_version: str) -> None:
+    output = run("demo", "--seconds", "2", "--version", rocketmq_version)
+
+    assert f"Getting RocketMQ {rocketmq_version} ready" in output
+    assert re.search(r"sent +[\d,]+ \( *[\d,]+/s\)   received +[\d,]+ \(", output)
+    summary = re.search(r"^sent ([\d,]+), received ([\d,]+), lost 0, ", output, re.M)
+    assert summary is not None, output
+    assert int(summary[1].replace(",", "")) > 0
+
+
+def test_the_demo_ends_with_an_error_when_a_message_is_missing() -> None:
+    tally = runpy.run_path(str(EXAMPLES / "demo.py"))["Tally"]
+
+    codes = [
+        tally(sent=sent, received=received).exit_code()
+        for sent, received in (({1, 2}, {1}), ({1, 2}, {1, 2, 3}), (set(), set()))
+    ]
+
+    assert codes == [1, 0, 1]

@@ -1,0 +1,79 @@
+"""Brokers killed or frozen under load: what was stored is read, and reading resumes by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from time import monotonic
+
+import pytest
+
+from rocketmq_aio.testing import Broker, Cluster
+from tests.broker.reading_groups import consuming
+from tests.broker.under_load import Load
+from tests.unit.remoting.until import until
+
+RESUME_SECONDS = 10.0
+Recorder = Callable[[str, object], None]
+
+
+@pytest.fixture(scope="module")
+def cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
+    """One that these tests kill; each leaves it ready."""
+    return fresh_cluster()
+
+
+@pytest.fixture
+def broker(cluster: Cluster) -> Broker:
+    return cluster.brokers[0]
+
+
+@pytest.fixture
+def topic(cluster: Cluster, rocketmq_group: str) -> Iterator[str]:
+    name = f"kill-{rocketmq_group[-12:]}"
+    cluster.create_topic(name, queues=4)
+    yield name
+    cluster.delete_topic(name)
+
+
+async def test_what_was_stored_before_and_after_a_kill_is_read(
+    cluster: Cluster, broker: Broker, topic: str, rocketmq_group: str, record_property: Recorder
+) -> None:
+    async with Load(cluster.namesrv, rocketmq_group, topic) as load:
+        await load.until_read(500)
+        await asyncio.to_thread(broker.kill)
+        await until(lambda: load.failed, "a send to fail", 10)
+        before = len(load.stored)
+        await asyncio.to_thread(broker.start)
+        back = monotonic()
+        await until(lambda: len(load.stored) > before, "a send to succeed", RESUME_SECONDS)
+        await load.until_read(300)
+        await load.until_all_read()
+
+        record_property("resumed_seconds", round(load.first_read_after(back), 2))
+        assert load.first_read_after(back) < RESUME_SECONDS
+    assert load.wrong() == []
+    assert load.copies() == 0
+
+    async with consuming(cluster.namesrv, rocketmq_group, topic) as consumer:
+        assert sum((await consumer.lag()).values()) == 0
+        assert await consumer.poll(0.5) == []
+
+
+async def test_a_frozen_broker_is_read_on_when_it_thaws(
+    cluster: Cluster, broker: Broker, topic: str, rocketmq_group: str
+) -> None:
+    async with Load(cluster.namesrv, rocketmq_group, topic) as load:
+        await load.until_read(300)
+        await asyncio.to_thread(broker.pause)
+        try:
+            await until(lambda: load.failed >= 4, "sends to fail", 20)
+        finally:
+            await asyncio.to_thread(broker.resume)
+        thawed = monotonic()
+        await load.until_read(300)
+        await load.until_all_read()
+
+        assert load.first_read_after(thawed) < RESUME_SECONDS
+    assert load.wrong() == []
+    assert load.copies() == 0

@@ -1,0 +1,354 @@
+"""Lite pull consumers on a real broker: every promise of the class, on 4.9.7 and 5.5.0."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig, LitePullConfig
+from rocketmq_aio.consumer.events import OffsetCorrected
+from rocketmq_aio.consumer.lite_pull import LitePullConsumer
+from rocketmq_aio.errors import OffsetIllegalError, SubscriptionError
+from rocketmq_aio.message import MessageQueue, MessageSelector
+from rocketmq_aio.testing import Cluster
+from tests.broker.reading_groups import (
+    bodies,
+    consumer_of,
+    consuming,
+    in_thread,
+    numbers,
+    polled,
+    send,
+)
+
+QUEUES = 4  # of the topic that the fixture makes
+
+
+@pytest.fixture
+def namesrv(rocketmq_namesrv: str) -> str:
+    return rocketmq_namesrv
+
+
+@pytest.fixture
+def topic(rocketmq_topic: str) -> str:
+    return rocketmq_topic
+
+
+@pytest.fixture
+def group(rocketmq_group: str) -> str:
+    return rocketmq_group
+
+
+@pytest.fixture
+def queue(rocketmq_cluster: Cluster, rocketmq_topic: str) -> MessageQueue:
+    """The first queue of the topic."""
+    return MessageQueue(rocketmq_topic, rocketmq_cluster.brokers[0].name, 0)
+
+
+def is_5(cluster: Cluster) -> bool:
+    return cluster.version.startswith("5.")
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+async def test_everything_that_is_sent_comes_once_and_in_order(
+    namesrv: str, topic: str, group: str
+) -> None:
+    async with consuming(namesrv, group, topic) as consumer:
+        where = await send(namesrv, topic, numbers(200))
+        taken = await polled(consumer, 200, max_messages=30)
+        assert await consumer.poll(0.1) == []
+
+    expected: dict[MessageQueue, list[str]] = {}
+    for body, each in zip(numbers(200), where, strict=True):
+        expected.setdefault(each, []).append(body)
+    found: dict[MessageQueue, list[str]] = {}
+    for message in taken:
+        found.setdefault(message.queue, []).append(message.body.decode())
+    assert found == expected
+
+
+async def test_messages_carry_what_was_sent(namesrv: str, topic: str, group: str) -> None:
+    before = datetime.now(UTC) - timedelta(minutes=1)
+    await send(namesrv, topic, ["hello"], tags="new", keys=["1", "2"], properties={"a": "b"})
+    async with consuming(namesrv, group, topic) as consumer:
+        [message] = await polled(consumer, 1)
+
+    assert (message.topic, message.body, message.tags) == (topic, b"hello", "new")
+    assert (message.keys, message.property("a")) == (("1", "2"), "b")
+    assert (message.queue_offset, message.reconsume_times) == (0, 0)
+    assert before < message.born_time <= message.store_time + timedelta(minutes=1)
+
+
+async def test_a_stream_wakes_as_soon_as_a_message_comes(
+    namesrv: str, topic: str, group: str
+) -> None:
+    async with consuming(namesrv, group, topic) as consumer:
+        await polled_once(consumer)
+        reading = asyncio.ensure_future(anext(aiter(consumer)))
+        await send(namesrv, topic, ["at once"])
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        message = await asyncio.wait_for(reading, 5)
+
+    assert message.body == b"at once"
+    assert loop.time() - began < 1
+
+
+async def polled_once(consumer: LitePullConsumer) -> None:
+    """Let the pulls of all queues reach the broker, which holds them."""
+    assert await consumer.poll(0.1) == []
+
+
+async def test_progress_is_kept_at_the_broker(namesrv: str, topic: str, group: str) -> None:
+    await send(namesrv, topic, numbers(40))
+    async with consuming(namesrv, group, topic) as consumer:
+        first = await polled(consumer, 25, max_messages=5)
+    async with consuming(namesrv, group, topic) as consumer:
+        rest = await polled(consumer, 40 - len(first))
+        assert await consumer.poll(0.1) == []
+
+    assert sorted(map(int, bodies(first + rest))) == list(range(40))
+
+
+async def test_a_commit_is_seen_by_everybody(
+    namesrv: str, topic: str, group: str, queue: MessageQueue
+) -> None:
+    await send(namesrv, topic, numbers(10), queue=queue)
+    async with (
+        consuming(namesrv, group, topic, auto_commit=False) as consumer,
+        consumer_of(namesrv, group) as observer,
+    ):
+        await observer.assign([queue])
+        assert await consumer.committed(queue) in (None, 0)  # 4.9 says 0 of a young queue
+        await polled(consumer, 10)
+        await consumer.commit({queue: 7})
+        assert await observer.committed(queue) == 7
+        await consumer.commit()
+        assert await observer.committed(queue) == 10
+        await consumer.commit({queue: 2})
+        assert await observer.committed(queue) == 2
+
+
+# --- filters -------------------------------------------------------------------------------------
+
+
+async def test_tags_are_compared_exactly_though_their_hashes_are_equal(
+    namesrv: str, topic: str, group: str, queue: MessageQueue
+) -> None:
+    for tag in ("Aa", "BB", "Aa", "C"):
+        await send(namesrv, topic, [tag], queue=queue, tags=tag)
+    await send(namesrv, topic, ["none"], queue=queue)
+    async with consuming(namesrv, group, topic, "Aa || D") as consumer:
+        assert bodies(await polled(consumer, 2)) == ["Aa", "Aa"]
+        assert await consumer.poll(0.2) == []
+        assert await consumer.position(queue) == 5
+        assert sum((await consumer.lag()).values()) == 0
+
+
+async def test_conditions_choose_by_properties(
+    namesrv: str, topic: str, group: str, queue: MessageQueue
+) -> None:
+    for price in (1, 5, 9):
+        await send(namesrv, topic, [str(price)], queue=queue, properties={"price": str(price)})
+    selector = MessageSelector.by_sql("price IS NOT NULL AND price > 3")
+    async with consuming(namesrv, group, topic, selector) as consumer:
+        assert bodies(await polled(consumer, 2)) == ["5", "9"]
+
+
+@pytest.mark.parametrize("expression", ["price >", "((", "price BETWEEN 1"])
+async def test_a_condition_that_does_not_parse_is_refused_before_anything_comes(
+    namesrv: str, topic: str, group: str, expression: str
+) -> None:
+    await send(namesrv, topic, numbers(3))
+    async with consumer_of(namesrv, group) as consumer:
+        with pytest.raises(SubscriptionError):
+            await consumer.subscribe(topic, MessageSelector.by_sql(expression))
+        assert await consumer.poll(0.3) == []
+
+
+async def test_another_expression_can_be_chosen_while_reading(
+    namesrv: str, topic: str, group: str, queue: MessageQueue
+) -> None:
+    for number in range(6):
+        tag = "even" if number % 2 == 0 else "odd"
+        await send(namesrv, topic, [str(number)], queue=queue, tags=tag)
+    async with consuming(namesrv, group, topic, "even") as consumer:
+        first = await polled(consumer, 1, max_messages=1)
+        await consumer.subscribe(topic, "odd")
+        rest = await polled(consumer, 3)
+
+    assert bodies(first + rest) == ["0", "1", "3", "5"]
+
+
+# --- where it starts -----------------------------------------------------------------------------
+
+
+async def test_a_new_group_begins_where_it_is_told(
+    rocketmq_cluster: Cluster, namesrv: str, topic: str, group: str, queue: MessageQueue
+) -> None:
+    await send(namesrv, topic, numbers(5), queue=queue)
+    # A broker before 5.0 says of a queue whose first message is still there that a new group
+    # stands at 0, and cannot be told not to: everything is read then.
+    young = 0 if not is_5(rocketmq_cluster) else None
+    hour = timedelta(hours=1)
+    expected = {
+        "earliest": 0,
+        "latest": 5 if young is None else young,
+        datetime.now(UTC) - hour: 0,
+    }
+    for number, (start_from, position) in enumerate(expected.items()):
+        name = f"{group}-{number}"
+        async with consuming(namesrv, name, topic, start_from=start_from) as consumer:
+            assert await consumer.position(queue) == position
+
+
+async def test_latest_skips_the_past_and_misses_nothing_after(
+    rocketmq_cluster: Cluster, namesrv: str, topic: str, group: str
+) -> None:
+    await send(namesrv, topic, numbers(8))
+    history = 0 if is_5(rocketmq_cluster) else 8
+    async with consuming(namesrv, group, topic, start_from="latest") as consumer:
+        await send(namesrv, topic, ["new"])
+        taken = bodies(await polled(consumer, history + 1))
+    assert sorted(taken) == [*numbers(history), "new"]
+
+
+async def test_a_topic_that_is_created_later_is_found_within_two_seconds(
+    rocketmq_cluster: Cluster, namesrv: str, topic: str, group: str
+) -> None:
+    later = f"{topic[:100]}-later"
+    async with consumer_of(namesrv, group, start_from="latest") as consumer:
+        await consumer.subscribe(later)
+        await in_thread(rocketmq_cluster.create_topic, later)
+        loop = asyncio.get_running_loop()
+        created = loop.time()
+        await send(namesrv, later, ["first"])
+
+        assert bodies(await polled(consumer, 1)) == ["first"]
+        assert loop.time() - created < 2
+    await in_thread(rocketmq_cluster.delete_topic, later)
+
+
+async def test_a_queue_that_is_added_later_is_read_from_its_beginning(
+    rocketmq_cluster: Cluster, namesrv: str, topic: str, group: str, queue: MessageQueue
+) -> None:
+    client = ClientConfig(namesrv=namesrv, route_refresh_interval_seconds=0.2)
+    config = LitePullConfig(start_from="latest")
+    async with LitePullConsumer(group, client=client, config=config) as consumer:
+        await consumer.subscribe(topic)
+        await consumer.ready(10)
+        await in_thread(lambda: rocketmq_cluster.create_topic(topic, queues=QUEUES + 2))
+        added = MessageQueue(topic, queue.broker_name, QUEUES + 1)
+        await send(namesrv, topic, ["in a new queue"], queue=added)
+
+        assert bodies(await polled(consumer, 1)) == ["in a new queue"]
+        assert len(consumer.assignment()) == QUEUES + 2
+
+
+# --- positions -----------------------------------------------------------------------------------
+
+
+async def test_seeks_go_where_they_say(
+    namesrv: str, topic: str, group: str, queue: MessageQueue
+) -> None:
+    await send(namesrv, topic, numbers(100), queue=queue)
+    async with consuming(namesrv, group, topic) as consumer:
+        await polled(consumer, 100)
+        for target in (97, 3, 50):
+            await consumer.seek(queue, target)
+            taken = await polled(consumer, 100 - target)
+            assert bodies(taken) == numbers(100 - target, first=target)
+        await consumer.seek_to_begin(queue)
+        assert bodies(await polled(consumer, 1, max_messages=1)) == ["0"]
+        await consumer.seek_to_end(queue)
+        await send(namesrv, topic, ["new"], queue=queue)
+        assert bodies(await polled(consumer, 1)) == ["new"]
+
+
+async def test_instants_and_lag_are_known(
+    rocketmq_cluster: Cluster, namesrv: str, topic: str, group: str, queue: MessageQueue
+) -> None:
+    await send(namesrv, topic, numbers(10), queue=queue)
+    async with consuming(namesrv, group, topic) as consumer:
+        hour = timedelta(hours=1)
+        assert await consumer.offset_for_time(queue, datetime.now(UTC) - hour) == 0
+        # 4.9 never points past the last message.
+        end = 10 if is_5(rocketmq_cluster) else 9
+        assert await consumer.offset_for_time(queue, datetime.now(UTC) + hour) == end
+        assert (await consumer.lag())[queue] == 10
+        await polled(consumer, 4, max_messages=4)
+        assert (await consumer.lag())[queue] == 6
+
+
+async def test_a_paused_queue_gives_nothing(
+    namesrv: str, topic: str, group: str, queue: MessageQueue
+) -> None:
+    await send(namesrv, topic, numbers(10), queue=queue)
+    async with consuming(namesrv, group, topic) as consumer:
+        await polled(consumer, 2, max_messages=2)
+        consumer.pause([queue])
+        assert await consumer.poll(0.2) == []
+        consumer.resume([queue])
+        assert bodies(await polled(consumer, 8)) == numbers(8, first=2)
+
+
+async def test_queues_can_be_assigned(
+    namesrv: str, topic: str, group: str, queue: MessageQueue
+) -> None:
+    await send(namesrv, topic, ["of this one"], queue=queue)
+    await send(namesrv, topic, ["of another"], queue=MessageQueue(topic, queue.broker_name, 1))
+    async with consumer_of(namesrv, group) as consumer:
+        queues = await consumer.message_queues(topic)
+        assert len(queues) == QUEUES
+        await consumer.assign([queue])
+        assert bodies(await polled(consumer, 1)) == ["of this one"]
+        assert await consumer.poll(0.2) == []
+
+
+async def test_an_offset_that_does_not_exist_is_corrected_and_told(
+    namesrv: str, topic: str, group: str, queue: MessageQueue
+) -> None:
+    await send(namesrv, topic, numbers(5), queue=queue)
+    expected = {"broker": 5, "latest": 5, "earliest": 0}
+    for policy, corrected in expected.items():
+        name = f"{group}-{policy}"
+        async with consumer_of(namesrv, name) as consumer:
+            await consumer.assign([queue])
+            await consumer.commit({queue: 10**6})
+        async with consumer_of(namesrv, name, offset_illegal=policy) as consumer:
+            events = consumer.events()
+            await consumer.assign([queue])
+            event = await next_correction(events)
+            assert (event.requested, event.corrected) == (10**6, corrected)
+            assert event.policy == policy
+            if corrected == 0:
+                assert bodies(await polled(consumer, 5)) == numbers(5)
+
+
+async def next_correction(events: object) -> OffsetCorrected:
+    async with asyncio.timeout(10):
+        async for event in events:  # type: ignore[attr-defined]
+            if isinstance(event, OffsetCorrected):
+                return event
+    raise AssertionError("the consumer was closed")
+
+
+async def test_an_offset_that_does_not_exist_can_be_an_error(
+    namesrv: str, topic: str, group: str, queue: MessageQueue
+) -> None:
+    await send(namesrv, topic, numbers(5), queue=queue)
+    async with consumer_of(namesrv, group) as consumer:
+        await consumer.assign([queue])
+        await consumer.commit({queue: 10**6})
+    async with consumer_of(namesrv, group, offset_illegal="error") as consumer:
+        await consumer.assign([queue])
+        with pytest.raises(OffsetIllegalError):
+            await consumer.poll(10)
+        with pytest.raises(OffsetIllegalError):
+            await consumer.poll(0)
+        await consumer.seek_to_begin(queue)
+        assert bodies(await polled(consumer, 5)) == numbers(5)

@@ -1,0 +1,238 @@
+"""Sends while real brokers are killed, frozen and restarted: what was ok is in the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.message import Message, MessageQueue, SendResult
+from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.testing import Broker, Cluster
+from tests.fakes.history import Fault, History, LogEntry, Outcome, violations
+from tests.fakes.history.recording import record_call, record_send, watch
+from tests.fakes.log_reader import read_queue
+from tests.unit.instance.guests import nothing_left
+from tests.unit.remoting.until import until, until_done
+
+SENDERS = 4
+QUEUES = 2
+SEND_SECONDS = 3.0
+PACE_SECONDS = 0.002  # between two sends of one task, so that the log stays readable
+
+
+@pytest.fixture(scope="module")
+def cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
+    """Two brokers that these tests break; each leaves them ready."""
+    return fresh_cluster(brokers=2)
+
+
+@pytest.fixture
+def topic(cluster: Cluster, rocketmq_group: str) -> Iterator[str]:
+    """A topic on both brokers."""
+    name = f"faults-{rocketmq_group[-12:]}"
+    cluster.create_topic(name, queues=QUEUES)
+    yield name
+    cluster.delete_topic(name)
+
+
+@pytest.fixture
+def lonely_topic(cluster: Cluster, rocketmq_group: str) -> Iterator[str]:
+    """A topic on the first broker alone."""
+    name = f"lonely-{rocketmq_group[-12:]}"
+    cluster.create_topic(name, queues=QUEUES, brokers=cluster.brokers[:1])
+    yield name
+    cluster.delete_topic(name)
+
+
+@dataclass
+class Run:
+    """A producer under load, and everything that it does."""
+
+    producer: Producer
+    topic: str
+    history: History = field(default_factory=History)
+    started: int = 0
+    stopped: bool = False
+
+    def count(self, outcome: Outcome) -> int:
+        return sum(each.outcome is outcome for each in self.history.sends)
+
+    async def keep_sending(self, name: str) -> None:
+        while not self.stopped:
+            self.started += 1
+            body = f"{name}/{self.started}".encode()
+            try:
+                await self._send(name, body)
+            except RocketMQError:
+                await asyncio.sleep(0.05)
+            else:
+                self.history.work.append(asyncio.get_running_loop().time())
+            await asyncio.sleep(PACE_SECONDS)
+
+    async def _send(self, name: str, body: bytes) -> SendResult:
+        sending = self.producer.send(Message(self.topic, body))
+        recorded = record_send(self.history, sending, uid=body.decode(), body=body, task=name)
+        result = await record_call(self.history, "send", SEND_SECONDS, recorded)
+        assert isinstance(result, SendResult)
+        return result
+
+    async def until_ok(self, more: int, seconds: float = 30.0) -> None:
+        """Wait until *more* sends have succeeded from now on."""
+        target = self.count(Outcome.OK) + more
+        await until(lambda: self.count(Outcome.OK) >= target, f"{more} more sends", seconds)
+
+    @asynccontextmanager
+    async def fault(self) -> AsyncIterator[None]:
+        """Record that the block is one; it must be seen, and healed at its end."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        yield
+        self.history.fault = Fault(started=started, healed=loop.time(), observed=True)
+
+
+@asynccontextmanager
+async def load(
+    cluster: Cluster, topic: str, group: str, *, refresh_seconds: float = 30.0
+) -> AsyncIterator[Run]:
+    """Send from several tasks during the block; afterwards every promise is checked."""
+    async with nothing_left():
+        config = ClientConfig(
+            namesrv=cluster.namesrv, route_refresh_interval_seconds=refresh_seconds
+        )
+        async with Producer(group, client=config) as producer:
+            run = Run(producer, topic)
+            with watch(run.history):
+                senders = [
+                    asyncio.create_task(run.keep_sending(f"task-{n}")) for n in range(SENDERS)
+                ]
+                await run.until_ok(100)
+                yield run
+                run.stopped = True
+                await asyncio.gather(*senders)
+    # A broker acknowledges a message a moment before its queue index knows it.
+    await until_done(lambda: is_all_there(cluster, run), "all that was ok in the log", 10.0)
+    assert violations(run.history) == []
+
+
+async def is_all_there(cluster: Cluster, run: Run) -> bool:
+    """Read the log; return whether it holds as many messages as sends were ok."""
+    run.history.log = [
+        entry
+        for broker in cluster.brokers
+        for number in range(QUEUES)
+        for entry in await readable(broker, MessageQueue(run.topic, broker.name, number))
+    ]
+    return len({entry.body for entry in run.history.log}) >= run.count(Outcome.OK)
+
+
+async def readable(broker: Broker, queue: MessageQueue) -> list[LogEntry]:
+    try:
+        return list(await read_queue(broker.address, queue))
+    except ValueError as error:
+        if "not exist" in str(error):  # a topic of the other broker alone
+            return []
+        raise
+
+
+async def test_killing_the_only_broker_under_load_loses_nothing_that_was_ok(
+    cluster: Cluster, lonely_topic: str, rocketmq_group: str
+) -> None:
+    broker = cluster.brokers[0]
+    # A topic that two refreshes do not find would be created again, on the other broker.
+    async with load(cluster, lonely_topic, rocketmq_group, refresh_seconds=3600.0) as run:
+        async with run.fault():
+            await asyncio.to_thread(broker.kill)
+            await until(lambda: run.count(Outcome.FAIL), "a send to fail", seconds=10)
+            await asyncio.to_thread(broker.start)
+        await run.until_ok(1, seconds=5.0)
+        await run.until_ok(200)
+
+        assert run.count(Outcome.UNKNOWN) <= SENDERS
+
+
+async def test_killing_one_of_two_brokers_costs_no_send(
+    cluster: Cluster, topic: str, rocketmq_group: str
+) -> None:
+    async with load(cluster, topic, rocketmq_group) as run:
+        async with run.fault():
+            await asyncio.to_thread(cluster.brokers[1].kill)
+            await run.until_ok(1000)
+            await asyncio.to_thread(cluster.brokers[1].start)
+        # A refresh during the outage took it off the route; the next one brings it back.
+        again = cluster.brokers[1]
+        await until_done(lambda: used(run, again), "the broker to be used again", seconds=45.0)
+        await run.until_ok(300)
+
+        assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0
+
+
+async def test_restarting_each_broker_in_turn_costs_no_send(
+    cluster: Cluster, topic: str, rocketmq_group: str
+) -> None:
+    async with load(cluster, topic, rocketmq_group) as run:
+        for broker in cluster.brokers:
+            async with run.fault():
+                await asyncio.to_thread(broker.restart)
+            await run.until_ok(300)
+
+        assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0
+
+
+async def test_a_frozen_broker_ends_no_send_late_and_is_used_again(
+    cluster: Cluster, topic: str, rocketmq_group: str
+) -> None:
+    frozen = cluster.brokers[0]
+    async with load(cluster, topic, rocketmq_group) as run:
+        async with run.fault():
+            await asyncio.to_thread(frozen.pause)
+            try:
+                await run.until_ok(20, seconds=20.0)
+            finally:
+                await asyncio.to_thread(frozen.resume)
+        await until_done(lambda: used(run, frozen), "the broker to be used again", seconds=10.0)
+        await run.until_ok(300)
+
+        assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0
+
+
+async def used(run: Run, broker: Broker) -> bool:
+    await run.until_ok(10)
+    return any(
+        each.queue and each.queue.broker_name == broker.name for each in run.history.sends[-10:]
+    )
+
+
+async def test_a_frozen_only_broker_makes_sends_unclear_and_in_time(
+    cluster: Cluster, lonely_topic: str, rocketmq_group: str
+) -> None:
+    frozen = cluster.brokers[0]
+    async with load(cluster, lonely_topic, rocketmq_group) as run:
+        async with run.fault():
+            await asyncio.to_thread(frozen.pause)
+            try:
+                await until(lambda: run.count(Outcome.UNKNOWN) >= SENDERS, "timeouts", 20.0)
+            finally:
+                await asyncio.to_thread(frozen.resume)
+        await run.until_ok(300)
+
+        assert run.count(Outcome.FAIL) == 0
+
+
+async def test_a_name_server_that_is_killed_costs_no_send(
+    cluster: Cluster, topic: str, rocketmq_group: str
+) -> None:
+    async with load(cluster, topic, rocketmq_group) as run:
+        async with run.fault():
+            await asyncio.to_thread(cluster.namesrvs[0].kill)
+            await run.until_ok(1000)
+            await asyncio.to_thread(cluster.namesrvs[0].start)
+        await run.until_ok(300)
+
+        assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0
+    await asyncio.to_thread(cluster.wait_ready)

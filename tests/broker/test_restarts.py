@@ -1,0 +1,85 @@
+"""Name servers and brokers that are restarted while a consumer reads from them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from time import monotonic
+
+import pytest
+
+from rocketmq_aio.errors import NameServerUnavailableError
+from rocketmq_aio.testing import Broker, Cluster
+from tests.broker.reading_groups import consuming, numbers, send
+from tests.broker.under_load import Load
+from tests.unit.remoting.until import until
+
+RESUME_SECONDS = 10.0
+
+
+@pytest.fixture(scope="module")
+def cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
+    """One that these tests restart; each leaves it ready."""
+    return fresh_cluster()
+
+
+@pytest.fixture
+def broker(cluster: Cluster) -> Broker:
+    return cluster.brokers[0]
+
+
+@pytest.fixture
+def topic(cluster: Cluster, rocketmq_group: str) -> Iterator[str]:
+    name = f"restarts-{rocketmq_group[-12:]}"
+    cluster.create_topic(name, queues=4)
+    yield name
+    cluster.delete_topic(name)
+
+
+@pytest.fixture
+def other_topic(cluster: Cluster, rocketmq_group: str) -> Iterator[str]:
+    name = f"other-{rocketmq_group[-12:]}"
+    cluster.create_topic(name, queues=1)
+    yield name
+    cluster.delete_topic(name)
+
+
+async def test_without_a_name_server_reading_goes_on_and_a_new_topic_is_found_later(
+    cluster: Cluster, topic: str, other_topic: str, rocketmq_group: str
+) -> None:
+    name_server = cluster.namesrvs[0]
+    await send(cluster.namesrv, other_topic, numbers(3))
+    async with Load(cluster.namesrv, rocketmq_group, topic) as load:
+        await load.until_read(100)
+        await asyncio.to_thread(name_server.kill)
+        try:
+            await load.until_read(300)
+            with pytest.raises(NameServerUnavailableError):
+                await load.consumer.subscribe(other_topic)
+        finally:
+            await asyncio.to_thread(name_server.start)
+            await asyncio.to_thread(cluster.wait_ready)
+        await load.until_read(100)
+        await load.consumer.subscribe(other_topic)
+        await until(lambda: load.bodies_of(other_topic) == numbers(3), "the new topic", 10)
+        await load.until_all_read()
+
+    assert (load.wrong(), load.copies(), load.failed) == ([], 0, 0)
+
+
+async def test_a_broker_that_is_restarted_is_read_on_by_itself(
+    cluster: Cluster, broker: Broker, topic: str, rocketmq_group: str
+) -> None:
+    async with Load(cluster.namesrv, rocketmq_group, topic) as load:
+        await load.until_read(300)
+        await asyncio.to_thread(broker.restart)
+        back = monotonic()
+        await load.until_read(100, RESUME_SECONDS + 5)
+        await load.until_all_read()
+
+        assert load.first_read_after(back) < RESUME_SECONDS
+        await load.consumer.commit()
+    assert (load.wrong(), load.copies()) == ([], 0)
+
+    async with consuming(cluster.namesrv, rocketmq_group, topic) as consumer:
+        assert sum((await consumer.lag()).values()) == 0

@@ -1,0 +1,28 @@
+"""Servers in containers. `make test-containers` provides an engine and the image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from rocketmq_aio.testing import Cluster
+
+HERE: Final = Path(__file__).parent
+TEST_SECONDS: Final = 240
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Time tests alone: a fixture may pull an image first, and has deadlines of its own."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.timeout(TEST_SECONDS, func_only=True))
+
+
+@pytest.fixture(scope="session")
+def rocketmq_cluster(rocketmq_version: str) -> Iterator[Cluster]:
+    """The fixture that users have, in containers whatever the environment says."""
+    with Cluster.start(rocketmq_version, backend="containers") as cluster:
+        yield cluster

@@ -1,0 +1,137 @@
+"""A broker in the test's own process: answers as a real one until a test says otherwise."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Iterable
+from typing import Final
+
+import msgspec
+
+from rocketmq_aio.errors import CodecError
+from rocketmq_aio.protocol.codes import JSON_HEADER, ONEWAY_FLAG, RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from tests.fakes.connection import FakeConnection
+from tests.fakes.members import Members
+from tests.fakes.offsets import Offsets
+from tests.fakes.pulls import Pulls
+from tests.fakes.script import Outcome, Reply
+from tests.fakes.sends import Sends
+from tests.fakes.server import FakeServer
+from tests.fakes.state import BrokerState, Refused, now_ms
+from tests.fakes.store import READ_WRITE, Incoming, Store, Stored, Topic
+
+GET_BROKER_RUNTIME_INFO: Final = 28
+TEMPLATE_TOPIC: Final = "TBW102"
+TEMPLATE_QUEUES: Final = 8
+TEMPLATE_PERM: Final = 7  # read, write, inherit
+
+
+class FakeBroker(FakeServer):
+    """Topics, offsets and groups in memory; they survive `restart`.
+
+    :param version: "5.5.0" or "4.9.7", wherever the two differ
+    :param answers: header encoding of answers, if not the version's own: "json" or "request"
+    :param auto_create_topics: a send makes its topic, as it does on brokers by default
+    :param auto_create_groups: heartbeats and pulls make their group, likewise
+    :param tls: speak TLS, and nothing else
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str = "broker-a",
+        version: str = "5.5.0",
+        answers: str | None = None,
+        cluster: str = "DefaultCluster",
+        auto_create_topics: bool = True,
+        auto_create_groups: bool = True,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        super().__init__(version, answers, tls)
+        store = Store(self.version, cluster)
+        self.state = BrokerState(
+            name, cluster, self.version, store, auto_create_topics, auto_create_groups
+        )
+        self.members = Members(self.state, self._notify_members)
+        self.pulls = Pulls(self.state, self.members)
+        parts = (Sends(self.state), self.pulls, Offsets(self.state), self.members)
+        self._answers = {code: answer for part in parts for code, answer in part.answers().items()}
+        self._answers[GET_BROKER_RUNTIME_INFO] = self._runtime_info
+        if auto_create_topics:
+            self.create_topic(TEMPLATE_TOPIC, TEMPLATE_QUEUES, TEMPLATE_PERM)
+
+    async def start(self) -> None:
+        await super().start()
+        self.state.store.host = ("127.0.0.1", self.port)
+
+    @property
+    def name(self) -> str:
+        return self.state.name
+
+    @property
+    def topics(self) -> dict[str, Topic]:
+        return self.state.store.topics
+
+    def create_topic(self, name: str, queues: int = 4, perm: int = READ_WRITE) -> None:
+        self.state.store.create_topic(name, queues, perm)
+
+    def create_group(self, name: str) -> None:
+        self.state.groups.add(name)
+
+    def put(self, topic: str, body: bytes, *, queue_id: int = 0, properties: str = "") -> Stored:
+        """Store a message as if somebody had sent it."""
+        incoming = Incoming(
+            topic=topic,
+            queue_id=queue_id,
+            body=body,
+            properties=properties.encode(),
+            born_ms=now_ms(),
+        )
+        return self.state.store.append(incoming, now_ms())
+
+    def messages(self, topic: str, queue_id: int | None = None) -> list[Stored]:
+        """Return what is stored, queue by queue."""
+        queues = self.topics[topic].queues
+        chosen = queues if queue_id is None else [queues[queue_id]]
+        return [stored for log in chosen for stored in log.messages]
+
+    def committed(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return what the group committed."""
+        return self.state.committed.get((group, topic, queue_id))
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Commit as if a member had."""
+        self.state.groups.add(group)
+        self.state.committed[group, topic, queue_id] = offset
+
+    def answer(self, command: Command, connection: FakeConnection) -> Outcome | Awaitable[Outcome]:
+        known = self._answers.get(command.code)
+        if known is None:
+            remark = f" request type {command.code} not supported"
+            return Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+        try:
+            return known(command, connection)
+        except Refused as refused:
+            return refused.reply
+        except CodecError as fault:  # brokers stumble over missing fields and say so
+            remark = f"java.lang.NullPointerException: {fault}"
+            return Reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+
+    def closed(self, connection: FakeConnection) -> None:
+        super().closed(connection)
+        self.members.disconnected(connection.number)
+
+    def _runtime_info(self, _command: Command, _connection: FakeConnection) -> Reply:
+        table = {"brokerVersionDesc": self.version.name, "brokerActive": "true"}
+        return Reply(body=msgspec.json.encode({"table": table}))
+
+    def _notify_members(self, group: str, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            connection = self.connections.get(number)
+            if connection is not None:
+                code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+                notice = Command(code, next(self._opaques), ONEWAY_FLAG)
+                ext = {"consumerGroup": group}
+                notice.ext = ext
+                self._send(connection, notice, ext, JSON_HEADER, code)

@@ -1,0 +1,43 @@
+"""Waiting for what a predicate can see, with a deadline, without sleeping."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+WAIT_SECONDS: Final = 5.0  # far above what anything on loopback takes; only a failing test waits
+
+
+class Changed:
+    """Whoever changes something calls `notify`; whoever waits says for what."""
+
+    def __init__(self) -> None:
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def notify(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def until(
+        self, seen: Callable[[], bool], what: str = "a change", seconds: float = WAIT_SECONDS
+    ) -> None:
+        """Return once *seen* is true.
+
+        :raises TimeoutError: it was not within *seconds*
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                while not seen():
+                    await self._notified()
+        except TimeoutError:
+            raise TimeoutError(f"waited {seconds:g} s for {what}") from None
+
+    async def _notified(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)

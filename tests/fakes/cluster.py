@@ -1,0 +1,72 @@
+"""A name server and brokers, up together."""
+
+from __future__ import annotations
+
+import ssl
+import string
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+from tests.fakes.broker import FakeBroker
+from tests.fakes.name_server import FakeNameServer
+from tests.fakes.store import READ_WRITE
+
+
+class FakeCluster:
+    """Brokers ``broker-a``, ``broker-b`` ... registered at one name server.
+
+    A broker that is stopped stays in the routes until ``name_server.unregister(broker)``: a real
+    name server takes a while to notice, too.
+
+    async with FakeCluster(brokers=2, topics={"orders": 4}) as cluster:
+        producer = Producer("group", namesrv=cluster.namesrv)
+    """
+
+    def __init__(
+        self,
+        brokers: int = 1,
+        *,
+        version: str = "5.5.0",
+        answers: str | None = None,
+        topics: dict[str, int] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.name_server = FakeNameServer(version=version, answers=answers, tls=tls)
+        self.brokers = [
+            FakeBroker(name=f"broker-{letter}", version=version, answers=answers, tls=tls)
+            for letter in string.ascii_lowercase[:brokers]
+        ]
+        for name, queues in (topics or {}).items():
+            self.create_topic(name, queues)
+        self._stack = AsyncExitStack()
+
+    @property
+    def namesrv(self) -> str:
+        """What clients take as their name server."""
+        return self.name_server.address
+
+    @property
+    def broker(self) -> FakeBroker:
+        """The first broker; the only one of most tests."""
+        return self.brokers[0]
+
+    def create_topic(self, name: str, queues: int = 4, perm: int = READ_WRITE) -> None:
+        """Create a topic with *queues* queues on every broker."""
+        for broker in self.brokers:
+            broker.create_topic(name, queues, perm)
+
+    async def __aenter__(self) -> Self:
+        for broker in self.brokers:
+            await self._stack.enter_async_context(broker)
+            self.name_server.register(broker)
+        await self._stack.enter_async_context(self.name_server)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stack.__aexit__(kind, error, trace)

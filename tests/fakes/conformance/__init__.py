@@ -1,0 +1,18 @@
+"""What brokers and name servers answer, as cases that run on the fakes and on real servers.
+
+A case speaks the bare protocol.  Where releases differ it says so; none is skipped.
+"""
+
+from __future__ import annotations
+
+from tests.fakes.conformance.frames import CASES as FRAMES
+from tests.fakes.conformance.ground import Case, Ground
+from tests.fakes.conformance.membership import CASES as MEMBERSHIP
+from tests.fakes.conformance.offsets import CASES as OFFSETS
+from tests.fakes.conformance.pulling import CASES as PULLING
+from tests.fakes.conformance.routes import CASES as ROUTES
+from tests.fakes.conformance.sending import CASES as SENDING
+
+CASES = (*ROUTES, *SENDING, *PULLING, *OFFSETS, *MEMBERSHIP, *FRAMES)
+
+__all__ = ["CASES", "Case", "Ground"]

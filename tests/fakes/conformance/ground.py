@@ -1,0 +1,130 @@
+"""Where a case runs, and the few steps that most cases take."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.properties import encode_properties
+from rocketmq_aio.protocol.codes import PULL_SUBSCRIPTION, PULL_SUSPEND
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.record import decode_messages
+from rocketmq_aio.protocol.requests.pull import PullMessage, PullMessageResponse
+from rocketmq_aio.protocol.requests.send import SendMessage, SendMessageResponse
+from tests.fakes.raw_client import RawClient
+
+QUEUES: Final = 4  # of the topic that a case gets
+HOLD_MILLIS: Final = 8_000
+QUIET_SECONDS: Final = 0.4  # how long a case listens for what must not come
+
+
+class Ground(NamedTuple):
+    """A name server, a broker, and a topic and a group that only this case uses."""
+
+    namesrv: str
+    broker: str
+    version: str
+    topic: str
+    group: str
+
+    @property
+    def is_5(self) -> bool:
+        return self.version.startswith("5.")
+
+    def client(self) -> RawClient:
+        """Return a client of the broker."""
+        return RawClient(self.broker)
+
+    def queue(self, queue_id: int = 0) -> MessageQueue:
+        return MessageQueue(self.topic, "", queue_id)
+
+
+Case = Callable[[Ground], Awaitable[None]]
+
+
+def send_header(ground: Ground, queue_id: int = 0, **changes: object) -> SendMessage:
+    """Return the header of an ordinary send, with *changes*."""
+    fields: dict[str, object] = {
+        "producer_group": "conformance",
+        "topic": ground.topic,
+        "default_topic": "TBW102",
+        "default_topic_queue_nums": QUEUES,
+        "queue_id": queue_id,
+        "sys_flag": 0,
+        "born_timestamp": time.time_ns() // 1_000_000,
+        "flag": 0,
+        "properties": encode_properties({"WAIT": "true"}),
+        "batch": False,
+    }
+    return SendMessage(**fields | changes)  # type: ignore[arg-type]
+
+
+def pull_header(ground: Ground, offset: int, **changes: object) -> PullMessage:
+    """Return the header of a pull that is held while there is nothing, with *changes*."""
+    fields: dict[str, object] = {
+        "consumer_group": ground.group,
+        "topic": ground.topic,
+        "queue_id": 0,
+        "queue_offset": offset,
+        "max_msg_nums": 32,
+        "sys_flag": PULL_SUSPEND | PULL_SUBSCRIPTION,
+        "commit_offset": 0,
+        "suspend_timeout_millis": HOLD_MILLIS,
+        "subscription": "*",
+        "sub_version": 0,
+        "expression_type": "TAG",
+    }
+    return PullMessage(**fields | changes)  # type: ignore[arg-type]
+
+
+async def send(client: RawClient, ground: Ground, body: bytes, tag: str = "") -> int:
+    """Store a message in queue 0; return its offset."""
+    properties = encode_properties({"TAGS": tag} if tag else {"WAIT": "true"})
+    answer = await client.ask(send_header(ground, properties=properties), body)
+    assert answer.code == 0, answer
+    return read_header(answer, SendMessageResponse).queue_offset
+
+
+async def pull(client: RawClient, header: PullMessage) -> tuple[Command, PullMessageResponse]:
+    """Return the answer to a pull of code 0, 19, 20 or 21, and its fields."""
+    answer = await client.ask(header)
+    return answer, read_header(answer, PullMessageResponse)
+
+
+def messages_in(answer: Command, ground: Ground) -> list[MessageExt]:
+    messages, fault = decode_messages(answer.body, ground.queue())
+    assert fault is None
+    return messages
+
+
+async def everything(client: RawClient, ground: Ground, count: int) -> list[MessageExt]:
+    """Return *count* messages of queue 0; brokers may give fewer at once, and a little late."""
+    found: list[MessageExt] = []
+    while len(found) < count:
+        answer, _ = await pull(client, pull_header(ground, len(found)))
+        assert answer.code == 0, answer
+        found += messages_in(answer, ground)
+    return found
+
+
+async def is_unanswered(client: RawClient, opaque: int) -> bool:
+    """Return whether no answer comes for a while."""
+    try:
+        await client.answer(opaque, QUIET_SECONDS)
+    except TimeoutError:
+        return True
+    return False
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]], seconds: float = 5.0) -> bool:
+    """Return whether *holds* becomes true: brokers do some things after they have answered."""
+    deadline = time.monotonic() + seconds
+    while not await holds():
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(0.02)
+    return True

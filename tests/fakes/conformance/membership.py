@@ -1,0 +1,213 @@
+"""Who is in a group, and who is told when that changes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rocketmq_aio.protocol.bodies import (
+    CheckClientRequest,
+    ConsumerData,
+    ConsumerList,
+    HeartbeatData,
+    SubscriptionData,
+)
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.requests.client import (
+    CheckClientConfig,
+    GetConsumerListByGroup,
+    Heartbeat,
+    UnregisterClient,
+)
+from rocketmq_aio.protocol.subscription import java_hash
+from tests.fakes.conformance.ground import Case, Ground, eventually
+from tests.fakes.raw_client import RawClient
+
+NOTIFIED = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+
+
+async def heartbeat(
+    client: RawClient,
+    ground: Ground,
+    client_id: str,
+    *,
+    expression: str = "*",
+    version: int = 1,
+) -> Command:
+    """Join the case's group; return the answer."""
+    tags = [] if expression == "*" else [expression]
+    subscription = SubscriptionData(
+        topic=ground.topic,
+        sub_string=expression,
+        tags_set=tags,
+        code_set=[java_hash(tag) for tag in tags],
+        sub_version=version,
+    )
+    return await client.ask(Heartbeat(), heartbeat_body(ground, client_id, [subscription]))
+
+
+def heartbeat_body(
+    ground: Ground,
+    client_id: str,
+    subscriptions: list[SubscriptionData],
+    *,
+    fingerprint: int = 0,
+    without_sub: bool = False,
+) -> bytes:
+    consumer = ConsumerData(
+        group_name=ground.group,
+        consume_type="CONSUME_ACTIVELY",
+        message_model="CLUSTERING",
+        consume_from_where="CONSUME_FROM_LAST_OFFSET",
+        subscription_data_set=subscriptions,
+    )
+    data = HeartbeatData(
+        client_id=client_id,
+        consumer_data_set=[consumer],
+        heartbeat_fingerprint=fingerprint,
+        without_sub=without_sub,
+    )
+    return msgspec.json.encode(data)
+
+
+async def members(client: RawClient, ground: Ground) -> list[str] | None:
+    """Return the sorted client ids of the group, None when the broker says there are none."""
+    answer = await client.ask(GetConsumerListByGroup(consumer_group=ground.group))
+    if answer.code == 1:
+        assert answer.body == b""
+        return None
+    assert answer.code == 0, answer
+    return sorted(read_body(answer.body, ConsumerList).consumer_id_list)
+
+
+async def a_group_without_members_is_an_error(ground: Ground) -> None:
+    async with ground.client() as client:
+        answer = await client.ask(GetConsumerListByGroup(consumer_group=ground.group))
+
+    assert answer.code == 1
+    assert answer.remark is not None
+    assert answer.remark.startswith("no consumer for this group")
+
+
+async def members_are_those_that_sent_a_heartbeat(ground: Ground) -> None:
+    async with ground.client() as one, ground.client() as two:
+        await heartbeat(one, ground, "c@1")
+        alone = await members(one, ground)
+        await heartbeat(two, ground, "c@2")
+
+        assert alone == ["c@1"]
+        assert await members(one, ground) == ["c@1", "c@2"]
+
+
+async def one_client_over_two_connections_is_listed_twice(ground: Ground) -> None:
+    async with ground.client() as one, ground.client() as two:
+        await heartbeat(one, ground, "c@1")
+        await heartbeat(two, ground, "c@1")
+
+        assert await members(one, ground) == ["c@1", "c@1"]
+
+
+async def who_unregisters_is_no_member_any_more(ground: Ground) -> None:
+    leave = UnregisterClient(client_id="c@1", consumer_group=ground.group)
+    async with ground.client() as client:
+        await heartbeat(client, ground, "c@1")
+        answer = await client.ask(leave)
+
+        assert answer.code == 0
+        assert await members(client, ground) is None
+
+
+async def unregistering_concerns_only_the_connection_it_came_over(ground: Ground) -> None:
+    leave = UnregisterClient(client_id="c@1", consumer_group=ground.group)
+    async with ground.client() as one, ground.client() as two:
+        await heartbeat(one, ground, "c@1")
+        await two.ask(leave)
+
+        assert await members(two, ground) == ["c@1"]
+
+
+async def a_closed_connection_ends_its_memberships(ground: Ground) -> None:
+    async with ground.client() as stays:
+        await heartbeat(stays, ground, "c@1")
+        async with ground.client() as leaves:
+            await heartbeat(leaves, ground, "c@2")
+
+        async def is_alone() -> bool:
+            return await members(stays, ground) == ["c@1"]
+
+        assert await eventually(is_alone)
+
+
+async def all_members_are_told_when_one_joins_or_leaves(ground: Ground) -> None:
+    async with ground.client() as one:
+        await heartbeat(one, ground, "c@1")
+        own = await one.request(NOTIFIED)
+        async with ground.client() as two:
+            await heartbeat(two, ground, "c@2")
+            joined = [await one.request(NOTIFIED), await two.request(NOTIFIED)]
+        left = await one.request(NOTIFIED)
+
+    for notice in (own, *joined, left):
+        assert notice.is_oneway
+        assert notice.ext_fields() == {"consumerGroup": ground.group}
+
+
+async def brokers_from_5_say_whether_short_heartbeats_will_do(ground: Ground) -> None:
+    async with ground.client() as client:
+        answer = await heartbeat(client, ground, "c@1")
+
+    expected = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
+    assert answer.ext_fields() == (expected if ground.is_5 else {})
+
+
+async def a_short_heartbeat_is_compared_by_fingerprint(ground: Ground) -> None:
+    subscription = SubscriptionData(topic=ground.topic, sub_string="*")
+    bodies = (
+        heartbeat_body(ground, "c@1", [subscription], fingerprint=77),
+        heartbeat_body(ground, "c@1", [], fingerprint=77, without_sub=True),
+        heartbeat_body(ground, "c@1", [], fingerprint=78, without_sub=True),
+    )
+    async with ground.client() as client:
+        answers = [await client.ask(Heartbeat(), body) for body in bodies]
+
+    changed = [answer.ext_fields().get("IS_SUB_CHANGE") for answer in answers]
+    assert changed == (["false", "false", "true"] if ground.is_5 else [None, None, None])
+
+
+async def a_heartbeat_without_a_body_is_an_error(ground: Ground) -> None:
+    async with ground.client() as client:
+        assert (await client.ask(Heartbeat())).code == 1
+
+
+async def an_sql_expression_can_be_checked(ground: Ground) -> None:
+    async with ground.client() as client:
+        codes = [
+            (await client.ask(CheckClientConfig(), check_body(ground, expression))).code
+            for expression in ("price > 3", "(BAD")
+        ]
+
+    assert codes == [0, 23]
+
+
+def check_body(ground: Ground, expression: str) -> bytes:
+    subscription = SubscriptionData(
+        topic=ground.topic, sub_string=expression, sub_version=1, expression_type="SQL92"
+    )
+    asked = CheckClientRequest(client_id="c@1", group=ground.group, subscription_data=subscription)
+    return msgspec.json.encode(asked)
+
+
+CASES: tuple[Case, ...] = (
+    a_group_without_members_is_an_error,
+    members_are_those_that_sent_a_heartbeat,
+    one_client_over_two_connections_is_listed_twice,
+    who_unregisters_is_no_member_any_more,
+    unregistering_concerns_only_the_connection_it_came_over,
+    a_closed_connection_ends_its_memberships,
+    all_members_are_told_when_one_joins_or_leaves,
+    brokers_from_5_say_whether_short_heartbeats_will_do,
+    a_short_heartbeat_is_compared_by_fingerprint,
+    a_heartbeat_without_a_body_is_an_error,
+    an_sql_expression_can_be_checked,
+)

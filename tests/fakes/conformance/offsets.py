@@ -1,0 +1,176 @@
+"""Offsets of groups and of queues."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rocketmq_aio.protocol.codes import PULL_SUBSCRIPTION
+from rocketmq_aio.protocol.header import RequestHeader, read_header
+from rocketmq_aio.protocol.requests.offsets import (
+    GetEarliestMsgStoretime,
+    GetMaxOffset,
+    GetMinOffset,
+    OffsetResponse,
+    QueryConsumerOffset,
+    SearchOffset,
+    TimestampResponse,
+    UpdateConsumerOffset,
+)
+from tests.fakes.conformance.ground import (
+    Case,
+    Ground,
+    eventually,
+    everything,
+    pull_header,
+    send,
+)
+from tests.fakes.conformance.membership import heartbeat
+from tests.fakes.raw_client import RawClient
+
+FUTURE_MILLIS = 4_000_000_000_000
+
+
+def query(ground: Ground, **changes: object) -> QueryConsumerOffset:
+    fields: dict[str, object] = {
+        "consumer_group": ground.group,
+        "topic": ground.topic,
+        "queue_id": 0,
+    }
+    return QueryConsumerOffset(**fields | changes)  # type: ignore[arg-type]
+
+
+def update(ground: Ground, offset: int, topic: str | None = None) -> UpdateConsumerOffset:
+    return UpdateConsumerOffset(
+        consumer_group=ground.group,
+        topic=topic or ground.topic,
+        queue_id=0,
+        commit_offset=offset,
+    )
+
+
+async def offset(client: RawClient, header: RequestHeader) -> int:
+    answer = await client.ask(header)
+    assert answer.code == 0, answer
+    return read_header(answer, OffsetResponse).offset
+
+
+async def without_a_commit_an_empty_queue_has_no_offset_from_5_on(ground: Ground) -> None:
+    async with ground.client() as client:
+        answer = await client.ask(query(ground))
+
+    if ground.is_5:
+        assert answer.code == 22
+    else:  # 4.9 cannot tell it from a commit of 0
+        assert (answer.code, answer.ext_fields()) == (0, {"offset": "0"})
+
+
+async def without_a_commit_a_young_queue_begins_at_0_unless_told_not_to(ground: Ground) -> None:
+    async with ground.client() as client:
+        await send(client, ground, b"body")
+        await everything(client, ground, 1)
+        lenient = await client.ask(query(ground))
+        strict = await client.ask(query(ground, set_zero_if_not_found=False))
+
+    assert (lenient.code, lenient.ext_fields()) == (0, {"offset": "0"})
+    assert strict.code == (22 if ground.is_5 else 0)
+
+
+async def a_commit_is_what_is_read_next_even_backwards_or_beyond(ground: Ground) -> None:
+    async with ground.client() as client:
+        await heartbeat(client, ground, "c@1")
+        for committed in (5, 3, 1000):
+            assert (await client.ask(update(ground, committed))).code == 0
+            assert await offset(client, query(ground)) == committed
+
+
+async def a_commit_is_the_groups_and_the_queues_own(ground: Ground) -> None:
+    async with ground.client() as client:
+        await heartbeat(client, ground, "c@1")
+        await client.ask(update(ground, 5))
+        other_queue = await client.ask(query(ground, queue_id=1))
+        other_group = await client.ask(query(ground, consumer_group=f"{ground.group}-2"))
+
+    assert other_queue.ext_fields().get("offset") != "5"
+    assert other_group.ext_fields().get("offset") != "5"
+
+
+async def a_oneway_commit_takes_effect(ground: Ground) -> None:
+    async with ground.client() as client:
+        await heartbeat(client, ground, "c@1")
+        client.send(update(ground, 7), oneway=True)
+
+        async def is_seen() -> bool:
+            return (await client.ask(query(ground))).ext_fields().get("offset") == "7"
+
+        assert await eventually(is_seen)
+
+
+async def brokers_from_5_refuse_commits_for_unknown_topics_and_groups(ground: Ground) -> None:
+    async with ground.client() as client:
+        group = await client.ask(update(ground, 5))
+        await heartbeat(client, ground, "c@1")
+        topic = await client.ask(update(ground, 5, f"{ground.topic}-unknown"))
+
+    assert (group.code, topic.code) == ((26, 17) if ground.is_5 else (0, 0))
+
+
+async def a_pull_makes_its_group_known(ground: Ground) -> None:
+    async with ground.client() as client:
+        await client.ask(pull_header(ground, 0, sys_flag=PULL_SUBSCRIPTION))
+        answer = await client.ask(update(ground, 5))
+
+    assert answer.code == 0
+
+
+async def a_queue_tells_where_it_begins_and_ends(ground: Ground) -> None:
+    max_offset = GetMaxOffset(topic=ground.topic, queue_id=0)
+    min_offset = GetMinOffset(topic=ground.topic, queue_id=0)
+    async with ground.client() as client:
+        empty = (await offset(client, min_offset), await offset(client, max_offset))
+        for _ in range(3):
+            await send(client, ground, b"body")
+        await everything(client, ground, 3)
+        filled = (await offset(client, min_offset), await offset(client, max_offset))
+
+    assert (empty, filled) == ((0, 0), (0, 3))
+
+
+async def an_offset_is_found_by_store_time(ground: Ground) -> None:
+    async with ground.client() as client:
+        for _ in range(3):
+            await send(client, ground, b"body")
+            await asyncio.sleep(0.05)  # store times must differ
+        messages = await everything(client, ground, 3)
+        times = [round(message.store_time.timestamp() * 1000) for message in messages]
+        found = [
+            await offset(client, SearchOffset(topic=ground.topic, queue_id=0, timestamp=each))
+            for each in (0, *times, FUTURE_MILLIS)
+        ]
+
+    # Past the last message: its end from 5.0 on, the message itself before.
+    assert found == [0, 0, 1, 2, 3 if ground.is_5 else 2]
+
+
+async def the_earliest_store_time_is_that_of_the_first_message(ground: Ground) -> None:
+    asked = GetEarliestMsgStoretime(topic=ground.topic, queue_id=0)
+    async with ground.client() as client:
+        empty = read_header(await client.ask(asked), TimestampResponse).timestamp
+        await send(client, ground, b"body")
+        (message,) = await everything(client, ground, 1)
+        first = read_header(await client.ask(asked), TimestampResponse).timestamp
+
+    assert (empty, first) == (-1, round(message.store_time.timestamp() * 1000))
+
+
+CASES: tuple[Case, ...] = (
+    without_a_commit_an_empty_queue_has_no_offset_from_5_on,
+    without_a_commit_a_young_queue_begins_at_0_unless_told_not_to,
+    a_commit_is_what_is_read_next_even_backwards_or_beyond,
+    a_commit_is_the_groups_and_the_queues_own,
+    a_oneway_commit_takes_effect,
+    brokers_from_5_refuse_commits_for_unknown_topics_and_groups,
+    a_pull_makes_its_group_known,
+    a_queue_tells_where_it_begins_and_ends,
+    an_offset_is_found_by_store_time,
+    the_earliest_store_time_is_that_of_the_first_message,
+)

@@ -1,0 +1,202 @@
+"""Sends, single and in batches, and what is stored of them."""
+
+from __future__ import annotations
+
+import re
+import zlib
+
+from rocketmq_aio.properties import encode_properties
+from rocketmq_aio.protocol.codes import COMPRESSED, RequestCode
+from rocketmq_aio.protocol.header import read_header, to_ext_fields
+from rocketmq_aio.protocol.record import encode_batch_entry
+from rocketmq_aio.protocol.requests.send import SendMessageResponse
+from tests.fakes.conformance.ground import (
+    QUEUES,
+    Case,
+    Ground,
+    everything,
+    is_unanswered,
+    send,
+    send_header,
+)
+
+ID = "0123456789ABCDEF0123456789ABCDEF"
+OFFSET_ID = re.compile(r"[0-9A-F]{32}")
+
+
+async def a_send_is_answered_with_where_the_message_is(ground: Ground) -> None:
+    async with ground.client() as client:
+        header = send_header(ground, 1, properties=encode_properties({"UNIQ_KEY": ID}))
+        answer = await client.ask(header, b"body")
+    fields = answer.ext_fields()
+
+    assert answer.code == 0
+    assert OFFSET_ID.fullmatch(fields["msgId"])
+    assert (fields["queueId"], fields["queueOffset"]) == ("1", "0")
+    assert (fields["MSG_REGION"], fields["TRACE_ON"]) == ("DefaultRegion", "true")
+    # Only brokers from 5.0 repeat the message's id.
+    assert fields.get("transactionId") == (ID if ground.is_5 else None)
+
+
+async def offsets_of_a_queue_ascend_by_one(ground: Ground) -> None:
+    async with ground.client() as client:
+        assert [await send(client, ground, b"body") for _ in range(3)] == [0, 1, 2]
+
+
+async def what_was_sent_comes_back(ground: Ground) -> None:
+    sent = {"TAGS": "new", "KEYS": "k1 k2", "UNIQ_KEY": ID, "colour": "grün"}
+    header = send_header(
+        ground, flag=7, properties=encode_properties(sent), born_timestamp=1_700_000_000_123
+    )
+    async with ground.client() as client:
+        answer = await client.ask(header, b"\x00body\xff")
+        (message,) = await everything(client, ground, 1)
+
+    added = {"CLUSTER": message.properties["CLUSTER"]}
+    if ground.is_5:
+        added |= {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+    assert message.body == b"\x00body\xff"
+    assert message.properties == sent | added
+    assert message.raw_properties.endswith(b"\x02") == ground.is_5
+    assert (message.flag, message.sys_flag, message.reconsume_times) == (7, 0, 0)
+    assert message.born_time.timestamp() == 1_700_000_000.123
+    assert message.born_host.startswith("127.0.0.1:")
+    assert message.store_host == ground.broker
+    assert message.body_crc == zlib.crc32(b"\x00body\xff") & 0x7FFF_FFFF
+    assert message.offset_message_id == answer.ext_fields()["msgId"]
+
+
+async def brokers_from_5_give_a_message_without_an_id_one(ground: Ground) -> None:
+    async with ground.client() as client:
+        await send(client, ground, b"body")
+        (message,) = await everything(client, ground, 1)
+
+    assert ("UNIQ_KEY" in message.properties) == ground.is_5
+
+
+async def a_compressed_body_is_kept_as_it_is(ground: Ground) -> None:
+    body = zlib.compress(b"long " * 1000)
+    async with ground.client() as client:
+        await client.ask(send_header(ground, sys_flag=COMPRESSED), body)
+        (message,) = await everything(client, ground, 1)
+
+    assert message.body == b"long " * 1000  # inflated by the decoder, by the flag
+    assert message.sys_flag & COMPRESSED
+    assert message.body_crc == zlib.crc32(body) & 0x7FFF_FFFF
+
+
+def batch_of(*entries: tuple[bytes, dict[str, str]]) -> bytes:
+    return b"".join(
+        part
+        for body, properties in entries
+        for part in encode_batch_entry(body, encode_properties(properties).encode(), 3)
+    )
+
+
+async def the_entries_of_a_batch_are_messages_at_consecutive_offsets(ground: Ground) -> None:
+    body = batch_of((b"one", {"UNIQ_KEY": ID, "a": "1"}), (b"two", {"a": "2"}))
+    header = send_header(ground, batch=True)
+    async with ground.client() as client:
+        await send(client, ground, b"before")
+        opaque = client.send_fields(RequestCode.SEND_BATCH_MESSAGE, to_ext_fields(header), body)
+        answer = read_header(await client.answer(opaque), SendMessageResponse)
+        _, first, second = await everything(client, ground, 3)
+
+    # 4.9 adds what came with the batch and its own; 5.5 stores entries as they were sent.
+    added = {} if ground.is_5 else {"WAIT": "true", "CLUSTER": first.properties.get("CLUSTER")}
+    assert answer.queue_offset == 1
+    assert answer.transaction_id is None
+    assert answer.msg_id == f"{first.offset_message_id},{second.offset_message_id}"
+    assert [(m.body, m.queue_offset, m.flag) for m in (first, second)] == [
+        (b"one", 1, 3),
+        (b"two", 2, 3),
+    ]
+    assert first.properties == {"UNIQ_KEY": ID, "a": "1"} | added
+    assert second.properties == {"a": "2"} | added
+
+
+async def the_batch_field_decides_not_the_code(ground: Ground) -> None:
+    body = batch_of((b"one", {}), (b"two", {}))
+    fields = to_ext_fields(send_header(ground, batch=False))
+    async with ground.client() as client:
+        await client.answer(client.send_fields(RequestCode.SEND_BATCH_MESSAGE, fields, body))
+        (message,) = await everything(client, ground, 1)
+
+    assert message.body == body
+
+
+async def a_queue_that_does_not_exist_is_refused(ground: Ground) -> None:
+    async with ground.client() as client:
+        answer = await client.ask(send_header(ground, QUEUES), b"body")
+
+    assert answer.code == (29 if ground.is_5 else 1)
+    assert answer.remark is not None
+    assert answer.remark.startswith(f"request queueId[{QUEUES}] is illegal")
+
+
+async def the_broker_chooses_where_the_queue_is_negative(ground: Ground) -> None:
+    async with ground.client() as client:
+        answer = await client.ask(send_header(ground, -1), b"body")
+
+    assert answer.code == 0
+    assert 0 <= read_header(answer, SendMessageResponse).queue_id < QUEUES
+
+
+async def only_brokers_before_5_store_an_empty_body(ground: Ground) -> None:
+    async with ground.client() as client:
+        answer = await client.ask(send_header(ground), b"")
+
+    assert answer.code == (1 if ground.is_5 else 0)
+
+
+async def a_body_over_four_mebibytes_is_refused(ground: Ground) -> None:
+    async with ground.client() as client:
+        answer = await client.ask(send_header(ground), bytes(4 * 1024 * 1024 + 1))
+
+    assert answer.code == 13
+
+
+async def a_oneway_send_is_stored_and_not_answered(ground: Ground) -> None:
+    async with ground.client() as client:
+        opaque = client.send(send_header(ground), b"body", oneway=True)
+        (message,) = await everything(client, ground, 1)
+
+        assert message.body == b"body"
+        assert await is_unanswered(client, opaque)
+
+
+async def a_send_without_a_topic_is_an_internal_error(ground: Ground) -> None:
+    fields = to_ext_fields(send_header(ground))
+    del fields["b"]
+    async with ground.client() as client:
+        answer = await client.answer(client.send_fields(RequestCode.SEND_MESSAGE_V2, fields, b"x"))
+
+    assert answer.code == 1
+
+
+async def a_send_to_an_unknown_topic_creates_it(ground: Ground) -> None:
+    topic = f"{ground.topic}-made"
+    header = send_header(ground, topic=topic, default_topic_queue_nums=2)
+    async with ground.client() as client:
+        made = await client.ask(header, b"body")
+        beyond = await client.ask(send_header(ground, 2, topic=topic), b"body")
+
+    assert (made.code, beyond.code) == (0, 29 if ground.is_5 else 1)
+
+
+CASES: tuple[Case, ...] = (
+    a_send_is_answered_with_where_the_message_is,
+    offsets_of_a_queue_ascend_by_one,
+    what_was_sent_comes_back,
+    brokers_from_5_give_a_message_without_an_id_one,
+    a_compressed_body_is_kept_as_it_is,
+    the_entries_of_a_batch_are_messages_at_consecutive_offsets,
+    the_batch_field_decides_not_the_code,
+    a_queue_that_does_not_exist_is_refused,
+    the_broker_chooses_where_the_queue_is_negative,
+    only_brokers_before_5_store_an_empty_body,
+    a_body_over_four_mebibytes_is_refused,
+    a_oneway_send_is_stored_and_not_answered,
+    a_send_without_a_topic_is_an_internal_error,
+    a_send_to_an_unknown_topic_creates_it,
+)

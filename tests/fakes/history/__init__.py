@@ -1,0 +1,54 @@
+"""What happened in a run, and functions that say which promises it broke.
+
+A test fills a `History`, waits until everything is drained, and asserts that `violations` finds
+none.  The promises are numbered; `INVARIANTS` has them all.
+"""
+
+from __future__ import annotations
+
+from tests.fakes.history.consuming import CONSUMING
+from tests.fakes.history.events import (
+    Call,
+    Commit,
+    Delivered,
+    Echo,
+    Epoch,
+    Fault,
+    History,
+    LogEntry,
+    Outcome,
+    Poll,
+    Resources,
+    Sent,
+    Settled,
+    Violation,
+)
+from tests.fakes.history.process import PROCESS
+from tests.fakes.history.producing import PRODUCING
+
+INVARIANTS = {**PRODUCING, **CONSUMING, **PROCESS}
+
+
+def violations(history: History) -> list[Violation]:
+    """Return everything that *history* shows to be wrong."""
+    return [Violation(name, what) for name, check in INVARIANTS.items() for what in check(history)]
+
+
+__all__ = [
+    "INVARIANTS",
+    "Call",
+    "Commit",
+    "Delivered",
+    "Echo",
+    "Epoch",
+    "Fault",
+    "History",
+    "LogEntry",
+    "Outcome",
+    "Poll",
+    "Resources",
+    "Sent",
+    "Settled",
+    "Violation",
+    "violations",
+]

@@ -1,0 +1,195 @@
+"""Filling a `History`: from fakes and proxies, around calls, around a whole run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rocketmq_aio.errors import (
+    BrokerError,
+    ConfigError,
+    InvalidMessageError,
+    NameServerUnavailableError,
+    NotConnectedError,
+    RouteNotFoundError,
+    SendError,
+    SendUnknownError,
+)
+from rocketmq_aio.message import MessageQueue, SendResult
+from rocketmq_aio.properties import UNIQ_KEY, parse_properties
+from rocketmq_aio.protocol.codes import PULL_COMMIT, RequestCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.record import decode_batch
+from rocketmq_aio.protocol.requests.offsets import UpdateConsumerOffset
+from rocketmq_aio.protocol.requests.pull import PullMessage
+from rocketmq_aio.protocol.requests.send import SendMessage
+from tests.fakes.broker import FakeBroker
+from tests.fakes.history.events import Call, Commit, Echo, History, LogEntry, Outcome, Sent
+from tests.fakes.server import NONCE
+
+SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+# What promises that nothing was stored; SendUnknownError is a SendError that does not.
+SURELY_NOT = (
+    BrokerError,
+    ConfigError,
+    InvalidMessageError,
+    NameServerUnavailableError,
+    NotConnectedError,
+    RouteNotFoundError,
+    SendError,
+)
+
+
+def stored_log(topic: str, *brokers: FakeBroker) -> list[LogEntry]:
+    """Return what fake brokers hold of a topic."""
+    return [
+        LogEntry(
+            queue=MessageQueue(topic, broker.name, queue_id),
+            offset=stored.offset,
+            body=stored.body,
+            message_id=stored.properties.get(UNIQ_KEY, stored.message_id),
+        )
+        for broker in brokers
+        if topic in broker.topics
+        for queue_id, log in enumerate(broker.topics[topic].queues)
+        for stored in log.messages
+    ]
+
+
+def wire_attempts(*brokers: FakeBroker) -> dict[str, int]:
+    """Return how often each message id was written to a broker."""
+    attempts: Counter[str] = Counter()
+    for broker in brokers:
+        for code in SENDS:
+            for command in broker.requests_of(code):
+                attempts.update(_ids_in(command))
+    return dict(attempts)
+
+
+def wire_commits(group: str, *brokers: FakeBroker) -> list[Commit]:
+    """Return the group's commits, those carried by pulls included."""
+    commits = []
+    for broker in brokers:
+        for frame in broker.requests:
+            commit = _commit_in(group, broker.name, frame.command, frame.at)
+            if commit is not None:
+                commits.append(commit)
+    return sorted(commits, key=lambda commit: commit.at)
+
+
+def request_times(code: int, *brokers: FakeBroker) -> list[float]:
+    """Return when requests of *code* arrived."""
+    frames = (frame for broker in brokers for frame in broker.requests)
+    return sorted(frame.at for frame in frames if frame.command.code == code)
+
+
+def pull_times(*brokers: FakeBroker) -> dict[str, list[float]]:
+    """Return when each queue was pulled, for the pace of each."""
+    times: dict[str, list[float]] = defaultdict(list)
+    for broker in brokers:
+        for frame in broker.requests:
+            if frame.command.code in PULLS:
+                asked = read_header(frame.command, PullMessage)
+                times[f"pull of {asked.topic}/{broker.name}/{asked.queue_id}"].append(frame.at)
+    return times
+
+
+def echo(sent: str, reply: Command | None) -> Echo:
+    """Return what came back of the nonce *sent* with a call."""
+    return Echo(sent=sent, received=reply.ext_fields().get(NONCE) if reply is not None else None)
+
+
+async def record_send(
+    history: History, sending: Awaitable[SendResult], *, uid: str, body: bytes, task: str = ""
+) -> SendResult:
+    """Await a send and record how it ended; its exception goes on."""
+    started = asyncio.get_running_loop().time()
+    outcome, result = Outcome.UNKNOWN, None
+    try:
+        result = await sending
+        outcome = Outcome.OK
+        return result
+    except SURELY_NOT as error:
+        outcome = Outcome.UNKNOWN if isinstance(error, SendUnknownError) else Outcome.FAIL
+        raise
+    finally:  # whatever else happens, cancellation above all, leaves the outcome unknown
+        history.sends.append(
+            Sent(
+                uid=uid,
+                body=body,
+                started=started,
+                outcome=outcome,
+                queue=result.queue if result else None,
+                offset=result.queue_offset if result else None,
+                message_id=result.message_id if result else None,
+                task=task or None,
+            )
+        )
+
+
+async def record_call(history: History, name: str, seconds: float, call: Awaitable[Any]) -> object:
+    """Await *call*, which promises to end within *seconds*, and record when it did."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    try:
+        return await call
+    finally:
+        history.calls.append(Call(name=name, deadline=deadline, ended=loop.time()))
+
+
+@contextmanager
+def watch(history: History) -> Iterator[None]:
+    """Record errors that are logged and exceptions that nobody retrieves."""
+    loop = asyncio.get_running_loop()
+    before = loop.get_exception_handler()
+    handler = _Listener(history)
+    roots = [logging.getLogger("rocketmq_aio"), logging.getLogger("asyncio")]
+    for root in roots:
+        root.addHandler(handler)
+    loop.set_exception_handler(lambda _loop, context: history.unexpected.append(str(context)))
+    try:
+        yield
+    finally:
+        loop.set_exception_handler(before)
+        for root in roots:
+            root.removeHandler(handler)
+
+
+class _Listener(logging.Handler):
+    def __init__(self, history: History) -> None:
+        super().__init__(logging.ERROR)
+        self._history = history
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._history.unexpected.append(f"{record.name}: {record.getMessage()}")
+
+
+def _ids_in(command: Command) -> list[str]:
+    header = read_header(command, SendMessage)
+    if header.batch:
+        properties = [raw for _, _, raw in decode_batch(command.body)]
+    else:
+        properties = [(header.properties or "").encode()]
+    return [parse_properties(raw).get(UNIQ_KEY, "") for raw in properties]
+
+
+def _commit_in(group: str, broker: str, command: Command, at: float) -> Commit | None:
+    asked: UpdateConsumerOffset | PullMessage
+    if command.code == RequestCode.UPDATE_CONSUMER_OFFSET:
+        asked = read_header(command, UpdateConsumerOffset)
+    elif command.code in PULLS:
+        asked = read_header(command, PullMessage)
+        if not asked.sys_flag & PULL_COMMIT:
+            return None
+    else:
+        return None
+    if asked.consumer_group != group:
+        return None
+    queue = MessageQueue(asked.topic, broker, asked.queue_id)
+    return Commit(at=at, queue=queue, offset=asked.commit_offset)

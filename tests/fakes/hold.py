@@ -1,0 +1,48 @@
+"""Answers kept back, so that a test decides when and in which order they go out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from rocketmq_aio.protocol.command import Command
+from tests.fakes.changed import WAIT_SECONDS, Changed
+from tests.fakes.script import Outcome, resolve
+
+if TYPE_CHECKING:
+    from tests.fakes.connection import FakeConnection
+
+
+class Hold:
+    """A handler: requests take effect as they come, their answers wait here."""
+
+    def __init__(
+        self, answer: Callable[[Command, FakeConnection], Outcome | Awaitable[Outcome]]
+    ) -> None:
+        self.held: list[tuple[Command, asyncio.Future[None]]] = []
+        self._answer = answer
+        self._changed = Changed()
+
+    async def __call__(self, command: Command, connection: FakeConnection) -> Outcome:
+        outcome = await resolve(self._answer(command, connection))
+        released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.held.append((command, released))
+        self._changed.notify()
+        await released
+        return outcome
+
+    async def wait(self, count: int, seconds: float = WAIT_SECONDS) -> list[Command]:
+        """Return the requests whose answers are held, once there are *count*."""
+        what = f"{count} held answer(s)"
+        await self._changed.until(lambda: len(self.held) >= count, what, seconds)
+        return [command for command, _ in self.held]
+
+    def release(self, *indexes: int) -> None:
+        """Let answers go in the order of *indexes* into what is held; all of them without."""
+        chosen = indexes or range(len(self.held))
+        leaving = [self.held[index] for index in chosen]
+        self.held = [entry for entry in self.held if entry not in leaving]
+        for _, released in leaving:
+            if not released.done():
+                released.set_result(None)

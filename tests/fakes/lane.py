@@ -1,0 +1,151 @@
+"""One direction through a proxy: what happens to frames and bytes that go that way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tests.fakes.changed import WAIT_SECONDS, Changed
+from tests.fakes.frame_rules import PassingFrame, Rule
+
+
+class Cut(Exception):  # noqa: N818 - no error: what a test asked for
+    """The connection ends here; with *reset* both ends see a reset."""
+
+    def __init__(self, *, reset: bool) -> None:
+        super().__init__(reset)
+        self.reset = reset
+
+
+@dataclass(slots=True)
+class Point:
+    """A place in the stream of a connection: *byte* bytes after its first *frame* frames."""
+
+    frame: int
+    byte: int
+    reset: bool = False
+    stall: bool = False
+
+
+class Held:
+    """Frames taken out of the stream until a test lets them go, in the order it likes."""
+
+    def __init__(self, emit: Callable[[int, bytes], None]) -> None:
+        self.frames: list[PassingFrame] = []
+        self._emit = emit
+        self._changed = Changed()
+
+    def __call__(self, frame: PassingFrame) -> Iterable[bytes]:
+        self.frames.append(frame)
+        self._changed.notify()
+        return ()
+
+    async def wait(self, count: int, seconds: float = WAIT_SECONDS) -> None:
+        what = f"{count} held frame(s)"
+        await self._changed.until(lambda: len(self.frames) >= count, what, seconds)
+
+    def release(self, *indexes: int) -> None:
+        """Send on the frames at *indexes* in this order; all of them without."""
+        leaving = [self.frames[index] for index in indexes or range(len(self.frames))]
+        self.frames = [frame for frame in self.frames if frame not in leaving]
+        for frame in leaving:
+            self._emit(frame.connection, frame.data)
+
+
+class Lane:
+    """The faults of one direction, for all connections; they can be changed at any time.
+
+    :ivar delay_seconds: every piece arrives so much later, and in order
+    :ivar bytes_per_second: None is without limit
+    :ivar slice_bytes: write so many bytes at a time
+    :ivar merge_seconds: gather for so long, then write at once
+    """
+
+    def __init__(self, emit: Callable[[int, bytes], None]) -> None:
+        self.delay_seconds = 0.0
+        self.bytes_per_second: float | None = None
+        self.slice_bytes: int | None = None
+        self.merge_seconds = 0.0
+        self.points: list[Point] = []
+        self.changed = Changed()
+        self._stalled = False
+        self._emit = emit
+        self._rules: list[tuple[int | None, Rule, int | None]] = []
+
+    def on(self, rule: Rule, *, code: int | None = None, times: int | None = 1) -> None:
+        """Apply *rule* to the next *times* frames; of requests of *code*, or of their answers."""
+        self._rules.append((code, rule, times))
+
+    def off(self) -> None:
+        """Let everything pass again, as fast and whole as it comes."""
+        self._rules.clear()
+        self.points.clear()
+        self.delay_seconds = self.merge_seconds = 0.0
+        self.bytes_per_second = self.slice_bytes = None
+        self.flow()
+
+    def hold(self, *, code: int | None = None, times: int | None = None) -> Held:
+        """Keep frames back until released."""
+        held = Held(self._emit)
+        self.on(held, code=code, times=times)
+        return held
+
+    def cut(self, *, frame: int = 0, byte: int = 0, reset: bool = False) -> None:
+        """End the next connection that gets there, *byte* bytes after its first *frame* frames."""
+        self.points.append(Point(frame, byte, reset=reset))
+
+    def stall_at(self, *, frame: int = 0, byte: int = 0) -> None:
+        """Stall this direction when the next connection gets there."""
+        self.points.append(Point(frame, byte, stall=True))
+
+    def stall(self) -> None:
+        """Let nothing pass and read nothing, on any connection, until `flow`."""
+        self._stalled = True
+
+    def flow(self) -> None:
+        self._stalled = False
+        self.changed.notify()
+
+    async def until_flowing(self) -> None:
+        while self._stalled:  # tests end it; a proxy that stops cancels the wait
+            await self.changed.until(lambda: not self._stalled, "the lane to flow", 3600)
+
+    def pieces_for(self, frame: PassingFrame) -> Iterable[bytes]:
+        """Return what passes in place of *frame*."""
+        for index, (code, rule, times) in enumerate(self._rules):
+            if code is None or code == frame.request_code:
+                if times == 1:
+                    del self._rules[index]
+                elif times is not None:
+                    self._rules[index] = (code, rule, times - 1)
+                return rule(frame)
+        return (frame.data,)
+
+
+class Track:
+    """Where one connection is in one direction, and which point it reaches next."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._passed = 0
+        self._ends = [0]  # where each frame sent on ends
+
+    def begin(self, length: int) -> None:
+        """A frame of *length* bytes goes out next."""
+        self._ends.append(self._ends[-1] + length)
+
+    def passed(self, length: int) -> None:
+        self._passed += length
+
+    def take_point(self, length: int) -> tuple[int, Point] | None:
+        """Return the next point within *length* bytes and how far away it is; it is used up."""
+        reached = [
+            (ahead, index)
+            for index, point in enumerate(self._lane.points)
+            if point.frame < len(self._ends)
+            and 0 <= (ahead := self._ends[point.frame] + point.byte - self._passed) <= length
+        ]
+        if not reached:
+            return None
+        ahead, index = min(reached)
+        return ahead, self._lane.points.pop(index)

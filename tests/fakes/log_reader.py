@@ -1,0 +1,88 @@
+"""Reads a topic from a broker, fake or real, with none of the client's own code.
+
+What a run left behind is judged by this reader: a mistake in the client's codec cannot hide in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any, Final
+
+from rocketmq_aio.message import MessageQueue
+from tests.fakes.history.events import LogEntry
+
+PULL: Final = 11
+USE_SUBSCRIPTION: Final = 4  # and do not wait
+FOUND, NOT_FOUND, RETRY, MOVED = 0, 19, 20, 21
+SECONDS: Final = 10.0
+MAX_PULLS: Final = 100_000
+
+
+async def read_queue(address: str, queue: MessageQueue) -> list[LogEntry]:
+    """Return everything that a queue holds, from its first message to its last."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        entries: list[LogEntry] = []
+        offset = 0
+        for _ in range(MAX_PULLS):
+            async with asyncio.timeout(SECONDS):
+                header, body = await _pull(reader, writer, queue, offset)
+            if header["code"] == NOT_FOUND:
+                return entries
+            if header["code"] not in (FOUND, RETRY, MOVED):
+                raise ValueError(f"{queue}: {header}")
+            entries += records(body, queue)
+            offset = int(header["extFields"]["nextBeginOffset"])
+        raise ValueError(f"{queue} has no end")
+    finally:
+        writer.transport.abort()
+        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+
+async def _pull(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, queue: MessageQueue, offset: int
+) -> tuple[dict[str, Any], bytes]:
+    fields = {
+        "consumerGroup": "log-reader",
+        "topic": queue.topic,
+        "queueId": str(queue.queue_id),
+        "queueOffset": str(offset),
+        "maxMsgNums": "32",
+        "sysFlag": str(USE_SUBSCRIPTION),
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+    }
+    header = json.dumps(
+        {"code": PULL, "opaque": 1, "flag": 0, "version": 399, "extFields": fields}
+    ).encode()
+    writer.write(struct.pack(">II", 4 + len(header), len(header)) + header)
+    length, header_length = struct.unpack(">II", await reader.readexactly(8))
+    frame = await reader.readexactly(length - 4)
+    return json.loads(frame[:header_length]), frame[header_length:]
+
+
+def records(body: bytes, queue: MessageQueue) -> Iterator[LogEntry]:
+    """Yield the plain records of a pull answer; hosts must be IPv4, bodies not compressed."""
+    at = 0
+    while at < len(body):
+        (size,) = struct.unpack_from(">i", body, at)
+        record = body[at : at + size]
+        at += size
+        (offset,) = struct.unpack_from(">q", record, 20)
+        (length,) = struct.unpack_from(">i", record, 84)
+        end = 88 + length
+        properties_at = end + 1 + record[end] + 2
+        pairs = (pair.split("\x01") for pair in record[properties_at:].decode().split("\x02"))
+        properties = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+        yield LogEntry(
+            queue=queue,
+            offset=offset,
+            body=record[88:end],
+            message_id=properties.get("UNIQ_KEY", ""),
+        )

@@ -1,0 +1,124 @@
+"""The fake broker's answers about who is in a group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from rocketmq_aio.protocol.bodies import (
+    CheckClientRequest,
+    ConsumerData,
+    ConsumerList,
+    HeartbeatData,
+    SubscriptionData,
+)
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.header import read_header, to_ext_fields
+from rocketmq_aio.protocol.requests.client import (
+    GetConsumerListByGroup,
+    HeartbeatResponse,
+    UnregisterClient,
+)
+from tests.fakes.connection import FakeConnection
+from tests.fakes.script import Reply
+from tests.fakes.state import Answers, BrokerState, Refused
+
+BAD_EXPRESSION = "(BAD"  # an SQL expression beginning so does not parse, for this fake
+
+
+class Group:
+    """A consumer group: member connections with their client ids, and what it subscribes to."""
+
+    def __init__(self) -> None:
+        self.members: dict[int, str] = {}  # connection number -> client id
+        self.subscriptions: dict[str, SubscriptionData] = {}
+        self.fingerprint = 0
+
+
+class Members:
+    """Groups and their members; *notify* tells connections that a group has changed."""
+
+    def __init__(self, state: BrokerState, notify: Callable[[str, Iterable[int]], None]) -> None:
+        self.groups: dict[str, Group] = {}
+        self.producers: dict[str, dict[int, str]] = {}
+        self._state = state
+        self._notify = notify
+
+    def answers(self) -> Answers:
+        return {
+            RequestCode.HEART_BEAT: self.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.list,
+            RequestCode.CHECK_CLIENT_CONFIG: self.check,
+        }
+
+    def heartbeat(self, command: Command, connection: FakeConnection) -> Reply:
+        data = read_body(command.body, HeartbeatData)
+        for producer in data.producer_data_set:
+            self.producers.setdefault(producer.group_name, {})[connection.number] = data.client_id
+        changed = not data.heartbeat_fingerprint
+        for consumer in data.consumer_data_set:
+            changed |= self._register(consumer, data, connection.number)
+        if not self._state.version.is_5:
+            return Reply()
+        answer = HeartbeatResponse(supports_v2=True, subscription_changed=changed)
+        return Reply(ext=to_ext_fields(answer))
+
+    def unregister(self, command: Command, connection: FakeConnection) -> Reply:
+        asked = read_header(command, UnregisterClient)
+        if asked.producer_group is not None:
+            self.producers.get(asked.producer_group, {}).pop(connection.number, None)
+        if asked.consumer_group is not None:
+            self._remove(asked.consumer_group, connection.number)
+        return Reply()
+
+    def list(self, command: Command, _connection: FakeConnection) -> Reply:
+        name = read_header(command, GetConsumerListByGroup).consumer_group
+        group = self.groups.get(name)
+        if group is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
+        ids = ConsumerList(consumer_id_list=list(group.members.values()))
+        return Reply(body=msgspec.json.encode(ids))
+
+    def check(self, command: Command, _connection: FakeConnection) -> Reply:
+        data = read_body(command.body, CheckClientRequest).subscription_data
+        if data.expression_type != "TAG" and data.sub_string.startswith(BAD_EXPRESSION):
+            raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"cannot parse {data.sub_string}")
+        return Reply()
+
+    def disconnected(self, connection: int) -> None:
+        """Forget what was registered over a connection that is gone."""
+        for members in self.producers.values():
+            members.pop(connection, None)
+        for name in list(self.groups):
+            self._remove(name, connection)
+
+    def _register(self, consumer: ConsumerData, data: HeartbeatData, connection: int) -> bool:
+        """Enter a member; return whether its group subscribes to something else than it says."""
+        exists = self._state.meet_group(consumer.group_name)
+        if not exists and self._state.version.is_5:
+            return False  # 4.9 lists the member all the same, and refuses its pulls
+        group = self.groups.setdefault(consumer.group_name, Group())
+        news = connection not in group.members
+        group.members[connection] = data.client_id
+        differs = group.fingerprint not in (0, data.heartbeat_fingerprint)
+        if not data.without_sub:
+            wanted = {each.topic: each for each in consumer.subscription_data_set}
+            news |= wanted.keys() != group.subscriptions.keys()
+            group.subscriptions = wanted
+            group.fingerprint = data.heartbeat_fingerprint
+        if news:
+            self._notify(consumer.group_name, list(group.members))
+        return differs
+
+    def _remove(self, name: str, connection: int) -> None:
+        group = self.groups.get(name)
+        if group is None or group.members.pop(connection, None) is None:
+            return
+        if not group.members:
+            del self.groups[name]
+        else:
+            self._notify(name, list(group.members))

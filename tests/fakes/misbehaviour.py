@@ -1,0 +1,65 @@
+"""Ready-made ways for a server to go wrong, to be given to ``on`` and ``on_connect``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from rocketmq_aio.protocol.command import Command
+from tests.fakes.connection import FakeConnection
+from tests.fakes.script import Handler, Outcome, Raw, Reply, resolve
+from tests.fakes.server import FakeServer
+
+HTTP_PAGE: Final = Raw(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", close=True)
+# Reads like the beginning of a frame of 1540 bytes: only a deadline can tell.
+GRPC_SETTINGS: Final = Raw(b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00\x40\x00")
+TWO_GIBIBYTES: Final = Raw(b"\x7f\xff\xff\xff" + bytes(60))
+GARBAGE: Final = Raw(bytes(range(255, 127, -1)))
+NO_JSON: Final = Raw(b"\x00\x00\x00\x0c\x00\x00\x00\x08not json")
+
+STRANGE_OPAQUE: Final = 0x7FFF_FFF0
+
+
+def answered_twice(server: FakeServer) -> Handler:
+    """Answer by default, then the same once more."""
+    return _spoiled(server, lambda frame: Raw(frame * 2))
+
+
+def half_answered(server: FakeServer, *, close: bool = False) -> Handler:
+    """Give the first half of the default answer, then nothing, or the end of the connection."""
+    return _spoiled(server, lambda frame: Raw(frame[: len(frame) // 2], close=close))
+
+
+def answered_with_garbage_after(server: FakeServer) -> Handler:
+    """Answer by default, then send what is no frame."""
+    return _spoiled(server, lambda frame: Raw(frame + GARBAGE.data))
+
+
+def answered_to_nobody(server: FakeServer, opaque: int = STRANGE_OPAQUE) -> Handler:
+    """Carry the request out, but answer a request that was never made."""
+
+    async def handler(command: Command, connection: FakeConnection) -> Outcome:
+        outcome = await resolve(server.answer(command, connection))
+        assert isinstance(outcome, Reply)
+        return Raw(server.frame(Command(command.code, opaque), outcome))
+
+    return handler
+
+
+def unanswered(server: FakeServer) -> Handler:
+    """Carry the request out and say nothing."""
+
+    async def handler(command: Command, connection: FakeConnection) -> Outcome:
+        await resolve(server.answer(command, connection))
+        return None
+
+    return handler
+
+
+def _spoiled(server: FakeServer, spoil: Callable[[bytes], Raw]) -> Handler:
+    async def handler(command: Command, connection: FakeConnection) -> Outcome:
+        outcome = await resolve(server.answer(command, connection))
+        assert isinstance(outcome, Reply)
+        return spoil(server.frame(command, outcome))
+
+    return handler

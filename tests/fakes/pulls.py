@@ -1,0 +1,166 @@
+"""The fake broker's answers to pulls, held while there is nothing new."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from rocketmq_aio.protocol.codes import (
+    PERM_READ,
+    PULL_COMMIT,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    RequestCode,
+    ResponseCode,
+)
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import read_header, to_ext_fields
+from rocketmq_aio.protocol.requests.pull import PullMessage, PullMessageResponse
+from rocketmq_aio.protocol.subscription import java_hash
+from tests.fakes.connection import FakeConnection
+from tests.fakes.members import Members
+from tests.fakes.script import Outcome, Reply
+from tests.fakes.state import Answers, BrokerState, Refused
+from tests.fakes.store import QueueLog, Stored
+
+MAX_MESSAGES: Final = 32
+MAX_BYTES: Final = 256 * 1024
+
+SQLFilter = Callable[[str, dict[str, str]], bool]
+Matches = Callable[[Stored], bool]
+
+
+class Found(NamedTuple):
+    """What one pass over a queue gives."""
+
+    code: int
+    remark: str
+    next_offset: int
+    messages: tuple[Stored, ...] = ()
+
+
+class Pulls:
+    """Hands out messages. SQL is judged by *sql*; without one everything passes, as on a broker
+    that cannot parse the expression.
+    """
+
+    def __init__(self, state: BrokerState, members: Members) -> None:
+        self.sql: SQLFilter | None = None
+        self._state = state
+        self._members = members
+
+    def answers(self) -> Answers:
+        answers: Answers = {RequestCode.PULL_MESSAGE: self.pull}
+        if self._state.version.is_5:
+            answers[RequestCode.LITE_PULL_MESSAGE] = self.pull
+        return answers
+
+    def pull(self, command: Command, _connection: FakeConnection) -> Outcome | Awaitable[Outcome]:
+        asked = read_header(command, PullMessage)
+        self._state.meet_group(asked.consumer_group)
+        self._state.check_group(asked.consumer_group)
+        log = self._log(asked)
+        matches = self._filter(asked)
+        found = look(log, asked, matches)
+        if asked.sys_flag & PULL_COMMIT:
+            key = (asked.consumer_group, asked.topic, asked.queue_id)
+            self._state.committed[key] = asked.commit_offset
+        if found.code == ResponseCode.PULL_NOT_FOUND and asked.sys_flag & PULL_SUSPEND:
+            return self._hold(log, asked, matches)
+        return self._reply(log, found)
+
+    async def _hold(self, log: QueueLog, asked: PullMessage, matches: Matches) -> Outcome:
+        """Answer when a message that matches arrives, or after the time the client gave.
+
+        A real broker looks at the clock only every five seconds and so answers later.
+        """
+        seconds = asked.suspend_timeout_millis / 1000
+        arrived = self._state.store.changed
+        with suppress(TimeoutError):
+            await arrived.until(
+                lambda: bool(look(log, asked, matches).messages), "a match", seconds
+            )
+        return self._reply(log, look(log, asked, matches))
+
+    def _reply(self, log: QueueLog, found: Found) -> Reply:
+        answer = PullMessageResponse(
+            suggest_which_broker_id=0,
+            next_begin_offset=found.next_offset,
+            min_offset=log.min_offset,
+            max_offset=log.max_offset,
+        )
+        ext = to_ext_fields(answer)
+        if self._state.version.is_5:
+            ext |= {"topicSysFlag": "0", "groupSysFlag": "0"}
+        body = b"".join([message.record for message in found.messages])
+        return Reply(found.code, ext, body, found.remark)
+
+    def _log(self, asked: PullMessage) -> QueueLog:
+        topic = self._state.topic(asked.topic)
+        if not topic.perm & PERM_READ:
+            remark = f"the topic[{asked.topic}] pulling message is forbidden"
+            raise Refused(ResponseCode.NO_PERMISSION, remark)
+        if not 0 <= asked.queue_id < len(topic.queues):
+            raise self._state.invalid(f"queueId[{asked.queue_id}] is illegal")
+        return topic.queues[asked.queue_id]
+
+    def _filter(self, asked: PullMessage) -> Matches:
+        if asked.sys_flag & PULL_SUBSCRIPTION:
+            expression, kind = asked.subscription or "*", asked.expression_type or "TAG"
+        else:
+            expression, kind = self._subscribed(asked)
+        if kind != "TAG":
+            sql = self.sql
+            return lambda stored: sql is None or sql(expression, stored.properties)
+        if expression == "*":
+            return lambda _stored: True
+        hashes = {java_hash(tag.strip()) for tag in expression.split("||") if tag.strip()}
+        if not hashes:
+            remark = "parse the consumer's subscription failed"
+            raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
+        return lambda stored: stored.tag_hash in hashes
+
+    def _subscribed(self, asked: PullMessage) -> tuple[str, str]:
+        """Return what the group's last heartbeat says about the topic."""
+        group = self._members.groups.get(asked.consumer_group)
+        if group is None or asked.topic not in group.subscriptions:
+            remark = "the consumer's subscription not exist"
+            raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
+        known = group.subscriptions[asked.topic]
+        if asked.sub_version > known.sub_version:
+            remark = "the consumer's subscription not latest"
+            raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
+        return known.sub_string, known.expression_type
+
+
+def look(log: QueueLog, asked: PullMessage, matches: Matches) -> Found:
+    """Return what a pull finds in *log* now."""
+    offset = asked.queue_offset
+    if log.max_offset == 0:
+        code = ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
+        return Found(code, "NO_MESSAGE_IN_QUEUE", 0)
+    if offset < log.min_offset:
+        return Found(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", log.min_offset)
+    if offset > log.max_offset:
+        return Found(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", log.max_offset)
+    if offset == log.max_offset:
+        return Found(ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", offset)
+    taken, next_offset = _take(log.since(offset), asked.max_msg_nums, matches)
+    if taken:
+        return Found(ResponseCode.SUCCESS, "FOUND", next_offset, tuple(taken))
+    return Found(ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", next_offset)
+
+
+def _take(rest: list[Stored], most: int, matches: Matches) -> tuple[list[Stored], int]:
+    """Return what fits in one answer, and the offset of the first message not looked at."""
+    taken: list[Stored] = []
+    size, most = 0, min(most, MAX_MESSAGES)
+    for stored in rest:
+        full = len(taken) >= most or size + len(stored.record) > MAX_BYTES
+        if taken and full:
+            return taken, stored.offset
+        if matches(stored):
+            taken.append(stored)
+            size += len(stored.record)
+    return taken, rest[-1].offset + 1

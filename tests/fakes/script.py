@@ -1,0 +1,85 @@
+"""What a test can make a fake answer: values for outcomes, and a table of handlers."""
+
+from __future__ import annotations
+
+import inspect
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from rocketmq_aio.protocol.command import Command
+
+if TYPE_CHECKING:
+    from tests.fakes.connection import FakeConnection
+
+ANY: Final = -1  # as a code: every request that has no handler of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An ordinary answer."""
+
+    code: int = 0
+    ext: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    remark: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Bytes as they are, then nothing more, or the end of the connection."""
+
+    data: bytes
+    close: bool = False
+
+
+class Close(Exception):  # noqa: N818 - no error: an outcome, returned or raised
+    """The end of the connection; with *reset* the client sees a reset, not an orderly end."""
+
+    def __init__(self, *, reset: bool = False) -> None:
+        super().__init__(reset)
+        self.reset = reset
+
+
+Outcome = Reply | Raw | Close | None  # None: no answer, ever
+Handler = Callable[[Command, "FakeConnection"], Outcome | Awaitable[Outcome]]
+
+
+async def resolve(outcome: Outcome | Awaitable[Outcome]) -> Outcome:
+    """Return what a handler gave, now or later."""
+    return await outcome if inspect.isawaitable(outcome) else outcome
+
+
+class Script:
+    """Handlers by request code: those used up are gone, those kept come after them."""
+
+    def __init__(self) -> None:
+        self._limited: dict[int, deque[Handler]] = defaultdict(deque)
+        self._kept: dict[int, Handler] = {}
+
+    def add(self, code: int, handler: Handler, times: int | None) -> None:
+        if times is None:
+            self._kept[code] = handler
+        else:
+            self._limited[code].extend([handler] * times)
+
+    def remove(self, code: int) -> None:
+        self._kept.pop(code, None)
+        self._limited.pop(code, None)
+
+    def take(self, code: int) -> Handler | None:
+        """Return the handler for the next request of *code*."""
+        for key in (code, ANY):
+            if self._limited.get(key):
+                return self._limited[key].popleft()
+            if key in self._kept:
+                return self._kept[key]
+        return None
+
+
+def as_handler(what: Handler | Outcome) -> Handler:
+    """Return a handler that always gives *what*, or *what* if it is one."""
+    if callable(what):
+        return what
+    return lambda _command, _connection: what

@@ -1,0 +1,95 @@
+"""The fake broker's answers to sends."""
+
+from __future__ import annotations
+
+from rocketmq_aio.properties import UNIQ_KEY, parse_properties
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import read_header, to_ext_fields
+from rocketmq_aio.protocol.record import decode_batch
+from rocketmq_aio.protocol.requests.send import SendMessage, SendMessageResponse
+from tests.fakes.connection import FakeConnection
+from tests.fakes.script import Reply
+from tests.fakes.state import Answers, BrokerState, Refused, now_ms
+from tests.fakes.store import REGION, Incoming, Stored
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+
+
+class Sends:
+    """Stores what is sent. Delays and transactions are not modelled: all is visible at once."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def answers(self) -> Answers:
+        return {
+            RequestCode.SEND_MESSAGE_V2: self.send,
+            RequestCode.SEND_BATCH_MESSAGE: self.send,
+        }
+
+    def send(self, command: Command, connection: FakeConnection) -> Reply:
+        header = read_header(command, SendMessage)
+        queue_id = self._queue_id(header)
+        self._check(command.body)
+        incoming = Incoming(
+            topic=header.topic,
+            queue_id=queue_id,
+            body=command.body,
+            properties=(header.properties or "").encode(),
+            flag=header.flag,
+            sys_flag=header.sys_flag,
+            born_ms=header.born_timestamp,
+            born_host=connection.client_address,
+            reconsume_times=header.reconsume_times or 0,
+        )
+        # The flag counts, not the code: 320 without it stores the batch as one message.
+        stored = self._batch(incoming) if header.batch else [self._single(incoming)]
+        return self._stored(stored, queue_id, batch=bool(header.batch))
+
+    def _queue_id(self, header: SendMessage) -> int:
+        state = self._state
+        if header.topic not in state.store.topics and state.auto_create_topics:
+            state.store.create_topic(header.topic, header.default_topic_queue_nums)
+        topic = state.topic(header.topic)
+        if header.queue_id >= len(topic.queues):
+            raise state.invalid(f"request queueId[{header.queue_id}] is illegal")
+        return max(header.queue_id, 0)  # a real broker chooses at random
+
+    def _check(self, body: bytes) -> None:
+        if not body and self._state.version.is_5:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "java.lang.NullPointerException: body")
+        if len(body) > MAX_BODY_BYTES:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal, maybe too long")
+
+    def _single(self, incoming: Incoming) -> Stored:
+        return self._state.store.append(incoming, now_ms())
+
+    def _batch(self, incoming: Incoming) -> list[Stored]:
+        batch = parse_properties(incoming.properties)
+        entries = [
+            Incoming(
+                topic=incoming.topic,
+                queue_id=incoming.queue_id,
+                body=body,
+                properties=properties,
+                flag=flag,
+                sys_flag=incoming.sys_flag,
+                born_ms=incoming.born_ms,
+                born_host=incoming.born_host,
+            )
+            for flag, body, properties in decode_batch(incoming.body)
+        ]
+        return [self._state.store.append_entry(entry, batch, now_ms()) for entry in entries]
+
+    def _stored(self, stored: list[Stored], queue_id: int, *, batch: bool) -> Reply:
+        is_5 = self._state.version.is_5
+        answer = SendMessageResponse(
+            msg_id=",".join(each.message_id for each in stored),
+            queue_id=queue_id,
+            queue_offset=stored[0].offset,
+            transaction_id=stored[0].properties.get(UNIQ_KEY) if is_5 and not batch else None,
+            region_id=REGION,
+            trace_on="true",
+        )
+        return Reply(ext=to_ext_fields(answer))

@@ -1,0 +1,344 @@
+"""What the fake broker and the fake name server share: a port, connections, a script, a history."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import ssl
+from collections import Counter
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from itertools import count
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from rocketmq_aio.protocol.codes import BINARY_HEADER, JSON_HEADER, RESPONSE_FLAG, V5_0_0
+from rocketmq_aio.protocol.command import Command, encode_command
+from rocketmq_aio.protocol.header import RequestHeader, to_ext_fields
+from tests.fakes.changed import WAIT_SECONDS, Changed
+from tests.fakes.connection import FakeConnection
+from tests.fakes.hold import Hold
+from tests.fakes.script import Close, Handler, Outcome, Raw, Reply, Script, as_handler, resolve
+
+HOST: Final = "127.0.0.1"
+NONCE: Final = "nonce"  # an ext field that every answer repeats
+
+
+class Version(NamedTuple):
+    """A release of RocketMQ, where its servers differ."""
+
+    name: str
+    number: int
+    answers: str  # "request": in the header encoding of the request; "json": always JSON
+
+    @property
+    def is_5(self) -> bool:
+        return self.number >= V5_0_0
+
+
+VERSIONS: Final = {
+    "4.9.7": Version("4.9.7", 407, "request"),
+    "5.5.0": Version("5.5.0", 513, "json"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WireFrame:
+    """One frame that passed: *request_code* is what it asks for, or what it answers."""
+
+    at: float
+    connection: int
+    sent: bool  # by the fake
+    encoding: int
+    command: Command
+    request_code: int
+
+
+class FakeServer:
+    """Listens on a loopback port from `start` to `stop`; state and port survive both.
+
+    A handler's own exception closes the connection and comes out of the ``async with`` block.
+    """
+
+    def __init__(
+        self, version: str, answers: str | None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.version = VERSIONS[version]
+        self.answers = answers or self.version.answers
+        self.port = 0
+        self.wire: list[WireFrame] = []
+        self.connects: list[float] = []
+        self.errors: list[Exception] = []
+        self.connections: dict[int, FakeConnection] = {}  # the open ones
+        self.changed = Changed()
+        self._tls = tls
+        self._asked: Counter[int] = Counter()
+        self._script = Script()
+        self._on_connect = Script()
+        self._server: asyncio.Server | None = None
+        self._numbers = count(1)
+        self._opaques = count(1)
+        self._tasks: dict[asyncio.Task[None], int] = {}  # and the connection each one answers
+        self._pushed: dict[tuple[int, int], asyncio.Future[Command]] = {}
+
+    def answer(self, command: Command, connection: FakeConnection) -> Outcome | Awaitable[Outcome]:
+        """Do by default what a real server does, and return its answer."""
+        raise NotImplementedError
+
+    # --- life -----------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    async def start(self) -> None:
+        """Listen; on the old port if there was one."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: FakeConnection(next(self._numbers), self), HOST, self.port, ssl=self._tls
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Cut every connection and refuse new ones; return when nothing of it runs any more."""
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        server.close()
+        for task in self._tasks:
+            task.cancel()
+        for connection in list(self.connections.values()):
+            connection.abort()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.changed.until(lambda: not self.connections, "the connections to close")
+        await server.wait_closed()
+
+    async def restart(self) -> None:
+        await self.stop()
+        await self.start()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+        if self.errors and error is None:
+            raise ExceptionGroup("a scripted handler failed", self.errors)
+
+    # --- script ---------------------------------------------------------------------------------
+
+    def on(self, code: int, what: Handler | Outcome, times: int | None = 1) -> None:
+        """Answer the next *times* requests of *code* with *what*; None: all from now on.
+
+        *what* is a handler ``(command, connection) -> outcome``, which may be a coroutine function,
+        or an outcome. It may call `answer` for the default.
+        """
+        self._script.add(code, as_handler(what), times)
+
+    def off(self, code: int) -> None:
+        """Answer *code* by default again."""
+        self._script.remove(code)
+
+    def on_connect(self, what: Outcome, times: int | None = 1) -> None:
+        """Do *what* to the next connections once they are made; `Raw` greets, `Close` ends."""
+        self._on_connect.add(0, as_handler(what), times)
+
+    def hold(self, code: int, times: int | None = None) -> Hold:
+        """Carry out requests of *code* as they come, but keep the answers until released."""
+        held = Hold(self.answer)
+        self.on(code, held, times)
+        return held
+
+    async def push(
+        self,
+        request: Command | RequestHeader,
+        *,
+        body: bytes = b"",
+        to: FakeConnection | None = None,
+        seconds: float = WAIT_SECONDS,
+    ) -> Command | None:
+        """Send a request of the server's own; return the answer, None if it is marked oneway.
+
+        It goes to the newest connection unless *to* says otherwise.
+        """
+        connection = to or self.connections[max(self.connections)]
+        if isinstance(request, RequestHeader):
+            ext = to_ext_fields(request)
+            request = Command(request.code, 0, body=body)
+        else:
+            ext = request.ext_fields()
+        request.opaque = next(self._opaques)
+        reply: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        self._pushed[connection.number, request.opaque] = reply
+        try:
+            self._send(connection, request, ext, JSON_HEADER, request.code)
+            if request.is_oneway:
+                return None
+            async with asyncio.timeout(seconds):
+                return await reply
+        finally:
+            del self._pushed[connection.number, request.opaque]
+
+    # --- history --------------------------------------------------------------------------------
+
+    @property
+    def requests(self) -> list[WireFrame]:
+        """What clients asked, in the order of arrival."""
+        return [frame for frame in self.wire if not frame.sent and not frame.command.is_response]
+
+    def requests_of(self, code: int) -> list[Command]:
+        return [frame.command for frame in self.requests if frame.command.code == code]
+
+    async def wait_for(
+        self, code: int, count: int = 1, seconds: float = WAIT_SECONDS
+    ) -> list[Command]:
+        """Return all requests of *code* once there were *count*, since the beginning."""
+        what = f"{count} request(s) of code {code}"
+        await self.changed.until(lambda: self._asked[code] >= count, what, seconds)
+        return self.requests_of(code)
+
+    async def wait_for_connections(self, count: int, seconds: float = WAIT_SECONDS) -> None:
+        """Return once exactly *count* connections are open."""
+        what = f"{count} open connection(s)"
+        await self.changed.until(lambda: len(self.connections) == count, what, seconds)
+
+    # --- what connections report ----------------------------------------------------------------
+
+    def opened(self, connection: FakeConnection) -> None:
+        self.connections[connection.number] = connection
+        self.connects.append(asyncio.get_running_loop().time())
+        handler = self._on_connect.take(0)
+        if handler is not None:
+            outcome = handler(Command(0, 0), connection)
+            assert not inspect.isawaitable(outcome)
+            self._act(connection, outcome)
+        self.changed.notify()
+
+    def received(self, connection: FakeConnection, encoding: int, command: Command) -> None:
+        if command.is_response:
+            self._response(connection, encoding, command)
+            return
+        self._record(connection, encoding, command, command.code, sent=False)
+        self._asked[command.code] += 1
+        handler = self._script.take(command.code) or self.answer
+        try:
+            outcome = handler(command, connection)
+        except Close as close:
+            outcome = close
+        except Exception as error:  # noqa: BLE001 - a test's own code: its failure is the test's
+            self.errors.append(error)
+            outcome = Close()
+        if inspect.isawaitable(outcome):
+            task = asyncio.ensure_future(self._answer_later(connection, encoding, command, outcome))
+            self._tasks[task] = connection.number
+            task.add_done_callback(self._tasks.pop)
+            if inspect.iscoroutine(outcome):  # the task may be cancelled before it begins
+                task.add_done_callback(lambda _: outcome.close())
+        else:
+            self._answer(connection, encoding, command, outcome)
+        self.changed.notify()
+
+    def closed(self, connection: FakeConnection) -> None:
+        del self.connections[connection.number]
+        for task, number in self._tasks.items():
+            if number == connection.number:
+                task.cancel()
+        for (number, _), reply in self._pushed.items():
+            if number == connection.number and not reply.done():
+                reply.set_exception(ConnectionResetError("closed before the client answered"))
+        self.changed.notify()
+
+    def frame(self, command: Command, reply: Reply, encoding: int = JSON_HEADER) -> bytes:
+        """Return the bytes that answer *command* with *reply*, for tests that spoil them."""
+        ext = dict(reply.ext)
+        if (nonce := command.ext_fields().get(NONCE)) is not None:
+            ext[NONCE] = nonce
+        answer = Command(reply.code, command.opaque, RESPONSE_FLAG, reply.remark, body=reply.body)
+        binary = encoding == BINARY_HEADER and self.answers == "request"
+        return encode_command(answer, ext, binary=binary, version=self.version.number)
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _response(self, connection: FakeConnection, encoding: int, command: Command) -> None:
+        reply = self._pushed.get((connection.number, command.opaque))
+        asked = next(
+            (f.request_code for f in reversed(self.wire) if _asked(f, connection, command)), -1
+        )
+        self._record(connection, encoding, command, asked, sent=False)
+        if reply is not None and not reply.done():
+            reply.set_result(command)
+        self.changed.notify()
+
+    async def _answer_later(
+        self,
+        connection: FakeConnection,
+        encoding: int,
+        command: Command,
+        outcome: Awaitable[Outcome],
+    ) -> None:
+        try:
+            result = await resolve(outcome)
+        except Close as close:
+            result = close
+        except Exception as error:  # noqa: BLE001 - as in `received`
+            self.errors.append(error)
+            result = Close()
+        self._answer(connection, encoding, command, result)
+
+    def _answer(
+        self, connection: FakeConnection, encoding: int, command: Command, outcome: Outcome
+    ) -> None:
+        if not isinstance(outcome, Reply):
+            self._act(connection, outcome)
+        elif not command.is_oneway and connection.is_open:
+            data = self.frame(command, outcome, encoding)
+            answer = Command(outcome.code, command.opaque, RESPONSE_FLAG, outcome.remark)
+            answer.ext, answer.body = dict(outcome.ext), outcome.body
+            self._record(connection, encoding, answer, command.code, sent=True)
+            connection.write(data)
+
+    def _act(self, connection: FakeConnection, outcome: Outcome) -> None:
+        if isinstance(outcome, Raw):
+            connection.write(outcome.data)
+            if outcome.close:
+                connection.close()
+        elif isinstance(outcome, Close):
+            (connection.reset if outcome.reset else connection.close)()
+
+    def _send(
+        self,
+        connection: FakeConnection,
+        command: Command,
+        ext: dict[str, str],
+        encoding: int,
+        request_code: int,
+    ) -> None:
+        self._record(connection, encoding, command, request_code, sent=True)
+        connection.write(encode_command(command, ext, version=self.version.number))
+
+    def _record(
+        self,
+        connection: FakeConnection,
+        encoding: int,
+        command: Command,
+        request_code: int,
+        *,
+        sent: bool,
+    ) -> None:
+        at = asyncio.get_running_loop().time()
+        self.wire.append(WireFrame(at, connection.number, sent, encoding, command, request_code))
+
+
+def _asked(frame: WireFrame, connection: FakeConnection, response: Command) -> bool:
+    return (
+        frame.sent
+        and not frame.command.is_response
+        and frame.connection == connection.number
+        and frame.command.opaque == response.opaque
+    )

@@ -1,0 +1,76 @@
+"""What the parts of a fake broker share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from rocketmq_aio.protocol.codes import ResponseCode
+from rocketmq_aio.protocol.command import Command
+from tests.fakes.connection import FakeConnection
+from tests.fakes.script import Outcome, Reply
+from tests.fakes.server import Version
+from tests.fakes.store import Store, Topic
+
+Answers = dict[int, Callable[[Command, FakeConnection], Outcome | Awaitable[Outcome]]]
+GroupQueue = tuple[str, str, int]  # group, topic, queue id
+INVALID_PARAMETER = 29  # 5.3.2+; brokers before answer 1
+
+
+class Refused(Exception):  # noqa: N818 - an answer, raised to leave early
+    """The broker says no."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(code, remark)
+        self.reply = Reply(code, remark=remark)
+
+
+@dataclass(slots=True)
+class BrokerState:
+    """Everything a restart of the fake broker keeps."""
+
+    name: str
+    cluster: str
+    version: Version
+    store: Store
+    auto_create_topics: bool = True
+    auto_create_groups: bool = True
+    groups: set[str] = field(default_factory=set)  # those the broker has heard of
+    committed: dict[GroupQueue, int] = field(default_factory=dict)
+
+    def topic(self, name: str) -> Topic:
+        """Return the topic.
+
+        :raises Refused: it does not exist
+        """
+        try:
+            return self.store.topics[name]
+        except KeyError:
+            remark = f"topic[{name}] not exist, apply first please!"
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, remark) from None
+
+    def meet_group(self, name: str) -> bool:
+        """Return whether the group exists; heartbeats and pulls create it where they may."""
+        if self.auto_create_groups:
+            self.groups.add(name)
+        return name in self.groups
+
+    def check_group(self, name: str) -> None:
+        """Refuse a group that does not exist.
+
+        :raises Refused: there is none of this name
+        """
+        if name not in self.groups:
+            code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+            raise Refused(code, f"subscription group [{name}] does not exist")
+
+    def invalid(self, remark: str) -> Refused:
+        """Return the refusal of a parameter."""
+        code = INVALID_PARAMETER if self.version.is_5 else ResponseCode.SYSTEM_ERROR
+        return Refused(code, remark)
+
+
+def now_ms() -> int:
+    """The wall clock, as brokers stamp messages with it."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,181 @@
+"""The fake broker's messages: a log in memory, records laid out as brokers store them."""
+
+from __future__ import annotations
+
+import socket
+import zlib
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from struct import Struct
+from typing import Final
+
+from rocketmq_aio.properties import TAGS, UNIQ_KEY, encode_properties, parse_properties
+from rocketmq_aio.protocol.record import MAGIC_V1, MAGIC_V2
+from rocketmq_aio.protocol.subscription import java_hash
+from tests.fakes.changed import Changed
+from tests.fakes.server import Version
+
+REGION: Final = "DefaultRegion"
+CRC_MASK: Final = 0x7FFF_FFFF
+MAX_V1_TOPIC: Final = 127
+READ_WRITE: Final = 6
+
+# total size, magic, crc, queue id, flag, queue offset, log offset, sysFlag, born time
+_HEAD: Final = Struct(">iiIiiqqiq")
+_HOST: Final = Struct(">4si")
+_STORED: Final = Struct(">q")
+_TAIL: Final = Struct(">iqi")  # reconsume times, prepared transaction offset, body length
+_SHORT: Final = Struct(">H")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incoming:
+    """A message as a producer sent it."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes = b""
+    flag: int = 0
+    sys_flag: int = 0
+    born_ms: int = 0
+    born_host: tuple[str, int] = ("127.0.0.1", 0)
+    reconsume_times: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A message as it lies in the log."""
+
+    offset: int
+    log_offset: int
+    store_ms: int
+    body: bytes
+    properties: dict[str, str]
+    record: bytes
+    message_id: str  # the broker's own
+
+    @property
+    def tag_hash(self) -> int | None:
+        """What tag filters compare; None without a tag."""
+        return java_hash(self.properties[TAGS]) if TAGS in self.properties else None
+
+
+@dataclass(slots=True)
+class QueueLog:
+    """One queue: its messages, the first of which may be gone already."""
+
+    min_offset: int = 0
+    messages: list[Stored] = field(default_factory=list)
+
+    @property
+    def max_offset(self) -> int:
+        return self.min_offset + len(self.messages)
+
+    def since(self, offset: int) -> list[Stored]:
+        return self.messages[offset - self.min_offset :]
+
+    def drop_before(self, offset: int) -> None:
+        """Forget what lies before *offset*, as a broker does with old files."""
+        del self.messages[: offset - self.min_offset]
+        self.min_offset = offset
+
+    def search(self, timestamp_ms: int) -> int:
+        """Return the offset of the first message stored at *timestamp_ms* or later."""
+        return self.min_offset + bisect_left(
+            self.messages, timestamp_ms, key=lambda stored: stored.store_ms
+        )
+
+
+@dataclass(slots=True)
+class Topic:
+    queues: list[QueueLog]
+    perm: int = READ_WRITE
+
+
+class Store:
+    """All topics of one broker; *changed* tells when a message arrives."""
+
+    def __init__(self, version: Version, cluster: str) -> None:
+        self.topics: dict[str, Topic] = {}
+        self.changed = Changed()
+        self.host: tuple[str, int] = ("127.0.0.1", 0)
+        self._version = version
+        self._cluster = cluster
+        self._log_end = 0
+        self._made_ids = count(1)
+
+    def create_topic(self, name: str, queues: int, perm: int = READ_WRITE) -> Topic:
+        """Add a topic, or queues to one that exists."""
+        topic = self.topics.setdefault(name, Topic([]))
+        topic.queues += [QueueLog() for _ in range(queues - len(topic.queues))]
+        topic.perm = perm
+        return topic
+
+    def append(self, incoming: Incoming, now_ms: int) -> Stored:
+        """Store a message sent alone: the broker adds properties of its own."""
+        properties = parse_properties(incoming.properties)
+        if self._version.is_5:
+            properties |= {"MSG_REGION": REGION, "TRACE_ON": "true"}
+            properties.setdefault(UNIQ_KEY, f"FD{next(self._made_ids):030X}")
+        properties["CLUSTER"] = self._cluster
+        text = encode_properties(properties)
+        return self._put(incoming, text if self._version.is_5 else text[:-1], now_ms)
+
+    def append_entry(self, entry: Incoming, batch: Mapping[str, str], now_ms: int) -> Stored:
+        """Store one entry of a batch: as sent by 5.5.0; 4.9 appends what came with the batch."""
+        text = entry.properties.decode()
+        if not self._version.is_5:
+            added = encode_properties({**batch, "CLUSTER": self._cluster})[:-1]
+            text = f"{text.removesuffix(chr(2))}\x02{added}" if text else added
+        return self._put(entry, text, now_ms)
+
+    def _put(self, incoming: Incoming, properties: str, now_ms: int) -> Stored:
+        log = self.topics[incoming.topic].queues[incoming.queue_id]
+        record = self._record(incoming, properties.encode(), log.max_offset, now_ms)
+        stored = Stored(
+            offset=log.max_offset,
+            log_offset=self._log_end,
+            store_ms=now_ms,
+            body=incoming.body,
+            properties=parse_properties(properties.encode()),
+            record=record,
+            message_id=(packed_host(self.host) + _STORED.pack(self._log_end)).hex().upper(),
+        )
+        log.messages.append(stored)
+        self._log_end += len(record)
+        self.changed.notify()
+        return stored
+
+    def _record(self, incoming: Incoming, properties: bytes, offset: int, now_ms: int) -> bytes:
+        topic = incoming.topic.encode()
+        short = len(topic) <= MAX_V1_TOPIC
+        tail = (
+            packed_host(incoming.born_host),
+            _STORED.pack(now_ms),
+            packed_host(self.host),
+            _TAIL.pack(incoming.reconsume_times, 0, len(incoming.body)),
+            incoming.body,
+            bytes([len(topic)]) if short else _SHORT.pack(len(topic)),
+            topic,
+            _SHORT.pack(len(properties)),
+            properties,
+        )
+        head = _HEAD.pack(
+            _HEAD.size + sum(map(len, tail)),
+            MAGIC_V1 if short else MAGIC_V2,
+            zlib.crc32(incoming.body) & CRC_MASK,
+            incoming.queue_id,
+            incoming.flag,
+            offset,
+            self._log_end,
+            incoming.sys_flag,
+            incoming.born_ms,
+        )
+        return b"".join((head, *tail))
+
+
+def packed_host(host: tuple[str, int]) -> bytes:
+    return _HOST.pack(socket.inet_aton(host[0]), host[1])

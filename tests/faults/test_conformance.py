@@ -1,0 +1,24 @@
+"""The fakes answer as real servers do: the same cases run on both (`tests/broker`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.conformance import CASES, Case, Ground
+from tests.fakes.conformance.ground import QUEUES
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+async def test_the_fake_answers_as_a_real_broker(case: Case, version: str) -> None:
+    async with FakeCluster(version=version, topics={"orders": QUEUES}) as cluster:
+        ground = Ground(
+            namesrv=cluster.namesrv,
+            broker=cluster.broker.address,
+            version=version,
+            topic="orders",
+            group="billing",
+        )
+
+        await case(ground)

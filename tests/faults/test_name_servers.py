@@ -1,0 +1,298 @@
+"""Name servers that are down, silent, cut off, or not there at all."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.errors import (
+    NameServerUnavailableError,
+    NotConnectedError,
+    RocketMQError,
+    RouteNotFoundError,
+)
+from rocketmq_aio.message import Message
+from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.protocol.codes import RequestCode
+from tests.fakes.broker import FakeBroker
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.misbehaviour import (
+    GARBAGE,
+    GRPC_SETTINGS,
+    HTTP_PAGE,
+    TWO_GIBIBYTES,
+    answered_to_nobody,
+    half_answered,
+)
+from tests.fakes.name_server import FakeNameServer
+from tests.fakes.script import Close, Handler, Outcome, Reply
+from tests.unit.instance.guests import nothing_left
+from tests.unit.remoting.until import succeeds, until, until_done
+
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
+ORDER = Message("orders", b"hello")
+
+
+@contextmanager
+def black_hole() -> Iterator[str]:
+    """An address from which nothing comes back, not even a refusal: its backlog is full."""
+    with socket.socket() as deaf, socket.socket() as first, socket.socket() as second:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        for filler in (first, second):
+            filler.setblocking(False)
+            filler.connect_ex(deaf.getsockname())
+        yield f"127.0.0.1:{deaf.getsockname()[1]}"
+
+
+def nobody() -> str:
+    """An address where nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+@asynccontextmanager
+async def two_servers() -> AsyncIterator[tuple[FakeBroker, list[FakeNameServer]]]:
+    broker = FakeBroker()
+    broker.create_topic("orders")
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(broker)
+        servers = [FakeNameServer(), FakeNameServer()]
+        for each in servers:
+            each.register(broker)
+            await stack.enter_async_context(each)
+        yield broker, servers
+
+
+def joined(*servers: FakeNameServer) -> str:
+    return ";".join(each.address for each in servers)
+
+
+async def seconds_of(work: asyncio.Task[object]) -> float:
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    await asyncio.wait([work])
+    return loop.time() - started
+
+
+# --- nobody there --------------------------------------------------------------------------------
+
+
+async def test_with_nobody_listening_the_start_fails_soon_and_leaves_nothing() -> None:
+    first, second = nobody(), nobody()
+    async with nothing_left():
+        starting = asyncio.create_task(Producer("shop", namesrv=f"{first};{second}").start())
+
+        assert await seconds_of(starting) < 1.5
+        error = starting.exception()
+        assert isinstance(error, NameServerUnavailableError)
+        assert {at: type(cause) for at, cause in error.addresses.items()} == {
+            first: NotConnectedError,
+            second: NotConnectedError,
+        }
+
+
+async def test_with_nobody_answering_the_start_fails_by_its_deadline() -> None:
+    with black_hole() as deaf:
+        async with nothing_left(), FakeNameServer() as mute:
+            mute.on(ROUTE, None, times=None)
+            config = ClientConfig(
+                namesrv=f"{deaf};{mute.address}",
+                request_timeout_seconds=0.5,
+                connect_timeout_seconds=0.5,
+            )
+            starting = asyncio.create_task(Producer("shop", client=config).start())
+
+            assert await seconds_of(starting) < 2.5
+            error = starting.exception()
+            assert isinstance(error, NameServerUnavailableError)
+            assert set(error.addresses) == {deaf, mute.address}
+
+
+KINDS: dict[str, Outcome] = {
+    "HTTP server": HTTP_PAGE,
+    "gRPC server": GRPC_SETTINGS,
+    "2 GiB frame": TWO_GIBIBYTES,
+    "garbage": GARBAGE,
+    "hang up": Close(),
+    "reset": Close(reset=True),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_wrong_port_is_told_at_the_start(kind: str) -> None:
+    async with nothing_left(), FakeNameServer() as server:
+        server.on_connect(KINDS[kind], times=None)
+        server.on(ROUTE, None, times=None)
+        config = ClientConfig(namesrv=server.address, request_timeout_seconds=0.5)
+        starting = asyncio.create_task(Producer("shop", client=config).start())
+
+        assert await seconds_of(starting) < 2.0
+        error = starting.exception()
+        assert isinstance(error, NameServerUnavailableError)
+        if kind == "HTTP server":
+            assert "HTTP" in str(error)
+
+
+# --- one of several ------------------------------------------------------------------------------
+
+
+async def test_a_dead_one_of_two_costs_next_to_nothing() -> None:
+    async with nothing_left(), two_servers() as (_, servers):
+        await servers[0].stop()
+        async with Producer("shop", namesrv=joined(*servers)) as producer:
+            sending = asyncio.create_task(producer.send(ORDER))
+
+            assert await seconds_of(sending) < 0.5
+            assert sending.result().ok
+
+
+async def test_a_silent_one_of_two_costs_about_half_a_second_and_only_once() -> None:
+    async with nothing_left(), two_servers() as (_, servers):
+        servers[0].on(ROUTE, None, times=None)
+        elapsed: list[float] = []
+        async with Producer("shop", namesrv=joined(*servers)) as producer:
+            for topic in ("orders", "payments", "refunds"):
+                sending = asyncio.create_task(producer.send(Message(topic, b"x")))
+                elapsed.append(await seconds_of(sending))
+                assert sending.result().ok
+
+        assert max(elapsed) < 1.2
+        assert sum(elapsed) < 1.5
+        assert len(servers[0].requests) <= 1  # none if the other one came first
+
+
+async def test_a_black_hole_beside_a_server_costs_about_half_a_second() -> None:
+    with black_hole() as deaf:
+        async with nothing_left(), two_servers() as (_, (server, _other)):
+            producer = Producer("shop", namesrv=f"{deaf};{server.address}")
+            starting = asyncio.create_task(producer.start())
+
+            assert await seconds_of(starting) < 1.2
+            starting.result()
+            assert (await producer.send(ORDER)).ok
+            await producer.close()
+
+
+async def test_a_server_that_falls_silent_later_is_left_for_the_other() -> None:
+    async with (
+        nothing_left(),
+        two_servers() as (_, servers),
+        Producer("shop", namesrv=joined(*servers)) as producer,
+    ):
+        asked = next(each for each in servers if each.requests)
+        asked.on(ROUTE, None, times=None)
+        sending = asyncio.create_task(producer.send(ORDER))
+
+        assert await seconds_of(sending) < 1.2
+        assert sending.result().ok
+        assert producer.client.name_servers.addresses[0] != asked.address
+
+
+# --- outages -------------------------------------------------------------------------------------
+
+
+async def test_known_topics_do_not_notice_that_the_name_server_is_gone() -> None:
+    config = {"route_refresh_interval_seconds": 0.05}
+    async with nothing_left(), FakeCluster(topics={"orders": 4}) as cluster:
+        client = ClientConfig(namesrv=cluster.namesrv, **config)  # type: ignore[arg-type]
+        async with Producer("shop", client=client) as producer:
+            await producer.send(ORDER)
+            await cluster.name_server.stop()
+            for _ in range(100):
+                assert (await producer.send(ORDER)).ok
+                await asyncio.sleep(0.002)
+
+            with pytest.raises(NameServerUnavailableError):
+                await producer.send(Message("unheard-of", b"x"))
+
+
+async def test_a_name_server_that_comes_back_is_used_again_soon() -> None:
+    async with nothing_left(), FakeCluster(topics={"orders": 4}) as cluster:
+        config = ClientConfig(namesrv=cluster.namesrv, route_refresh_interval_seconds=0.05)
+        async with Producer("shop", client=config) as producer:
+            await producer.send(ORDER)
+            await cluster.name_server.stop()
+            assert not await succeeds(producer.send(Message("later", b"x")))
+            cluster.create_topic("orders", 9)
+            await cluster.name_server.start()
+
+            await until_done(lambda: succeeds(producer.send(Message("later", b"x"))), seconds=3)
+            await until(lambda: len(queues_of(producer)) == 9, seconds=3)
+
+
+def queues_of(producer: Producer) -> tuple[object, ...]:
+    route = producer.client.routes.known("orders")
+    return route.publish_queues if route is not None else ()
+
+
+async def test_a_name_server_that_has_just_started_takes_no_route_away() -> None:
+    async with nothing_left(), FakeCluster(topics={"orders": 4}) as cluster:
+        config = ClientConfig(namesrv=cluster.namesrv, route_refresh_interval_seconds=0.05)
+        async with Producer("shop", client=config) as producer:
+            await producer.send(ORDER)
+            empty = Reply(17, remark="No topic route info in name server")
+            cluster.name_server.on(ROUTE, empty, times=2)  # one of the two topics, or each once
+            await cluster.name_server.restart()
+            asked = len(cluster.name_server.requests)
+            await until(lambda: len(cluster.name_server.requests) > asked + 4)
+
+            assert (await producer.send(ORDER)).ok
+
+
+@pytest.mark.parametrize("kind", ["closed", "reset", "half", "to nobody", "garbage"])
+async def test_a_refresh_that_goes_wrong_keeps_the_route_and_heals(kind: str) -> None:
+    async with nothing_left(), FakeCluster(topics={"orders": 4}) as cluster:
+        server = cluster.name_server
+        wrong: dict[str, Outcome | Handler] = {
+            "closed": Close(),
+            "reset": Close(reset=True),
+            "half": half_answered(server, close=True),
+            "to nobody": answered_to_nobody(server),
+            "garbage": GARBAGE,
+        }
+        config = ClientConfig(
+            namesrv=cluster.namesrv,
+            route_refresh_interval_seconds=0.05,
+            request_timeout_seconds=0.2,
+        )
+        async with Producer("shop", client=config) as producer:
+            await producer.send(ORDER)
+            server.on(ROUTE, wrong[kind], times=4)
+            asked = len(server.requests)
+            await until(lambda: len(server.requests) > asked + 2)
+            assert (await producer.send(ORDER)).ok
+            cluster.create_topic("orders", 9)
+
+            await until(lambda: len(queues_of(producer)) == 9)
+
+
+async def test_a_topic_created_later_is_found_within_two_seconds() -> None:
+    async with nothing_left(), FakeCluster() as cluster:
+        del cluster.broker.topics["TBW102"]
+        async with Producer("shop", namesrv=cluster.namesrv) as producer:
+            with pytest.raises(RouteNotFoundError):
+                await producer.send(ORDER)
+            cluster.create_topic("orders", 4)
+
+            await until_done(lambda: succeeds(producer.send(ORDER)), seconds=2.0)
+
+
+async def test_a_storm_of_sends_to_an_unknown_topic_is_no_storm_of_questions() -> None:
+    async with nothing_left(), FakeCluster() as cluster:
+        del cluster.broker.topics["TBW102"]
+        async with Producer("shop", namesrv=cluster.namesrv) as producer:
+            asked = len(cluster.name_server.requests)
+            errors = await asyncio.gather(
+                *(producer.send(ORDER) for _ in range(500)), return_exceptions=True
+            )
+
+        assert {type(error) for error in errors} == {RouteNotFoundError}
+        assert len(cluster.name_server.requests) - asked <= 4
+        assert all(isinstance(error, RocketMQError) for error in errors)

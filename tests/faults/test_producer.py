@@ -1,0 +1,316 @@
+"""Sends under faults: what was ok is stored, what failed is not, and it all heals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.errors import RocketMQError, SendError, SendUnknownError
+from rocketmq_aio.message import Message
+from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.protocol.codes import RequestCode
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.frame_rules import corrupt, drop, duplicate, truncate, with_code
+from tests.fakes.history import Fault, History, Outcome, Sent, violations
+from tests.fakes.history.recording import (
+    record_call,
+    record_send,
+    stored_log,
+    watch,
+    wire_attempts,
+)
+from tests.fakes.proxy import FaultProxy
+from tests.fakes.script import Reply
+from tests.unit.instance.guests import nothing_left
+from tests.unit.remoting.until import until
+
+SEND = RequestCode.SEND_MESSAGE_V2
+SENDERS = 8
+
+
+@dataclass
+class Run:
+    """A producer whose brokers are behind proxies, and everything that it does."""
+
+    cluster: FakeCluster
+    proxies: list[FaultProxy]
+    producer: Producer
+    history: History = field(default_factory=History)
+    sent: int = 0
+    stopped: bool = False
+
+    def count(self, outcome: Outcome) -> int:
+        return sum(each.outcome is outcome for each in self.history.sends)
+
+    async def keep_sending(self, name: str, timeout: float = 2.0) -> None:
+        """Send one message after another until told to stop."""
+        while not self.stopped:
+            self.sent += 1
+            body = f"{name}/{self.sent}".encode()
+            call = self.producer.send(Message("orders", body), timeout_seconds=timeout)
+            timed = record_call(self.history, "send", timeout, call)
+            try:
+                await record_send(self.history, timed, uid=body.decode(), body=body, task=name)  # type: ignore[arg-type]
+            except RocketMQError:
+                await asyncio.sleep(0.005)
+            else:
+                self.history.work.append(asyncio.get_running_loop().time())
+
+    async def until_ok(self, more: int, seconds: float = 5.0) -> None:
+        """Wait until *more* sends have succeeded from now on."""
+        target = self.count(Outcome.OK) + more
+        await until(lambda: self.count(Outcome.OK) >= target, f"{more} more sends", seconds)
+
+    def finish(self) -> None:
+        self.history.log = stored_log("orders", *self.cluster.brokers)
+        self.history.attempts = wire_attempts(*self.cluster.brokers)
+
+
+@asynccontextmanager
+async def sending(
+    brokers: int = 1, *, producer: ProducerConfig | None = None, **client: float
+) -> AsyncIterator[Run]:
+    """Send from several tasks during the block; afterwards every promise is checked."""
+    async with nothing_left(), AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(FakeCluster(brokers, topics={"orders": 4}))
+        proxies = [
+            await stack.enter_async_context(FaultProxy(each.address)) for each in cluster.brokers
+        ]
+        ways = {proxy.target: proxy.address for proxy in proxies}
+        config = ClientConfig(
+            namesrv=cluster.namesrv,
+            address_mapper=lambda address: ways.get(address, address),
+            **client,  # type: ignore[arg-type]  # numbers
+        )
+        made = Producer("shop", client=config, config=producer)
+        run = Run(cluster, proxies, made)
+        with watch(run.history):
+            async with made:
+                senders = [
+                    asyncio.create_task(run.keep_sending(f"task-{n}")) for n in range(SENDERS)
+                ]
+                await run.until_ok(50)
+                yield run
+                run.stopped = True
+                await asyncio.gather(*senders)
+                assert made._room.count == 0
+            for proxy in proxies:
+                await proxy.wait_for_connections(0)
+        run.finish()
+        assert violations(run.history) == []
+
+
+# --- connections ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_cutting_all_connections_again_and_again(reset: bool) -> None:
+    async with sending(brokers=2) as run:
+        for _ in range(10):
+            for proxy in run.proxies:
+                proxy.cut(reset=reset)
+            await run.until_ok(20)
+
+        assert run.count(Outcome.FAIL) == 0
+
+
+async def test_a_broker_that_cannot_be_reached_costs_no_send() -> None:
+    async with sending(brokers=2) as run:
+        run.proxies[0].refuse()
+        run.proxies[0].cut()
+        await run.until_ok(200)
+        await run.proxies[0].accept()
+        await run.until_ok(100)
+
+        assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0
+
+
+async def test_the_only_broker_goes_and_comes_back() -> None:
+    async with sending() as run:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        await run.cluster.broker.stop()
+        await until(lambda: run.count(Outcome.UNKNOWN) >= SENDERS, "sends to fail")
+        await run.cluster.broker.start()
+        healed = loop.time()
+        await run.until_ok(50, seconds=5.0)
+        run.history.fault = Fault(started=started, healed=healed, observed=True)
+
+
+async def test_a_broker_that_hangs_is_passed_over() -> None:
+    producer = ProducerConfig(send_timeout_seconds=1.0)
+    async with sending(brokers=2, producer=producer) as run:
+        before = run.count(Outcome.OK)
+        run.proxies[0].stall()
+        await run.until_ok(20, seconds=10.0)
+        run.proxies[0].flow()
+        await run.until_ok(50)
+
+        assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0
+        assert run.count(Outcome.OK) > before
+
+
+# --- frames --------------------------------------------------------------------------------------
+
+
+async def test_answers_that_are_lost_make_copies_under_one_id() -> None:
+    async with sending(brokers=2) as run:
+        for proxy in run.proxies:
+            proxy.down.on(drop, code=SEND, times=3)
+        await run.until_ok(100, seconds=10.0)
+
+        assert run.count(Outcome.FAIL) == 0
+        stored = run.cluster.brokers
+        assert sum(len(each.messages("orders")) for each in stored) > run.count(Outcome.OK)
+
+
+async def test_answers_that_come_twice_are_counted_once() -> None:
+    async with sending() as run:
+        run.proxies[0].down.on(duplicate, code=SEND, times=50)
+        await run.until_ok(100)
+
+        assert run.count(Outcome.OK) == len(run.history.sends)
+
+
+@pytest.mark.parametrize("at", [0, 4, 5, 9, 40])
+async def test_damaged_answers_end_the_connection_and_heal(at: int) -> None:
+    async with sending(producer=ProducerConfig(send_timeout_seconds=0.5)) as run:
+        for _ in range(3):
+            run.proxies[0].down.on(corrupt(at), code=SEND)
+            await run.until_ok(20)
+
+        assert run.count(Outcome.FAIL) == 0
+
+
+async def test_answers_that_are_cut_short_end_in_a_timeout_or_a_new_connection() -> None:
+    async with sending(producer=ProducerConfig(send_timeout_seconds=0.5)) as run:
+        run.proxies[0].down.on(truncate(30), code=SEND)
+        await run.until_ok(100, seconds=10.0)
+
+
+async def test_cutting_in_mid_frame_both_ways() -> None:
+    async with sending() as run:
+        for lane in (run.proxies[0].up, run.proxies[0].down):
+            for byte in (0, 1, 3, 4, 7, 8, 9, 30, 100):
+                lane.cut(frame=2, byte=byte, reset=bool(byte % 2))
+                run.proxies[0].cut()
+                await run.until_ok(10, seconds=10.0)
+
+
+@pytest.mark.parametrize("code", [1, 2, 14, 215])
+async def test_refusals_for_now_under_load_cost_no_send(code: int) -> None:
+    async with sending(brokers=2) as run:
+        run.cluster.broker.on(SEND, Reply(code, remark="not now"), times=20)
+        await run.until_ok(100)
+
+        assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0
+
+
+async def test_a_broker_that_says_go_away_is_connected_to_anew() -> None:
+    async with sending() as run:
+        for _ in range(3):
+            run.proxies[0].down.on(with_code(1500), code=SEND)
+            await run.until_ok(30)
+
+        assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0
+        assert len(run.proxies[0].connects) >= 4
+
+
+# --- slow lines ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 7])
+async def test_bytes_that_drip_change_nothing(size: int) -> None:
+    async with sending() as run:
+        run.proxies[0].up.slice_bytes = run.proxies[0].down.slice_bytes = size
+        await run.until_ok(50, seconds=20.0)
+        run.proxies[0].up.off()
+        run.proxies[0].down.off()
+
+        assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0
+
+
+async def test_a_delay_of_200_ms_causes_no_false_timeouts() -> None:
+    async with sending() as run:
+        run.proxies[0].up.delay_seconds = run.proxies[0].down.delay_seconds = 0.2
+        await run.until_ok(30, seconds=10.0)
+        run.proxies[0].up.off()
+        run.proxies[0].down.off()
+
+        assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0
+
+
+async def test_a_silent_cut_both_ways_ends_every_call_in_time_and_heals() -> None:
+    async with sending(producer=ProducerConfig(send_timeout_seconds=0.5)) as run:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        run.proxies[0].stall()
+        await until(lambda: run.count(Outcome.UNKNOWN) >= SENDERS, "sends to time out", 10.0)
+        run.proxies[0].flow()
+        healed = loop.time()
+        await run.until_ok(50, seconds=10.0)
+        run.history.fault = Fault(started=started, healed=healed, observed=True)
+
+
+# --- cancellation --------------------------------------------------------------------------------
+
+
+async def test_senders_that_are_cancelled_under_faults_leave_nothing() -> None:
+    async with sending(brokers=2) as run:
+        for number in range(60):
+            victims = [
+                asyncio.create_task(
+                    run.producer.send(Message("orders", b"victim-%d-%d" % (number, which)))
+                )
+                for which in range(10)
+            ]
+            for _ in range(number % 15):
+                await asyncio.sleep(0)
+            if number % 10 == 0:
+                run.proxies[number % 2].cut(reset=True)
+            for victim in victims:
+                victim.cancel()
+            await asyncio.wait(victims)
+        await run.until_ok(100)
+        run.history.sends += victims_sent(run)
+
+
+def victims_sent(run: Run) -> list[Sent]:
+    """One send of unknown outcome for each id that reached a broker."""
+    log = stored_log("orders", *run.cluster.brokers)
+    bodies = {each.body for each in log if each.body.startswith(b"victim")}
+    return [
+        Sent(uid=body.decode(), body=body, started=0.0, outcome=Outcome.UNKNOWN) for body in bodies
+    ]
+
+
+async def test_a_producer_closed_under_load_ends_all_sends_in_time() -> None:
+    async with (
+        nothing_left(),
+        FakeCluster(topics={"orders": 4}) as cluster,
+        FaultProxy(cluster.broker.address) as proxy,
+    ):
+        config = ClientConfig(
+            namesrv=cluster.namesrv,
+            address_mapper=proxy.map_address,
+            request_timeout_seconds=0.5,  # of the good-bye, which nobody answers either
+        )
+        producer = Producer("shop", client=config)
+        await producer.start()
+        message = Message("orders", b"x")
+        await producer.send(message)
+        proxy.stall()
+        pending = [
+            asyncio.create_task(producer.send(message, timeout_seconds=0.5)) for _ in range(50)
+        ]
+        await asyncio.sleep(0)
+        await asyncio.wait_for(producer.close(), 3.0)
+
+        assert all(each.done() for each in pending)
+        assert {type(each.exception()) for each in pending} <= {SendError, SendUnknownError}
+        proxy.flow()

@@ -1,0 +1,352 @@
+"""Groups whose members come, go and die: one owner a queue, nothing lost, few copies."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.consumer.lite_pull import LitePullConsumer
+from rocketmq_aio.errors import ClosedError
+from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.protocol.bodies import ConsumerList
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.requests.from_broker import NotifyConsumerIdsChanged
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.proxy import FaultProxy
+from tests.fakes.script import Reply
+from tests.unit.consumer.consuming import (
+    GROUP,
+    TOPIC,
+    consumer_of,
+    consuming,
+    numbers,
+    polled,
+    put,
+    queue,
+)
+from tests.unit.remoting.until import until
+
+QUEUES: Final = 16
+SETTLE_SECONDS: Final = 2.0
+MEMBERS_OF_GROUP: Final = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+BATCH: Final = 5
+
+
+@pytest_asyncio.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster(topics={TOPIC: QUEUES}) as cluster:
+        yield cluster
+
+
+@dataclass
+class Worker:
+    """A member that polls on and on, and remembers what it got."""
+
+    consumer: LitePullConsumer
+    taken: list[MessageExt] = field(default_factory=list)
+    task: asyncio.Task[None] | None = None
+
+    async def work(self) -> None:
+        while True:
+            try:
+                self.taken += await self.consumer.poll(60, max_messages=BATCH)
+            except ClosedError:
+                return
+
+    async def start(self) -> None:
+        await self.consumer.subscribe(TOPIC)
+        await self.consumer.start()
+        self.task = asyncio.create_task(self.work())
+
+    async def leave(self) -> None:
+        await self.consumer.close()
+        if self.task is not None:
+            await self.task
+
+
+class Crowd:
+    """The members of one group, and what they got together."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self.present: list[Worker] = []
+        self.gone: list[Worker] = []
+        self.tenures: Counter[MessageQueue] = Counter()
+
+    async def join(self) -> Worker:
+        worker = Worker(
+            consumer_of(
+                self.cluster,
+                listeners={"on_assigned": self.tenures.update},
+                commit_interval_seconds=0.05,
+            )
+        )
+        await worker.start()
+        self.present.append(worker)
+        return worker
+
+    async def leave(self, worker: Worker) -> None:
+        self.present.remove(worker)
+        self.gone.append(worker)
+        await worker.leave()
+
+    def owners(self) -> dict[MessageQueue, int]:
+        return Counter(q for each in self.present for q in each.consumer.assignment())
+
+    def settled(self) -> bool:
+        sizes = sorted(len(each.consumer.assignment()) for each in self.present)
+        owners = self.owners()
+        every = {queue(number): 1 for number in range(QUEUES)}
+        return owners == every and sizes[-1] - sizes[0] <= 1
+
+    async def settle(self, seconds: float = SETTLE_SECONDS) -> None:
+        await until(self.settled, f"one owner a queue, now {self.owners()}", seconds)
+
+    def copies(self) -> Counter[tuple[int, int]]:
+        workers = self.present + self.gone
+        return Counter((m.queue.queue_id, m.queue_offset) for w in workers for m in w.taken)
+
+    async def got_everything(self, sent: int) -> None:
+        await until(lambda: len(self.copies()) == sent, f"all {sent} messages")
+
+    async def close(self) -> None:
+        for worker in list(self.present):
+            await self.leave(worker)
+
+
+@pytest_asyncio.fixture
+async def crowd(cluster: FakeCluster) -> AsyncIterator[Crowd]:
+    crowd = Crowd(cluster)
+    yield crowd
+    await crowd.close()
+
+
+class Sender:
+    """Puts messages into all queues, evenly, while a test goes on."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self.sent = 0
+
+    def send(self, count: int) -> None:
+        for _ in range(count):
+            put(self.cluster, str(self.sent), queue_id=self.sent % QUEUES)
+            self.sent += 1
+
+    async def keep_sending(self) -> None:
+        while True:
+            self.send(QUEUES)
+            await asyncio.sleep(0.01)
+
+
+# --- join, leave, die ----------------------------------------------------------------------------
+
+
+async def test_members_that_join_and_leave_settle_soon_and_lose_nothing(
+    cluster: FakeCluster, crowd: Crowd
+) -> None:
+    sender = Sender(cluster)
+    sending = asyncio.create_task(sender.keep_sending())
+    for _ in range(3):
+        await crowd.join()
+        await crowd.settle()
+    for _ in range(2):
+        await crowd.leave(crowd.present[0])
+        await crowd.settle()
+    sending.cancel()
+    await crowd.got_everything(sender.sent)
+
+    again = sum(count - 1 for count in crowd.copies().values())
+    changes, members = 5, 3
+    assert again <= changes * members * BATCH, "more came twice than was in flight"
+
+
+async def test_a_member_that_dies_is_replaced_soon_and_nothing_is_lost(
+    cluster: FakeCluster, crowd: Crowd
+) -> None:
+    async with FaultProxy(cluster.broker.address) as proxy:
+        client = ClientConfig(namesrv=cluster.namesrv, address_mapper=proxy.map_address)
+        victim = Worker(consumer_of(cluster, client=client))
+        await crowd.join()
+        await victim.start()
+        crowd.present.append(victim)
+        await crowd.settle()
+        sender = Sender(cluster)
+        sender.send(10 * QUEUES)
+        await until(lambda: len(victim.taken) >= QUEUES)
+        crowd.present.remove(victim)
+        crowd.gone.append(victim)
+        proxy.refuse()
+        proxy.cut(reset=True)
+        sender.send(10 * QUEUES)
+        await crowd.settle()
+        await crowd.got_everything(sender.sent)
+        await victim.leave()
+
+
+async def test_members_that_come_and_go_all_the_time_lose_nothing(
+    cluster: FakeCluster, crowd: Crowd
+) -> None:
+    choose = random.Random(5)
+    sender = Sender(cluster)
+    sending = asyncio.create_task(sender.keep_sending())
+    for _ in range(3):
+        await crowd.join()
+    for _ in range(12):
+        if len(crowd.present) < 2 or (len(crowd.present) < 5 and choose.random() < 0.5):
+            await crowd.join()
+        else:
+            await crowd.leave(choose.choice(crowd.present))
+        await asyncio.sleep(choose.random() * 0.1)
+    sending.cancel()
+    await crowd.settle(2 * SETTLE_SECONDS)
+    await crowd.got_everything(sender.sent)
+
+    copies = crowd.copies()
+    assert max(copies.values()) <= max(crowd.tenures.values())
+
+
+async def test_all_members_at_once_agree(cluster: FakeCluster, crowd: Crowd) -> None:
+    began = monotonic()
+    await asyncio.gather(*(crowd.join() for _ in range(5)))
+    await crowd.settle()
+
+    assert monotonic() - began < SETTLE_SECONDS + 1
+
+
+async def test_a_group_with_more_members_than_queues_is_settled_too() -> None:
+    async with FakeCluster(topics={TOPIC: 2}) as cluster, AsyncExitStack() as stack:
+        members = []
+        for _ in range(4):
+            members.append(consumer_of(cluster))
+            await stack.enter_async_context(members[-1])
+            await members[-1].subscribe(TOPIC)
+
+        def held() -> list[int]:
+            return sorted(len(each.assignment()) for each in members)
+
+        await until(lambda: held() == [0, 0, 1, 1])
+        owners = [each for each in members if each.assignment()]
+        await asyncio.gather(*(each.close() for each in owners))
+        await until(lambda: held() == [0, 0, 1, 1])
+
+
+# --- handing over --------------------------------------------------------------------------------
+
+
+async def test_what_was_settled_does_not_come_again_at_the_next_owner(
+    cluster: FakeCluster, crowd: Crowd
+) -> None:
+    sender = Sender(cluster)
+    sender.send(20 * QUEUES)
+    await crowd.join()
+    await crowd.got_everything(sender.sent)
+    await crowd.join()
+    await crowd.settle()
+    sender.send(QUEUES)
+    await crowd.got_everything(sender.sent)
+
+    assert max(crowd.copies().values()) == 1
+
+
+async def test_a_slow_member_repeats_only_what_it_has_in_hands(cluster: FakeCluster) -> None:
+    for number in range(QUEUES):
+        put(cluster, *numbers(10), queue_id=number)
+    async with consuming(cluster, commit_interval_seconds=60) as slow:
+        done = Counter(message.queue for message in await polled(slow, 100, max_messages=10))
+        await slow.poll(5, max_messages=7)
+        async with consuming(cluster) as other:
+            await until(lambda: len(other.assignment()) == QUEUES // 2)
+            begins = {each: await other.position(each) for each in other.assignment()}
+
+    assert begins == {each: done[each] for each in begins}
+
+
+# --- brokers that do not know --------------------------------------------------------------------
+
+
+def members(*client_ids: str) -> Reply:
+    return Reply(body=msgspec.json.encode(ConsumerList(consumer_id_list=list(client_ids))))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [members(), members("somebody-else"), Reply(ResponseCode.SYSTEM_ERROR, remark="down")],
+    ids=["empty", "without us", "error"],
+)
+async def test_queues_are_kept_while_the_broker_does_not_know_us(
+    cluster: FakeCluster, answer: Reply
+) -> None:
+    async with consuming(cluster) as consumer:
+        before = dict(consumer._engine.table)
+        cluster.broker.on(MEMBERS_OF_GROUP, answer, times=None)
+        asked = len(cluster.broker.requests_of(MEMBERS_OF_GROUP))
+        consumer.on_members_changed()
+        await cluster.broker.wait_for(MEMBERS_OF_GROUP, asked + 2)
+        put(cluster, "a")
+
+        assert len(await polled(consumer, 1)) == 1
+        assert consumer._engine.table == before
+
+
+async def _assigned(consumer: LitePullConsumer, count: int) -> None:
+    await until(lambda: len(consumer.assignment()) == count, f"{count} queues")
+
+
+async def test_a_flapping_list_of_members_does_not_shake_the_others_queues(
+    cluster: FakeCluster,
+) -> None:
+    async with consuming(cluster) as consumer:
+        kept = {queue(number): consumer._engine.table[queue(number)] for number in range(8)}
+        us = consumer.client.client_id
+        for number in range(6):
+            others = ["zzz"] if number % 2 == 0 else []
+            cluster.broker.on(MEMBERS_OF_GROUP, members(us, *others), times=1)
+            asked = len(cluster.broker.requests_of(MEMBERS_OF_GROUP))
+            consumer.on_members_changed()
+            await cluster.broker.wait_for(MEMBERS_OF_GROUP, asked + 1)
+            await _assigned(consumer, 8 if others else QUEUES)
+
+        assert {each: consumer._engine.table[each] for each in kept} == kept
+
+
+async def test_a_flood_of_notices_is_a_few_rounds(cluster: FakeCluster) -> None:
+    async with consuming(cluster) as consumer:
+        asked = len(cluster.broker.requests_of(MEMBERS_OF_GROUP))
+        began = monotonic()
+        notice = NotifyConsumerIdsChanged(consumer_group=GROUP)
+        for _ in range(1000):
+            cluster.broker._notify_members(notice.consumer_group, list(cluster.broker.connections))
+        put(cluster, "a")
+        assert len(await polled(consumer, 1)) == 1
+        await cluster.broker.wait_for(MEMBERS_OF_GROUP, asked + 1)
+        rounds = len(cluster.broker.requests_of(MEMBERS_OF_GROUP)) - asked
+
+        assert rounds <= 2 + (monotonic() - began) * 10
+
+
+async def test_a_restarted_broker_learns_of_the_group_and_keeps_its_members(
+    cluster: FakeCluster, crowd: Crowd
+) -> None:
+    for _ in range(2):
+        await crowd.join()
+    await crowd.settle()
+    await cluster.broker.restart()
+    groups = cluster.broker.members.groups
+    await until(lambda: GROUP in groups and len(groups[GROUP].members) == 2)
+    await crowd.settle()
+    sender = Sender(cluster)
+    sender.send(5 * QUEUES)
+
+    await crowd.got_everything(sender.sent)

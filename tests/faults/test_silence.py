@@ -1,0 +1,118 @@
+"""Connections over which nothing comes, or nothing goes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rocketmq_aio.errors import (
+    ConnectionLostError,
+    RequestTimeoutError,
+    RocketMQError,
+)
+from rocketmq_aio.remoting import connection as connection_module
+from tests.fakes.frame_rules import drop
+from tests.faults.lines import SHORT, line
+from tests.unit.remoting.clients import ASK
+
+
+async def test_lost_answers_are_timeouts_and_the_connection_is_kept() -> None:
+    async with line() as made:
+        await made.ask()
+        made.proxy.down.on(drop, times=3)
+        for _ in range(3):
+            with pytest.raises(RequestTimeoutError):
+                await made.ask(0.1)
+        await made.works_again()
+
+        assert len(made.proxy.connects) == 1
+
+
+async def test_late_answers_are_dropped() -> None:
+    async with line() as made:
+        await made.ask()
+        held = made.proxy.down.hold(times=3)
+        for _ in range(3):
+            with pytest.raises(RequestTimeoutError):
+                await made.ask(0.1)
+        held.release()
+        await made.works_again()
+
+        connection = made.opened.client._connections[made.broker.address]
+        assert connection.stray_replies == 3
+        assert len(made.proxy.connects) == 1
+
+
+async def test_a_connection_that_falls_silent_is_given_up_and_made_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "SILENCE_SECONDS", 0.3)
+    async with line() as made:
+        await made.ask()
+        made.proxy.stall()
+        waiting = asyncio.create_task(made.ask(60.0))  # as a long poll would
+        while made.opened.client.is_connected(made.broker.address):
+            with pytest.raises((RequestTimeoutError, ConnectionLostError)):
+                await made.ask(0.1)
+        with pytest.raises(ConnectionLostError, match="silent"):
+            await waiting
+        made.proxy.flow()
+
+        await made.works_again()
+
+
+def test_the_silence_that_is_given_up_is_shorter_than_fifteen_seconds() -> None:
+    keepalive = 6 + 3 * 3  # seconds until the kernel gives up an idle connection
+
+    assert connection_module.SILENCE_SECONDS + 3.0 <= 15.0
+    assert keepalive <= 15.0
+
+
+async def test_a_slow_line_causes_no_false_timeouts() -> None:
+    async with line() as made:
+        made.proxy.up.delay_seconds = made.proxy.down.delay_seconds = 0.2
+        answers = await asyncio.gather(*(made.ask(3.0) for _ in range(50)))
+
+        assert {answer.code for answer in answers} == {0}
+
+
+async def test_one_way_silence_is_a_timeout_although_the_request_arrived() -> None:
+    async with line() as made:
+        await made.ask()
+        asked = len(made.broker.requests)
+        made.proxy.down.stall()
+        with pytest.raises(RequestTimeoutError):
+            await made.ask(SHORT)
+
+        assert len(made.broker.requests) == asked + 1
+        made.proxy.flow()
+        await made.works_again()
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+async def test_a_server_that_does_not_read_makes_callers_wait_and_fills_no_memory() -> None:
+    body = bytes(256 * 1024)
+    async with line() as made:
+        await made.ask()
+        for stalled in made.broker.connections.values():
+            stalled.stall()
+        made.proxy.stall()
+
+        async def send() -> str:
+            try:
+                await made.opened.client.request(made.broker.address, ASK, body, timeout=SHORT)
+            except RocketMQError as error:
+                return type(error).__name__
+            return "answered"
+
+        first = await asyncio.gather(*(send() for _ in range(50)))
+        second = await asyncio.gather(*(send() for _ in range(200)))
+
+        assert set(first) == {"RequestTimeoutError"}
+        assert set(second) == {"NotConnectedError"}  # not one of them was written
+        made.proxy.cut(reset=True)
+        made.proxy.flow()
+        await made.works_again()

@@ -1,0 +1,38 @@
+"""What several tests of consumers need."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import pytest_asyncio
+
+from rocketmq_aio.consumer import puller as puller_module
+from rocketmq_aio.remoting.backoff import Backoff
+from tests.unit.consumer.pulling import Rig
+
+
+@pytest_asyncio.fixture
+async def rigs() -> AsyncIterator[Callable[..., Rig]]:
+    """Makes rigs with the settings of a test, and stops them."""
+    made: list[Rig] = []
+
+    def make(**settings: object) -> Rig:
+        made.append(Rig(**settings))
+        return made[-1]
+
+    yield make
+    for rig in made:
+        await rig.close()
+
+
+@pytest.fixture
+def rig(rigs: Callable[..., Rig]) -> Rig:
+    return rigs()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses are short where their length is not what is tested."""
+    monkeypatch.setattr(puller_module, "Backoff", lambda *_, **__: Backoff(0.001, 0.002))
+    monkeypatch.setattr(puller_module, "LEAST_EMPTY_SECONDS", 0.001)

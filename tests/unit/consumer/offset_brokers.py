@@ -1,0 +1,62 @@
+"""The two offset requests of a cluster, played by a script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from anyio.lowlevel import checkpoint
+
+from rocketmq_aio.message import MessageQueue
+
+
+class Brokers:
+    """Keeps offsets; fails a queue once per error given to it, and holds back what is gated."""
+
+    def __init__(self) -> None:
+        self.kept: dict[MessageQueue, int] = {}
+        self.updates: list[tuple[MessageQueue, int]] = []
+        self.queries: list[MessageQueue] = []
+        self.errors: dict[MessageQueue, list[BaseException]] = {}
+        self.gates: dict[str, asyncio.Event] = {}
+        self.running: Counter[str] = Counter()
+        self.most_running: Counter[str] = Counter()
+        self.most_of_a_queue: Counter[MessageQueue] = Counter()
+        self._of_a_queue: Counter[MessageQueue] = Counter()
+
+    def hold(self, broker: str = "broker-a") -> None:
+        self.gates[broker] = asyncio.Event()
+
+    def let_go(self, broker: str = "broker-a") -> None:
+        self.gates.pop(broker).set()
+
+    async def query_offset(self, group: str, queue: MessageQueue) -> int | None:
+        assert group == "billing"
+        self.queries.append(queue)
+        answer = self.kept.get(queue)
+        await self._work(queue)
+        return answer
+
+    async def update_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+        assert group == "billing"
+        self.updates.append((queue, offset))
+        self._of_a_queue[queue] += 1
+        self.most_of_a_queue |= self._of_a_queue
+        try:
+            await self._work(queue)
+        finally:
+            self._of_a_queue[queue] -= 1
+        self.kept[queue] = offset
+
+    async def _work(self, queue: MessageQueue) -> None:
+        broker = queue.broker_name
+        self.running[broker] += 1
+        self.most_running |= self.running
+        try:
+            await checkpoint()
+            if broker in self.gates:
+                await self.gates[broker].wait()
+        finally:
+            self.running[broker] -= 1
+        if errors := self.errors.get(queue):
+            raise errors.pop(0)

@@ -1,0 +1,43 @@
+"""Queues and messages for the tests of the parts between broker and application."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rocketmq_aio.consumer.assigned import AssignedQueue, Cache
+from rocketmq_aio.message import MessageExt, MessageQueue
+
+
+def queue(queue_id: int = 0, broker: str = "broker-a", topic: str = "orders") -> MessageQueue:
+    return MessageQueue(topic, broker, queue_id)
+
+
+def message(offset: int, of: MessageQueue | None = None, size: int = 1) -> MessageExt:
+    of = of or queue()
+    return MessageExt(of.topic, b"x" * size, of, offset, b"", b"")
+
+
+def messages(*offsets: int, of: MessageQueue | None = None) -> list[MessageExt]:
+    return [message(offset, of) for offset in offsets]
+
+
+def offsets(taken: Iterable[MessageExt]) -> list[int]:
+    return [each.queue_offset for each in taken]
+
+
+def assigned_queue(
+    queue_id: int = 0, *, begin: int = 0, cached: int = 0, cache: Cache | None = None
+) -> AssignedQueue:
+    """Return a queue that begins at *begin*, with so many messages pulled already."""
+    assigned = AssignedQueue(queue(queue_id), cache or Cache())
+    assigned.begin(begin)
+    pull(assigned, *range(begin, begin + cached))
+    return assigned
+
+
+def pull(assigned: AssignedQueue, *found: int, next_offset: int | None = None) -> None:
+    """Let a pull bring the messages *found*; what lies between them was filtered out."""
+    assigned.put(messages(*found, of=assigned.queue))
+    if next_offset is None:
+        next_offset = found[-1] + 1 if found else assigned.next_offset
+    assigned.advance(next_offset)

@@ -1,0 +1,54 @@
+"""An offset store of an application, which can fail and can be held back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.message import MessageQueue
+
+
+class AppStore:
+    """Keeps offsets in memory; *calls* tells what was asked of it, in order."""
+
+    def __init__(self) -> None:
+        self.kept: dict[MessageQueue, int] = {}
+        self.calls: list[tuple[str, object]] = []
+        self.fail: dict[str, BaseException] = {}  # by the name of a method
+        self.may_persist: asyncio.Event | None = None
+        self._latest: dict[MessageQueue, int] = {}
+
+    async def load(self) -> None:
+        self._called("load", None)
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        self._called("read", queue)
+        return self._latest.get(queue, self.kept.get(queue))
+
+    async def update(self, queue: MessageQueue, offset: int) -> None:
+        self._called("update", (queue, offset))
+        self._latest[queue] = offset
+
+    async def persist(self, queues: Collection[MessageQueue]) -> None:
+        self._called("persist", tuple(queues))
+        await asyncio.sleep(0)
+        if self.may_persist is not None:
+            await self.may_persist.wait()
+        self.kept |= {queue: self._latest[queue] for queue in queues if queue in self._latest}
+
+    async def remove(self, queue: MessageQueue) -> None:
+        self._latest.pop(queue, None)
+        self._called("remove", queue)
+
+    def called(self, name: str) -> list[object]:
+        return [argument for each, argument in self.calls if each == name]
+
+    def _called(self, name: str, argument: object) -> None:
+        self.calls.append((name, argument))
+        if (error := self.fail.get(name)) is not None:
+            raise error
+
+
+class StoreError(RocketMQError):
+    """The application's database is down."""

@@ -1,0 +1,270 @@
+"""The lite pull consumer on a scripted cluster: topics and queues, and how they are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from rocketmq_aio.errors import ClosedError, ConfigError, SubscriptionError
+from rocketmq_aio.message import MessageQueue, MessageSelector
+from rocketmq_aio.protocol.bodies import HeartbeatData
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.fastjson import read_body
+from tests.fakes.broker import FakeBroker
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.members import BAD_EXPRESSION
+from tests.fakes.script import Reply
+from tests.unit.consumer.consuming import (
+    GROUP,
+    TOPIC,
+    bodies,
+    committed,
+    consumer_of,
+    consuming,
+    numbers,
+    polled,
+    put,
+    queue,
+)
+from tests.unit.instance.guests import nothing_left
+from tests.unit.remoting.until import until
+
+
+@pytest_asyncio.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster(topics={TOPIC: 4}) as cluster:
+        yield cluster
+
+
+def told(broker: FakeBroker) -> dict[str, str]:
+    """Return what the last heartbeat says of the group: topics with their expressions."""
+    data = read_body(broker.requests_of(RequestCode.HEART_BEAT)[-1].body, HeartbeatData)
+    [group] = data.consumer_data_set
+    return {each.topic: each.sub_string for each in group.subscription_data_set}
+
+
+# --- subscribing ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("before", [True, False])
+async def test_a_subscription_may_come_before_or_after_the_start(
+    cluster: FakeCluster, before: bool
+) -> None:
+    put(cluster, *numbers(3))
+    consumer = consumer_of(cluster)
+    if before:
+        await consumer.subscribe(TOPIC)
+    async with consumer:
+        if not before:
+            await consumer.subscribe(TOPIC)
+
+        assert bodies(await polled(consumer, 3)) == numbers(3)
+        assert consumer.assignment() == [queue(number) for number in range(4)]
+        assert told(cluster.broker) == {TOPIC: "*"}
+
+
+async def test_several_topics_can_be_read(cluster: FakeCluster) -> None:
+    cluster.create_topic("invoices", 2)
+    put(cluster, "order")
+    put(cluster, "invoice", topic="invoices")
+    async with consuming(cluster) as consumer:
+        await consumer.subscribe("invoices")
+
+        assert sorted(bodies(await polled(consumer, 2))) == ["invoice", "order"]
+        assert told(cluster.broker) == {TOPIC: "*", "invoices": "*"}
+
+
+async def test_only_the_tags_that_were_asked_for_come(cluster: FakeCluster) -> None:
+    for tag in ("Aa", "BB", "C", None):
+        put(cluster, str(tag), tag=tag)
+    async with consuming(cluster, "Aa || C") as consumer:
+        assert bodies(await polled(consumer, 2)) == ["Aa", "C"]
+        assert await consumer.position(queue()) == 4
+
+
+async def test_another_expression_holds_from_the_next_message_on(cluster: FakeCluster) -> None:
+    for number in range(10):
+        put(cluster, str(number), tag="even" if number % 2 == 0 else "odd")
+    async with consuming(cluster, "even") as consumer:
+        first = await polled(consumer, 2, max_messages=2)
+        await consumer.subscribe(TOPIC, "odd")
+        rest = await polled(consumer, 4)
+        put(cluster, "last", tag="odd")
+        last = await polled(consumer, 1)
+
+    assert bodies(first + rest + last) == ["0", "2", "3", "5", "7", "9", "last"]
+
+
+async def test_the_same_expression_again_changes_nothing(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(5))
+    async with consuming(cluster) as consumer:
+        await until(lambda: consumer._engine.table[queue()].process_queue.count == 5)
+        await consumer.subscribe(TOPIC)
+
+        assert consumer._engine.table[queue()].process_queue.count == 5
+
+
+async def test_an_expression_that_the_broker_cannot_parse_is_refused(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, "a")
+    async with consumer_of(cluster) as consumer:
+        with pytest.raises(SubscriptionError):
+            await consumer.subscribe(TOPIC, MessageSelector.by_sql(BAD_EXPRESSION))
+
+        assert await consumer.poll(0.05) == []
+        assert consumer.assignment() == []
+    assert cluster.broker.requests_of(RequestCode.LITE_PULL_MESSAGE) == []
+
+
+async def test_an_expression_that_was_prepared_is_refused_at_the_start(
+    cluster: FakeCluster,
+) -> None:
+    async with nothing_left():
+        consumer = consumer_of(cluster)
+        await consumer.subscribe(TOPIC, MessageSelector.by_sql(BAD_EXPRESSION))
+        with pytest.raises(SubscriptionError):
+            await consumer.start()
+        with pytest.raises(ClosedError):
+            await consumer.poll(0)
+
+
+async def test_conditions_are_judged_by_the_broker(cluster: FakeCluster) -> None:
+    cluster.broker.pulls.sql = lambda _expression, properties: properties.get("TAGS") == "a"
+    put(cluster, "1", tag="a")
+    put(cluster, "2", tag="b")
+    put(cluster, "3", tag="a")
+    async with consumer_of(cluster) as consumer:
+        await consumer.subscribe(TOPIC, MessageSelector.by_sql("TAGS = 'a'"))
+
+        assert bodies(await polled(consumer, 2)) == ["1", "3"]
+
+
+async def test_a_broker_that_refuses_the_member_is_heard(cluster: FakeCluster) -> None:
+    async with consumer_of(cluster) as consumer:
+        cluster.broker.on(RequestCode.HEART_BEAT, Reply(26, remark="no such group"), times=None)
+        with pytest.raises(SubscriptionError, match="no such group"):
+            await consumer.subscribe(TOPIC)
+        cluster.broker.off(RequestCode.HEART_BEAT)
+
+
+async def test_leaving_a_topic_commits_and_lets_go_of_it(cluster: FakeCluster) -> None:
+    cluster.create_topic("invoices", 1)
+    put(cluster, *numbers(4))
+    async with consuming(cluster) as consumer:
+        await consumer.subscribe("invoices")
+        await consumer.ready(5)
+        await polled(consumer, 2, max_messages=2)
+        await polled(consumer, 2, max_messages=2)
+        await consumer.unsubscribe(TOPIC)
+
+        assert cluster.broker.committed(GROUP, TOPIC, 0) == 2
+        assert consumer.assignment() == [queue(0, topic="invoices")]
+        assert told(cluster.broker) == {"invoices": "*"}
+        assert await consumer.poll(0.05) == []
+        await consumer.subscribe(TOPIC)
+        assert bodies(await polled(consumer, 2)) == ["2", "3"]
+
+
+async def test_leaving_what_was_never_read_is_nothing(cluster: FakeCluster) -> None:
+    async with consuming(cluster) as consumer:
+        await consumer.unsubscribe("invoices")
+
+        assert len(consumer.assignment()) == 4
+
+
+# --- assigning -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("before", [True, False])
+async def test_queues_may_be_assigned_before_or_after_the_start(
+    cluster: FakeCluster, before: bool
+) -> None:
+    for number in range(4):
+        put(cluster, f"in {number}", queue_id=number)
+    consumer = consumer_of(cluster)
+    if before:
+        await consumer.assign([queue(1), queue(3)])
+    async with consumer:
+        if not before:
+            await consumer.assign([queue(1), queue(3)])
+
+        assert consumer.assignment() == [queue(1), queue(3)]
+        assert sorted(bodies(await polled(consumer, 2))) == ["in 1", "in 3"]
+        await consumer.ready(5)
+
+
+async def test_an_assignment_replaces_the_one_before(cluster: FakeCluster) -> None:
+    cluster.create_topic("invoices", 1)
+    put(cluster, "invoice", topic="invoices")
+    put(cluster, "order", queue_id=2)
+    async with consumer_of(cluster) as consumer:
+        await consumer.assign([queue(0), queue(2)])
+        assert bodies(await polled(consumer, 1)) == ["order"]
+        kept = consumer._engine.table[queue(2)]
+        await consumer.assign([queue(2), queue(0, topic="invoices")])
+
+        assert consumer.assignment() == [queue(0, topic="invoices"), queue(2)]
+        assert consumer._engine.table[queue(2)] is kept
+        assert bodies(await polled(consumer, 1)) == ["invoice"]
+        await consumer.assign([queue(3)])
+        assert consumer.topics() == {TOPIC}
+
+
+async def test_an_assignment_may_change_the_expression(cluster: FakeCluster) -> None:
+    for number in range(6):
+        put(cluster, str(number), tag="even" if number % 2 == 0 else "odd")
+    async with consumer_of(cluster) as consumer:
+        await consumer.assign([queue()], "even")
+        await polled(consumer, 1, max_messages=1)
+        await consumer.assign([queue()], "odd")
+
+        assert bodies(await polled(consumer, 3)) == ["1", "3", "5"]
+
+
+async def test_members_read_the_same_assigned_queues(cluster: FakeCluster) -> None:
+    put(cluster, "a")
+    async with consumer_of(cluster) as one, consumer_of(cluster) as other:
+        for consumer in (one, other):
+            await consumer.assign([queue()])
+
+        assert bodies(await one.poll(5)) == bodies(await other.poll(5)) == ["a"]
+
+
+async def test_one_consumer_subscribes_or_assigns(cluster: FakeCluster) -> None:
+    for started in (False, True):
+        one, other = consumer_of(cluster), consumer_of(cluster, "other")
+        if started:
+            await one.start()
+            await other.start()
+        await one.subscribe(TOPIC)
+        with pytest.raises(ConfigError, match="exclude") as caught:
+            await one.assign([queue()])
+        assert (caught.value.setting, caught.value.value) == ("queues", [queue()])
+        await other.assign([queue()])
+        with pytest.raises(ConfigError, match="exclude") as caught:
+            await other.subscribe(TOPIC)
+        assert (caught.value.setting, caught.value.value) == ("topic", TOPIC)
+        await one.close()
+        await other.close()
+
+
+async def test_progress_of_assigned_queues_is_kept(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(4))
+    async with consumer_of(cluster) as consumer:
+        await consumer.assign([queue()])
+        await polled(consumer, 4)
+    await committed(cluster, {0: 4})
+    put(cluster, "new")
+    async with consumer_of(cluster) as consumer:
+        await consumer.assign([queue()])
+
+        assert bodies(await consumer.poll(5)) == ["new"]
+
+
+async def test_queues_of_a_topic_can_be_looked_up(cluster: FakeCluster) -> None:
+    async with consumer_of(cluster) as consumer:
+        assert await consumer.message_queues(TOPIC) == [queue(number) for number in range(4)]
+        assert all(isinstance(each, MessageQueue) for each in await consumer.message_queues(TOPIC))

@@ -1,0 +1,140 @@
+"""What the fake broker can be told beyond what the conformance cases show."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketmq_aio.protocol.codes import PULL_SUBSCRIPTION, PULL_SUSPEND
+from tests.fakes.broker import FakeBroker
+from tests.fakes.conformance.ground import Ground, messages_in, pull, pull_header, send, send_header
+from tests.fakes.conformance.membership import heartbeat, members
+from tests.fakes.conformance.offsets import query, update
+from tests.fakes.raw_client import RawClient
+
+
+def ground_of(broker: FakeBroker) -> Ground:
+    broker.create_topic("orders")
+    return Ground("", broker.address, broker.version.name, "orders", "billing")
+
+
+async def test_a_message_put_there_is_pulled_like_a_sent_one() -> None:
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        ground = ground_of(broker)
+        broker.put("orders", b"body", properties="TAGS\x01new\x02")
+        answer, _ = await pull(client, pull_header(ground, 0))
+        (message,) = messages_in(answer, ground)
+
+        assert (message.body, message.tags) == (b"body", "new")
+        assert [stored.body for stored in broker.messages("orders")] == [b"body"]
+
+
+async def test_a_queue_whose_old_messages_are_gone_corrects_offsets_to_its_beginning() -> None:
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        ground = ground_of(broker)
+        for _ in range(5):
+            broker.put("orders", b"body")
+        broker.topics["orders"].queues[0].drop_before(3)
+        moved, fields = await pull(client, pull_header(ground, 1))
+        found, _ = await pull(client, pull_header(ground, 3))
+
+        assert (moved.code, fields.next_begin_offset, fields.min_offset) == (21, 3, 3)
+        assert [message.queue_offset for message in messages_in(found, ground)] == [3, 4]
+        # And the offset of a group that never committed is no longer taken for 0.
+        assert (await client.ask(query(ground))).code == 22
+
+
+async def test_commits_can_be_read_and_made_without_a_client() -> None:
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        ground = ground_of(broker)
+        broker.commit("billing", "orders", 0, 7)
+        seen = (await client.ask(query(ground))).ext_fields()
+        await client.ask(update(ground, 9))
+
+        assert seen == {"offset": "7"}
+        assert broker.committed("billing", "orders", 0) == 9
+        assert broker.committed("billing", "orders", 1) is None
+
+
+async def test_sql_is_judged_by_what_a_test_gives_and_else_lets_everything_pass() -> None:
+    header = {"subscription": "colour = 'red'", "expression_type": "SQL92"}
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        ground = ground_of(broker)
+        for colour in ("red", "blue"):
+            broker.put("orders", colour.encode(), properties=f"colour\x01{colour}\x02")
+        unfiltered, _ = await pull(client, pull_header(ground, 0, **header))
+        broker.pulls.sql = lambda _expression, properties: properties["colour"] == "red"
+        filtered, _ = await pull(client, pull_header(ground, 0, **header))
+
+        assert len(messages_in(unfiltered, ground)) == 2
+        assert [message.body for message in messages_in(filtered, ground)] == [b"red"]
+
+
+async def test_topics_are_made_by_sends_only_where_that_is_allowed() -> None:
+    async with FakeBroker(auto_create_topics=False) as broker, RawClient(broker.address) as client:
+        ground = ground_of(broker)
+
+        assert (await client.ask(send_header(ground, topic="new"), b"x")).code == 17
+        assert list(broker.topics) == ["orders"]
+
+
+@pytest.mark.parametrize(("version", "listed"), [("5.5.0", None), ("4.9.7", ["c@1"])])
+async def test_groups_are_made_by_members_only_where_that_is_allowed(
+    version: str, listed: list[str] | None
+) -> None:
+    broker = FakeBroker(version=version, auto_create_groups=False)
+    async with broker, RawClient(broker.address) as client:
+        ground = ground_of(broker)
+        joined = await heartbeat(client, ground, "c@1")
+        refused = await client.ask(pull_header(ground, 0))
+        seen = await members(client, ground)
+        broker.create_group("billing")
+        accepted = await client.ask(pull_header(ground, 0, sys_flag=PULL_SUBSCRIPTION))
+
+        assert (joined.code, refused.code, accepted.code) == (0, 26, 19)
+        assert seen == listed
+
+
+async def test_a_topic_that_may_not_be_read_is_not() -> None:
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        ground = ground_of(broker)
+        broker.create_topic("orders", perm=2)
+
+        assert (await client.ask(pull_header(ground, 0))).code == 16
+
+
+async def test_a_restart_keeps_messages_and_offsets_but_no_members() -> None:
+    async with FakeBroker() as broker:
+        ground = ground_of(broker)
+        async with RawClient(broker.address) as client:
+            await heartbeat(client, ground, "c@1")
+            await send(client, ground, b"body")
+            await client.ask(update(ground, 1))
+            await broker.restart()
+        async with RawClient(broker.address) as client:
+            assert await members(client, ground) is None
+            assert (await client.ask(query(ground))).ext_fields() == {"offset": "1"}
+            answer, _ = await pull(client, pull_header(ground, 0))
+            assert [message.body for message in messages_in(answer, ground)] == [b"body"]
+
+
+async def test_a_held_pull_ends_with_its_connection() -> None:
+    flags = PULL_SUSPEND | PULL_SUBSCRIPTION
+    async with FakeBroker() as broker:
+        ground = ground_of(broker)
+        async with RawClient(broker.address) as client:
+            client.send(pull_header(ground, 0, sys_flag=flags))
+            await broker.wait_for(11)
+        await broker.wait_for_connections(0)
+        broker.put("orders", b"body")
+
+        assert not any(frame.sent for frame in broker.wire)
+
+
+async def test_one_answer_carries_256_kibibytes_at_most() -> None:
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        ground = ground_of(broker)
+        for _ in range(40):
+            broker.put("orders", bytes(10_000))
+        answer, fields = await pull(client, pull_header(ground, 0, max_msg_nums=32))
+
+        assert fields.next_begin_offset == len(messages_in(answer, ground)) == 25

@@ -1,0 +1,300 @@
+"""What a test can script, seen from a client's end of the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+import pytest
+
+from rocketmq_aio.protocol.codes import BINARY_HEADER, JSON_HEADER, ONEWAY_FLAG, RequestCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
+from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
+from tests.fakes.broker import FakeBroker
+from tests.fakes.connection import FakeConnection
+from tests.fakes.raw_client import RawClient
+from tests.fakes.script import ANY, Close, Outcome, Raw, Reply
+from tests.fakes.tls import client_context, server_context
+
+MAX_OFFSET = GetMaxOffset(topic="orders", queue_id=0)
+CODE = RequestCode.GET_MAX_OFFSET
+RUNNING_INFO = GetConsumerRunningInfo(consumer_group="g", client_id="c")
+
+
+async def test_a_handler_is_used_once_and_the_default_returns() -> None:
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        broker.on(CODE, Reply(2, remark="busy"))
+
+        assert (await client.ask(MAX_OFFSET)).code == 2
+        assert (await client.ask(MAX_OFFSET)).code == 0
+
+
+async def test_handlers_for_one_code_are_used_in_the_order_given() -> None:
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        broker.on(CODE, Reply(2))
+        broker.on(CODE, Reply(14), times=2)
+
+        assert [(await client.ask(MAX_OFFSET)).code for _ in range(4)] == [2, 14, 14, 0]
+
+
+async def test_a_kept_handler_stays_until_it_is_taken_off() -> None:
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        broker.on(CODE, Reply(2), times=None)
+        kept = [(await client.ask(MAX_OFFSET)).code for _ in range(3)]
+        broker.off(CODE)
+
+        assert kept == [2, 2, 2]
+        assert (await client.ask(MAX_OFFSET)).code == 0
+
+
+async def test_a_handler_may_wait_and_may_use_the_default_answer() -> None:
+    async def handler(command: Command, connection: FakeConnection) -> Outcome:
+        await asyncio.sleep(0)
+        outcome = broker.answer(command, connection)
+        assert isinstance(outcome, Reply)
+        return Reply(outcome.code, {**outcome.ext, "offset": "42"})
+
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        broker.on(CODE, handler)
+
+        assert (await client.ask(MAX_OFFSET)).ext_fields() == {"offset": "42"}
+
+
+async def test_a_request_for_which_nothing_is_answered_stays_unanswered() -> None:
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        broker.on(CODE, None)
+        silent = client.send(MAX_OFFSET)
+        answered = client.send(MAX_OFFSET)
+
+        assert (await client.answer(answered)).code == 0
+        with pytest.raises(TimeoutError):
+            await client.answer(silent, seconds=0.05)
+
+
+async def test_any_code_can_be_scripted_at_once() -> None:
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        broker.on(ANY, Reply(14), times=None)
+
+        assert (await client.ask(MAX_OFFSET)).code == 14
+        assert (await client.ask(RUNNING_INFO)).code == 14
+
+
+async def test_a_close_ends_the_connection_in_order() -> None:
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        broker.on(CODE, Close())
+        with pytest.raises(EOFError):
+            await client.ask(MAX_OFFSET)
+
+        await broker.wait_for_connections(0)
+
+
+async def test_a_reset_is_seen_as_one() -> None:
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        broker.on(CODE, Close(reset=True))
+
+        with pytest.raises(ConnectionResetError):
+            await client.ask(MAX_OFFSET)
+
+
+async def test_half_an_answer_then_the_end() -> None:
+    async def half(command: Command, _connection: FakeConnection) -> Outcome:
+        frame = broker.frame(command, Reply(body=b"x" * 100))
+        return Raw(frame[:50], close=True)
+
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        broker.on(CODE, half)
+        client.send(MAX_OFFSET)
+
+        assert len(await client.end()) == 50
+
+
+async def test_one_request_may_be_answered_twice() -> None:
+    def twice(command: Command, _connection: FakeConnection) -> Outcome:
+        return Raw(broker.frame(command, Reply(remark="again")) * 2)
+
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        broker.on(CODE, twice)
+        opaque = client.send(MAX_OFFSET)
+
+        assert [(await client.answer(opaque)).remark for _ in range(2)] == ["again", "again"]
+
+
+async def test_held_answers_leave_in_the_order_asked_for_after_their_effect() -> None:
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        held = broker.hold(CODE)
+        opaques = [client.send(MAX_OFFSET) for _ in range(3)]
+        await held.wait(3)
+        held.release(2, 0, 1)
+        for opaque in opaques:
+            await client.answer(opaque)
+
+        answered = [frame.command.opaque for frame in broker.wire if frame.sent]
+        assert answered == [opaques[2], opaques[0], opaques[1]]
+
+
+async def test_a_greeting_comes_before_any_request() -> None:
+    async with FakeBroker() as broker:
+        broker.on_connect(Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n", close=True))
+        async with RawClient(broker.address) as client:
+            assert await client.end() == b"HTTP/1.1 400 Bad Request\r\n\r\n"
+
+
+async def test_a_connection_may_be_closed_as_soon_as_it_is_made() -> None:
+    async with FakeBroker() as broker:
+        broker.on_connect(Close())
+        async with RawClient(broker.address) as client:
+            assert await client.end() == b""
+
+
+async def test_a_stalled_connection_reads_nothing_until_it_resumes() -> None:
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        await broker.wait_for_connections(1)
+        (connection,) = broker.connections.values()
+        connection.stall()
+        opaque = client.send(MAX_OFFSET)
+        with pytest.raises(TimeoutError):
+            await broker.wait_for(CODE, seconds=0.05)
+        connection.resume()
+
+        assert (await client.answer(opaque)).code == 0
+
+
+async def test_a_pushed_request_returns_what_the_client_answers() -> None:
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        await broker.wait_for_connections(1)
+        answer = asyncio.create_task(broker.push(RUNNING_INFO))
+        client.respond(await client.request(RUNNING_INFO.code), code=1)
+        answered = await answer
+
+        assert answered is not None
+        assert answered.code == 1
+
+
+async def test_a_pushed_request_fails_when_the_client_leaves() -> None:
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        await broker.wait_for_connections(1)
+        answer = asyncio.create_task(broker.push(RUNNING_INFO))
+        await client.request(RUNNING_INFO.code)
+        await client.close()
+
+        with pytest.raises(ConnectionResetError):
+            await answer
+
+
+async def test_a_pushed_oneway_request_waits_for_nothing() -> None:
+    notice = Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 0, ONEWAY_FLAG)
+    notice.ext = {"consumerGroup": "g"}
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        await broker.wait_for_connections(1)
+        answer = await broker.push(notice)
+        received = await client.request(notice.code)
+
+        assert answer is None
+        assert received.is_oneway
+        assert received.ext_fields() == {"consumerGroup": "g"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "encoding"), [("request", BINARY_HEADER), ("json", JSON_HEADER)]
+)
+async def test_answers_are_encoded_as_asked_for(answers: str, encoding: int) -> None:
+    broker = FakeBroker(answers=answers)
+    async with broker, RawClient(broker.address, binary=True) as client:
+        await client.ask(MAX_OFFSET)
+
+        assert client.encoding == encoding
+
+
+async def test_a_nonce_comes_back_with_the_answer() -> None:
+    fields = {"topic": "orders", "queueId": "0", "nonce": "n1"}
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        answer = await client.answer(client.send_fields(CODE, fields))
+
+        assert answer.ext_fields() == {"offset": "0", "nonce": "n1"}
+
+
+async def test_the_wire_tells_who_asked_what_and_what_was_answered() -> None:
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        await client.ask(MAX_OFFSET)
+
+        assert [(f.connection, f.sent, f.command.code, f.request_code) for f in broker.wire] == [
+            (1, False, CODE, CODE),
+            (1, True, 0, CODE),
+        ]
+        assert len(broker.connects) == 1
+
+
+async def test_a_stopped_broker_refuses_connections_until_it_restarts() -> None:
+    async with FakeBroker() as broker:
+        broker.put("TBW102", b"kept")
+        address = broker.address
+        await broker.stop()
+        with pytest.raises(ConnectionRefusedError):
+            await RawClient(address).__aenter__()
+        await broker.start()
+        async with RawClient(address) as client:
+            answer = await client.ask(GetMaxOffset(topic="TBW102", queue_id=0))
+
+        assert answer.ext_fields() == {"offset": "1"}
+
+
+async def test_stopping_cuts_connections_and_ends_handlers_that_wait() -> None:
+    async def for_ever(_command: Command, _connection: FakeConnection) -> Outcome:
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("never reached")
+
+    async with FakeBroker() as broker, RawClient(broker.address) as client:
+        broker.on(CODE, for_ever)
+        client.send(MAX_OFFSET)
+        await broker.wait_for(CODE)
+        await broker.stop()
+
+        assert len(asyncio.all_tasks()) == 1
+        assert not broker.connections
+        assert await client.end() == b""
+
+
+async def test_a_handler_that_fails_fails_the_test() -> None:
+    def broken(_command: Command, _connection: FakeConnection) -> Outcome:
+        raise LookupError("a mistake in a test")
+
+    async def run() -> None:
+        async with FakeBroker() as broker, RawClient(broker.address) as client:
+            broker.on(CODE, broken)
+            client.send(MAX_OFFSET)
+            await client.end()
+
+    with pytest.raises(ExceptionGroup, match="handler failed"):
+        await run()
+
+
+async def test_what_is_waited_for_in_vain_is_named() -> None:
+    async with FakeBroker() as broker:
+        with pytest.raises(TimeoutError, match=r"1 request.s. of code 34"):
+            await broker.wait_for(RequestCode.HEART_BEAT, seconds=0.01)
+
+
+async def test_a_server_with_tls_greets_no_plain_client() -> None:
+    async with FakeBroker(tls=server_context()) as broker, RawClient(broker.address) as client:
+        client.send(MAX_OFFSET)
+        await client.end()
+
+        assert broker.requests == []
+
+
+async def test_a_server_with_tls_speaks_to_who_trusts_it() -> None:
+    broker = FakeBroker(tls=server_context())
+    async with broker, RawClient(broker.address, tls=client_context()) as client:
+        assert (await client.ask(MAX_OFFSET)).code == 0
+
+
+@pytest.mark.parametrize(
+    ("shown", "trusted"),
+    [("localhost", "expired"), ("elsewhere", "elsewhere"), ("expired", "expired")],
+    ids=["unknown authority", "another host", "expired"],
+)
+async def test_a_certificate_can_be_wrong_in_three_ways(shown: str, trusted: str) -> None:
+    async with FakeBroker(tls=server_context(shown)) as broker:
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await RawClient(broker.address, tls=client_context(trusted)).__aenter__()

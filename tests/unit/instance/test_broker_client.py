@@ -1,0 +1,139 @@
+"""Typed calls to brokers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.errors import (
+    BrokerError,
+    CodecError,
+    NotConnectedError,
+    RouteNotFoundError,
+    SubscriptionError,
+)
+from rocketmq_aio.instance.broker import BrokerClient
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import MessageQueue, MessageSelector
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.subscription import subscription
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.members import BAD_EXPRESSION
+from tests.fakes.script import Reply
+
+QUEUE = MessageQueue("orders", "broker-a", 0)
+ELSEWHERE = MessageQueue("orders", "broker-z", 0)
+
+Ask = Callable[[BrokerClient, MessageQueue], Awaitable[object]]
+ASKED: dict[int, Ask] = {
+    RequestCode.QUERY_CONSUMER_OFFSET: lambda broker, queue: broker.query_offset("billing", queue),
+    RequestCode.UPDATE_CONSUMER_OFFSET: lambda broker, queue: broker.update_offset(
+        "billing", queue, 7
+    ),
+    RequestCode.GET_MAX_OFFSET: lambda broker, queue: broker.max_offset(queue),
+    RequestCode.GET_MIN_OFFSET: lambda broker, queue: broker.min_offset(queue),
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: lambda broker, queue: broker.offset_for_time(queue, 0),
+    RequestCode.GET_EARLIEST_MSG_STORETIME: lambda broker, queue: broker.earliest_store_time(queue),
+}
+
+
+@asynccontextmanager
+async def asking(brokers: int = 1) -> AsyncIterator[tuple[FakeCluster, BrokerClient]]:
+    async with FakeCluster(brokers=brokers, topics={"orders": 2}) as cluster:
+        config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=2.0)
+        async with MQClientInstance(config) as client:
+            await client.routes.get("orders")
+            yield cluster, client.broker
+
+
+async def test_offsets_of_a_queue_are_read() -> None:
+    async with asking() as (cluster, broker):
+        stored = [cluster.broker.put("orders", b"%d" % number) for number in range(3)]
+
+        assert await broker.max_offset(QUEUE) == 3
+        assert await broker.min_offset(QUEUE) == 0
+        assert await broker.offset_for_time(QUEUE, 0) == 0
+        assert await broker.earliest_store_time(QUEUE) == stored[0].store_ms
+
+
+async def test_what_was_committed_is_found() -> None:
+    async with asking() as (cluster, broker):
+        cluster.broker.state.meet_group("billing")
+        await broker.update_offset("billing", QUEUE, 7)
+
+        assert cluster.broker.committed("billing", "orders", 0) == 7
+        assert await broker.query_offset("billing", QUEUE) == 7
+
+
+async def test_no_offset_and_an_unknown_offset_differ() -> None:
+    async with asking() as (cluster, broker):
+        cluster.broker.put("orders", b"not young any more")
+        assert await broker.query_offset("billing", QUEUE) is None
+        cluster.broker.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(1, remark="broken"))
+        with pytest.raises(BrokerError, match="broken"):
+            await broker.query_offset("billing", QUEUE)
+
+
+@pytest.mark.parametrize("code", ASKED)
+async def test_a_refusal_is_an_error_with_the_words_of_the_broker(code: int) -> None:
+    async with asking() as (cluster, broker):
+        cluster.broker.on(code, Reply(14, remark="not now"))
+
+        with pytest.raises(BrokerError) as caught:
+            await ASKED[code](broker, QUEUE)
+        assert (caught.value.code, caught.value.remark) == (14, "not now")
+        assert caught.value.address == cluster.broker.address
+
+
+@pytest.mark.parametrize("code", set(ASKED) - {RequestCode.UPDATE_CONSUMER_OFFSET})
+async def test_an_answer_without_its_field_is_a_codec_error(code: int) -> None:
+    async with asking() as (cluster, broker):
+        cluster.broker.on(code, Reply(ext={"other": "1"}))
+
+        with pytest.raises(CodecError):
+            await ASKED[code](broker, QUEUE)
+
+
+@pytest.mark.parametrize("code", ASKED)
+async def test_a_queue_on_an_unknown_broker_cannot_be_asked_about(code: int) -> None:
+    async with asking() as (cluster, broker):
+        with pytest.raises(NotConnectedError, match="broker-z"):
+            await ASKED[code](broker, ELSEWHERE)
+
+        assert cluster.broker.requests == []
+
+
+async def test_the_members_of_a_group_are_listed() -> None:
+    async with asking() as (cluster, broker):
+        listed = Reply(body=b'{"consumerIdList":["a","b"]}')
+        cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, listed)
+
+        assert await broker.consumer_ids("billing", "orders") == ["a", "b"]
+
+
+async def test_a_group_without_members_is_empty_and_a_failure_is_not() -> None:
+    async with asking() as (cluster, broker):
+        assert await broker.consumer_ids("billing", "orders") == []
+        cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Reply(1, remark="broken"))
+
+        with pytest.raises(BrokerError, match="broken"):
+            await broker.consumer_ids("billing", "orders")
+
+
+async def test_a_topic_without_a_broker_has_nobody_to_ask() -> None:
+    async with asking() as (_, broker):
+        with pytest.raises(RouteNotFoundError):
+            await broker.consumer_ids("billing", "nowhere")
+
+
+async def test_a_filter_that_the_broker_does_not_understand_is_refused() -> None:
+    async with asking() as (_, broker):
+        good = subscription("orders", MessageSelector.by_sql("price > 3"), 1)
+        bad = subscription("orders", MessageSelector.by_sql(BAD_EXPRESSION), 1)
+        await broker.check_filter("me", "billing", good)
+
+        with pytest.raises(SubscriptionError):
+            await broker.check_filter("me", "billing", bad)

@@ -1,0 +1,200 @@
+"""What brokers ask of the client, and who answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from rocketmq_aio.instance.commands import BrokerCommands
+from rocketmq_aio.instance.owners import ConsumerOwner
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo, queue_table
+from rocketmq_aio.protocol.codes import ONEWAY_FLAG, RequestCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.requests.from_broker import (
+    GetConsumerRunningInfo,
+    GetConsumerStatus,
+    NotifyConsumerIdsChanged,
+    ResetOffset,
+)
+from tests.fakes.broker import FakeBroker
+from tests.unit.remoting.clients import open_client
+from tests.unit.remoting.until import until
+
+QUEUE = MessageQueue("orders", "broker-a", 0)
+RESET = ResetOffset(group="billing", topic="orders", timestamp=0, is_force=True)
+
+
+class Consumer:
+    """A consumer that writes down what it is asked."""
+
+    def __init__(self, group: str = "billing") -> None:
+        self.group = group
+        self.changes = 0
+        self.resets: list[dict[MessageQueue, int]] = []
+
+    def topics(self) -> list[str]:
+        return ["orders"]
+
+    def on_route_changed(self, topic: str) -> None: ...
+
+    def on_failed(self, cause: BaseException) -> None: ...
+
+    def heartbeat_data(self) -> ConsumerData:
+        raise NotImplementedError
+
+    def on_members_changed(self) -> None:
+        self.changes += 1
+
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        self.resets.append(dict(offsets))
+
+    async def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
+        return {QUEUE: 42} if topic == "orders" else {}
+
+    def running_info(self) -> ConsumerRunningInfo:
+        return ConsumerRunningInfo(
+            properties={"PROP_CLIENT_VERSION": "x"}, subscription_set=[], mq_table=queue_table({})
+        )
+
+
+class Asking:
+    """A broker with a client connected to it."""
+
+    def __init__(self, broker: FakeBroker, consumer: Consumer) -> None:
+        self.broker = broker
+        self.consumer = consumer
+
+
+@asynccontextmanager
+async def asking() -> AsyncIterator[Asking]:
+    consumer = Consumer()
+    owners: dict[str, ConsumerOwner] = {"billing": consumer}
+    commands = BrokerCommands(owners)
+    async with FakeBroker() as broker, open_client(on_request=commands.answer) as opened:
+        await opened.ask(broker.address)
+        yield Asking(broker, consumer)
+
+
+def reset_body(offsets: dict[MessageQueue, int]) -> bytes:
+    return b'{"offsetTable":%b}' % bytes(queue_table(offsets))
+
+
+async def test_a_change_of_members_reaches_the_consumer_of_the_group() -> None:
+    async with asking() as made:
+        notice = Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 0, ONEWAY_FLAG)
+        notice.ext = {"consumerGroup": "billing"}
+        await made.broker.push(notice)
+        await until(lambda: made.consumer.changes == 1)
+
+
+async def test_a_change_in_a_foreign_group_is_nothing_to_complain_about() -> None:
+    async with asking() as made:
+        answer = await made.broker.push(NotifyConsumerIdsChanged(consumer_group="others"))
+
+        assert answer is not None
+        assert answer.code == 0
+        assert made.consumer.changes == 0
+
+
+async def test_offsets_are_reset_by_the_consumer_of_the_group() -> None:
+    async with asking() as made:
+        answer = await made.broker.push(RESET, body=reset_body({QUEUE: 7}))
+
+        assert answer is not None
+        assert answer.code == 0
+        assert made.consumer.resets == [{QUEUE: 7}]
+
+
+async def test_resets_that_make_no_sense_are_left_out() -> None:
+    async with asking() as made:
+        foreign = MessageQueue("payments", "broker-a", 0)
+        negative = MessageQueue("orders", "broker-a", 1)
+        body = reset_body({QUEUE: 7, foreign: 1, negative: -5})
+        await made.broker.push(RESET, body=body)
+
+        assert made.consumer.resets == [{QUEUE: 7}]
+
+
+async def test_a_reset_for_a_foreign_group_is_refused() -> None:
+    async with asking() as made:
+        foreign = ResetOffset(group="others", topic="orders", timestamp=0, is_force=True)
+        answer = await made.broker.push(foreign, body=reset_body({QUEUE: 7}))
+
+        assert answer is not None
+        assert answer.code != 0
+        assert "others" in str(answer.remark)
+        assert made.consumer.resets == []
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"offsetTable":{"x":1}}', b"\xff"])
+async def test_a_reset_that_cannot_be_read_is_answered_and_changes_nothing(body: bytes) -> None:
+    async with asking() as made:
+        answer = await made.broker.push(RESET, body=body)
+
+        assert answer is not None
+        assert not any(made.consumer.resets)
+
+
+async def test_where_the_group_stands_is_told() -> None:
+    async with asking() as made:
+        answer = await made.broker.push(GetConsumerStatus(topic="orders", group="billing"))
+
+        assert answer is not None
+        assert answer.code == 0
+        expected = b'{"messageQueueTable":{{"brokerName":"broker-a","queueId":0,"topic":"orders"}'
+        assert answer.body.startswith(expected + b":42}")
+
+
+async def test_the_state_of_the_consumer_is_told() -> None:
+    async with asking() as made:
+        asked = GetConsumerRunningInfo(consumer_group="billing", client_id="me")
+        answer = await made.broker.push(asked)
+
+        assert answer is not None
+        assert msgspec.json.decode(answer.body)["properties"] == {"PROP_CLIENT_VERSION": "x"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        RequestCode.CHECK_TRANSACTION_STATE,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+        12345,
+    ],
+)
+async def test_what_nobody_here_can_do_is_answered_not_supported(code: int) -> None:
+    async with asking() as made:
+        answer = await made.broker.push(Command(code, 0))
+
+        assert answer is not None
+        assert answer.code == 3
+        assert str(int(code)) in str(answer.remark)
+
+
+async def test_a_command_without_its_fields_is_answered_with_an_error() -> None:
+    async with asking() as made:
+        answer = await made.broker.push(Command(RequestCode.GET_CONSUMER_RUNNING_INFO, 0))
+
+        assert answer is not None
+        assert answer.code == 1
+        assert "CodecError" in str(answer.remark)
+
+
+async def test_a_flood_of_notices_does_not_keep_others_waiting() -> None:
+    async with asking() as made:
+        for _ in range(5000):
+            notice = Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 0, ONEWAY_FLAG)
+            notice.ext = {"consumerGroup": "billing"}
+            await made.broker.push(notice)
+        await until(lambda: made.consumer.changes >= 1000)
+        await asyncio.sleep(0)
+        answer = await made.broker.push(GetConsumerStatus(topic="orders", group="billing"))
+
+        assert answer is not None
+        assert answer.code == 0

@@ -1,0 +1,264 @@
+"""What brokers are told about the client, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import msgspec
+import pytest
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.errors import (
+    BrokerError,
+    NotConnectedError,
+    RequestTimeoutError,
+    SubscriptionError,
+)
+from rocketmq_aio.instance.heartbeats import Heartbeats, check_accepted
+from rocketmq_aio.protocol.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+)
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.fastjson import read_body
+from tests.fakes.broker import FakeBroker
+from tests.fakes.script import Reply
+from tests.unit.remoting.clients import open_client
+
+HEART_BEAT = RequestCode.HEART_BEAT
+CHANGED = Reply(ext={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
+
+
+def described(expression: str = "*", version: int = 1, client_id: str = "me") -> HeartbeatData:
+    subscription = SubscriptionData(topic="orders", sub_string=expression, sub_version=version)
+    consumer = ConsumerData(
+        group_name="billing",
+        consume_type="CONSUME_ACTIVELY",
+        message_model="CLUSTERING",
+        consume_from_where="CONSUME_FROM_LAST_OFFSET",
+        subscription_data_set=[subscription],
+    )
+    return HeartbeatData(
+        client_id=client_id,
+        producer_data_set=[ProducerData(group_name="shop")],
+        consumer_data_set=[consumer],
+    )
+
+
+class Beating:
+    """Heartbeats to brokers; `data` is what they say."""
+
+    def __init__(self, brokers: list[FakeBroker], heartbeats: Heartbeats) -> None:
+        self.brokers = brokers
+        self.heartbeats = heartbeats
+        self.data: HeartbeatData | None = described()
+
+    @property
+    def broker(self) -> FakeBroker:
+        return self.brokers[0]
+
+    def told(self, broker: FakeBroker | None = None) -> list[HeartbeatData]:
+        """What a broker was told, heartbeat by heartbeat."""
+        commands = (broker or self.broker).requests_of(HEART_BEAT)
+        return [read_body(command.body, HeartbeatData) for command in commands]
+
+    def forms(self) -> list[str]:
+        return ["short" if each.without_sub else "whole" for each in self.told()]
+
+
+@asynccontextmanager
+async def beating(
+    count: int = 1, *, version: str = "5.5.0", v2: bool = True, timeout: float = 2.0
+) -> AsyncIterator[Beating]:
+    async with AsyncExitStack() as stack:
+        brokers = [
+            await stack.enter_async_context(FakeBroker(version=version)) for _ in range(count)
+        ]
+        config = ClientConfig(request_timeout_seconds=timeout)
+        opened = await stack.enter_async_context(open_client(config))
+        heartbeats = Heartbeats(
+            opened.client,
+            describe=lambda: made.data,
+            addresses=lambda: {broker.address for broker in brokers},
+            short_form=v2,
+        )
+        made = Beating(brokers, heartbeats)
+        yield made
+
+
+async def test_every_broker_learns_client_id_groups_and_subscriptions() -> None:
+    async with beating(3) as made:
+        failures = await made.heartbeats.beat_all()
+
+        assert failures == {}
+        for broker in made.brokers:
+            (said,) = made.told(broker)
+            assert said.client_id == "me"
+            assert [each.group_name for each in said.producer_data_set] == ["shop"]
+            assert said.consumer_data_set == described().consumer_data_set
+
+
+async def test_who_has_nothing_to_say_says_nothing() -> None:
+    async with beating() as made:
+        made.data = None
+
+        assert await made.heartbeats.beat_all() == {}
+        assert made.broker.requests == []
+
+
+async def test_a_broker_that_hangs_delays_no_other() -> None:
+    async with beating(3, timeout=0.3) as made:
+        made.brokers[0].on(HEART_BEAT, None)
+        telling = asyncio.create_task(made.heartbeats.beat_all())
+        for broker in made.brokers[1:]:
+            await broker.wait_for(HEART_BEAT, seconds=0.25)
+        assert not telling.done()
+        failures = await telling
+
+        assert {address: type(error) for address, error in failures.items()} == {
+            made.brokers[0].address: RequestTimeoutError
+        }
+
+
+async def test_a_broker_that_is_down_is_reported_and_the_others_are_told() -> None:
+    async with beating(2) as made:
+        await made.brokers[0].stop()
+        failures = await made.heartbeats.beat_all()
+
+        assert [type(error) for error in failures.values()] == [NotConnectedError]
+        assert len(made.told(made.brokers[1])) == 1
+
+
+async def test_whole_heartbeats_are_sent_unless_short_ones_are_asked_for() -> None:
+    async with beating(v2=False) as made:
+        for _ in range(3):
+            await made.heartbeats.beat_all()
+
+        assert made.forms() == ["whole"] * 3
+        assert {each.heartbeat_fingerprint for each in made.told()} == {0}
+
+
+async def test_a_broker_that_knows_them_gets_short_heartbeats_after_a_whole_one() -> None:
+    async with beating() as made:
+        for _ in range(3):
+            await made.heartbeats.beat_all()
+
+        assert made.forms() == ["whole", "short", "short"]
+        (fingerprint,) = {each.heartbeat_fingerprint for each in made.told()}
+        assert fingerprint != 0
+        assert made.told()[1].consumer_data_set[0].subscription_data_set == []
+
+
+async def test_a_broker_that_does_not_know_them_gets_none() -> None:
+    async with beating(version="4.9.7") as made:
+        for _ in range(3):
+            await made.heartbeats.beat_all()
+
+        assert made.forms() == ["whole"] * 3
+
+
+async def test_a_changed_subscription_is_told_whole() -> None:
+    async with beating() as made:
+        await made.heartbeats.beat_all()
+        made.data = described("paid")
+        await made.heartbeats.beat_all()
+        await made.heartbeats.beat_all()
+
+        assert made.forms() == ["whole", "whole", "short"]
+        fingerprints = [each.heartbeat_fingerprint for each in made.told()]
+        assert fingerprints[0] != fingerprints[1] == fingerprints[2]
+
+
+async def test_the_fingerprint_is_the_same_for_all_members_of_a_group() -> None:
+    async with beating() as made:
+        for data in (described(), described(version=2, client_id="another")):
+            made.data = data
+            await made.heartbeats.beat_all(anew=True)
+
+        assert len({each.heartbeat_fingerprint for each in made.told()}) == 1
+
+
+async def test_a_broker_that_saw_another_subscription_is_told_whole_again() -> None:
+    async with beating() as made:
+        await made.heartbeats.beat_all()
+        made.broker.on(HEART_BEAT, CHANGED)
+        for _ in range(3):
+            await made.heartbeats.beat_all()
+
+        assert made.forms() == ["whole", "short", "whole", "short"]
+
+
+async def test_a_new_connection_is_told_whole() -> None:
+    async with beating() as made:
+        await made.heartbeats.beat_all()
+        made.heartbeats.forget(made.broker.address)
+        await made.heartbeats.beat_all()
+
+        assert made.forms() == ["whole", "whole"]
+
+
+async def test_after_a_failure_the_next_one_is_whole() -> None:
+    async with beating() as made:
+        await made.heartbeats.beat_all()
+        made.broker.on(HEART_BEAT, Reply(1, remark="broken"))
+        for _ in range(2):
+            await made.heartbeats.beat_all()
+
+        assert made.forms() == ["whole", "short", "whole"]
+
+
+async def test_telling_anew_is_telling_whole() -> None:
+    async with beating() as made:
+        await made.heartbeats.beat_all()
+        await made.heartbeats.beat_all(anew=True)
+
+        assert made.forms() == ["whole", "whole"]
+
+
+async def test_the_versions_of_brokers_are_remembered() -> None:
+    async with beating(version="4.9.7") as made:
+        await made.heartbeats.beat_all()
+
+        assert made.heartbeats.broker_versions == {made.broker.address: 407}
+
+
+async def test_a_refusal_is_returned_and_can_be_raised() -> None:
+    async with beating() as made:
+        made.broker.on(HEART_BEAT, Reply(26, remark="no such group"))
+        failures = await made.heartbeats.beat_all()
+
+        with pytest.raises(SubscriptionError, match="no such group"):
+            check_accepted(failures)
+
+
+async def test_a_broker_that_could_not_be_reached_is_no_refusal() -> None:
+    check_accepted({"127.0.0.1:10911": NotConnectedError("127.0.0.1:10911", "down")})
+
+    with pytest.raises(BrokerError):
+        check_accepted({"127.0.0.1:10911": BrokerError(1, "no")})
+
+
+async def test_beating_goes_on_whatever_brokers_do() -> None:
+    async with beating() as made:
+        made.broker.on(HEART_BEAT, Reply(1, remark="broken"), times=2)
+        beats = asyncio.create_task(made.heartbeats.keep_beating(0.01))
+        await made.broker.wait_for(HEART_BEAT, 5)
+        beats.cancel()
+        await asyncio.wait([beats])
+
+        assert beats.cancelled()
+
+
+async def test_what_is_told_is_plain_json() -> None:
+    async with beating() as made:
+        await made.heartbeats.beat_all()
+        (command,) = made.broker.requests_of(HEART_BEAT)
+        said = msgspec.json.decode(command.body)
+
+        assert said["clientID"] == "me"
+        (subscription,) = said["consumerDataSet"][0]["subscriptionDataSet"]
+        assert (subscription["topic"], subscription["subString"]) == ("orders", "*")

@@ -1,0 +1,393 @@
+"""The instance: its life, its members, and what it keeps going for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.errors import (
+    ClosedError,
+    ConfigError,
+    NameServerUnavailableError,
+    NotRunningError,
+)
+from rocketmq_aio.instance import instance as instance_module
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.protocol.bodies import HeartbeatData
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.fastjson import read_body
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.name_server import FakeAddressServer
+from tests.unit.instance.guests import ConsumingGuest, Guest, nothing_left
+from tests.unit.remoting.until import until
+
+HEART_BEAT = RequestCode.HEART_BEAT
+UNREGISTER = RequestCode.UNREGISTER_CLIENT
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
+
+
+def config_of(cluster: FakeCluster, **settings: float) -> ClientConfig:
+    return ClientConfig(namesrv=cluster.namesrv, **settings)  # type: ignore[arg-type]  # numbers
+
+
+# --- life ----------------------------------------------------------------------------------------
+
+
+async def test_starting_contacts_nobody() -> None:
+    async with nothing_left(), FakeCluster(topics={"orders": 2}) as cluster:
+        async with MQClientInstance(config_of(cluster)):
+            await asyncio.sleep(0)
+
+        assert cluster.name_server.connects == []
+
+
+async def test_closing_leaves_no_task_and_no_socket() -> None:
+    async with FakeCluster(brokers=2, topics={"orders": 2}) as cluster:
+        async with nothing_left(), MQClientInstance(config_of(cluster)) as client:
+            await client.routes.get("orders")
+            async with ConsumingGuest(client):
+                pass
+
+        for server in (cluster.name_server, *cluster.brokers):
+            assert len(server.connects) == 1
+            await server.wait_for_connections(0)
+
+
+async def test_closing_before_the_start_and_twice_and_at_once_is_fine() -> None:
+    async with nothing_left(), FakeCluster() as cluster:
+        never = MQClientInstance(config_of(cluster))
+        await never.close()
+        await never.close()
+        client = MQClientInstance(config_of(cluster))
+        await client.start()
+        await asyncio.gather(client.close(), client.close(), client.close())
+        await client.close()
+
+        with pytest.raises(NotRunningError):
+            await never.start()
+
+
+async def test_start_and_close_may_come_from_different_tasks() -> None:
+    async with nothing_left(), FakeCluster(topics={"orders": 2}) as cluster:
+        client = MQClientInstance(config_of(cluster))
+        await asyncio.create_task(client.start())
+        await asyncio.create_task(client.routes.get("orders"))
+        await asyncio.create_task(client.close())
+
+
+async def test_it_says_why_it_cannot_be_used() -> None:
+    async with FakeCluster() as cluster:
+        client = MQClientInstance(config_of(cluster))
+        with pytest.raises(NotRunningError, match="not started"):
+            client.check_running()
+        await client.start()
+        client.check_running()
+        with pytest.raises(NotRunningError, match="started once"):
+            await client.start()
+        await client.close()
+        with pytest.raises(ClosedError):
+            client.check_running()
+
+
+def test_it_belongs_to_one_event_loop() -> None:
+    async def start() -> MQClientInstance:
+        client = MQClientInstance(ClientConfig(namesrv="127.0.0.1:9876"))
+        await client.start()
+        return client
+
+    async def use() -> None:
+        with pytest.raises(NotRunningError, match="another event loop"):
+            client.check_running()
+        with pytest.raises(NotRunningError, match="another event loop"):
+            await client.close()
+
+    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
+    try:
+        client = first.run_until_complete(start())
+        second.run_until_complete(use())
+        first.run_until_complete(client.close())
+    finally:
+        first.close()
+        second.close()
+
+
+async def test_two_instances_on_two_clusters_do_not_meet() -> None:
+    async with (
+        FakeCluster(topics={"orders": 1}) as one,
+        FakeCluster(topics={"orders": 5}) as other,
+        MQClientInstance(config_of(one)) as first,
+        MQClientInstance(config_of(other)) as second,
+    ):
+        routes = [await client.routes.get("orders") for client in (first, second)]
+
+        assert [len(each.publish_queues) for each in routes] == [1, 5]
+        assert first.client_id != second.client_id
+
+
+async def test_a_start_that_fails_leaves_nothing() -> None:
+    async with nothing_left(), FakeAddressServer("127.0.0.1:9876") as address_server:
+        address_server.status = "500 Internal Server Error"
+        client = MQClientInstance(ClientConfig(namesrv=address_server.url))
+        with pytest.raises(NameServerUnavailableError):
+            await client.start()
+
+        with pytest.raises(ClosedError):
+            client.check_running()
+        await client.close()
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing() -> None:
+    async with nothing_left(), FakeCluster() as cluster:
+        for steps in range(6):
+            client = MQClientInstance(config_of(cluster))
+            starting = asyncio.create_task(client.start())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            starting.cancel()
+            await asyncio.wait([starting])
+            await client.close()
+
+
+async def test_closing_while_it_starts_ends_the_start() -> None:
+    release = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await release.wait()
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\n127.0.0.1:9876")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1")
+    async with nothing_left(), server:
+        port = server.sockets[0].getsockname()[1]
+        client = MQClientInstance(ClientConfig(namesrv=f"http://127.0.0.1:{port}/"))
+        starting = asyncio.create_task(client.start())
+        await asyncio.sleep(0)
+        await client.close()
+        release.set()
+
+        with pytest.raises(ClosedError, match="while it started"):
+            await starting
+
+
+async def test_a_background_task_that_fails_is_told_to_every_later_call(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with nothing_left(), FakeCluster(topics={"orders": 2}) as cluster:
+        client = MQClientInstance(config_of(cluster, heartbeat_interval_seconds=0.01))
+        async with client, Guest(client) as guest:
+
+            async def fail() -> None:
+                raise LookupError("a bug")
+
+            with caplog.at_level(logging.ERROR, "rocketmq_aio"):
+                monkeypatch.setattr(client.heartbeats, "beat_all", fail)
+                await until(lambda: client.failure)
+
+            for use in (client.check_running, guest.work, guest.work):
+                with pytest.raises(NotRunningError, match="a bug") as caught:
+                    use()
+                assert isinstance(caught.value.__cause__, LookupError)
+            with pytest.raises(NotRunningError, match="a bug"):
+                await Guest(client, "late").start()
+
+        assert "background_task_failed" in caplog.text
+
+
+# --- members -------------------------------------------------------------------------------------
+
+
+async def test_a_group_has_one_member_per_instance() -> None:
+    async with (
+        FakeCluster(topics={"orders": 2}) as cluster,
+        MQClientInstance(config_of(cluster)) as client,
+    ):
+        async with Guest(client):
+            with pytest.raises(ConfigError, match="shop"):
+                await Guest(client).start()
+            assert client._producers.keys() == {"shop"}
+        async with Guest(client):
+            pass
+
+
+async def test_members_leave_on_every_broker_they_are_connected_to() -> None:
+    async with FakeCluster(brokers=2, topics={"orders": 2}) as cluster:
+        async with (
+            MQClientInstance(config_of(cluster)) as client,
+            ConsumingGuest(client, "billing"),
+        ):
+            for broker in cluster.brokers:
+                assert list(broker.members.groups["billing"].members.values()) == [client.client_id]
+
+        for broker in cluster.brokers:
+            (left,) = broker.requests_of(UNREGISTER)
+            assert left.ext_fields()["consumerGroup"] == "billing"
+            assert broker.members.groups == {}
+
+
+async def test_a_broker_that_hangs_does_not_keep_a_member_from_leaving(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(instance_module, "UNREGISTER_SECONDS", 0.05)
+    async with nothing_left(), FakeCluster(brokers=2, topics={"orders": 2}) as cluster:
+        cluster.broker.on(UNREGISTER, None)
+        loop = asyncio.get_running_loop()
+        guest = ConsumingGuest(config_of(cluster), "billing")
+        await guest.start()
+        started = loop.time()
+        await guest.close()
+
+        assert loop.time() - started < 1.0
+        assert len(cluster.brokers[1].requests_of(UNREGISTER)) == 1
+
+
+async def test_nobody_is_connected_to_just_to_leave() -> None:
+    async with FakeCluster(topics={"orders": 2}) as cluster:
+        async with MQClientInstance(config_of(cluster)) as client, Guest(client):
+            await client.routes.get("orders")
+
+        assert cluster.broker.connects == []
+
+
+async def test_members_are_told_when_a_route_changes() -> None:
+    async with (
+        FakeCluster(topics={"orders": 2}) as cluster,
+        MQClientInstance(config_of(cluster, route_refresh_interval_seconds=0.02)) as client,
+        Guest(client) as guest,
+    ):
+        await until(lambda: "orders" in guest.changed)
+        before = len(guest.changed)
+        cluster.create_topic("orders", 4)
+        await until(lambda: guest.changed.count("orders") > 1)
+
+        assert before <= 2
+
+
+# --- heartbeats ----------------------------------------------------------------------------------
+
+
+async def test_only_masters_hear_of_producers_and_all_hear_of_consumers() -> None:
+    async with FakeCluster(topics={"orders": 2}) as cluster:
+        async with MQClientInstance(config_of(cluster)) as client:
+            route = await client.routes.get("orders")
+            route.brokers["broker-a"][1] = "127.0.0.1:1"  # a replica
+            async with Guest(client):
+                producers = client._heartbeat_addresses()
+                client.register_consumer(ConsumingGuest(client, "billing"))
+                both = client._heartbeat_addresses()
+
+        assert producers == {cluster.broker.address}
+        assert both == {cluster.broker.address, "127.0.0.1:1"}
+
+
+async def test_a_broker_that_comes_back_is_told_at_once() -> None:
+    async with (
+        FakeCluster(topics={"orders": 2}) as cluster,
+        ConsumingGuest(config_of(cluster), "billing") as guest,
+    ):
+        await cluster.broker.restart()
+        assert cluster.broker.members.groups == {}
+        address = cluster.broker.address
+        await until(lambda: not guest.client.remoting.is_connected(address))
+        await guest.client.heartbeats.beat_all()  # or any other request: it connects anew
+        await until(lambda: "billing" in cluster.broker.members.groups)
+
+        said = cluster.broker.requests_of(HEART_BEAT)
+        assert len(said) >= 2
+
+
+async def test_the_first_heartbeat_of_a_new_connection_is_a_whole_one() -> None:
+    async with FakeCluster(topics={"orders": 2}) as cluster:
+        config = ClientConfig(namesrv=cluster.namesrv, heartbeat_v2=True)
+        async with ConsumingGuest(config, "billing") as guest:
+            client, address = guest.client, cluster.broker.address
+            for _ in range(2):
+                await client.heartbeats.beat_all()
+            assert short_forms(cluster)[-1]
+            await cluster.broker.restart()
+            await until(lambda: not client.remoting.is_connected(address))
+            told = len(short_forms(cluster))
+            await client.heartbeats.beat_all()
+
+            assert not short_forms(cluster)[told]
+
+
+async def test_a_connection_that_others_made_is_told_whole_too() -> None:
+    async with FakeCluster(topics={"orders": 2}) as cluster:
+        config = ClientConfig(namesrv=cluster.namesrv, heartbeat_v2=True)
+        async with ConsumingGuest(config, "billing") as guest:
+            client, address = guest.client, cluster.broker.address
+            await client.heartbeats.beat_all()
+            (queue, *_) = (await client.routes.get("orders")).subscribe_queues
+            await cluster.broker.restart()
+            await until(lambda: not client.remoting.is_connected(address))
+            told = len(short_forms(cluster))
+            await client.broker.max_offset(queue)
+            await cluster.broker.wait_for(HEART_BEAT, told + 1)
+
+            assert not short_forms(cluster)[told]
+
+
+def short_forms(cluster: FakeCluster) -> list[bool]:
+    """Which heartbeats that the broker got were short, in their order."""
+    commands = cluster.broker.requests_of(HEART_BEAT)
+    return [read_body(command.body, HeartbeatData).without_sub for command in commands]
+
+
+async def test_any_new_connection_is_followed_by_a_heartbeat() -> None:
+    async with (
+        FakeCluster(topics={"orders": 2}) as cluster,
+        MQClientInstance(config_of(cluster)) as client,
+        Guest(client),
+    ):
+        route = await client.routes.get("orders")
+        assert cluster.broker.requests == []
+        await client.broker.max_offset(route.publish_queues[0])
+        await cluster.broker.wait_for(HEART_BEAT)
+
+
+async def test_a_slow_name_server_delays_no_heartbeat() -> None:
+    config = {"heartbeat_interval_seconds": 0.02, "route_refresh_interval_seconds": 0.02}
+    async with (
+        FakeCluster(topics={"orders": 2}) as cluster,
+        ConsumingGuest(config_of(cluster, **config), "billing"),
+    ):
+        cluster.name_server.on(ROUTE, None, times=None)
+        await cluster.name_server.wait_for(ROUTE, len(cluster.name_server.requests) + 1)
+        told = len(cluster.broker.requests_of(HEART_BEAT))
+
+        await cluster.broker.wait_for(HEART_BEAT, told + 5, seconds=1.0)
+
+
+async def test_a_broker_that_hangs_delays_no_route() -> None:
+    config = {"heartbeat_interval_seconds": 0.02, "route_refresh_interval_seconds": 0.02}
+    async with (
+        FakeCluster(topics={"orders": 2}) as cluster,
+        ConsumingGuest(config_of(cluster, **config), "billing") as guest,
+    ):
+        cluster.broker.on(HEART_BEAT, None, times=None)
+        await cluster.broker.wait_for(HEART_BEAT, 3)
+        cluster.create_topic("orders", 7)
+
+        await until(lambda: "orders" in guest.changed[1:], seconds=1.0)
+
+
+# --- connections ---------------------------------------------------------------------------------
+
+
+async def test_a_broker_that_no_route_names_any_more_is_disconnected() -> None:
+    config = {"route_refresh_interval_seconds": 0.02, "namesrv_refresh_interval_seconds": 0.02}
+    async with (
+        FakeCluster(brokers=2, topics={"orders": 2}) as cluster,
+        ConsumingGuest(config_of(cluster, **config), "billing"),
+    ):
+        leaving, staying = cluster.brokers
+        assert len(leaving.connections) == 1
+        cluster.name_server.unregister(leaving)
+
+        await leaving.wait_for_connections(0)
+        assert len(staying.connections) == 1
+        assert len(cluster.name_server.connections) == 1

@@ -1,0 +1,305 @@
+"""Which name server is asked, and where their list comes from."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.errors import (
+    BrokerError,
+    CodecError,
+    ConfigError,
+    NameServerUnavailableError,
+    NotConnectedError,
+    RequestTimeoutError,
+    RouteNotFoundError,
+)
+from rocketmq_aio.instance import name_servers as name_servers_module
+from rocketmq_aio.instance.name_servers import NameServers
+from rocketmq_aio.protocol.codes import RequestCode
+from tests.fakes.broker import FakeBroker
+from tests.fakes.name_server import FakeAddressServer, FakeNameServer
+from tests.fakes.script import Close, Reply
+from tests.unit.remoting.clients import open_client
+
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
+NOT_READY = Reply(1, remark="name server not ready")
+
+
+@pytest.fixture(autouse=True)
+def order_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list is shuffled; these tests want to know who comes first."""
+    monkeypatch.setattr(random, "sample", lambda given, _: list(given))
+    monkeypatch.setattr(name_servers_module, "HEDGE_SECONDS", 0.05)
+
+
+@asynccontextmanager
+async def asking(namesrv: str, *, timeout: float = 2.0) -> AsyncIterator[NameServers]:
+    config = ClientConfig(namesrv=namesrv, request_timeout_seconds=timeout)
+    async with open_client(config) as opened:
+        name_servers = NameServers(config, opened.client)
+        await name_servers.load()
+        yield name_servers
+
+
+@asynccontextmanager
+async def servers(count: int = 2) -> AsyncIterator[list[FakeNameServer]]:
+    """Name servers that all know the topic ``orders``."""
+    broker = FakeBroker()
+    broker.create_topic("orders", queues=2)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(broker)
+        made = [FakeNameServer() for _ in range(count)]
+        for each in made:
+            each.register(broker)
+            await stack.enter_async_context(each)
+        yield made
+
+
+def joined(made: list[FakeNameServer]) -> str:
+    return ";".join(each.address for each in made)
+
+
+def asked(server: FakeNameServer) -> int:
+    return len(server.requests_of(ROUTE))
+
+
+async def test_a_route_comes_from_the_first_server() -> None:
+    async with servers() as (first, second), asking(joined([first, second])) as name_servers:
+        route = await name_servers.route("orders")
+
+        assert [each.write_queue_nums for each in route.queue_datas] == [2]
+        assert (asked(first), asked(second)) == (1, 0)
+
+
+async def test_a_dead_server_is_passed_over_at_once_and_the_next_one_stays_chosen() -> None:
+    async with servers() as (first, second), asking(joined([first, second])) as name_servers:
+        await first.stop()
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        await name_servers.route("orders")
+        elapsed = loop.time() - started
+        await first.start()
+        await name_servers.route("orders")
+
+        assert elapsed < 1.0
+        assert (asked(first), asked(second)) == (0, 2)
+
+
+async def test_a_silent_server_is_doubted_and_the_next_one_asked_too() -> None:
+    async with servers() as (first, second), asking(joined([first, second])) as name_servers:
+        first.on(ROUTE, None, times=None)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        await name_servers.route("orders")
+
+        assert loop.time() - started < 1.0  # not the request timeout of 2 s
+        assert asked(first) == 1
+        await name_servers.route("orders")
+        assert (asked(first), asked(second)) == (1, 2)
+
+
+async def test_a_slow_server_that_answers_first_after_all_stays_chosen() -> None:
+    async with servers() as (first, second), asking(joined([first, second])) as name_servers:
+        held = first.hold(ROUTE, times=1)
+        second.on(ROUTE, None)
+        asking_now = asyncio.create_task(name_servers.route("orders"))
+        await held.wait(1)
+        await second.wait_for(ROUTE)
+        held.release()
+        await asking_now
+        await name_servers.route("orders")
+
+        assert (asked(first), asked(second)) == (2, 1)
+
+
+async def test_a_server_that_is_not_ready_is_passed_over() -> None:
+    async with servers() as (first, second), asking(joined([first, second])) as name_servers:
+        first.on(ROUTE, NOT_READY)
+        await name_servers.route("orders")
+
+        assert (asked(first), asked(second)) == (1, 1)
+
+
+async def test_no_server_left_names_the_cause_of_each() -> None:
+    async with servers(3) as made, asking(joined(made), timeout=0.2) as name_servers:
+        dead, silent, unready = made
+        await dead.stop()
+        silent.on(ROUTE, None, times=None)
+        unready.on(ROUTE, NOT_READY, times=None)
+        with pytest.raises(NameServerUnavailableError) as caught:
+            await name_servers.route("orders")
+
+        causes = caught.value.addresses
+        assert {address: type(cause) for address, cause in causes.items()} == {
+            dead.address: NotConnectedError,
+            silent.address: RequestTimeoutError,
+            unready.address: BrokerError,
+        }
+        assert "not ready" in str(caught.value)
+
+
+async def test_an_unknown_topic_is_an_answer() -> None:
+    async with servers() as (first, second), asking(joined([first, second])) as name_servers:
+        with pytest.raises(RouteNotFoundError) as caught:
+            await name_servers.route("nowhere")
+
+        assert caught.value.topic == "nowhere"
+        assert asked(second) == 0
+
+
+async def test_a_route_that_cannot_be_read_is_a_codec_error() -> None:
+    async with servers(1) as (server,), asking(server.address) as name_servers:
+        server.on(ROUTE, Reply(body=b"<html>"))
+
+        with pytest.raises(CodecError):
+            await name_servers.route("orders")
+
+
+async def test_a_connection_cut_in_mid_question_is_asked_elsewhere() -> None:
+    async with servers() as (first, second), asking(joined([first, second])) as name_servers:
+        first.on(ROUTE, Close(reset=True))
+        await name_servers.route("orders")
+
+        assert asked(second) == 1
+
+
+async def test_cancelling_a_question_cancels_all_that_were_asked() -> None:
+    async with servers() as made, asking(joined(made)) as name_servers:
+        for each in made:
+            each.on(ROUTE, None, times=None)
+        asking_now = asyncio.create_task(name_servers.route("orders"))
+        await made[1].wait_for(ROUTE)
+        asking_now.cancel()
+        await asyncio.wait([asking_now])
+
+        assert asking_now.cancelled()
+        connections = name_servers._remoting._connections.values()
+        assert [each.in_flight for each in connections] == [0, 0]
+
+
+async def test_a_client_without_name_servers_says_what_to_give() -> None:
+    config = ClientConfig()
+    async with open_client(config) as opened:
+        with pytest.raises(ConfigError, match="ROCKETMQ_NAMESRV"):
+            await NameServers(config, opened.client).load()
+
+
+# --- the address server --------------------------------------------------------------------------
+
+
+async def test_an_address_server_tells_the_name_servers() -> None:
+    async with servers() as made, FakeAddressServer(joined(made) + "\r\nmore") as address_server:
+        async with asking(address_server.url) as name_servers:
+            await name_servers.route("orders")
+
+        assert name_servers.addresses == tuple(each.address for each in made)
+        assert address_server.requests == ["GET /rocketmq/nsaddr HTTP/1.0"]
+
+
+async def test_a_changed_list_is_used_and_leaves_no_connection_behind() -> None:
+    async with (
+        servers() as (old, new),
+        FakeAddressServer(old.address) as address_server,
+        asking(address_server.url) as name_servers,
+    ):
+        await name_servers.route("orders")
+        address_server.addresses = new.address
+        await name_servers.refresh()
+        await name_servers.route("orders")
+
+        assert (asked(old), asked(new)) == (1, 1)
+        await old.wait_for_connections(0)
+
+
+async def test_a_list_that_shrinks_while_servers_are_asked_does_no_harm() -> None:
+    async with (
+        servers(3) as made,
+        FakeAddressServer(joined(made)) as address_server,
+        asking(address_server.url) as name_servers,
+    ):
+        held = made[0].hold(ROUTE, times=1)
+        asking_now = asyncio.create_task(name_servers.route("orders"))
+        await held.wait(1)
+        address_server.addresses = made[2].address
+        await name_servers.refresh()
+
+        assert (await asking_now).queue_datas
+        assert name_servers.addresses == (made[2].address,)
+        held.release()
+
+
+@pytest.mark.parametrize("text", ["", "no address", "a:1;b:99999"])
+async def test_an_unusable_list_keeps_the_old_one(
+    text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        servers(1) as (server,),
+        FakeAddressServer(server.address) as address_server,
+        asking(address_server.url) as name_servers,
+    ):
+        address_server.addresses = text
+        with caplog.at_level(logging.WARNING, "rocketmq_aio"):
+            await name_servers.refresh()
+
+        assert name_servers.addresses == (server.address,)
+        assert "address_server_failed" in caplog.text
+
+
+async def test_an_address_server_that_fails_is_an_error_at_the_start() -> None:
+    async with FakeAddressServer("127.0.0.1:9876") as address_server:
+        address_server.status = "503 Service Unavailable"
+        with pytest.raises(NameServerUnavailableError, match="503"):
+            async with asking(address_server.url):
+                raise AssertionError("it may not start")
+
+
+async def test_a_server_that_speaks_no_http_is_an_error_at_the_start() -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"\x00\x00\x01\x02 not http\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(greet, "127.0.0.1")
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(NameServerUnavailableError):
+            async with asking(f"http://127.0.0.1:{port}/rocketmq/nsaddr"):
+                raise AssertionError("it may not start")
+
+
+async def test_an_address_server_that_drips_is_given_up_in_time() -> None:
+    given_up = asyncio.Event()
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while not given_up.is_set():
+            writer.write(b"H")
+            await asyncio.wait([asyncio.ensure_future(given_up.wait())], timeout=0.05)
+        writer.close()
+        with suppress(ConnectionError):  # the client has left
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(drip, "127.0.0.1")
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        with pytest.raises(NameServerUnavailableError):
+            async with asking(f"http://127.0.0.1:{port}/", timeout=0.2):
+                raise AssertionError("it may not start")
+
+        assert loop.time() - started < 1.5
+        given_up.set()
+        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
+
+
+async def test_an_address_server_whose_name_is_none_is_an_error_at_the_start() -> None:
+    with pytest.raises(NameServerUnavailableError):
+        async with asking(f"http://{'x' * 64}.example/"):
+            raise AssertionError("it may not start")

@@ -1,0 +1,332 @@
+"""How routes are asked for, shared and kept fresh."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import anyio
+import pytest
+
+from rocketmq_aio.errors import (
+    CodecError,
+    NameServerUnavailableError,
+    NotConnectedError,
+    RocketMQError,
+    RouteNotFoundError,
+)
+from rocketmq_aio.instance import routes as routes_module
+from rocketmq_aio.instance.routes import RouteTable
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.protocol.bodies import BrokerData, TopicRouteData
+from tests.unit.instance.route_data import A, B, broker, queues, route
+from tests.unit.remoting.until import until
+
+
+class Names:
+    """A name server that answers what it was told, when it was told."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, TopicRouteData] = {}
+        self.failure: RocketMQError | None = None
+        self.asked: list[str] = []
+        self.gate: asyncio.Event | None = None
+
+    async def route(self, topic: str) -> TopicRouteData:
+        self.asked.append(topic)
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        if topic not in self.known:
+            raise RouteNotFoundError(topic, "the name server knows no such topic")
+        return self.known[topic]
+
+
+class Table:
+    """A route table, its name server, and what it told its owner."""
+
+    def __init__(self) -> None:
+        self.names = Names()
+        self.wanted = {"orders"}
+        self.changed: list[str] = []
+        self.routes = RouteTable(
+            self.names,  # type: ignore[arg-type]  # it answers the one question that is asked
+            topics_in_use=lambda: self.wanted,
+            on_changed=self.changed.append,
+        )
+
+    def knows(self, topic: str = "orders", count: int = 2, address: str = A) -> None:
+        self.names.known[topic] = route(queues(read=count, write=count), broker(master=address))
+
+
+async def settle(turns: int = 5) -> None:
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def table() -> Table:
+    made = Table()
+    made.knows()
+    return made
+
+
+async def test_a_route_is_asked_for_once(table: Table) -> None:
+    first = await table.routes.get("orders")
+    second = await table.routes.get("orders")
+
+    assert first is second
+    assert table.names.asked == ["orders"]
+    assert table.changed == ["orders"]
+
+
+async def test_concurrent_callers_share_one_question(table: Table) -> None:
+    table.names.gate = asyncio.Event()
+    asked = [asyncio.create_task(table.routes.get("orders")) for _ in range(100)]
+    await settle()
+    table.names.gate.set()
+    found = await asyncio.gather(*asked)
+
+    assert len({id(each) for each in found}) == 1
+    assert table.names.asked == ["orders"]
+
+
+async def test_concurrent_callers_share_a_failure(table: Table) -> None:
+    table.names.gate = asyncio.Event()
+    asked = [asyncio.create_task(table.routes.get("nowhere")) for _ in range(100)]
+    await settle()
+    table.names.gate.set()
+    errors = await asyncio.gather(*asked, return_exceptions=True)
+
+    assert {type(each) for each in errors} == {RouteNotFoundError}
+    assert table.names.asked == ["nowhere"]
+
+
+async def test_a_refresh_that_changes_nothing_is_shared_too(table: Table) -> None:
+    await table.routes.get("orders")
+    table.names.gate = asyncio.Event()
+    asked = [asyncio.create_task(table.routes.fetch("orders")) for _ in range(10)]
+    await settle()
+    table.names.gate.set()
+    await asyncio.gather(*asked)
+
+    assert table.names.asked == ["orders"] * 2
+
+
+async def test_when_the_asking_caller_leaves_another_one_asks(table: Table) -> None:
+    table.names.gate = asyncio.Event()
+    asked = [asyncio.create_task(table.routes.get("orders")) for _ in range(3)]
+    await settle()
+    asked[0].cancel()
+    await settle()
+    table.names.gate.set()
+
+    assert [type(each).__name__ for each in await asyncio.gather(*asked[1:])] == ["TopicRoute"] * 2
+    assert table.names.asked == ["orders"] * 2
+
+
+async def test_a_waiting_caller_who_leaves_disturbs_nobody(table: Table) -> None:
+    table.names.gate = asyncio.Event()
+    asked = [asyncio.create_task(table.routes.get("orders")) for _ in range(3)]
+    await settle()
+    asked[1].cancel()
+    await settle()
+    table.names.gate.set()
+
+    assert await asked[0] is await asked[2]
+    assert table.names.asked == ["orders"]
+
+
+async def test_a_changed_route_is_told_and_an_equal_one_is_not(table: Table) -> None:
+    await table.routes.get("orders")
+    await table.routes.fetch("orders")
+    table.knows(count=4)
+    await table.routes.fetch("orders")
+
+    assert table.changed == ["orders"] * 2
+
+
+async def test_a_broker_that_moved_is_a_change(table: Table) -> None:
+    await table.routes.get("orders")
+    table.knows(address=B)
+    await table.routes.fetch("orders")
+
+    assert table.changed == ["orders"] * 2
+    assert table.routes.master("broker-a") == B
+
+
+async def test_one_answer_no_such_topic_is_doubted_and_two_are_believed(table: Table) -> None:
+    await table.routes.get("orders")
+    del table.names.known["orders"]
+    await table.routes.refresh(["orders"])
+    assert table.routes.known("orders") is not None
+    await table.routes.refresh(["orders"])
+
+    assert table.routes.known("orders") is None
+    assert table.routes.is_gone("orders")
+    assert table.changed == ["orders"] * 2
+
+
+async def test_only_the_regular_refresh_gives_a_topic_up(table: Table) -> None:
+    await table.routes.get("orders")
+    del table.names.known["orders"]
+    for _ in range(5):
+        with pytest.raises(RouteNotFoundError):
+            await table.routes.fetch("orders")
+
+    assert table.routes.known("orders") is not None
+    assert not table.routes.is_gone("orders")
+
+
+async def test_a_topic_that_comes_back_is_told(table: Table) -> None:
+    await table.routes.get("orders")
+    known = table.names.known.pop("orders")
+    for _ in range(2):
+        await table.routes.refresh(["orders"])
+    table.names.known["orders"] = known
+    await table.routes.get("orders")
+
+    assert not table.routes.is_gone("orders")
+    assert table.changed == ["orders"] * 3
+
+
+@pytest.mark.parametrize(
+    "failure", [NameServerUnavailableError({}), CodecError("TopicRouteData", 0, "damaged")]
+)
+async def test_a_refresh_that_fails_keeps_what_is_known(
+    table: Table, failure: RocketMQError, caplog: pytest.LogCaptureFixture
+) -> None:
+    await table.routes.get("orders")
+    table.names.failure = failure
+    with caplog.at_level(logging.WARNING, "rocketmq_aio"):
+        await table.routes.refresh(["orders"])
+
+    assert table.routes.known("orders") is not None
+    assert "route_refresh_failed" in caplog.text
+
+
+# --- keeping fresh -------------------------------------------------------------------------------
+
+
+class Keeping:
+    """The loop that keeps routes fresh, for as long as a block lasts."""
+
+    def __init__(self, table: Table, interval: float) -> None:
+        self._running = asyncio.create_task(table.routes.keep_fresh(interval))
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(self, *_: object) -> None:
+        self._running.cancel()
+        await asyncio.wait([self._running])
+        assert self._running.cancelled(), self._running.exception()
+
+
+async def test_routes_in_use_are_refreshed_every_interval(table: Table) -> None:
+    await table.routes.get("orders")
+    async with Keeping(table, 0.01):
+        table.knows(count=8)
+        await until(lambda: len(table.changed) == 2)
+
+    known = table.routes.known("orders")
+    assert known is not None
+    assert len(known.publish_queues) == 8
+
+
+async def test_a_missing_topic_is_looked_for_more_often_than_the_interval(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.01)
+    table.wanted = {"orders", "later", "TBW102", "%RETRY%group"}
+    await table.routes.get("orders")
+    async with Keeping(table, 60.0):
+        await until(lambda: table.names.asked.count("later") >= 3)
+        table.knows("later")
+        await until(lambda: "later" in table.changed)
+
+    assert table.names.asked.count("orders") == 1
+    assert {"TBW102", "%RETRY%group"}.isdisjoint(table.names.asked)
+
+
+def test_a_missing_topic_is_looked_for_within_a_second_or_two() -> None:
+    assert routes_module.MISSING_RETRY_SECONDS <= 1.0
+
+
+async def test_a_topic_nobody_uses_any_more_is_dropped_at_the_second_look(table: Table) -> None:
+    await table.routes.get("orders")
+    table.wanted = set()
+    table.routes._drop_unused(table.wanted)
+    after_one_look = table.routes.known("orders")
+    table.routes._drop_unused(table.wanted)
+
+    assert after_one_look is not None
+    assert table.routes.known("orders") is None
+    assert table.routes.addresses() == set()
+
+
+async def test_the_refresh_survives_whatever_the_name_server_says(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.01)
+    await table.routes.get("orders")
+    table.names.failure = NameServerUnavailableError({})
+    async with Keeping(table, 0.01):
+        asked = len(table.names.asked)
+        await until(lambda: len(table.names.asked) > asked + 3)
+        table.names.failure = None
+        table.knows(count=8)
+        await until(lambda: len(table.changed) == 2)
+
+
+# --- addresses -----------------------------------------------------------------------------------
+
+
+async def test_addresses_come_from_all_routes_in_use(table: Table) -> None:
+    data = route(queues("broker-b"), broker("broker-b", master=B, replica="127.0.0.1:10931"))
+    table.names.known["other"] = data
+    await table.routes.get("orders")
+    await table.routes.get("other")
+
+    assert table.routes.addresses() == {A, B, "127.0.0.1:10931"}
+    assert table.routes.addresses(masters_only=True) == {A, B}
+
+
+async def test_a_queue_whose_broker_no_route_names_cannot_be_reached(table: Table) -> None:
+    await table.routes.get("orders")
+
+    assert table.routes.master_of(MessageQueue("orders", "broker-a", 0)) == A
+    with pytest.raises(NotConnectedError, match="broker-z"):
+        table.routes.master_of(MessageQueue("orders", "broker-z", 0))
+
+
+@pytest.mark.parametrize(
+    ("ids", "asked", "found"),
+    [
+        ({0: A, 1: B}, 0, (A, 0)),
+        ({0: A, 1: B}, 1, (B, 1)),
+        ({0: A, 2: B}, 1, (B, 2)),
+        ({0: A}, 1, (A, 0)),
+        ({1: B}, 0, (B, 1)),
+        ({}, 0, None),
+    ],
+)
+async def test_a_replica_that_is_missing_is_stood_in_for(
+    table: Table, ids: dict[int, str], asked: int, found: tuple[str, int] | None
+) -> None:
+    data = BrokerData(broker_name="broker-a", broker_addrs=ids)
+    table.names.known["orders"] = route(queues(), data)
+    await table.routes.get("orders")
+
+    assert table.routes.replica("broker-a", asked) == found
+
+
+async def test_the_refresh_is_cancelled_between_any_two_steps(table: Table) -> None:
+    table.names.gate = asyncio.Event()
+    table.wanted = {f"topic-{number}" for number in range(30)}
+    with anyio.move_on_after(0.01):
+        await table.routes.refresh(table.wanted)
+
+    assert len(table.names.asked) <= routes_module.REFRESH_AT_ONCE
+    assert table.routes._asking == {}

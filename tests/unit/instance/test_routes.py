@@ -1,0 +1,69 @@
+"""What routes say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from rocketmq_aio.instance.routes import read_route
+from rocketmq_aio.message import MessageQueue
+from tests.unit.instance.route_data import READ, WRITE, A, B, broker, queues, route
+
+
+def numbers(found: Iterable[MessageQueue]) -> list[tuple[str, int]]:
+    return [(each.broker_name, each.queue_id) for each in found]
+
+
+def test_reading_and_writing_have_their_own_queues() -> None:
+    read = read_route("orders", route(queues(read=3, write=1), broker(master=A)))
+
+    assert numbers(read.publish_queues) == [("broker-a", 0)]
+    assert numbers(read.subscribe_queues) == [("broker-a", 0), ("broker-a", 1), ("broker-a", 2)]
+
+
+@pytest.mark.parametrize(
+    ("perm", "written", "read"), [(6, 2, 2), (WRITE, 2, 0), (READ, 0, 2), (0, 0, 0), (1, 0, 0)]
+)
+def test_permissions_decide_what_may_be_done(perm: int, written: int, read: int) -> None:
+    found = read_route("orders", route(queues(perm=perm), broker(master=A)))
+
+    assert (len(found.publish_queues), len(found.subscribe_queues)) == (written, read)
+
+
+def test_writing_needs_a_master_and_reading_does_not() -> None:
+    found = read_route("orders", route(queues(), broker(replica=B)))
+
+    assert (len(found.publish_queues), len(found.subscribe_queues)) == (0, 2)
+
+
+def test_queues_of_brokers_without_an_address_are_left_out() -> None:
+    found = read_route("orders", route(queues(), queues("broker-b"), broker("broker-b", master=B)))
+
+    assert {name for name, _ in numbers(found.subscribe_queues)} == {"broker-b"}
+
+
+def test_an_order_topic_names_its_queues_itself() -> None:
+    datas = (queues(perm=READ), broker(master=A), broker("broker-b", master=B))
+    found = read_route("orders", route(*datas, order="broker-a:1;broker-b:2"))
+
+    assert numbers(found.publish_queues) == [("broker-a", 0), ("broker-b", 0), ("broker-b", 1)]
+
+
+@pytest.mark.parametrize("order", ["nonsense", "broker-x:4", "broker-a:-1", "broker-a:²", ";;"])
+def test_an_order_that_cannot_be_used_changes_nothing(order: str) -> None:
+    found = read_route("orders", route(queues(), broker(master=A), order=order))
+
+    assert len(found.publish_queues) == 2
+
+
+def test_an_absurd_order_is_cut_off() -> None:
+    found = read_route("orders", route(queues(), broker(master=A), order="broker-a:999999999"))
+
+    assert len(found.publish_queues) == 65_536
+
+
+def test_equal_routes_are_equal_in_whatever_order_they_came() -> None:
+    datas = (queues(), queues("broker-b"), broker(master=A), broker("broker-b", master=B))
+
+    assert read_route("orders", route(*datas)) == read_route("orders", route(*reversed(datas)))

@@ -1,0 +1,87 @@
+"""Every kind of request is signed when there is an account, whoever makes it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from datetime import UTC, datetime
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig, Credentials
+from rocketmq_aio.consumer.lite_pull import LitePullConsumer
+from rocketmq_aio.message import Message, MessageSelector
+from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.command import Command
+from tests.fakes.cluster import FakeCluster
+from tests.unit.instance.guests import nothing_left
+
+ACCOUNT = Credentials(access_key="admin", secret_key="adminsecret", security_token="token")
+KINDS = {
+    RequestCode.GET_ROUTEINFO_BY_TOPIC,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.HEART_BEAT,
+    RequestCode.UNREGISTER_CLIENT,
+    RequestCode.CHECK_CLIENT_CONFIG,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+    RequestCode.QUERY_CONSUMER_OFFSET,
+    RequestCode.UPDATE_CONSUMER_OFFSET,
+    RequestCode.GET_MAX_OFFSET,
+    RequestCode.GET_MIN_OFFSET,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+}
+PULLS = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
+
+
+def is_signed(command: Command) -> bool:
+    """Whether the signature is right, by the rule itself and not by the client's code."""
+    fields = dict(command.ext_fields())
+    given = fields.pop("Signature", "")
+    signed = "".join(value for _, value in sorted(fields.items())).encode() + command.body
+    right = hmac.new(ACCOUNT.secret_key.encode(), signed, hashlib.sha1).digest()
+    return base64.b64decode(given) == right and fields["AccessKey"] == ACCOUNT.access_key
+
+
+async def produce(config: ClientConfig) -> None:
+    async with Producer("shop", client=config) as producer:
+        message = Message("orders", "訂單".encode(), tags="new", properties={"färbe": "röt"})
+        await producer.send(message)
+        await producer.send_batch([message, message])
+        await producer.send_oneway(message)
+
+
+async def consume(config: ClientConfig) -> None:
+    async with LitePullConsumer("billing", client=config) as consumer:
+        await consumer.subscribe("orders", MessageSelector.by_sql("price > 3"))
+        await consumer.poll(timeout_seconds=0.5)
+        await consumer.commit()
+        (queue, *_) = consumer.assignment()
+        await consumer.seek_to_begin(queue)
+        await consumer.seek_to_end(queue)
+        await consumer.offset_for_time(queue, datetime(2026, 1, 1, tzinfo=UTC))
+        await consumer.committed(queue)
+
+
+@pytest.mark.parametrize("encoding", ["json", "rocketmq"])
+async def test_every_kind_of_request_is_signed(encoding: str) -> None:
+    async with nothing_left(), FakeCluster(topics={"orders": 1}) as cluster:
+        config = ClientConfig(
+            namesrv=cluster.namesrv, credentials=ACCOUNT, header_encoding=encoding
+        )
+        await produce(config)
+        await consume(config)
+
+        asked = [
+            frame.command
+            for server in (cluster.name_server, cluster.broker)
+            for frame in server.requests
+        ]
+        assert [each.code for each in asked if not is_signed(each)] == []
+        kinds = {each.code for each in asked}
+        assert kinds >= KINDS
+        assert kinds & PULLS
+        shown = " ".join(str(each.ext_fields()) for each in asked)
+        assert "adminsecret" not in shown

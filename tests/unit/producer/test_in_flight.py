@@ -1,0 +1,141 @@
+"""The bound on unanswered sends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rocketmq_aio.producer.in_flight import InFlight
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+class Line:
+    """Tasks that wait for room, and the order in which they got it."""
+
+    def __init__(self, room: InFlight) -> None:
+        self.entered: list[str] = []
+        self._room = room
+
+    def join(self, name: str, size: int = 1) -> asyncio.Task[None]:
+        return asyncio.create_task(self._enter(name, size))
+
+    async def _enter(self, name: str, size: int) -> None:
+        await self._room.wait_and_take(size)
+        self.entered.append(name)
+
+
+def test_room_is_counted_by_number_and_by_bytes() -> None:
+    by_count, by_bytes = InFlight(2, 1000), InFlight(1000, 10)
+
+    assert [by_count.try_take(1) for _ in range(3)] == [True, True, False]
+    assert [by_bytes.try_take(size) for size in (6, 5, 4)] == [True, False, True]
+
+
+def test_what_is_larger_than_the_whole_bound_goes_alone() -> None:
+    room = InFlight(1000, 10)
+    assert room.try_take(1)
+    assert not room.try_take(50)
+    room.give(1)
+
+    assert room.try_take(50)
+    assert not room.try_take(1)
+
+
+def test_what_was_taken_is_given_back() -> None:
+    room = InFlight(1000, 10)
+    for _ in range(100):
+        assert room.try_take(7)
+        room.give(7)
+
+    assert (room.count, room.bytes) == (0, 0)
+
+
+async def test_those_who_wait_enter_in_order_and_nobody_overtakes_them() -> None:
+    room = InFlight(2, 10)
+    line = Line(room)
+    assert room.try_take(6)
+    large, small = line.join("large", 8), line.join("small", 1)
+    await settle()
+    assert not room.try_take(1)  # there is room, but somebody waits
+    assert line.entered == []
+    room.give(6)
+    await asyncio.gather(large, small)
+
+    assert line.entered == ["large", "small"]
+
+
+async def test_a_large_one_who_leaves_lets_the_small_ones_in() -> None:
+    room = InFlight(10, 10)
+    line = Line(room)
+    assert room.try_take(6)
+    large, small = line.join("large", 8), line.join("small", 1)
+    await settle()
+    large.cancel()
+    await small
+
+    assert line.entered == ["small"]
+    assert (room.count, room.bytes) == (2, 7)
+
+
+async def test_room_given_to_one_who_leaves_in_that_moment_is_passed_on() -> None:
+    room = InFlight(1, 10)
+    line = Line(room)
+    assert room.try_take(1)
+    leaving, staying = line.join("leaving"), line.join("staying")
+    await settle()
+    room.give(1)  # the one who leaves has it, and has not run
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    await staying
+
+    assert line.entered == ["staying"]
+    assert (room.count, room.bytes) == (1, 1)
+
+
+async def test_everybody_in_line_can_leave_at_once() -> None:
+    room = InFlight(1, 10)
+    line = Line(room)
+    assert room.try_take(1)
+    waiting = [line.join(str(number)) for number in range(50)]
+    await settle()
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    room.give(1)
+
+    assert (room.count, room.bytes) == (0, 0)
+    assert room.try_take(1)
+
+
+async def test_a_closed_line_tells_who_waits_and_keeps_the_count() -> None:
+    room = InFlight(1, 10)
+    line = Line(room)
+    assert room.try_take(1)
+    waiting = [line.join("a"), line.join("b")]
+    await settle()
+    room.refuse(LookupError("closed"))
+    for task in waiting:
+        with pytest.raises(LookupError, match="closed"):
+            await task
+
+    assert (room.count, room.bytes) == (1, 1)
+
+
+async def test_empty_is_told_when_the_last_send_ends() -> None:
+    room = InFlight(10, 10)
+    await room.wait_until_empty()
+    assert room.try_take(1)
+    assert room.try_take(1)
+    empty = asyncio.create_task(room.wait_until_empty())
+    await settle()
+    room.give(1)
+    await settle()
+    assert not empty.done()
+    room.give(1)
+
+    await empty

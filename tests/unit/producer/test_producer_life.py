@@ -1,0 +1,177 @@
+"""The life of a producer, and sends that nobody answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.errors import (
+    ClosedError,
+    NotConnectedError,
+    NotRunningError,
+)
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.properties import parse_properties
+from tests.fakes.cluster import FakeCluster
+from tests.unit.instance.guests import nothing_left
+from tests.unit.producer.shops import ORDER, SEND, open_shop
+from tests.unit.remoting.until import until
+
+
+async def test_a_oneway_send_arrives_and_waits_for_nothing() -> None:
+    async with open_shop() as shop:
+        await shop.producer.send_oneway(ORDER)
+        (request,) = await shop.broker.wait_for(SEND)
+
+        assert request.is_oneway
+        assert parse_properties(request.ext_fields()["i"].encode())["UNIQ_KEY"]
+        assert shop.bodies() == [b"hello"]
+
+
+async def test_oneway_sends_before_a_close_are_not_lost() -> None:
+    async with FakeCluster(topics={"orders": 4}) as cluster:
+        async with Producer("shop", namesrv=cluster.namesrv) as producer:
+            for _ in range(100):
+                await producer.send_oneway(ORDER)
+
+        assert len(cluster.broker.messages("orders")) == 100
+
+
+async def test_a_oneway_send_to_nobody_is_an_error() -> None:
+    async with open_shop() as shop:
+        await shop.producer.publish_queues("orders")
+        await shop.broker.stop()
+
+        with pytest.raises(NotConnectedError):
+            await shop.producer.send_oneway(ORDER)
+
+
+async def test_a_oneway_send_goes_where_it_is_told() -> None:
+    async with open_shop() as shop:
+        await shop.producer.send_oneway(ORDER, queue=shop.queue(3))
+        await shop.producer.send_oneway(ORDER, selector=lambda queues, _: queues[2])
+        await shop.broker.wait_for(SEND, 2)
+
+        assert [len(shop.broker.messages("orders", n)) for n in range(4)] == [0, 0, 1, 1]
+
+
+async def test_a_producer_that_is_not_running_says_so() -> None:
+    async with FakeCluster(topics={"orders": 4}) as cluster:
+        producer = Producer("shop", namesrv=cluster.namesrv)
+        with pytest.raises(NotRunningError, match="not started"):
+            await producer.send(ORDER)
+        async with producer:
+            await producer.send(ORDER)
+        for use in (producer.send(ORDER), producer.send_oneway(ORDER), producer.send_batch([])):
+            with pytest.raises(ClosedError):
+                await use
+        with pytest.raises(ClosedError):
+            await producer.publish_queues("orders")
+
+
+def test_a_producer_belongs_to_one_event_loop() -> None:
+    async def start() -> tuple[FakeCluster, Producer]:
+        cluster = await FakeCluster(topics={"orders": 4}).__aenter__()
+        producer = Producer("shop", namesrv=cluster.namesrv)
+        await producer.start()
+        await producer.send(ORDER)
+        return cluster, producer
+
+    async def use() -> None:
+        for send in (producer.send, producer.send_oneway):
+            with pytest.raises(NotRunningError, match="another event loop"):
+                await send(ORDER)
+
+    async def close() -> None:
+        await producer.close()
+        await cluster.__aexit__(None, None, None)
+
+    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
+    try:
+        cluster, producer = first.run_until_complete(start())
+        second.run_until_complete(use())
+        first.run_until_complete(close())
+    finally:
+        first.close()
+        second.close()
+
+
+async def test_two_producers_share_one_instance_and_its_connections() -> None:
+    async with (
+        FakeCluster(topics={"orders": 4}) as cluster,
+        MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client,
+        Producer("one", client=client) as one,
+        Producer("two", client=client) as two,
+    ):
+        await one.send(ORDER)
+        await two.send(ORDER)
+
+        assert len(cluster.broker.connects) == 1
+        assert len(cluster.name_server.connects) == 1
+
+
+async def test_the_broker_learns_of_the_producer_and_of_its_leaving() -> None:
+    async with open_shop() as shop:
+        await shop.producer.send(ORDER)
+        await until(lambda: shop.broker.members.producers.get("shop"))
+        await shop.producer.close()
+
+        assert shop.broker.members.producers["shop"] == {}
+
+
+async def test_message_ids_of_two_producers_never_meet() -> None:
+    async with open_shop() as shop, Producer("other", namesrv=shop.cluster.namesrv) as other:
+        for _ in range(50):
+            await asyncio.gather(shop.producer.send(ORDER), other.send(ORDER))
+
+        assert len(shop.ids()) == 100
+        assert {each[8:12] for each in shop.ids()} == {f"{os.getpid() & 0xFFFF:04X}"}
+
+
+async def test_a_task_group_that_is_cancelled_takes_its_producer_with_it() -> None:
+    sent = asyncio.Event()
+
+    async def produce(namesrv: str) -> None:
+        async with Producer("shop", namesrv=namesrv) as producer:
+            while True:
+                await producer.send(ORDER)
+                sent.set()
+
+    async def fail() -> None:
+        await sent.wait()
+        raise LookupError("a sibling failed")
+
+    async def both(namesrv: str) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(produce(namesrv))
+            tasks.create_task(fail())
+
+    async with nothing_left(), FakeCluster(topics={"orders": 4}) as cluster:
+        with pytest.raises(ExceptionGroup, match="unhandled errors") as caught:
+            await both(cluster.namesrv)
+
+        assert caught.group_contains(LookupError)
+        await until(lambda: cluster.broker.members.producers.get("shop") == {})
+
+
+def test_a_program_that_is_interrupted_ends_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def interrupted() -> None:
+        async with (
+            FakeCluster(topics={"orders": 4}) as cluster,
+            Producer("shop", namesrv=cluster.namesrv) as producer,
+        ):
+            sending = [asyncio.create_task(producer.send(ORDER)) for _ in range(50)]
+            await sending[0]
+            raise KeyboardInterrupt
+
+    with caplog.at_level(logging.ERROR), pytest.raises(KeyboardInterrupt):
+        asyncio.run(interrupted())
+
+    assert caplog.text == ""

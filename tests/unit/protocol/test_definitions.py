@@ -1,0 +1,279 @@
+"""The package and protocol/messages, two derivations of one protocol, agree with each other."""
+
+import pkgutil
+from enum import IntEnum
+from importlib import import_module
+from types import NoneType, UnionType
+from typing import Any, Final, get_args, get_origin
+
+import msgspec
+import pytest
+from msgspec.structs import FieldInfo, fields
+
+from rocketmq_aio import properties
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.protocol import bodies, codes, record, requests
+from rocketmq_aio.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from rocketmq_aio.protocol.header import Header, NoFields, RequestHeader
+from rocketmq_aio.protocol.requests import client, offsets, pull, send
+from tests.unit.protocol.wire_files import (
+    CODES,
+    COMMON_FIELDS,
+    DEFINITIONS,
+    RECORDED,
+    Json,
+    load_all,
+)
+
+RESPONSES: Final[dict[type[Header], tuple[int, ...]]] = {
+    client.HeartbeatResponse: (34,),
+    offsets.OffsetResponse: (14, 29, 30, 31),
+    offsets.TimestampResponse: (32,),
+    pull.PullMessageResponse: (11, 361),
+    send.SendMessageResponse: (310, 320),
+}
+
+SHAPES: Final[dict[type[bodies.Body], tuple[str, ...]]] = {
+    bodies.QueueData: ("QueueData",),
+    bodies.BrokerData: ("BrokerData",),
+    bodies.TopicRouteData: ("TopicRouteData",),
+    bodies.SubscriptionData: ("SubscriptionData",),
+    bodies.ProducerData: ("ProducerData",),
+    bodies.ConsumerData: ("ConsumerData",),
+    bodies.HeartbeatData: ("HeartbeatData",),
+    bodies.ConsumerList: ("GetConsumerListByGroupResponseBody",),
+    bodies.CheckClientRequest: ("CheckClientRequestBody",),
+    bodies.LockBatchRequest: ("LockBatchRequestBody", "UnlockBatchRequestBody"),
+    bodies.LockBatchResponse: ("LockBatchResponseBody",),
+    bodies.MessageQueueBody: ("MessageQueue",),
+    bodies.ProcessQueueInfo: ("ProcessQueueInfo",),
+    bodies.ConsumerRunningInfo: ("ConsumerRunningInfo",),
+    bodies.ConsumerStatusBody: ("GetConsumerStatusBody",),
+}
+
+PYTHON_TYPES: Final = {
+    "string": str,
+    "enum": str,
+    "int32": int,
+    "int64": int,
+    "boolean": bool,
+    "double": float,
+}
+
+FLAGS: Final = [
+    (codes.RESPONSE_FLAG, "command_flags", "RESPONSE"),
+    (codes.ONEWAY_FLAG, "command_flags", "ONEWAY"),
+    (codes.JSON_HEADER, "serialize_types", "JSON"),
+    (codes.BINARY_HEADER, "serialize_types", "ROCKETMQ"),
+    (codes.COMPRESSED, "message_sys_flags", "COMPRESSED_FLAG"),
+    (codes.TRANSACTION_MASK, "message_sys_flags", "TRANSACTION_MASK"),
+    (codes.BORN_IPV6, "message_sys_flags", "BORNHOST_V6_FLAG"),
+    (codes.STORE_IPV6, "message_sys_flags", "STOREHOSTADDRESS_V6_FLAG"),
+    (codes.NEED_UNWRAP, "message_sys_flags", "NEED_UNWRAP_FLAG"),
+    (codes.INNER_BATCH, "message_sys_flags", "INNER_BATCH_FLAG"),
+    (codes.COMPRESSION_MASK, "message_sys_flags", "COMPRESSION_TYPE_MASK"),
+    (codes.COMPRESSION_BITS["lz4"], "message_sys_flags", "COMPRESSION_LZ4_TYPE"),
+    (codes.COMPRESSION_BITS["zstd"], "message_sys_flags", "COMPRESSION_ZSTD_TYPE"),
+    (codes.COMPRESSION_BITS["zlib"], "message_sys_flags", "COMPRESSION_ZLIB_TYPE"),
+    (codes.PULL_COMMIT, "pull_sys_flags", "FLAG_COMMIT_OFFSET"),
+    (codes.PULL_SUSPEND, "pull_sys_flags", "FLAG_SUSPEND"),
+    (codes.PULL_SUBSCRIPTION, "pull_sys_flags", "FLAG_SUBSCRIPTION"),
+    (codes.PULL_LITE, "pull_sys_flags", "FLAG_LITE_PULL_MESSAGE"),
+    (codes.PERM_WRITE, "perm_bits", "PERM_WRITE"),
+    (codes.PERM_READ, "perm_bits", "PERM_READ"),
+]
+
+
+def subclasses(kind: type[Any]) -> set[type[Any]]:
+    below = set(kind.__subclasses__())
+    return below.union(*map(subclasses, below))
+
+
+def declared_headers() -> set[type[Header]]:
+    """Return the headers of all modules of rocketmq_aio.protocol.requests."""
+    for module in pkgutil.iter_modules(requests.__path__):
+        import_module(f"{requests.__name__}.{module.name}")
+    return {kind for kind in subclasses(Header) if kind.__module__.startswith(requests.__name__)}
+
+
+HEADERS: Final = declared_headers()
+REQUESTS: Final = sorted(
+    (kind for kind in HEADERS if issubclass(kind, RequestHeader)), key=lambda kind: kind.code
+)
+ANSWERS: Final = [(kind, code) for kind, known in RESPONSES.items() for code in known]
+
+
+def entries(side: Json) -> dict[str, Json]:
+    """Return what one side of a definition may carry, by the name on the wire."""
+    common = [COMMON_FIELDS[name] for name in side.get("common", ())]
+    return {entry["name"]: entry for entry in [*side["header"], *side.get("beside", ()), *common]}
+
+
+def shape(name: str) -> dict[str, Json]:
+    """Return the keys of the JSON object *name*, in whichever definition it occurs."""
+    for definition in DEFINITIONS.values():
+        for side in (definition["request"], definition.get("response", {})):
+            body = side.get("body") or {}
+            if body.get("shape") == name and "keys" in body:
+                return {entry["name"]: entry for entry in body["keys"]}
+            if name in body.get("parts", {}):
+                return {entry["name"]: entry for entry in body["parts"][name]}
+    raise LookupError(name)
+
+
+def python_type(field: FieldInfo) -> type[Any]:
+    """Return the type of *field* without its None."""
+    kinds = get_args(field.type) if isinstance(field.type, UnionType) else (field.type,)
+    (kind,) = (kind for kind in kinds if kind is not NoneType)
+    plain: type[Any] = get_origin(kind) or kind
+    return plain
+
+
+def assert_agree(kind: type[Header], defined: dict[str, Json]) -> None:
+    declared = {field.encode_name: field for field in fields(kind)}
+    needed = {name for name, entry in defined.items() if entry["required"]}
+
+    assert declared.keys() <= defined.keys()
+    assert {name for name, field in declared.items() if field.required} == needed
+    for name, field in declared.items():
+        assert python_type(field) is PYTHON_TYPES[defined[name]["type"]], name
+
+
+@pytest.mark.parametrize(
+    ("enum", "table"),
+    [
+        (RequestCode, "request_codes"),
+        (ResponseCode, "response_codes"),
+        (LanguageCode, "language_codes"),
+    ],
+)
+def test_every_number_in_use_is_the_protocols(enum: type[IntEnum], table: str) -> None:
+    ours = {member.name: int(member) for member in enum}
+    theirs = {name: CODES[table][name]["code"] for name in ours}
+
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(("value", "table", "name"), FLAGS, ids=[flag[2] for flag in FLAGS])
+def test_every_flag_in_use_is_the_protocols(value: int, table: str, name: str) -> None:
+    assert value == CODES[table][name]
+
+
+@pytest.mark.parametrize(
+    ("magic", "name"),
+    [(record.MAGIC_V1, "MESSAGE_VERSION_V1"), (record.MAGIC_V2, "MESSAGE_VERSION_V2")],
+)
+def test_the_magics_of_stored_messages_are_the_protocols(magic: int, name: str) -> None:
+    assert magic & 0xFFFF_FFFF == int(CODES["message_magics"][name], 16)
+
+
+def test_all_languages_are_known() -> None:
+    assert {member.name for member in LanguageCode} == CODES["language_codes"].keys()
+
+
+def test_the_client_says_the_version_of_a_release() -> None:
+    assert CODES["versions"]["V5_5_0"] == codes.CLIENT_VERSION
+    assert CODES["versions"]["V5_0_0"] == codes.V5_0_0
+
+
+def test_names_of_properties_are_the_protocols() -> None:
+    constants = {
+        value
+        for name, value in vars(properties).items()
+        if name.isupper() and isinstance(value, str) and value.isprintable()
+    }
+
+    assert constants | properties.RESERVED <= CODES["message_properties"].keys()
+
+
+def test_every_request_code_has_a_header_and_a_definition() -> None:
+    assert {kind.code for kind in REQUESTS} == set(RequestCode) == DEFINITIONS.keys()
+    assert len(REQUESTS) == len(DEFINITIONS)
+
+
+@pytest.mark.parametrize("kind", REQUESTS, ids=lambda kind: kind.__name__)
+def test_a_request_header_is_as_defined(kind: type[RequestHeader]) -> None:
+    assert_agree(kind, entries(DEFINITIONS[kind.code]["request"]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), ANSWERS, ids=[f"{code}-{kind.__name__}" for kind, code in ANSWERS]
+)
+def test_an_answers_header_is_as_defined(kind: type[Header], code: int) -> None:
+    assert_agree(kind, entries(DEFINITIONS[code]["response"]))
+
+
+def test_every_defined_answer_with_fields_has_a_header() -> None:
+    defined = {
+        code
+        for code, each in DEFINITIONS.items()
+        if "response" in each and entries(each["response"])
+    }
+
+    assert {code for _, code in ANSWERS} == defined
+    assert HEADERS - {NoFields, *REQUESTS} == RESPONSES.keys()
+
+
+@pytest.mark.parametrize("kind", SHAPES, ids=lambda kind: kind.__name__)
+def test_a_body_has_the_keys_that_are_defined(kind: type[bodies.Body]) -> None:
+    for name in SHAPES[kind]:
+        defined = shape(name)
+        declared = {field.encode_name: field for field in fields(kind)}
+        needed = {key for key, entry in defined.items() if entry["required"]}
+
+        assert needed <= declared.keys() <= defined.keys()
+        for key, field in declared.items():
+            assert is_of(defined[key]["type"], python_type(field)), key
+
+
+def is_of(defined: str, kind: type[Any]) -> bool:
+    if defined.startswith("["):
+        return kind is list
+    if defined.startswith("{"):
+        return kind in (dict, msgspec.Raw)
+    if defined in PYTHON_TYPES:
+        return kind is PYTHON_TYPES[defined]
+    return defined in set(SHAPES.get(kind, ()))
+
+
+def test_every_body_has_a_definition() -> None:
+    public = {kind for kind in subclasses(bodies.Body) if not kind.__name__.startswith("_")}
+
+    assert public == SHAPES.keys()
+
+
+@pytest.mark.parametrize("code", DEFINITIONS)
+def test_a_definition_is_complete(code: int) -> None:
+    definition = DEFINITIONS[code]
+    known = CODES["request_codes"][definition["name"]]
+    answers = {str(entry["code"]) for entry in CODES["response_codes"].values()}
+
+    assert (code, definition["known_by"]) == (known["code"], known["known_by"])
+    assert definition["about"]
+    assert definition["direction"] in (
+        "client to broker",
+        "client to name server",
+        "broker to client",
+    )
+    assert definition["oneway"] in ("never", "optional", "usual", "always")
+    assert ("response" in definition) == (definition["oneway"] != "always")
+    assert definition.get("codes", {}).keys() <= answers
+    for side in ("request", "response"):
+        for field in definition.get(side, {"header": []})["header"]:
+            assert field["meaning"], field["name"]
+
+
+def test_every_definition_has_frames_of_a_java_client_and_a_server() -> None:
+    for name, document in load_all("messages").items():
+        exchanges = RECORDED[name]["exchanges"]
+        directions = {exchange["direction"] for exchange in exchanges}
+
+        assert document["code"] == RECORDED[name]["code"]
+        assert directions == {document["direction"]}
+    assert load_all("messages").keys() == RECORDED.keys()
+
+
+def test_a_queue_is_the_same_value_as_json() -> None:
+    queue = bodies.MessageQueueBody(topic="t", broker_name="b", queue_id=3)
+
+    assert queue.queue() == MessageQueue("t", "b", 3)

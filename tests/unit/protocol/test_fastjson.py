@@ -1,0 +1,228 @@
+"""The JSON that brokers write, which is not always JSON."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketmq_aio.errors import CodecError
+from rocketmq_aio.protocol.fastjson import MAX_DEPTH, read_body, to_standard
+from tests.unit.costs import cpu_seconds, peak_bytes
+
+Values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+Queues = st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), max_size=3)
+
+
+def standard(text: bytes) -> Any:  # noqa: ANN401 - any JSON value
+    return json.loads(to_standard(text))
+
+
+def standard_or_fault(text: bytes) -> bytes | CodecError:
+    try:
+        return to_standard(text)
+    except CodecError as fault:
+        return fault
+
+
+def with_object_keys(entries: list[tuple[dict[str, Any], Any]]) -> bytes:
+    """Return a map whose keys are objects, as a Java peer writes it."""
+    written = [json.dumps(key) + ":" + json.dumps(value) for key, value in entries]
+    return ("{" + ",".join(written) + "}").encode()
+
+
+# --- what is understood -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        (b'{0:"a",1:"b"}', {"0": "a", "1": "b"}),
+        (b'{-1:"a", 2 :"b"}', {"-1": "a", "2": "b"}),
+        (b'{"t":{0:{1:[{2:3}]}}}', {"t": {"0": {"1": [{"2": 3}]}}}),
+        (b'[{0:1},{"a":2}]', [{"0": 1}, {"a": 2}]),
+        (b"{true:1,null:2,name:3}", {"true": 1, "null": 2, "name": 3}),
+        (b'{"a":"{0:1}","b":"}\\"{","c":"\\\\"}', {"a": "{0:1}", "b": '}"{', "c": "\\"}),
+        (b"{}", {}),
+        (b"[]", []),
+        (b" \r\n\t{ } \n", {}),
+        (b'{\n\t0 : 1 ,\n "b" : [ 1 , 2 ] }', {"0": 1, "b": [1, 2]}),
+        (b'"text"', "text"),
+        (b"17", 17),
+        ('{0:"主题"}'.encode(), {"0": "主题"}),
+    ],
+)
+def test_keys_become_strings_and_nothing_else_changes(text: bytes, meaning: object) -> None:
+    assert standard(text) == meaning
+
+
+def test_an_object_that_is_a_key_becomes_its_own_text() -> None:
+    read = standard(b'{{"brokerName":"b","queueId":0,"topic":"t"}:5,{"queueId":1}:6}')
+
+    assert [(json.loads(key), value) for key, value in read.items()] == [
+        ({"brokerName": "b", "queueId": 0, "topic": "t"}, 5),
+        ({"queueId": 1}, 6),
+    ]
+
+
+def test_an_object_that_is_a_key_may_have_keys_that_are_numbers() -> None:
+    ((key, value),) = standard(b"{{0:{1:2}}:{3:4}}").items()
+
+    assert (json.loads(key), value) == ({"0": {"1": 2}}, {"3": 4})
+
+
+@given(Values)
+def test_standard_json_means_what_it_meant(value: object) -> None:
+    for text in (json.dumps(value), json.dumps(value, ensure_ascii=False, indent=1)):
+        assert standard(text.encode()) == value
+
+
+@given(st.lists(st.tuples(Queues, Values), max_size=4))
+def test_objects_as_keys_are_read_back(entries: list[tuple[dict[str, Any], Any]]) -> None:
+    read = standard(with_object_keys(entries))
+    expected = {json.dumps(key): value for key, value in entries}
+
+    assert {json.dumps(json.loads(key)): value for key, value in read.items()} == expected
+
+
+@given(Values)
+def test_what_was_made_standard_stays_as_it_is(value: object) -> None:
+    once = to_standard(json.dumps(value).encode())
+
+    assert to_standard(once) == once
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "reason"),
+    [
+        (b"{", 1, "brackets are closed"),
+        (b'{"a":[1,2', 9, "brackets are closed"),
+        (b'{"a":1]', 6, "do not match"),
+        (b'[{"a":1]}', 7, "do not match"),
+        (b"}", 0, "do not match"),
+        (b'{"a":"b', 5, "no end"),
+        (b'{"a":"b\\"}', 5, "no end"),
+        (b'{"a":"b\\', 5, "no end"),
+        (b'{{"a":1', 7, "brackets are closed"),
+        (b'{"a":1}x', 7, "more after its end"),
+        (b"{0:1}{0:1}", 5, "more after its end"),
+        (b'{{{"a":1}:2}:3}', 2, "inside an object key"),
+        (b'{{"\xff":1}:2}', 1, "utf-8"),
+    ],
+)
+def test_what_cannot_be_json_is_refused_with_its_place(
+    text: bytes, position: int, reason: str
+) -> None:
+    with pytest.raises(CodecError, match=reason) as caught:
+        to_standard(text)
+
+    assert (caught.value.field, caught.value.position) == ("JSON body", position)
+
+
+@pytest.mark.parametrize(
+    "opening", [b"[", b'{"a":', b"{0:", b"{{0:"], ids=["array", "object", "number-key", "key"]
+)
+def test_what_is_nested_too_deep_is_refused(opening: bytes) -> None:
+    with pytest.raises(CodecError):
+        to_standard(opening * 100_000)
+
+
+def test_the_depth_of_a_key_counts() -> None:
+    inside = b"[" * (MAX_DEPTH - 2) + b"]" * (MAX_DEPTH - 2)
+
+    assert standard(b'{{"a":' + inside + b"}:1}")
+    with pytest.raises(CodecError, match=f"deeper than {MAX_DEPTH}"):
+        to_standard(b'[{{"a":' + inside + b"}:1}]")
+
+
+@given(st.binary(max_size=60) | st.text('{}[]",:\\0a \x00', max_size=60).map(str.encode))
+def test_any_bytes_end_in_text_or_a_codec_error(text: bytes) -> None:
+    made = standard_or_fault(text)
+
+    if isinstance(made, CodecError):
+        assert 0 <= made.position <= len(text)
+    else:
+        assert len(made) <= 10 * len(text) + 2
+
+
+# --- time and memory ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: b"{" + b",".join(b'"key%d":1' % i for i in range(n)) + b"}",
+        lambda n: b"{" + b",".join(b'%d:"value"' % i for i in range(n)) + b"}",
+        lambda n: b"{" + b",".join(b'{"queueId":%d}:5' % i for i in range(n)) + b"}",
+        lambda n: b'{"a":"' + b"\\n" * n * 10 + b'"}',
+        lambda n: b"{" * 2 + b" " * n * 10 + b"}:1}",
+        lambda n: b"{" + b"1" * n * 10 + b":1}",
+    ],
+    ids=["strings", "numbers", "objects", "escapes", "space", "long-number"],
+)
+def test_twice_the_text_takes_twice_the_time(make: Callable[[int], bytes]) -> None:
+    small, large = make(3000), make(6000)
+
+    assert cpu_seconds(lambda: to_standard(large)) < 3 * cpu_seconds(lambda: to_standard(small))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"{" + b",".join(b'{"queueId":%d}:5' % i for i in range(4000)) + b"}",
+        b'{{"' + b'\\"' * 30_000 + b'":1}:2}',
+        b"{" * 64 + b'"a":1' + b"}:1" * 63 + b"}",
+        b"[" * 65_536,
+        b'{"a":' * 13_000,
+    ],
+    ids=["object-keys", "escapes-in-a-key", "keys-in-keys", "arrays", "objects"],
+)
+def test_memory_is_in_proportion_to_the_text(text: bytes) -> None:
+    assert peak_bytes(lambda: standard_or_fault(text)) < 16 * len(text) + 100_000
+
+
+# --- typed --------------------------------------------------------------------------------------
+
+
+def test_a_typed_body_is_read_in_either_dialect() -> None:
+    assert read_body(b'{"0":"a"}', dict[int, str]) == {0: "a"}
+    assert read_body(b'{0:"a"}', dict[int, str]) == {0: "a"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[1]",
+        b'{0:"a"}',
+        b'{"a":1.5}',
+        b'{"a":1e400}',
+        b'{"a":NaN}',
+        b'{"a":' + b"9" * 5000 + b"}",
+        b'{"\xff":1}',
+        b'{"\\ud800":1}',
+        b'{"a":1}{"b":2}',
+        b'{"a":1}\x00',
+    ],
+)
+def test_a_body_that_does_not_fit_its_type_is_a_codec_error(body: bytes) -> None:
+    with pytest.raises(CodecError, match="body at byte"):
+        read_body(body, dict[str, int])
+
+
+def test_of_duplicate_keys_the_last_one_wins() -> None:
+    assert read_body(b'{"a":1,"a":2}', dict[str, int]) == {"a": 2}
+    assert read_body(b"{0:1,0:2}", dict[int, int]) == {0: 2}

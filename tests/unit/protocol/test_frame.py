@@ -1,0 +1,215 @@
+"""The frame splitter: whole frames out, however the bytes come in; a lie ends the stream."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketmq_aio.errors import CodecError
+from rocketmq_aio.protocol.frame import FrameSplitter
+from tests.unit.costs import MIB, cpu_seconds, held_bytes, peak_bytes
+
+MAX = 256
+Frame = tuple[int, bytes, bytes]
+Ending = tuple[str, int, str] | None
+
+
+def frame(header: bytes, body: bytes = b"", encoding: int = 0) -> bytes:
+    """Return the bytes of a frame, written as the byte table says."""
+    length = 4 + len(header) + len(body)
+    return (
+        length.to_bytes(4, "big")
+        + bytes([encoding])
+        + len(header).to_bytes(3, "big")
+        + header
+        + body
+    )
+
+
+def split(*chunks: bytes, max_frame_bytes: int = MAX) -> tuple[list[Frame], Ending]:
+    """Feed *chunks*; return the frames, and what ended the stream if something did."""
+    frames: list[Frame] = []
+    splitter = FrameSplitter(
+        lambda encoding, header, body: frames.append((encoding, header, body)),
+        max_frame_bytes=max_frame_bytes,
+    )
+    try:
+        for chunk in chunks:
+            splitter.feed(chunk)
+    except CodecError as fault:
+        return frames, (fault.field, fault.position, fault.reason)
+    return frames, None
+
+
+def dripped(data: bytes) -> list[bytes]:
+    return [data[at : at + 1] for at in range(len(data))]
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "encoding"),
+    [(b"head", b"body", 0), (b"head", b"", 1), (b"", b"body", 0), (b"", b"", 7)],
+    ids=["whole", "no-body", "no-header", "nothing"],
+)
+def test_a_frame_is_delivered_in_its_parts(header: bytes, body: bytes, encoding: int) -> None:
+    assert split(frame(header, body, encoding)) == ([(encoding, header, body)], None)
+
+
+def test_several_frames_may_arrive_in_one_chunk() -> None:
+    frames, ending = split(frame(b"1", b"a") + frame(b"2") + frame(b"3", b"c"))
+
+    assert frames == [(0, b"1", b"a"), (0, b"2", b""), (0, b"3", b"c")]
+    assert ending is None
+
+
+def test_frames_may_arrive_byte_by_byte() -> None:
+    stream = frame(b"head", b"body") * 3
+
+    assert split(*dripped(stream)) == split(stream)
+
+
+@pytest.mark.parametrize("cut", range(25))
+def test_a_cut_may_be_anywhere(cut: int) -> None:
+    stream = frame(b"one", b"1") + frame(b"two", b"2")
+
+    assert split(stream[:cut], stream[cut:]) == split(stream)
+
+
+def test_empty_chunks_change_nothing() -> None:
+    stream = frame(b"head", b"body")
+
+    assert split(b"", stream[:5], b"", stream[5:], b"") == split(stream)
+
+
+def test_the_start_of_a_frame_delivers_nothing() -> None:
+    assert split(frame(b"head", b"body")[:-1]) == ([], None)
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=40)), max_size=5),
+    st.binary(max_size=300),
+    st.lists(st.integers(0, 400), max_size=8),
+)
+def test_many_chunks_give_what_one_chunk_gives(
+    parts: list[tuple[bytes, bytes]], tail: bytes, cuts: list[int]
+) -> None:
+    stream = b"".join(frame(header, body) for header, body in parts) + tail
+    bounds = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    chunks = [stream[start:end] for start, end in pairwise(bounds)]
+
+    assert split(*chunks) == split(stream) == split(*dripped(stream))
+
+
+# --- lengths ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "length",
+    [0, 1, 3, MAX - 3, MAX, 2**24, 2**31 - 1, 2**31, 2**32 - 1],
+    ids=["0", "1", "3", "one-too-many", "max", "16-MiB", "2-GiB", "negative", "minus-1"],
+)
+def test_a_wild_length_is_refused_before_anything_else_comes(length: int) -> None:
+    _, ending = split(length.to_bytes(4, "big"))
+
+    assert ending is not None
+    assert ending[:2] == ("frame length", 0)
+    assert str(length) in ending[2]
+
+
+def test_the_longest_frame_that_is_allowed_is_delivered() -> None:
+    body = bytes(MAX - 8)
+
+    assert split(frame(b"", body)) == ([(0, b"", body)], None)
+
+
+def test_a_frame_that_is_too_long_is_refused_even_if_all_of_it_is_there() -> None:
+    frames, ending = split(frame(b"fits") + frame(b"", bytes(MAX - 7)))
+
+    assert frames == [(0, b"fits", b"")]
+    assert ending is not None
+    assert ending[:2] == ("frame length", 12)
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 8], ids=["at-once", "word-by-word", "byte-by-byte"])
+def test_a_header_longer_than_its_frame_is_refused_with_its_length(chunks: int) -> None:
+    lie = (10).to_bytes(4, "big") + (7).to_bytes(4, "big")
+    step = len(lie) // chunks
+    _, ending = split(*[lie[at : at + step] for at in range(0, len(lie), step)])
+
+    assert ending == ("header length", 4, "7 in a frame of 10 bytes")
+
+
+def test_a_position_counts_from_the_start_of_the_stream() -> None:
+    good = frame(b"head", b"body")
+    _, ending = split(*dripped(good * 3 + b"\0\0\0\x03"))
+
+    assert ending is not None
+    assert ending[1] == 3 * len(good)
+
+
+def test_frames_before_a_lie_are_delivered() -> None:
+    frames, ending = split(frame(b"good") + b"\xff\xff\xff\xff")
+
+    assert frames == [(0, b"good", b"")]
+    assert ending is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"PRI * HTTP/2.0\r\n", b"\x16\x03\x01\x02\x00\x01"],
+    ids=["http", "http2", "tls"],
+)
+def test_another_protocol_is_not_taken_for_frames(text: bytes) -> None:
+    frames, ending = split(text, max_frame_bytes=16 * MIB)
+
+    assert frames == []
+    assert ending is not None
+    assert ending[0] == "frame length"
+
+
+def test_what_deliver_raises_comes_out_of_feed() -> None:
+    def refuse(encoding: int, header: bytes, body: bytes) -> None:
+        raise CodecError("header encoding", 4, str(encoding))
+
+    splitter = FrameSplitter(refuse, max_frame_bytes=MAX)
+
+    with pytest.raises(CodecError, match="header encoding at byte 4"):
+        splitter.feed(frame(b"head"))
+
+
+# --- memory and time ----------------------------------------------------------------------------
+
+
+def test_a_length_of_two_gib_takes_no_memory() -> None:
+    assert peak_bytes(lambda: split(b"\x7f\xff\xff\xff" + bytes(4))) < 10_000
+
+
+def test_an_announced_frame_takes_only_the_memory_of_the_bytes_that_came() -> None:
+    splitter = FrameSplitter(lambda *_: None, max_frame_bytes=16 * MIB)
+    start = frame(b"head", bytes(8 * MIB))[:20_000]
+
+    def drip() -> None:
+        for at in range(0, len(start), 5):
+            splitter.feed(start[at : at + 5])
+
+    assert peak_bytes(drip) < 5 * len(start)
+
+
+def test_a_dripped_frame_takes_time_in_proportion_to_its_bytes() -> None:
+    def drip(size: int) -> float:
+        chunks = dripped(frame(b"head", bytes(size)))
+        return cpu_seconds(lambda: split(*chunks, max_frame_bytes=MIB))
+
+    assert drip(32_000) < 3 * drip(16_000)
+
+
+def test_a_small_body_does_not_keep_the_chunk_alive_that_it_came_in() -> None:
+    bodies: list[bytes] = []
+    splitter = FrameSplitter(lambda _, __, body: bodies.append(body), max_frame_bytes=MIB)
+
+    def feed() -> None:
+        splitter.feed(frame(b"", bytes(MIB // 2)) + frame(b"", b"small"))
+        del bodies[0]
+
+    assert held_bytes(feed) < 10_000
+    assert bodies == [b"small"]

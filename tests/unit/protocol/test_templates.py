@@ -1,0 +1,174 @@
+"""Prepared frames say exactly what the codec for everything would say."""
+
+from dataclasses import dataclass
+
+import msgspec.structs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketmq_aio.protocol.command import Command, encode_command
+from rocketmq_aio.protocol.header import read_header, to_ext_fields
+from rocketmq_aio.protocol.requests.pull import LitePullMessage, PullMessage
+from rocketmq_aio.protocol.requests.send import SendBatchMessage, SendMessage
+from rocketmq_aio.protocol.templates import MAX_REMEMBERED, PullTemplate, SendTemplate
+from tests.unit.protocol.wire_files import command_in
+
+Int32 = st.integers(-(2**31), 2**31 - 1)
+Int64 = st.integers(-(2**63), 2**63 - 1)
+Names = st.text(min_size=1, max_size=30)
+NOW = 1_700_000_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changing:
+    """What differs from one send to the next."""
+
+    opaque: int = 7
+    numbers: tuple[int, int, int] = (3, 1, 9)
+    born_ms: int = NOW
+    properties: bytes = b"WAIT\x01true\x02"
+    body: bytes = b"hello"
+
+
+def sends(kind: type[SendMessage]) -> st.SearchStrategy[SendMessage]:
+    return st.builds(
+        kind,
+        producer_group=Names,
+        topic=Names,
+        default_topic=Names,
+        default_topic_queue_nums=Int32,
+        queue_id=Int32,
+        sys_flag=Int32,
+        born_timestamp=Int64,
+        flag=Int32,
+        properties=st.none() | Names,
+        reconsume_times=st.none() | Int32,
+        unit_mode=st.none() | st.booleans(),
+        max_reconsume_times=st.none() | Int32,
+        batch=st.just(kind is SendBatchMessage),
+        broker_name=st.none() | st.text(max_size=20),
+    )
+
+
+Pulls = st.sampled_from([PullMessage, LitePullMessage]).flatmap(
+    lambda kind: st.builds(
+        kind,
+        consumer_group=Names,
+        topic=Names,
+        queue_id=Int32,
+        queue_offset=Int64,
+        max_msg_nums=Int32,
+        sys_flag=Int32,
+        commit_offset=Int64,
+        suspend_timeout_millis=Int64,
+        subscription=st.none() | st.text(max_size=30),
+        sub_version=Int64,
+        expression_type=st.sampled_from([None, "TAG", "SQL92"]),
+        broker_name=st.none() | st.text(max_size=20),
+    )
+)
+Changes = st.builds(
+    Changing,
+    opaque=Int32,
+    numbers=st.tuples(Int32, Int32, Int32),
+    born_ms=st.integers(0, 9_999_999_999_999),
+    properties=Names.map(str.encode),
+    body=st.binary(max_size=50),
+)
+SEND = SendMessage(
+    producer_group="g",
+    topic="orders",
+    default_topic="TBW102",
+    default_topic_queue_nums=4,
+    queue_id=0,
+    sys_flag=0,
+    born_timestamp=0,
+    flag=0,
+    batch=False,
+)
+
+
+def sent(template: SendTemplate, change: Changing) -> Command:
+    """Return what a frame of *template* says."""
+    head = template.frame_head(
+        change.opaque, change.numbers, change.born_ms, change.properties, len(change.body)
+    )
+    return command_in(head + change.body)
+
+
+def spelled(like: SendMessage, change: Changing) -> Command:
+    """Return what the codec for everything says of the same send."""
+    queue_id, sys_flag, flag = change.numbers
+    header = msgspec.structs.replace(
+        like,
+        queue_id=queue_id,
+        sys_flag=sys_flag,
+        flag=flag,
+        born_timestamp=change.born_ms,
+        properties=change.properties.decode(),
+    )
+    command = Command(like.code, change.opaque, body=change.body)
+    return command_in(encode_command(command, to_ext_fields(header), binary=True))
+
+
+def assert_same(one: Command, other: Command, kind: type[SendMessage] | type[PullMessage]) -> None:
+    assert read_header(one, kind) == read_header(other, kind)
+    assert set(one.ext_fields()) == set(other.ext_fields())
+    for name in ("code", "opaque", "flag", "remark", "version", "body"):
+        assert getattr(one, name) == getattr(other, name)
+
+
+@given(sends(SendMessage) | sends(SendBatchMessage), st.lists(Changes, min_size=1, max_size=4))
+def test_a_prepared_send_says_what_a_spelled_one_says(
+    like: SendMessage, changes: list[Changing]
+) -> None:
+    template = SendTemplate(like)
+    for change in changes:
+        assert_same(sent(template, change), spelled(like, change), type(like))
+
+
+@given(Pulls, st.lists(st.tuples(Int32, Int64, Int64, Int32), min_size=1, max_size=4))
+def test_a_prepared_pull_says_what_a_spelled_one_says(
+    like: PullMessage, changes: list[tuple[int, int, int, int]]
+) -> None:
+    template = PullTemplate(like)
+    for opaque, queue_offset, commit_offset, sys_flag in changes:
+        header = msgspec.structs.replace(
+            like, queue_offset=queue_offset, commit_offset=commit_offset, sys_flag=sys_flag
+        )
+        command = Command(like.code, opaque)
+        frame = encode_command(command, to_ext_fields(header), binary=True)
+        prepared = template.frame(opaque, queue_offset, commit_offset, sys_flag)
+
+        assert template.code == like.code
+        assert_same(command_in(prepared), command_in(frame), type(like))
+
+
+@pytest.mark.parametrize("born_ms", [0, 1, 999_999_999_999, NOW, 9_999_999_999_999])
+def test_a_clock_that_is_wrong_breaks_no_frame(born_ms: int) -> None:
+    change = Changing(born_ms=born_ms)
+
+    assert_same(sent(SendTemplate(SEND), change), spelled(SEND, change), SendMessage)
+
+
+def test_the_clock_may_go_back() -> None:
+    template = SendTemplate(SEND)
+    born = [sent(template, Changing(born_ms=NOW + step)) for step in (0, 1, 0, -1)]
+
+    assert [read_header(each, SendMessage).born_timestamp - NOW for each in born] == [0, 1, 0, -1]
+
+
+def test_a_template_serves_more_flags_than_it_remembers() -> None:
+    template = SendTemplate(SEND)
+    flags = [*range(MAX_REMEMBERED + 10), 0, 1]
+    read = [read_header(sent(template, Changing(numbers=(0, 0, n))), SendMessage) for n in flags]
+
+    assert [each.flag for each in read] == flags
+
+
+@pytest.mark.parametrize("size", [1, 30_000, 32_767])
+def test_properties_may_be_as_long_as_a_broker_stores_them(size: int) -> None:
+    change = Changing(properties=b"x" * size)
+
+    assert_same(sent(SendTemplate(SEND), change), spelled(SEND, change), SendMessage)

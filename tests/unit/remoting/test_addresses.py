@@ -1,0 +1,90 @@
+"""What addresses may be, and where they lead."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.errors import (
+    NotConnectedError,
+)
+from rocketmq_aio.remoting import dial
+from tests.fakes import server as fake_server
+from tests.fakes.broker import FakeBroker
+from tests.fakes.script import Reply
+from tests.unit.remoting.clients import CODE, open_client
+
+
+async def test_ipv6_addresses_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake_server, "HOST", "::1")
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.on(CODE, Reply(), times=None)
+
+        assert (await opened.ask(f"[::1]:{broker.port}")).code == 0
+        assert (await opened.ask(f"::1:{broker.port}")).code == 0
+
+
+async def test_a_name_is_tried_at_each_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def resolve(host: str, port: int) -> list[str]:
+        return ["127.0.0.2", "127.0.0.1"]  # nobody listens at the first
+
+    monkeypatch.setattr(dial, "_resolve", resolve)
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.on(CODE, Reply(), times=None)
+
+        assert (await opened.ask(f"broker.example:{broker.port}")).code == 0
+
+
+async def test_localhost_is_a_name() -> None:
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.on(CODE, Reply(), times=None)
+
+        assert (await opened.ask(f"localhost:{broker.port}")).code == 0
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["nonsense", "host:0", "a b:1", f"{'x' * 64}.example:10911", "ho\x00st:1", "x..y:1"],
+)
+async def test_an_address_that_is_none_fails_the_request_and_nothing_else(address: str) -> None:
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.on(CODE, Reply())
+        with pytest.raises(NotConnectedError):
+            await opened.ask(address)
+
+        assert (await opened.ask(broker.address)).code == 0
+
+
+async def test_the_address_mapper_says_where_a_broker_is_reached() -> None:
+    asked_for: list[str] = []
+    async with FakeBroker() as broker:
+        broker.on(CODE, Reply())
+
+        def mapper(address: str) -> str:
+            asked_for.append(address)
+            return broker.address
+
+        async with open_client(ClientConfig(address_mapper=mapper)) as opened:
+            assert (await opened.ask("10.1.2.3:10911")).code == 0
+
+    assert asked_for == ["10.1.2.3:10911"]
+
+
+@pytest.mark.parametrize("mapped", [None, 5, "nowhere", LookupError("unknown")])
+async def test_a_mapper_that_fails_fails_the_request_and_nothing_else(mapped: object) -> None:
+    def mapper(address: str) -> str:
+        if address.startswith("127."):
+            return address
+        if isinstance(mapped, Exception):
+            raise mapped
+        return mapped  # type: ignore[return-value]  # that is the point
+
+    async with (
+        FakeBroker() as broker,
+        open_client(ClientConfig(address_mapper=mapper)) as opened,
+    ):
+        broker.on(CODE, Reply())
+        with pytest.raises(NotConnectedError, match=r"mapper|expected host:port"):
+            await opened.ask("10.1.2.3:10911")
+
+        assert (await opened.ask(broker.address)).code == 0

@@ -1,0 +1,364 @@
+"""Connections by address, against a scripted broker."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.errors import (
+    ClosedError,
+    ConnectionLostError,
+    NotConnectedError,
+    RequestTimeoutError,
+)
+from rocketmq_aio.protocol.codes import BINARY_HEADER, CLIENT_VERSION, JSON_HEADER, RequestCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.requests.client import UnregisterClient
+from rocketmq_aio.remoting import dial
+from rocketmq_aio.remoting.connection import Connection
+from tests.fakes.broker import FakeBroker
+from tests.fakes.connection import FakeConnection
+from tests.fakes.script import Close, Outcome, Reply
+from tests.unit.remoting.clients import ASK, CODE, open_client
+from tests.unit.remoting.until import succeeds, until, until_done
+
+GO_AWAY = Reply(1500, remark="shutting down")
+
+
+async def a_dead_address() -> str:
+    async with FakeBroker() as broker:
+        return broker.address
+
+
+# --- connections ---------------------------------------------------------------------------------
+
+
+async def test_concurrent_callers_share_one_connection() -> None:
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.create_topic("orders")
+        answers = await asyncio.gather(*(opened.ask(broker.address) for _ in range(50)))
+
+        assert {answer.code for answer in answers} == {0}
+        assert len(broker.connects) == 1
+        assert opened.connected == [broker.address]
+
+
+async def test_a_lost_connection_is_made_again_for_the_next_request() -> None:
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.on(CODE, Reply(), times=None)
+        await opened.ask(broker.address)
+        await broker.restart()
+        await broker.wait_for_connections(0)
+        await until(lambda: not opened.client.is_connected(broker.address))
+
+        assert (await opened.ask(broker.address)).code == 0
+        assert opened.connected == [broker.address] * 2
+
+
+async def test_losing_the_connection_fails_what_was_asked() -> None:
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.on(CODE, Close(reset=True))
+
+        with pytest.raises(ConnectionLostError):
+            await opened.ask(broker.address)
+
+
+async def test_nobody_listening_is_told_at_once_and_the_request_never_left() -> None:
+    address = await a_dead_address()
+    async with open_client() as opened:
+        with pytest.raises(NotConnectedError, match="cannot connect") as caught:
+            await opened.ask(address)
+
+        assert caught.value.address == address
+        assert isinstance(caught.value.__cause__, OSError)
+
+
+async def test_a_dead_address_is_not_tried_again_before_its_backoff_ends() -> None:
+    address = await a_dead_address()
+    async with open_client() as opened:
+        errors: list[str] = []
+        for _ in range(100):
+            with pytest.raises(NotConnectedError) as caught:
+                await opened.ask(address)
+            errors.append(caught.value.reason)
+
+        assert "next attempt in" in errors[1]
+
+
+async def test_a_server_that_accepts_and_hangs_up_causes_no_storm_of_connections() -> None:
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.on_connect(Close(), times=None)
+        for _ in range(300):
+            with pytest.raises((NotConnectedError, ConnectionLostError)):
+                await opened.ask(broker.address)
+
+        assert len(broker.connects) <= 5
+
+
+async def test_a_server_that_hangs_up_while_it_is_connected_to_counts_as_not_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dialed = 0
+
+    async def dial_in_vain(address: str, make: Callable[[], Connection]) -> Connection:
+        nonlocal dialed
+        dialed += 1
+        connection = make()
+        connection.loss = "closed by the peer"
+        return connection
+
+    async with open_client() as opened:
+        monkeypatch.setattr(opened.client._dialer, "dial", dial_in_vain)
+        for _ in range(20):
+            with pytest.raises(NotConnectedError, match="closed by the peer"):
+                await opened.ask("127.0.0.1:10911")
+
+        assert dialed == 1
+        assert opened.connected == []
+
+
+async def test_a_server_that_comes_back_is_used_again_soon() -> None:
+    broker = FakeBroker()
+    await broker.start()
+    await broker.stop()
+    broker.on(CODE, Reply(), times=None)
+    async with open_client() as opened:
+        with pytest.raises(NotConnectedError):
+            await opened.ask(broker.address)
+        async with broker:
+            await until_done(lambda: succeeds(opened.ask(broker.address)), seconds=2)
+
+
+async def test_callers_who_wait_for_a_connection_share_its_failure() -> None:
+    address = await a_dead_address()
+    async with open_client() as opened:
+        errors = await asyncio.gather(
+            *(opened.ask(address) for _ in range(20)), return_exceptions=True
+        )
+
+        assert {type(error) for error in errors} == {NotConnectedError}
+        (shared,) = set(errors)
+        assert isinstance(shared, NotConnectedError)
+        assert len(traceback.extract_tb(shared.__traceback__)) < 10
+
+
+async def test_a_caller_who_leaves_while_connecting_does_not_stop_the_others() -> None:
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.on(CODE, Reply(), times=None)
+        leaving = asyncio.create_task(opened.ask(broker.address))
+        staying = asyncio.create_task(opened.ask(broker.address))
+        await asyncio.sleep(0)
+        leaving.cancel()
+
+        assert (await staying).code == 0
+        assert len(broker.connects) == 1
+
+
+async def test_closing_ends_the_wait_for_a_connection() -> None:
+    async with FakeBroker() as broker, open_client() as opened:
+        asked = asyncio.create_task(opened.ask(broker.address))
+        await asyncio.sleep(0)
+        opened.client.close()
+
+        with pytest.raises(ClosedError):
+            await asked
+
+
+async def test_closing_fails_what_is_unanswered_and_refuses_what_comes() -> None:
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.on(CODE, None)
+        asked = asyncio.create_task(opened.ask(broker.address))
+        await broker.wait_for(CODE)
+        opened.client.close()
+
+        with pytest.raises(ConnectionLostError, match="closed"):
+            await asked
+        with pytest.raises(ClosedError):
+            await opened.ask(broker.address)
+        await broker.wait_for_connections(0)
+
+
+async def test_a_forgotten_address_keeps_no_connection() -> None:
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.on(CODE, Reply(), times=None)
+        await opened.ask(broker.address)
+        opened.client.forget({broker.address})
+
+        await broker.wait_for_connections(0)
+        assert opened.client.addresses == set()
+
+
+async def test_a_forgotten_address_still_answers_what_was_asked() -> None:
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.create_topic("orders")
+        held = broker.hold(CODE)
+        asked = asyncio.create_task(opened.ask(broker.address))
+        await held.wait(1)
+        opened.client.forget({broker.address})
+        held.release()
+
+        assert (await asked).code == 0
+        await broker.wait_for_connections(0)
+
+
+# --- requests ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", ["json", "rocketmq"])
+@pytest.mark.parametrize("answers", ["json", "request"])
+async def test_both_header_encodings_are_written_and_read(setting: str, answers: str) -> None:
+    async with (
+        FakeBroker(answers=answers) as broker,
+        open_client(ClientConfig(header_encoding=setting)) as opened,
+    ):
+        broker.create_topic("orders")
+        answer = await opened.ask(broker.address)
+
+        assert answer.ext_fields()["offset"] == "0"
+        expected = JSON_HEADER if setting == "json" else BINARY_HEADER
+        assert broker.requests[0].encoding == expected
+        assert broker.requests[0].command.version == CLIENT_VERSION
+
+
+async def test_a_broker_that_never_answers_ends_in_a_timeout() -> None:
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.on(CODE, None)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        with pytest.raises(RequestTimeoutError) as caught:
+            await opened.ask(broker.address, timeout=0.05)
+
+        assert loop.time() - started < 1.0
+        assert caught.value.code == CODE
+
+
+async def test_the_default_deadline_is_the_configured_one() -> None:
+    config = ClientConfig(request_timeout_seconds=0.05)
+    async with FakeBroker() as broker, open_client(config) as opened:
+        broker.on(CODE, None)
+        with pytest.raises(RequestTimeoutError) as caught:
+            await opened.client.request(broker.address, ASK)
+
+        assert 0.0 < caught.value.seconds < 0.06
+
+
+async def test_connecting_counts_against_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(host: str, port: int) -> list[str]:
+        await asyncio.Event().wait()
+        return []
+
+    monkeypatch.setattr(dial, "_resolve", never)
+    async with open_client() as opened:
+        with pytest.raises(NotConnectedError, match=r"within 0\.05 s"):
+            await opened.ask("broker.example:10911", timeout=0.05)
+
+
+async def test_a_oneway_request_is_written_and_waits_for_nothing() -> None:
+    async with FakeBroker() as broker, open_client() as opened:
+        await opened.client.oneway(broker.address, UnregisterClient(client_id="me"))
+        (request,) = await broker.wait_for(RequestCode.UNREGISTER_CLIENT)
+
+        assert request.is_oneway
+
+
+async def test_a_oneway_request_to_nobody_is_an_error() -> None:
+    address = await a_dead_address()
+    async with open_client() as opened:
+        with pytest.raises(NotConnectedError):
+            await opened.client.oneway(address, UnregisterClient(client_id="me"))
+
+
+# --- GO_AWAY -------------------------------------------------------------------------------------
+
+
+async def test_a_request_that_is_told_to_go_away_is_repeated_on_a_new_connection() -> None:
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.on(CODE, GO_AWAY)
+        broker.on(CODE, Reply(remark="here"))
+        answer = await opened.ask(broker.address)
+
+        assert answer.remark == "here"
+        assert len(broker.connects) == 2
+        await broker.wait_for_connections(1)
+
+
+async def test_told_to_go_away_twice_the_request_counts_as_not_sent() -> None:
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.on(CODE, GO_AWAY, times=None)
+        with pytest.raises(NotConnectedError, match="GO_AWAY"):
+            await opened.ask(broker.address)
+
+        await broker.wait_for_connections(0)
+
+
+async def test_going_away_is_no_reason_for_a_storm_of_connections() -> None:
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.on(CODE, GO_AWAY, times=None)
+        for _ in range(100):
+            with pytest.raises(NotConnectedError):
+                await opened.ask(broker.address)
+
+        assert len(broker.connects) <= 6
+
+
+async def test_what_is_under_way_on_a_connection_told_to_go_away_is_still_answered() -> None:
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.create_topic("orders")
+        held = broker.hold(CODE, times=1)
+        slow = asyncio.create_task(opened.ask(broker.address))
+        await held.wait(1)
+        broker.on(CODE, GO_AWAY)
+        broker.on(CODE, Reply(remark="on the new one"))
+        moved = await opened.ask(broker.address)
+        held.release()
+
+        assert moved.remark == "on the new one"
+        assert (await slow).code == 0
+        await broker.wait_for_connections(1)
+
+
+# --- cancellation --------------------------------------------------------------------------------
+
+
+async def test_cancelling_a_request_leaves_no_place_taken_and_the_connection_whole() -> None:
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.create_topic("orders")
+        held = broker.hold(CODE)
+        asked = [asyncio.create_task(opened.ask(broker.address)) for _ in range(10)]
+        await held.wait(10)
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        held.release()
+        broker.off(CODE)
+
+        assert (await opened.ask(broker.address)).code == 0
+        connection = opened.client._connections[broker.address]
+        assert (connection.in_flight, connection.stray_replies) == (0, 10)
+        assert len(broker.connects) == 1
+
+
+async def test_every_answer_reaches_the_call_that_asked_for_it() -> None:
+    """The broker answers in any order, late and to nobody; a nonce tells the calls apart."""
+
+    def echo(command: Command, _connection: FakeConnection) -> Outcome:
+        return Reply(remark=command.body.decode())
+
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.on(CODE, echo, times=None)
+
+        async def ask(number: int) -> bool:
+            body = b"%d" % number
+            asking = asyncio.create_task(opened.client.request(broker.address, ASK, body))
+            if number % 3 == 0:
+                await asyncio.sleep(0)
+                asking.cancel()
+                await asyncio.wait([asking])
+                return asking.cancelled()
+            return (await asking).remark == str(number)
+
+        assert all(await asyncio.gather(*(ask(number) for number in range(300))))

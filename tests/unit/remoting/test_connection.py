@@ -1,0 +1,344 @@
+"""One connection, over a transport in memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rocketmq_aio.errors import ConnectionLostError, NotConnectedError, RequestTimeoutError
+from rocketmq_aio.protocol.codes import ONEWAY_FLAG
+from rocketmq_aio.protocol.command import Command, encode_command
+from rocketmq_aio.remoting import connection as connection_module
+from rocketmq_aio.remoting.connection import MAX_OPAQUE
+from tests.unit.remoting.wire import PEER, Wire, outcome, settle
+
+BIG = bytes(64 * 1024)
+
+
+async def test_answers_are_matched_by_opaque_not_by_order() -> None:
+    async with Wire() as wire:
+        asked = [wire.ask(), wire.ask()]
+        await settle()
+        first, second = wire.written
+        wire.answer(second, b"to the second")
+        wire.answer(first, b"to the first")
+
+        assert [(await task).body for task in asked] == [b"to the first", b"to the second"]
+
+
+async def test_a_lone_request_is_written_at_once() -> None:
+    async with Wire() as wire:
+        request = wire.request()
+        request.send(None)  # one step, no turn of the loop
+
+        assert len(wire.written) == 1
+        request.close()
+
+
+async def test_concurrent_requests_share_writes() -> None:
+    async with Wire() as wire:
+        asked = [wire.ask() for _ in range(500)]
+        await settle()
+        requests = wire.written
+        for request in requests:
+            wire.answer(request)
+        await asyncio.gather(*asked)
+
+        assert len({request.opaque for request in requests}) == 500
+        assert len(wire.transport.writes) <= 2
+
+
+async def test_a_cancelled_request_leaves_a_whole_frame_and_a_free_place() -> None:
+    async with Wire(max_in_flight=1) as wire:
+        abandoned = wire.ask(BIG)
+        await settle()
+        abandoned.cancel()
+        await settle()
+        following = wire.ask(b"next")
+        await settle()
+
+        first, second = wire.written
+        assert (first.body, second.body) == (BIG, b"next")
+        wire.answer(second)
+        assert (await following).code == 0
+
+
+async def test_the_answer_to_a_cancelled_request_is_dropped_and_counted() -> None:
+    async with Wire() as wire:
+        abandoned = wire.ask()
+        await settle()
+        abandoned.cancel()
+        await settle()
+        wire.answer(wire.written[0], b"too late")
+        following = wire.ask()
+        await settle()
+        wire.answer(wire.written[1], b"in time")
+
+        assert (await following).body == b"in time"
+        assert wire.connection.stray_replies == 1
+        assert wire.connection.in_flight == 0
+
+
+async def test_a_request_that_is_cancelled_before_its_write_disturbs_no_other() -> None:
+    async with Wire() as wire:
+        asked = [wire.ask(b"%d" % number) for number in range(3)]
+        await asyncio.sleep(0)  # in the buffer of this turn, not written
+        asked[1].cancel()
+        await settle()
+        wire.answer(wire.written[0], b"a")
+        wire.answer(wire.written[2], b"c")
+
+        assert [(await task).body for task in (asked[0], asked[2])] == [b"a", b"c"]
+
+
+async def test_a_second_answer_is_dropped_and_counted() -> None:
+    async with Wire() as wire:
+        asked = wire.ask()
+        await settle()
+        wire.answer(wire.written[0], b"once")
+        wire.answer(wire.written[0], b"twice")
+
+        assert (await asked).body == b"once"
+        assert wire.connection.stray_replies == 1
+
+
+async def test_an_answer_with_an_unknown_opaque_is_dropped_and_counted() -> None:
+    async with Wire() as wire:
+        asked = wire.ask()
+        await settle()
+        wire.answer(Command(0, 4711))
+        wire.answer(wire.written[0])
+
+        assert (await asked).code == 0
+        assert wire.connection.stray_replies == 1
+
+
+async def test_opaques_wrap_around_and_skip_those_in_use() -> None:
+    async with Wire() as wire:
+        asked = wire.ask()
+        await settle()
+        wire.connection._opaque = MAX_OPAQUE - 1
+
+        assert [wire.connection.next_opaque() for _ in range(3)] == [MAX_OPAQUE, 0, 2]
+        asked.cancel()
+
+
+async def test_a_request_that_is_not_answered_ends_at_its_own_deadline() -> None:
+    async with Wire() as wire:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        patient = wire.ask(timeout=5.0)
+        with pytest.raises(RequestTimeoutError) as caught:
+            await wire.request(timeout=0.05)
+
+        assert 0.05 <= loop.time() - started < 1.0
+        assert (caught.value.address, caught.value.code) == (PEER, 30)
+        assert isinstance(caught.value, TimeoutError)
+        assert wire.connection.in_flight == 1
+        patient.cancel()
+
+
+async def test_one_timer_watches_over_all_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Wire() as wire:
+        timers: list[float] = []
+        loop = asyncio.get_running_loop()
+        call_at = loop.call_at
+
+        def counted(when: float, *args: object, **named: object) -> object:
+            timers.append(when)
+            return call_at(when, *args, **named)  # type: ignore[arg-type]  # passed on
+
+        monkeypatch.setattr(wire.connection._loop, "call_at", counted, raising=False)
+        asked = [wire.ask() for _ in range(100)]
+        await settle()
+
+        assert len(timers) <= 1
+        for task in asked:
+            task.cancel()
+
+
+async def test_an_idle_connection_has_no_timer() -> None:
+    async with Wire() as wire:
+        asked = wire.ask(timeout=0.01)
+        await outcome(asked)
+
+        assert wire.connection._sweep_timer is None
+        assert wire.connection.in_flight == 0
+
+
+async def test_losing_the_connection_fails_all_that_waits_and_refuses_what_comes() -> None:
+    async with Wire() as wire:
+        asked = [wire.ask() for _ in range(3)]
+        await settle()
+        wire.connection.connection_lost(ConnectionResetError("reset"))
+        lost = [await outcome(task) for task in asked]
+        late = await outcome(wire.request())
+
+        assert [type(each) for each in lost] == [ConnectionLostError] * 3
+        assert isinstance(late, NotConnectedError)
+        assert "reset" in late.reason
+        assert wire.lost == 1
+
+
+async def test_bytes_that_are_no_frame_end_the_connection_and_say_why() -> None:
+    async with Wire() as wire:
+        asked = wire.ask()
+        await settle()
+        wire.receive(b"\xff\xff\xff\xff and so on")
+        error = await outcome(asked)
+
+        assert isinstance(error, ConnectionLostError)
+        assert "frame length" in error.reason
+        assert wire.transport.ended == "aborted"
+
+
+async def test_a_header_that_cannot_be_read_ends_the_connection() -> None:
+    async with Wire() as wire:
+        asked = wire.ask()
+        await settle()
+        wire.receive(b"\x00\x00\x00\x0a\x00\x00\x00\x06[1, 2]")
+        error = await outcome(asked)
+
+        assert isinstance(error, ConnectionLostError)
+        assert "JSON header" in error.reason
+
+
+async def test_a_web_server_is_named_as_one() -> None:
+    async with Wire() as wire:
+        asked = wire.ask()
+        await settle()
+        wire.receive(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        error = await outcome(asked)
+
+        assert isinstance(error, ConnectionLostError)
+        assert "HTTP" in error.reason
+
+
+async def test_a_length_of_two_gib_is_refused_before_its_bytes_come() -> None:
+    async with Wire() as wire:
+        asked = wire.ask()
+        await settle()
+        wire.receive(b"\x7f\xff\xff\xff")
+        error = await outcome(asked)
+
+        assert isinstance(error, ConnectionLostError)
+        assert "2147483647" in error.reason
+
+
+async def test_a_retired_connection_takes_the_answers_that_are_due_and_ends() -> None:
+    async with Wire() as wire:
+        asked = [wire.ask(), wire.ask()]
+        await settle()
+        wire.connection.retire()
+        for request in wire.written:
+            assert wire.transport.ended is None
+            wire.answer(request)
+
+        assert [(await task).code for task in asked] == [0, 0]
+        assert wire.transport.ended == "closed"
+
+
+async def test_a_retired_connection_serves_those_in_line_first() -> None:
+    async with Wire(max_in_flight=1) as wire:
+        asked = [wire.ask(), wire.ask()]
+        await settle()
+        wire.connection.retire()
+        wire.answer(wire.written[0])
+        await settle()
+        wire.answer(wire.written[1])
+
+        assert [(await task).code for task in asked] == [0, 0]
+        assert wire.transport.ended == "closed"
+
+
+async def test_a_retired_connection_ends_when_the_last_caller_leaves() -> None:
+    async with Wire(max_in_flight=1) as wire:
+        asked = [wire.ask(), wire.ask()]
+        await settle()
+        wire.connection.retire()
+        for task in reversed(asked):
+            task.cancel()
+        await settle()
+
+        assert wire.transport.ended == "closed"
+
+
+async def test_what_was_posted_still_leaves_when_the_connection_retires() -> None:
+    async with Wire() as wire:
+        frame = encode_command(Command(34, 1, ONEWAY_FLAG), {})
+        await wire.connection.post(34, (frame, b""), 1.0)
+        wire.connection.retire()
+        await settle()
+
+        assert [command.code for command in wire.written] == [34]
+        assert wire.transport.ended == "closed"
+
+
+async def test_a_post_waits_for_a_peer_that_does_not_read_but_for_no_place() -> None:
+    async with Wire(max_in_flight=1) as wire:
+        frame = encode_command(Command(34, 1, ONEWAY_FLAG), {}), b""
+        holder = wire.ask()
+        await settle()
+        await wire.connection.post(34, frame, 1.0)
+        wire.connection.pause_writing()
+        with pytest.raises(NotConnectedError, match="does not read"):
+            await wire.connection.post(34, frame, 0.01)
+
+        assert [command.code for command in wire.written] == [30, 34]
+        holder.cancel()
+
+
+async def test_a_peer_that_is_silent_after_timeouts_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "SILENCE_SECONDS", 0.05)
+    async with Wire() as wire:
+        patient = wire.ask(timeout=60.0)
+        error = await outcome(wire.request(timeout=0.06))
+
+        assert isinstance(error, RequestTimeoutError)
+        assert isinstance(await outcome(patient), ConnectionLostError)
+        assert "silent" in str(wire.connection.loss)
+
+
+async def test_a_timeout_alone_does_not_end_a_connection_that_speaks() -> None:
+    async with Wire() as wire:
+        slow = wire.ask(timeout=0.02)
+        quick = wire.ask()
+        await settle()
+        error = await outcome(slow)
+        wire.answer(wire.written[1])
+
+        assert isinstance(error, RequestTimeoutError)
+        assert (await quick).code == 0
+        assert wire.connection.usable
+
+
+async def test_half_a_frame_and_silence_end_in_a_timeout() -> None:
+    async with Wire() as wire:
+        asked = wire.ask(timeout=0.03)
+        await settle()
+        whole = encode_command(Command(0, wire.written[0].opaque, 1, body=BIG), {})
+        wire.receive(whole[: len(whole) // 2])
+
+        assert isinstance(await outcome(asked), RequestTimeoutError)
+
+
+async def test_a_frame_may_come_byte_by_byte() -> None:
+    async with Wire() as wire:
+        asked = wire.ask()
+        await settle()
+        frame = encode_command(Command(0, wire.written[0].opaque, 1, body=b"whole"), {})
+        for byte in frame:
+            wire.receive(bytes([byte]))
+
+        assert (await asked).body == b"whole"
+
+
+async def test_what_the_peer_asks_goes_to_the_server_side() -> None:
+    async with Wire() as wire:
+        wire.receive(encode_command(Command(40, 9, ONEWAY_FLAG), {"consumerGroup": "g"}))
+
+        (command,) = wire.requested
+        assert (command.code, command.is_oneway) == (40, True)

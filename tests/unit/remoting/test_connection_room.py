@@ -1,0 +1,164 @@
+"""Requests that wait for a place or for a peer that does not read."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rocketmq_aio.errors import ConnectionLostError, NotConnectedError
+from rocketmq_aio.remoting.connection import ADMIT_AT_ONCE, WRITE_HIGH_BYTES
+from tests.unit.remoting.wire import Wire, outcome, settle
+
+BIG = bytes(64 * 1024)
+
+
+async def test_no_more_are_unanswered_than_allowed() -> None:
+    async with Wire(max_in_flight=3) as wire:
+        asked = [wire.ask() for _ in range(10)]
+        most = 0
+        for served in range(10):
+            await settle()
+            most = max(most, wire.connection.in_flight)
+            wire.answer(wire.written[served])
+        await asyncio.gather(*asked)
+
+        assert most == 3
+
+
+async def test_who_waits_for_a_place_is_served_in_order_of_arrival() -> None:
+    async with Wire(max_in_flight=1) as wire:
+        asked = [wire.ask(b"%d" % number) for number in range(5)]
+        for served in range(5):
+            await settle()
+            wire.answer(wire.written[served])
+        await asyncio.gather(*asked)
+
+        assert [request.body for request in wire.written] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_nobody_overtakes_those_who_wait_for_a_place() -> None:
+    async with Wire(max_in_flight=1) as wire:
+        holder = wire.ask(b"first")
+        await settle()
+        waiting = wire.ask(b"second")
+        await settle()
+        wire.answer(wire.written[0])
+        pushing = wire.request(b"third")
+        pushing.send(None)  # in the very step in which the place became free
+        await settle()
+        await holder
+
+        assert [request.body for request in wire.written] == [b"first", b"second"]
+        wire.answer(wire.written[1])
+        await waiting
+        pushing.close()
+
+
+async def test_a_place_given_to_a_caller_who_left_is_passed_on() -> None:
+    async with Wire(max_in_flight=1) as wire:
+        holder = wire.ask(b"first")
+        await settle()
+        leaving, staying = wire.ask(b"leaving"), wire.ask(b"staying")
+        await settle()
+        wire.answer(wire.written[0])
+        leaving.cancel()  # it has the place already, and has not run
+        await settle()
+
+        assert [request.body for request in wire.written] == [b"first", b"staying"]
+        wire.answer(wire.written[1])
+        await asyncio.gather(holder, staying)
+
+
+async def test_waiting_for_a_place_counts_against_the_deadline() -> None:
+    async with Wire(max_in_flight=1) as wire:
+        holder = wire.ask()
+        await settle()
+        error = await outcome(wire.request(timeout=0.02))
+
+        assert isinstance(error, NotConnectedError)
+        assert "unanswered" in error.reason
+        assert len(wire.written) == 1
+        holder.cancel()
+
+
+async def test_a_timeout_frees_the_place_for_the_next() -> None:
+    async with Wire(max_in_flight=1) as wire:
+        slow = wire.ask(b"slow", timeout=0.01)
+        await settle()
+        following = wire.ask(b"next")
+        await outcome(slow)
+        await settle()
+
+        assert [request.body for request in wire.written] == [b"slow", b"next"]
+        wire.answer(wire.written[1])
+        await following
+
+
+async def test_a_peer_that_does_not_read_makes_requests_wait() -> None:
+    async with Wire() as wire:
+        wire.transport.stall()
+        first = [wire.ask(BIG) for _ in range(2 * WRITE_HIGH_BYTES // len(BIG))]
+        await settle()
+        later = [wire.ask(BIG, timeout=0.02) for _ in range(500)]
+        errors = await asyncio.gather(*map(outcome, later))
+
+        assert {type(error) for error in errors} == {NotConnectedError}
+        assert "does not read" in str(errors[0])
+        assert len(wire.written) == len(first)
+        for task in first:
+            task.cancel()
+
+
+async def test_what_waits_for_the_peer_to_read_goes_out_piece_by_piece() -> None:
+    async with Wire() as wire:
+        wire.transport.stall()
+        wire.connection.pause_writing()
+        asked = [wire.ask(BIG) for _ in range(400)]
+        await settle()
+        assert wire.written == []
+        wire.transport.flow(still_stalled=True)
+        await settle(100)
+
+        assert 0 < len(wire.written) <= ADMIT_AT_ONCE
+        assert wire.transport.most_unsent <= WRITE_HIGH_BYTES + ADMIT_AT_ONCE * 2 * len(BIG)
+        for task in asked:
+            task.cancel()
+
+
+async def test_when_the_peer_reads_again_all_who_waited_are_served_in_order() -> None:
+    async with Wire() as wire:
+        wire.connection.pause_writing()
+        asked = [wire.ask(b"%d" % number) for number in range(200)]
+        await settle()
+        assert wire.transport.writes == []
+        wire.transport.flow()
+        await settle(50)
+
+        assert [request.body for request in wire.written] == [b"%d" % n for n in range(200)]
+        assert len(wire.transport.writes) <= 200 / ADMIT_AT_ONCE + 2
+        for request in wire.written:
+            wire.answer(request)
+        await asyncio.gather(*asked)
+
+
+async def test_losing_the_connection_ends_the_wait_for_room() -> None:
+    async with Wire(max_in_flight=1) as wire:
+        holder, waiting = wire.ask(), wire.ask()
+        await settle()
+        wire.connection.abort("gone")
+
+        assert isinstance(await outcome(waiting), NotConnectedError)
+        assert isinstance(await outcome(holder), ConnectionLostError)
+
+
+async def test_after_any_crowd_has_gone_a_lone_request_goes_straight_out() -> None:
+    async with Wire(max_in_flight=1) as wire:
+        asked = [wire.ask(timeout=0.01) for _ in range(5)]
+        await asyncio.gather(*map(outcome, asked))
+        await settle()
+        before = len(wire.written)
+        request = wire.request()
+        request.send(None)
+
+        await settle()
+        assert len(wire.written) == before + 1
+        request.close()

@@ -1,0 +1,53 @@
+"""Which error a refusal becomes."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketmq_aio.errors import (
+    AuthError,
+    BrokerError,
+    BusyError,
+    NotSupportedError,
+    OffsetIllegalError,
+    PermissionDeniedError,
+    SubscriptionError,
+)
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.remoting.refusals import refusal
+
+ADDRESS = "127.0.0.1:10911"
+ACL_4 = "org.apache.rocketmq.acl.common.AclException: No accessKey is configured, AclException"
+
+
+@pytest.mark.parametrize(
+    ("code", "remark", "kind"),
+    [
+        (1, "something broke", BrokerError),
+        (1, ACL_4, AuthError),
+        (1, "AclException: Check signature failed for accessKey=admin", AuthError),
+        (2, "[REJECTREQUEST]system busy, start flow control for a while", BusyError),
+        (3, "request type 9999 not supported", NotSupportedError),
+        (13, "the message is illegal", BrokerError),
+        (14, "service not available now", BrokerError),
+        (16, "the broker[broker-a] sending message is forbidden", PermissionDeniedError),
+        (16, "username cannot be null.", AuthError),
+        (16, "User:x is not found.", AuthError),
+        (16, "check signature failed.", AuthError),
+        (16, "User:x has no permission to access Topic:T", PermissionDeniedError),
+        (17, "topic[orders] not exist", BrokerError),
+        (17, "topic is not found", BrokerError),
+        (21, "the offset is illegal", OffsetIllegalError),
+        (23, "parse the consumer's subscription failed", SubscriptionError),
+        (24, "the consumer's subscription not exist", SubscriptionError),
+        (25, "the consumer's subscription not latest", SubscriptionError),
+        (26, "subscription group [g] does not exist", SubscriptionError),
+        (215, "flow control", BusyError),
+        (31999, None, BrokerError),
+    ],
+)
+def test_every_refusal_has_its_type(code: int, remark: str | None, kind: type[BrokerError]) -> None:
+    error = refusal(Command(code, 1, remark=remark), ADDRESS)
+
+    assert type(error) is kind
+    assert (error.code, error.remark, error.address) == (code, remark, ADDRESS)

@@ -1,0 +1,136 @@
+"""Requests that brokers send to the client."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rocketmq_aio.errors import NotSupportedError
+from rocketmq_aio.protocol.codes import ONEWAY_FLAG
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.remoting.server import MAX_QUEUED, WORKERS, Reply
+from tests.fakes.broker import FakeBroker
+from tests.unit.remoting.clients import open_client
+from tests.unit.remoting.until import until
+
+ASKED = 307
+
+
+def asking(code: int = ASKED, *, oneway: bool = False, body: bytes = b"") -> Command:
+    return Command(code, 0, ONEWAY_FLAG if oneway else 0, body=body)
+
+
+async def pushed(broker: FakeBroker, code: int = ASKED, body: bytes = b"") -> Command:
+    answer = await broker.push(asking(code, body=body))
+    assert answer is not None
+    return answer
+
+
+async def test_the_answer_of_the_handler_goes_back_under_the_same_opaque() -> None:
+    async def answer(address: str, command: Command) -> Reply:
+        return 0, "fine", b"to " + command.body
+
+    async with FakeBroker() as broker, open_client(on_request=answer) as opened:
+        await opened.ask(broker.address)
+        answers = await asyncio.gather(*(pushed(broker, body=b"%d" % n) for n in range(5)))
+
+        assert [each.body for each in answers] == [b"to %d" % n for n in range(5)]
+        assert {(each.code, each.remark) for each in answers} == {(0, "fine")}
+
+
+async def test_the_handler_learns_who_asks() -> None:
+    addresses: list[str] = []
+
+    async def answer(address: str, command: Command) -> Reply:
+        addresses.append(address)
+        return 0, None, b""
+
+    async with FakeBroker() as broker, open_client(on_request=answer) as opened:
+        await opened.ask(broker.address)
+        await pushed(broker)
+
+        assert addresses == [broker.address]
+
+
+async def test_what_nobody_knows_is_answered_not_supported() -> None:
+    async def answer(address: str, command: Command) -> Reply:
+        raise NotSupportedError(3, "code 9999 is unknown")
+
+    async with FakeBroker() as broker, open_client(on_request=answer) as opened:
+        await opened.ask(broker.address)
+        reply = await pushed(broker, 9999)
+
+        assert (reply.code, reply.remark) == (3, "code 9999 is unknown")
+
+
+async def test_a_handler_that_fails_is_answered_with_a_system_error() -> None:
+    async def answer(address: str, command: Command) -> Reply:
+        raise LookupError("no such thing")
+
+    async with FakeBroker() as broker, open_client(on_request=answer) as opened:
+        await opened.ask(broker.address)
+        reply = await pushed(broker)
+
+        assert (reply.code, reply.remark) == (1, "LookupError: no such thing")
+        assert (await pushed(broker)).code == 1  # the worker is still there
+
+
+async def test_a_oneway_request_is_served_and_not_answered() -> None:
+    served: list[int] = []
+
+    async def answer(address: str, command: Command) -> Reply:
+        served.append(command.code)
+        return 0, None, b""
+
+    async with FakeBroker() as broker, open_client(on_request=answer) as opened:
+        await opened.ask(broker.address)
+        await broker.push(asking(40, oneway=True))
+        await until(lambda: served == [40])
+        await opened.ask(broker.address)  # what was answered before has arrived before
+
+        assert [each for each in broker.wire if each.command.is_response and not each.sent] == []
+
+
+async def test_a_flood_is_bounded_and_does_not_delay_the_clients_own_requests() -> None:
+    release = asyncio.Event()
+    started = 0
+
+    async def answer(address: str, command: Command) -> None:
+        nonlocal started
+        started += 1
+        await release.wait()
+
+    async with FakeBroker() as broker, open_client(on_request=answer) as opened:
+        await opened.ask(broker.address)
+        server = opened.client.server
+        for _ in range(3 * MAX_QUEUED):
+            await broker.push(asking(40, oneway=True))
+        await opened.ask(broker.address)
+        await until(lambda: server.dropped)
+        await opened.ask(broker.address)
+
+        assert started <= WORKERS
+        assert len(server._requests) <= MAX_QUEUED
+        assert server.dropped >= 3 * MAX_QUEUED - MAX_QUEUED - WORKERS
+        release.set()
+        await until(lambda: not server._requests)
+
+
+async def test_an_answer_for_which_the_connection_is_gone_harms_nobody() -> None:
+    release = asyncio.Event()
+
+    async def answer(address: str, command: Command) -> Reply:
+        await release.wait()
+        return 0, None, b""
+
+    async with FakeBroker() as broker, open_client(on_request=answer) as opened:
+        await opened.ask(broker.address)
+        asked = asyncio.create_task(pushed(broker))
+        await until(lambda: any(each.command.code == ASKED for each in broker.wire))
+        await broker.restart()
+        await asyncio.wait([asked])
+        assert isinstance(asked.exception(), ConnectionResetError)
+        await until(lambda: not opened.client.is_connected(broker.address))
+        release.set()
+        await opened.ask(broker.address)
+
+        assert (await pushed(broker)).code == 0

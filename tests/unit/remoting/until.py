@@ -1,0 +1,47 @@
+"""Waiting for what only looking can tell, with a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+from rocketmq_aio.errors import RocketMQError
+
+WAIT_SECONDS: Final = 5.0  # far above what it takes; only a failing test waits so long
+LOOK_SECONDS: Final = 0.002
+
+
+async def until(
+    seen: Callable[[], object], what: str = "a change", seconds: float = WAIT_SECONDS
+) -> None:
+    """Return once *seen* is true.
+
+    :raises TimeoutError: it was not within *seconds*
+    """
+    await until_done(lambda: _looked(seen), what, seconds)
+
+
+async def until_done(
+    tried: Callable[[], Awaitable[object]], what: str = "a success", seconds: float = WAIT_SECONDS
+) -> None:
+    """Return once *tried* gives something true."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while not await tried():
+        if loop.time() > deadline:
+            raise TimeoutError(f"waited {seconds:g} s for {what}")
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _looked(seen: Callable[[], object]) -> object:
+    return seen()
+
+
+async def succeeds(asked: Coroutine[Any, Any, object]) -> bool:
+    """Whether *asked* ends without an error of this package."""
+    try:
+        await asked
+    except RocketMQError:
+        return False
+    return True

@@ -1,0 +1,322 @@
+"""Settings: what is wrong is refused when it is written down, and no secret is ever shown."""
+
+import math
+import pprint
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import FrozenInstanceError, fields, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from rocketmq_aio.config import (
+    ClientConfig,
+    ConsumerConfig,
+    Credentials,
+    LitePullConfig,
+    ProducerConfig,
+)
+from rocketmq_aio.errors import ConfigError, RocketMQError
+from rocketmq_aio.message import MessageModel
+
+Settings = type[Any]
+SECRET = "canary-9f3a"
+KINDS: list[Settings] = [ClientConfig, ProducerConfig, ConsumerConfig, LitePullConfig]
+NUMBERS = [
+    (kind, field.name, type(field.default))
+    for kind in KINDS
+    for field in fields(kind)
+    if type(field.default) in (int, float)
+]
+SECONDS = [(kind, name) for kind, name, _ in NUMBERS if name.endswith("_seconds")]
+COUNTS = [(kind, name) for kind, name, number in NUMBERS if number is int]
+SWITCHES = [
+    (kind, field.name) for kind in KINDS for field in fields(kind) if type(field.default) is bool
+]
+
+
+class Hook:
+    """A hook that does nothing."""
+
+    def before_request(self, *_: object) -> None: ...
+    def after_response(self, *_: object) -> None: ...
+
+
+def refusal(make: Callable[..., object], **settings: object) -> ConfigError:
+    """Return why *settings* are refused."""
+    with pytest.raises(ConfigError) as caught:
+        make(**settings)
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_defaults_are_good(kind: Settings) -> None:
+    assert kind() == kind()
+    assert hash(kind()) == hash(kind())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_settings_are_frozen_and_given_by_name(kind: Settings) -> None:
+    name = fields(kind)[0].name
+
+    with pytest.raises(FrozenInstanceError):
+        setattr(kind(), name, None)
+    with pytest.raises(TypeError):
+        kind("127.0.0.1:9876")
+
+
+def test_a_changed_copy_is_checked_again() -> None:
+    config = replace(ClientConfig(), max_in_flight=5)
+
+    assert config.max_in_flight == 5
+    assert refusal(lambda: replace(config, max_in_flight=0)).setting == "max_in_flight"
+
+
+# --- typing errors ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "typo", "meant"),
+    [
+        (ClientConfig, "namesrvr", "namesrv"),
+        (ClientConfig, "request_timeout", "request_timeout_seconds"),
+        (ClientConfig, "instanceName", "instance_name"),
+        (ProducerConfig, "retry", "retries"),
+        (ConsumerConfig, "start_form", "start_from"),
+        (LitePullConfig, "autocommit", "auto_commit"),
+        (LitePullConfig, "pull_batch", "pull_batch_size"),
+    ],
+)
+def test_a_typing_error_names_what_was_meant(kind: Settings, typo: str, meant: str) -> None:
+    error = refusal(kind, **{typo: 5})
+
+    assert (error.setting, error.value) == (typo, 5)
+    assert str(error) == f"{typo}=5: unknown setting of {kind.__name__}; did you mean {meant}?"
+
+
+def test_a_setting_that_is_like_no_other_names_all() -> None:
+    error = refusal(ProducerConfig, zzz=1)
+
+    assert all(field.name in error.reason for field in fields(ProducerConfig))
+
+
+def test_a_setting_of_another_kind_is_refused() -> None:
+    assert refusal(ConsumerConfig, auto_commit=True).setting == "auto_commit"
+    assert refusal(LitePullConfig, namesrv="h:1").setting == "namesrv"
+
+
+# --- numbers and choices ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "name"), SECONDS)
+@pytest.mark.parametrize(
+    "value", [0, 0.0, -1, -0.001, math.nan, math.inf, 10**9, "3", None, True, [3]]
+)
+def test_seconds_are_a_number_above_zero(kind: Settings, name: str, value: object) -> None:
+    error = refusal(kind, **{name: value})
+
+    assert error.setting == name
+    assert repr(value) in str(error)
+
+
+@pytest.mark.parametrize(("kind", "name"), SECONDS)
+@pytest.mark.parametrize("value", [0.001, 1, 3600])
+def test_seconds_may_be_whole_or_not(kind: Settings, name: str, value: float) -> None:
+    assert getattr(kind(**{name: value}), name) == value
+
+
+@pytest.mark.parametrize(("kind", "name"), COUNTS)
+@pytest.mark.parametrize("value", [-1, 1.5, 5.0, "5", None, True, 2**53])
+def test_counts_are_whole_and_not_negative(kind: Settings, name: str, value: object) -> None:
+    error = refusal(kind, **{name: value})
+
+    assert error.setting == name
+    assert repr(value) in str(error)
+
+
+@pytest.mark.parametrize(("kind", "name"), [each for each in COUNTS if each[1] != "retries"])
+def test_only_retries_may_be_none_at_all(kind: Settings, name: str) -> None:
+    assert refusal(kind, **{name: 0}).setting == name
+    assert ProducerConfig(retries=0).retries == 0
+
+
+@pytest.mark.parametrize(("kind", "name"), SWITCHES)
+@pytest.mark.parametrize("value", [0, 1, None, "true", []])
+def test_switches_are_true_or_false(kind: Settings, name: str, value: object) -> None:
+    error = refusal(kind, **{name: value})
+
+    assert (error.setting, error.value) == (name, value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (ClientConfig, "header_encoding", "JSON"),
+        (ClientConfig, "header_encoding", None),
+        (ClientConfig, "max_frame_bytes", 1024),
+        (ClientConfig, "tls", "yes"),
+        (ClientConfig, "tls", None),
+        (ClientConfig, "rpc_hooks", [Hook()]),
+        (ClientConfig, "rpc_hooks", Hook()),
+        (ClientConfig, "rpc_hooks", (5,)),
+        (ClientConfig, "rpc_hooks", (Hook(), None)),
+        (ClientConfig, "address_mapper", "h:1"),
+        (ClientConfig, "address_mapper", {"h:1": "h:2"}),
+        (ClientConfig, "instance_name", ""),
+        (ClientConfig, "instance_name", "a@b"),
+        (ClientConfig, "instance_name", "a\nb"),
+        (ClientConfig, "instance_name", 5),
+        (ProducerConfig, "compression", "gzip"),
+        (ProducerConfig, "compression", False),
+        (ProducerConfig, "compression_level", 0),
+        (ProducerConfig, "compression_level", 10),
+        (ProducerConfig, "template_topic", ""),
+        (ProducerConfig, "template_topic", "a.b"),
+        (ProducerConfig, "template_topic", None),
+        (ConsumerConfig, "message_model", "CLUSTERING"),
+        (ConsumerConfig, "message_model", None),
+        (ConsumerConfig, "start_from", "first"),
+        (ConsumerConfig, "start_from", 0),
+        (ConsumerConfig, "start_from", datetime(2024, 1, 1)),
+        (ConsumerConfig, "offset_illegal", "ignore"),
+        (ConsumerConfig, "offset_illegal", None),
+        (ConsumerConfig, "allocate", "AVG"),
+    ],
+)
+def test_what_a_setting_does_not_take_is_refused(kind: Settings, name: str, value: object) -> None:
+    error = refusal(kind, **{name: value})
+
+    assert (error.setting, error.value) == (name, value)
+    assert isinstance(error, ValueError)
+    assert isinstance(error, RocketMQError)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (ClientConfig, "header_encoding", "json"),
+        (ClientConfig, "tls", True),
+        (ClientConfig, "tls", ssl.create_default_context()),
+        (ClientConfig, "rpc_hooks", (Hook(), Hook())),
+        (ClientConfig, "address_mapper", str.upper),
+        (ClientConfig, "instance_name", "worker 1#a"),
+        (ProducerConfig, "compression", None),
+        (ProducerConfig, "compression", "zstd"),
+        (ConsumerConfig, "message_model", MessageModel.BROADCASTING),
+        (ConsumerConfig, "start_from", datetime(2024, 1, 1, tzinfo=UTC)),
+        (ConsumerConfig, "offset_illegal", "error"),
+        (ConsumerConfig, "allocate", sorted),
+    ],
+)
+def test_what_a_setting_takes_is_kept(kind: Settings, name: str, value: object) -> None:
+    assert getattr(kind(**{name: value}), name) == value
+
+
+# --- name servers -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "namesrv",
+    [
+        "127.0.0.1:9876",
+        "a:1;b:2",
+        "[::1]:9876",
+        "http://list.example/rocketmq/nsaddr",
+        "http://list.example:8080/rocketmq/nsaddr-unit?nofix=1",
+        "http://[::1]:8080/nsaddr",
+        "http://[::1]/nsaddr",
+        "http://list.example?x=1",
+    ],
+)
+def test_name_servers_are_addresses_or_a_url(namesrv: str) -> None:
+    assert ClientConfig(namesrv=namesrv).namesrv == namesrv
+
+
+@pytest.mark.parametrize(
+    "namesrv",
+    [
+        "",
+        ";",
+        "localhost",
+        "localhost:x",
+        "localhost:70000",
+        "https://list.example/nsaddr",
+        "http://",
+        "http:///nsaddr",
+        "http://:8080/nsaddr",
+        "http://host:port/nsaddr",
+        "http://host:99999/nsaddr",
+        "http://user@host/nsaddr",
+        "http://a b/nsaddr",
+        "ftp://host:21",
+        5,
+        b"h:1",
+        ["h:1"],
+    ],
+)
+def test_what_is_neither_is_refused_before_any_connection(namesrv: object) -> None:
+    error = refusal(ClientConfig, namesrv=namesrv)
+
+    assert (error.setting, error.value) == ("namesrv", namesrv)
+
+
+def test_of_a_list_the_bad_part_is_named() -> None:
+    error = refusal(ClientConfig, namesrv="a:1;b")
+
+    assert (error.setting, error.value) == ("namesrv", "b")
+
+
+# --- secrets ------------------------------------------------------------------------------------
+
+
+def credentials() -> Credentials:
+    return Credentials(access_key="user", secret_key=SECRET, security_token=SECRET)
+
+
+@pytest.mark.parametrize(
+    "show", [repr, str, "{}".format, pprint.pformat, lambda value: f"{value!r}"]
+)
+@pytest.mark.parametrize("value", [credentials(), ClientConfig(credentials=credentials())])
+def test_no_text_of_a_setting_shows_a_secret(show: Callable[[object], str], value: object) -> None:
+    assert SECRET not in show(value)
+    assert "user" in show(value)
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "setting"),
+    [
+        (Credentials, {"access_key": "", "secret_key": SECRET}, "access_key"),
+        (Credentials, {"access_key": "a", "secret_key": SECRET.encode()}, "secret_key"),
+        (Credentials, {"access_key": "a", "secret_key": [SECRET]}, "secret_key"),
+        (Credentials, {"access_key": "a", "secret_key": ""}, "secret_key"),
+        (Credentials, {"access_key": "a", "secret_key": None}, "secret_key"),
+        (
+            Credentials,
+            {"access_key": "a", "secret_key": "b", "security_token": [SECRET]},
+            "security_token",
+        ),
+        (
+            Credentials,
+            {"access_key": "a", "secret_key": "b", "security_token": ""},
+            "security_token",
+        ),
+        (Credentials, {"access_key": "a", "secretKey": SECRET}, "secretKey"),
+        (Credentials, {"access_key": "a", "secret": SECRET}, "secret"),
+        (Credentials, {"access_key": "a", "pass": SECRET}, "pass"),
+        (ClientConfig, {"secret_key": SECRET}, "secret_key"),
+        (ClientConfig, {"accessKey": SECRET}, "accessKey"),
+        (ClientConfig, {"security_token": SECRET}, "security_token"),
+        (ClientConfig, {"Password": SECRET}, "Password"),
+        (ClientConfig, {"credential": credentials()}, "credential"),
+        (ClientConfig, {"credentials": SECRET}, "credentials"),
+        (ClientConfig, {"credentials": {"secret_key": SECRET}}, "credentials"),
+    ],
+)
+def test_a_secret_that_is_refused_is_not_shown(
+    make: Callable[..., object], settings: Mapping[str, object], setting: str
+) -> None:
+    error = refusal(make, **settings)
+
+    assert error.setting == setting
+    assert SECRET not in str(error) + repr(error) + repr(error.value)

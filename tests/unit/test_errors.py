@@ -1,0 +1,226 @@
+"""Errors: facts as attributes, nothing from the network unescaped, and they survive a pickle."""
+
+import copy
+import pickle
+from collections.abc import Mapping
+
+import pytest
+
+from rocketmq_aio import errors
+from rocketmq_aio.errors import (
+    REMARK_SHOWN,
+    AuthError,
+    BatchError,
+    BrokerError,
+    BusyError,
+    ClosedError,
+    CodecError,
+    CommitError,
+    ConfigError,
+    ConnectionLostError,
+    InvalidMessageError,
+    NameServerUnavailableError,
+    NotConnectedError,
+    NotRunningError,
+    NotSupportedError,
+    OffsetIllegalError,
+    PermissionDeniedError,
+    RequestTimeoutError,
+    RocketMQError,
+    RouteNotFoundError,
+    SendAttempt,
+    SendError,
+    SendUnknownError,
+    SubscriptionError,
+    shown,
+)
+from rocketmq_aio.message import MessageQueue, SendResult, SendStatus
+from tests.unit.costs import MIB, cpu_seconds
+
+QUEUE = MessageQueue("orders", "broker-a", 3)
+FORGED = "fine\nERROR all is lost\r\x1b[31m\u2028\u202e"
+ATTEMPTS = [
+    SendAttempt(
+        address="10.0.0.1:10911", cause=NotConnectedError("10.0.0.1:10911", "no"), seconds=0.5
+    ),
+    SendAttempt(address="10.0.0.2:10911", cause=BusyError(2, FORGED, "10.0.0.2:10911"), seconds=1),
+]
+STORED = SendResult(SendStatus.SEND_OK, "ID", "OFFSET", QUEUE, 5)
+BROKER_KINDS = (
+    BrokerError,
+    AuthError,
+    PermissionDeniedError,
+    BusyError,
+    SubscriptionError,
+    OffsetIllegalError,
+    NotSupportedError,
+)
+
+EVERY_ERROR: Mapping[RocketMQError, dict[str, object]] = {
+    RocketMQError("text"): {},
+    ConfigError("retries", -1, "too few"): {"setting": "retries", "value": -1, "reason": "too few"},
+    InvalidMessageError("a.b", "a dot"): {"topic": "a.b", "reason": "a dot"},
+    NotRunningError("not started"): {},
+    ClosedError("closed"): {},
+    NameServerUnavailableError({"a:1": OSError("refused")}): {},
+    RouteNotFoundError("orders", "no such topic"): {"topic": "orders"},
+    NotConnectedError("a:1", "refused"): {"address": "a:1", "reason": "refused"},
+    ConnectionLostError("a:1", 310, "reset"): {"address": "a:1", "code": 310, "reason": "reset"},
+    RequestTimeoutError("a:1", 310, 3.0): {"address": "a:1", "code": 310, "seconds": 3.0},
+    **{kind(1, "why", "a:1"): {"code": 1, "remark": "why"} for kind in BROKER_KINDS},
+    SendError("orders", "ID", ATTEMPTS[:1]): {"topic": "orders", "message_id": "ID"},
+    SendUnknownError("orders", "ID", ATTEMPTS): {"topic": "orders", "message_id": "ID"},
+    BatchError([STORED, SendError("orders", "ID", [])]): {},
+    CommitError({QUEUE: OSError("no")}): {},
+    CodecError("magic", 4, "wrong"): {"field": "magic", "position": 4, "reason": "wrong"},
+}  # fmt: skip
+
+each_error = pytest.mark.parametrize(
+    ("error", "facts"), EVERY_ERROR.items(), ids=[type(error).__name__ for error in EVERY_ERROR]
+)
+
+
+def test_every_error_of_the_package_is_tried_here() -> None:
+    declared = {
+        each
+        for each in vars(errors).values()
+        if isinstance(each, type) and issubclass(each, RocketMQError)
+    }
+
+    assert {type(error) for error in EVERY_ERROR} == declared
+
+
+@each_error
+def test_the_facts_are_attributes(error: RocketMQError, facts: dict[str, object]) -> None:
+    assert {name: getattr(error, name) for name in facts} == facts
+
+
+@each_error
+def test_an_error_can_be_copied_and_pickled(error: RocketMQError, facts: dict[str, object]) -> None:
+    for twin in (copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error))):
+        assert type(twin) is type(error)
+        assert str(twin) == str(error)
+        assert {name: getattr(twin, name) for name in facts} == facts
+
+
+def test_notes_survive_a_pickle() -> None:
+    error = CodecError("magic", 4, "wrong")
+    error.add_note("while pulling")
+
+    assert pickle.loads(pickle.dumps(error)).__notes__ == ["while pulling"]
+
+
+def test_the_causes_of_a_send_survive_a_pickle() -> None:
+    twin = pickle.loads(pickle.dumps(SendUnknownError("orders", "ID", ATTEMPTS)))
+
+    assert [type(attempt.cause) for attempt in twin.attempts] == [NotConnectedError, BusyError]
+    assert twin.attempts[1].cause.remark == FORGED
+
+
+@pytest.mark.parametrize(
+    ("kind", "base"),
+    [
+        (ConfigError, ValueError),
+        (InvalidMessageError, ValueError),
+        (RequestTimeoutError, TimeoutError),
+        (SendUnknownError, SendError),
+        (ClosedError, NotRunningError),
+        *[(kind, BrokerError) for kind in BROKER_KINDS],
+    ],
+)
+def test_an_error_is_caught_by_what_it_means(kind: type[Exception], base: type[Exception]) -> None:
+    assert issubclass(kind, base)
+
+
+# --- messages -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ConfigError("retries", -1, "at least 0"), "retries=-1: at least 0"),
+        (InvalidMessageError("a.b", "a dot"), "message for topic 'a.b': a dot"),
+        (CodecError("magic", 4, "wrong"), "magic at byte 4: wrong"),
+        (RequestTimeoutError("a:1", 310, 3.0), "a:1: no answer to request 310 within 3 s"),
+        (BrokerError(17, "no topic", "a:1"), "a:1: code 17: no topic"),
+        (BrokerError(1, None, "a:1"), "a:1: code 1: no remark"),
+        (NameServerUnavailableError({}), "no name server answered (none is configured)"),
+        (
+            NameServerUnavailableError({"a:1": OSError("refused"), "b:2": OSError("reset")}),
+            "no name server answered (a:1: refused; b:2: reset)",
+        ),
+        (CommitError({QUEUE: OSError("no")}), "1 queue(s) not committed: orders/broker-a/3: no"),
+    ],
+)
+def test_a_message_says_what_happened(error: Exception, text: str) -> None:
+    assert str(error) == text
+
+
+def test_a_failed_send_tells_every_attempt_and_whether_it_may_be_stored() -> None:
+    surely, perhaps = (kind("orders", "ID", ATTEMPTS) for kind in (SendError, SendUnknownError))
+
+    assert "the message was not stored" in str(surely)
+    assert "it may have been stored" in str(perhaps)
+    for error in (surely, perhaps):
+        assert "10.0.0.1:10911 after 0.500 s: NotConnectedError" in str(error)
+        assert "10.0.0.2:10911 after 1.000 s: BusyError" in str(error)
+
+
+def test_facts_do_not_change_with_their_source() -> None:
+    causes: dict[str, BaseException] = {"a:1": OSError("refused")}
+    error = NameServerUnavailableError(causes)
+    causes.clear()
+
+    assert list(error.addresses) == ["a:1"]
+
+
+# --- what comes from the network ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BrokerError(1, FORGED, "a:1"),
+        SendError("orders", "ID", ATTEMPTS),
+        NameServerUnavailableError({"a:1": BrokerError(1, FORGED)}),
+        RouteNotFoundError(FORGED, "no"),
+        InvalidMessageError(FORGED, "no"),
+        CommitError({MessageQueue("t", FORGED, 0): OSError(FORGED)}),
+        ConfigError("topic", FORGED, "no"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_no_text_from_the_network_can_forge_a_line_of_a_log(error: RocketMQError) -> None:
+    assert str(error).isprintable()
+
+
+def test_a_remark_is_kept_whole_and_shown_short() -> None:
+    remark = "java.lang.RuntimeException\n" + "\tat org.apache\n" * 1000
+    error = BrokerError(1, remark, "a:1")
+
+    assert error.remark == remark
+    assert len(str(error)) < REMARK_SHOWN + 100
+    assert str(error).endswith("...")
+
+
+@pytest.mark.parametrize(
+    ("text", "safe"),
+    [
+        (None, ""),
+        ("", ""),
+        ("plain 文字", "plain 文字"),
+        ("a\nb\tc\x00d\x7fe\x85f", "a b c d e f"),
+        ("\u202eabc\u200b", " abc "),
+        ("\ud800", " "),
+        ("x" * REMARK_SHOWN, "x" * REMARK_SHOWN),
+        ("x" * (REMARK_SHOWN + 1), "x" * REMARK_SHOWN + "..."),
+    ],
+)
+def test_what_is_shown_is_one_short_line(text: str | None, safe: str) -> None:
+    assert shown(text) == safe
+
+
+def test_a_huge_remark_costs_nothing_to_show() -> None:
+    huge = "x" * 16 * MIB
+
+    assert cpu_seconds(lambda: shown(huge)) < 0.01

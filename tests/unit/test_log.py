@@ -1,0 +1,91 @@
+"""Logging: silent unless the application listens, one event a line, nothing can forge a line."""
+
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from rocketmq_aio.log import get_logger
+
+logger = get_logger("rocketmq_aio.tests.log")
+
+SILENT = """
+from rocketmq_aio.log import get_logger
+logger = get_logger("rocketmq_aio.somewhere")
+for say in (logger.debug, logger.info, logger.warning, logger.error):
+    say("an_event", value=5)
+"""
+LISTENING = "import logging\nlogging.basicConfig(level=logging.INFO)\n" + SILENT
+
+
+def run(program: str) -> str:
+    """Return what a fresh process prints, on either stream."""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30
+    )
+    return ended.stdout + ended.stderr
+
+
+def test_nothing_is_printed_unless_the_application_listens() -> None:
+    assert run(SILENT) == ""
+
+
+def test_an_application_that_listens_sees_events_from_its_level_on() -> None:
+    lines = run(LISTENING).splitlines()
+
+    assert lines == [
+        f"{level}:rocketmq_aio.somewhere:event='an_event' value=5"
+        for level in ("INFO", "WARNING", "ERROR")
+    ]
+
+
+def test_an_event_comes_first_and_its_values_after_it(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="rocketmq_aio"):
+        logger.info("route_changed", topic="orders", queues=8)
+
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("rocketmq_aio.tests.log", "INFO")
+    assert record.getMessage() == "event='route_changed' topic='orders' queues=8"
+
+
+def test_an_event_below_the_level_is_not_made(caplog: pytest.LogCaptureFixture) -> None:
+    class Costly:
+        def __repr__(self) -> str:
+            raise AssertionError("a value was rendered that nobody sees")
+
+    with caplog.at_level(logging.WARNING, logger="rocketmq_aio"):
+        logger.info("costly", value=Costly())
+
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    "forged", ["a\nERROR all is lost", "a\r\n", "\x1b[31m", "\u2028", "\ud800"]
+)
+def test_a_value_cannot_forge_a_line(forged: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="rocketmq_aio"):
+        logger.warning("pull_failed", reason=forged)
+
+    (record,) = caplog.records
+    assert record.getMessage().isprintable()
+
+
+def test_an_exception_is_told_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="rocketmq_aio"):
+        try:
+            raise LookupError("gone")
+        except LookupError:
+            logger.warning("hook_failed", exc_info=True)
+
+    (record,) = caplog.records
+    assert "LookupError: gone" in record.getMessage()
+    assert "Traceback" in record.getMessage()
+
+
+def test_the_application_decides_by_the_name_of_the_package() -> None:
+    package = logging.getLogger("rocketmq_aio")
+
+    assert [type(handler) for handler in package.handlers] == [logging.NullHandler]
+    assert package.level == logging.NOTSET
+    assert package.propagate

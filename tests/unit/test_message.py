@@ -1,0 +1,341 @@
+"""Messages to send: every rule is checked when one is built, and named when it is broken."""
+
+import pickle
+from collections.abc import Callable
+from enum import Enum, StrEnum
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketmq_aio.errors import InvalidMessageError, RocketMQError
+from rocketmq_aio.message import (
+    Message,
+    MessageQueue,
+    MessageSelector,
+    SendResult,
+    SendStatus,
+)
+from rocketmq_aio.names import UNSENDABLE_TOPICS
+from rocketmq_aio.properties import RESERVED, parse_properties
+
+Texts = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), min_size=1)
+Whole = Texts.filter(str.strip)
+MANY_TOPICS = 12_000
+
+
+class Word(StrEnum):
+    PAID = "paid"
+
+
+class Name(str, Enum):  # noqa: UP042 - its members format as "Name.PAID"
+    PAID = "paid"
+
+
+def refusal(make: Callable[[], Message]) -> InvalidMessageError:
+    """Return why a message cannot be built."""
+    with pytest.raises(InvalidMessageError) as caught:
+        make()
+    return caught.value
+
+
+# --- what a message is --------------------------------------------------------------------------
+
+
+def test_a_message_needs_a_topic_and_a_body() -> None:
+    message = Message("orders", b"hello")
+
+    assert (message.topic, message.body, message.flag) == ("orders", b"hello", 0)
+    assert (message.tags, message.keys, message.delay_level) == (None, (), 0)
+    assert message.properties == {"WAIT": "true"}
+
+
+def test_what_is_given_can_be_asked_for() -> None:
+    message = Message(
+        "orders",
+        b"hello",
+        tags="paid",
+        keys=["order-1", "user-2"],
+        properties={"colour": "red"},
+        flag=-7,
+        delay_level=18,
+        wait_store_ok=False,
+    )
+
+    assert (message.tags, message.keys, message.delay_level) == ("paid", ("order-1", "user-2"), 18)
+    assert message.flag == -7
+    assert message.properties == {
+        "colour": "red",
+        "KEYS": "order-1 user-2",
+        "TAGS": "paid",
+        "DELAY": "18",
+        "WAIT": "false",
+    }
+
+
+@given(
+    st.dictionaries(Whole.filter(lambda name: name not in RESERVED), Whole, max_size=5),
+    st.none() | Whole.filter(lambda tag: "|" not in tag),
+    st.none() | st.lists(Whole.filter(lambda key: " " not in key), min_size=1, max_size=3),
+)
+def test_what_a_consumer_reads_is_what_was_given(
+    properties: dict[str, str], tag: str | None, keys: list[str] | None
+) -> None:
+    message = Message("orders", b"x", properties=properties, tags=tag, keys=keys)
+    read = parse_properties(message.encoded_properties.encode())
+
+    assert read == message.properties
+    assert {name: read[name] for name in properties} == properties
+    assert (message.tags, message.keys) == (tag, tuple(keys or ()))
+
+
+@pytest.mark.parametrize("word", [Word.PAID, Name.PAID], ids=["StrEnum", "str-Enum"])
+def test_members_of_an_enum_are_sent_by_their_value(word: str) -> None:
+    message = Message(word, b"x", tags=word, keys=word, properties={word: word})
+    several = Message("orders", b"x", keys=[word, word])
+
+    assert (message.topic, message.tags, message.keys) == ("paid", "paid", ("paid",))
+    assert (
+        message.encoded_properties
+        == "paid\x01paid\x02KEYS\x01paid\x02TAGS\x01paid\x02WAIT\x01true\x02"
+    )
+    assert f"{message.topic} {message.tags}" == "paid paid"
+    assert several.keys == ("paid", "paid")
+
+
+@pytest.mark.parametrize(
+    "body", [b"abc", bytearray(b"abc"), memoryview(b"abc"), memoryview(b"a-b-c")[::2]]
+)
+def test_a_body_may_be_anything_that_holds_bytes(body: bytes | bytearray | memoryview) -> None:
+    message = Message("orders", body)
+
+    assert (type(message.body), message.body) == (bytes, b"abc")
+
+
+def test_a_body_is_not_changed_by_what_happens_to_its_source() -> None:
+    source = bytearray(b"abc")
+    message = Message("orders", source)
+    source[0] = 0
+
+    assert message.body == b"abc"
+
+
+def test_properties_are_not_changed_by_what_happens_to_their_source() -> None:
+    source = {"a": "1"}
+    message = Message("orders", b"x", properties=source, tags="t")
+    source["b"] = "2"
+
+    assert set(message.properties) == {"a", "TAGS", "WAIT"}
+    assert source == {"a": "1", "b": "2"}
+
+
+@pytest.mark.parametrize("body", ["text", None, 5, ["a"], object()])
+def test_a_body_that_is_not_bytes_is_refused(body: bytes) -> None:
+    error = refusal(lambda: Message("orders", body))
+
+    assert type(body).__name__ in error.reason
+    assert "expected bytes" in error.reason
+
+
+@pytest.mark.parametrize("body", [b"", bytearray(), memoryview(b"")])
+def test_an_empty_body_is_refused(body: bytes | bytearray | memoryview) -> None:
+    assert "empty" in refusal(lambda: Message("orders", body)).reason
+
+
+def test_a_text_of_a_message_shows_no_content() -> None:
+    message = Message("orders", b"secret", properties={"token": "secret"}, tags="paid")
+
+    assert repr(message) == "<Message 'orders' 6 bytes tags='paid'>"
+
+
+# --- topics -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topic", ["orders", "%RETRY%group", "%DLQ%group", "TBW102", "x" * 127])
+def test_a_topic_of_the_allowed_characters_is_taken(topic: str) -> None:
+    assert Message(topic, b"x").topic == topic
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "",
+        " ",
+        "a.b",
+        "..",
+        "a/b",
+        "a b",
+        "a\n",
+        "a\x00b",
+        "订单",
+        "x" * 128,
+        None,
+        5,
+        b"orders",
+        [],
+    ],
+)
+def test_any_other_topic_is_refused(topic: str) -> None:
+    error = refusal(lambda: Message(topic, b"x"))
+
+    assert error.topic == topic
+    assert repr(topic) in str(error)
+
+
+@pytest.mark.parametrize("topic", sorted(UNSENDABLE_TOPICS))
+def test_a_topic_that_the_broker_keeps_to_itself_is_refused(topic: str) -> None:
+    for _ in range(2):
+        assert "keeps this topic to itself" in refusal(lambda: Message(topic, b"x")).reason
+
+
+def test_a_bad_topic_is_refused_every_time() -> None:
+    Message("good", b"x")
+    for _ in range(2):
+        assert refusal(lambda: Message("not good", b"x")).topic == "not good"
+
+
+def test_any_number_of_topics_may_be_used() -> None:
+    assert len({Message(f"topic-{n}", b"x").topic for n in range(MANY_TOPICS)}) == MANY_TOPICS
+    assert refusal(lambda: Message("a.b", b"x")).topic == "a.b"
+
+
+# --- tags, keys, properties ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "tag", ["", " ", "\t", "a|b", "a||b", "|", 5, b"a", ["a"], "a\x01b", "\x02"]
+)
+def test_what_is_not_one_tag_is_refused(tag: str) -> None:
+    error = refusal(lambda: Message("orders", b"x", tags=tag))
+
+    assert "tags" in error.reason
+
+
+@pytest.mark.parametrize(
+    "keys", ["", " ", "a b", ["a b"], [""], [], [None], 5, b"a", "a\x01b", ["a\x02"], "\ud800"]
+)
+def test_what_are_not_keys_is_refused(keys: str) -> None:
+    assert "keys" in refusal(lambda: Message("orders", b"x", keys=keys)).reason
+
+
+def test_keys_may_hold_other_white_space_and_stay_whole() -> None:
+    assert Message("orders", b"x", keys=["a\tb", "c\u3000d"]).keys == ("a\tb", "c\u3000d")
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"a\x01b": "c"},
+        {"a": "b\x02"},
+        {"a": "b\x02c\x01d"},
+        {"\ud800": "a"},
+        {"a": "\udfff"},
+        {"": "a"},
+        {"a": ""},
+        {" ": "a"},
+        {"a": " "},
+        {"a": 1},
+        {1: "a"},
+        {"a": None},
+        {"TAGS": "a"},
+        {"KEYS": "a"},
+        {"UNIQ_KEY": "a"},
+        {"DELAY": "3"},
+        {"RETRY_TOPIC": "orders"},
+        {"TRAN_MSG": "true"},
+        5,
+        "ab",
+        ["ab"],
+    ],
+)
+def test_what_are_not_properties_of_the_user_is_refused(properties: dict[str, str]) -> None:
+    error = refusal(lambda: Message("orders", b"x", properties=properties))
+
+    assert "propert" in error.reason
+
+
+@pytest.mark.parametrize("properties", [None, {}])
+def test_no_properties_are_fine(properties: dict[str, str] | None) -> None:
+    assert Message("orders", b"x", properties=properties).properties == {"WAIT": "true"}
+
+
+@given(st.text(st.characters(codec=None)), st.text(st.characters(codec=None)))
+def test_a_property_is_taken_whole_or_refused(name: str, value: str) -> None:
+    try:
+        message = Message("orders", b"x", properties={name: value})
+    except InvalidMessageError:
+        return
+
+    assert parse_properties(message.encoded_properties.encode()) == {name: value, "WAIT": "true"}
+
+
+# --- numbers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", range(1, 19))
+def test_every_delay_level_is_taken(level: int) -> None:
+    message = Message("orders", b"x", delay_level=level)
+
+    assert (message.delay_level, message.properties["DELAY"]) == (level, str(level))
+
+
+@pytest.mark.parametrize("level", [-1, 19, 100, "3", 1.0, True, [1]])
+def test_any_other_delay_level_is_refused(level: int) -> None:
+    assert f"delay_level={level!r}" in refusal(lambda: Message("o", b"x", delay_level=level)).reason
+
+
+@pytest.mark.parametrize("flag", [0, 1, -1, 2**31 - 1, -(2**31)])
+def test_a_flag_is_any_number_of_32_bits(flag: int) -> None:
+    assert Message("orders", b"x", flag=flag).flag == flag
+
+
+@pytest.mark.parametrize("flag", [2**31, -(2**31) - 1, 10**30, 1.5, "1", True])
+def test_any_other_flag_is_refused(flag: int) -> None:
+    assert f"flag={flag!r}" in refusal(lambda: Message("o", b"x", flag=flag)).reason
+
+
+def test_a_refusal_is_a_value_error_and_one_of_this_package() -> None:
+    error = refusal(lambda: Message("orders", b""))
+
+    assert isinstance(error, ValueError)
+    assert isinstance(error, RocketMQError)
+    assert "'orders'" in str(error)
+
+
+# --- the values beside it -----------------------------------------------------------------------
+
+
+def test_queues_sort_by_topic_broker_and_number() -> None:
+    queues = [
+        MessageQueue("b", "a", 0),
+        MessageQueue("a", "b", 0),
+        MessageQueue("a", "a", 10),
+        MessageQueue("a", "a", 9),
+    ]
+
+    assert sorted(queues) == queues[::-1]
+    assert str(queues[0]) == "b/a/0"
+    assert len({*queues, MessageQueue("b", "a", 0)}) == 4
+
+
+def test_values_are_frozen_and_can_be_pickled() -> None:
+    queue = MessageQueue("orders", "broker-a", 3)
+    result = SendResult(SendStatus.SEND_OK, "ID", "OFFSET-ID", queue, 5)
+
+    for value in (queue, result, MessageSelector.by_tag("a")):
+        assert pickle.loads(pickle.dumps(value)) == value
+    with pytest.raises(AttributeError):
+        queue.queue_id = 5  # type: ignore[misc]
+
+
+def test_only_a_full_success_is_ok() -> None:
+    queue = MessageQueue("orders", "broker-a", 3)
+    results = {status: SendResult(status, "", "", queue, 0).ok for status in SendStatus}
+
+    assert [status for status, ok in results.items() if ok] == [SendStatus.SEND_OK]
+
+
+def test_a_selector_is_what_it_was_made_as() -> None:
+    assert msgspec.structs.astuple(MessageSelector.by_tag("a || b")) == ("a || b", "TAG")
+    assert msgspec.structs.astuple(MessageSelector.by_sql("a > 5")) == ("a > 5", "SQL92")

@@ -1,0 +1,154 @@
+"""The property string: lenient when read, and only unambiguous text when written."""
+
+import pytest
+
+from rocketmq_aio.errors import InvalidMessageError
+from rocketmq_aio.properties import (
+    RESERVED,
+    check_encoded,
+    encode_properties,
+    find_property,
+    join_keys,
+    parse_properties,
+    split_keys,
+    take_properties,
+)
+
+
+def test_every_pair_ends_with_a_separator() -> None:
+    assert encode_properties({"a": "1", "b": "2"}) == "a\x011\x02b\x012\x02"
+    assert encode_properties({}) == ""
+
+
+@pytest.mark.parametrize(
+    ("raw", "properties"),
+    [
+        (b"", {}),
+        (b"a\x011\x02b\x012\x02", {"a": "1", "b": "2"}),
+        (b"a\x011\x02b\x012", {"a": "1", "b": "2"}),
+        (b"a\x011\x02a\x012", {"a": "2"}),
+        (b"a\x011\x02a\x01\x02", {"a": "1"}),
+        (b"a\x01\x02b\x012", {"b": "2"}),
+        (b"\x011\x02b\x012", {"b": "2"}),
+        (b"a\x02b\x012", {"b": "2"}),
+        (b"\x02\x02\x01\x02b\x012\x02\x02", {"b": "2"}),
+        (b"a\x011\x013", {"a": "1\x013"}),
+        ("名\x01值\x02".encode(), {"名": "值"}),
+        (b"a\x01\xff\xfe\x02", {"a": "\ufffd\ufffd"}),
+        (b"a b\x01 c \x02", {"a b": " c "}),
+    ],
+)
+def test_what_is_no_pair_is_dropped_and_the_rest_is_read(
+    raw: bytes, properties: dict[str, str]
+) -> None:
+    assert parse_properties(raw) == properties
+    for name in ("a", "b", "名", "a b"):
+        assert find_property(raw, name.encode() + b"\x01") == properties.get(name)
+
+
+def test_a_name_is_found_as_a_whole() -> None:
+    raw = b"MY_TAGS\x01x\x02TAGS\x01y\x02TAGS2\x01z\x02"
+
+    assert find_property(raw, b"TAGS\x01") == "y"
+    assert find_property(b"MY_TAGS\x01x", b"TAGS\x01") is None
+
+
+def test_a_value_is_not_taken_for_a_name() -> None:
+    assert find_property(b"a\x01TAGS\x02b\x012", b"TAGS\x01") is None
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "joined"),
+    [
+        ("a", "a"),
+        (["a"], "a"),
+        (["a", "b"], "a b"),
+        (("a", "b"), "a b"),
+        (iter(["a", "b"]), "a b"),
+        (["a\tb"], "a\tb"),
+    ],
+)
+def test_keys_are_joined_by_spaces(keys: object, joined: str) -> None:
+    assert join_keys("orders", keys) == joined
+
+
+@pytest.mark.parametrize("keys", ["a", "a b", "a  b ", " a\tb c"])
+def test_only_a_space_separates_keys(keys: str) -> None:
+    assert split_keys(keys) == tuple(part for part in keys.split(" ") if part)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "",
+        " ",
+        "\t",
+        "a b",
+        " a",
+        "a ",
+        [],
+        [""],
+        ["a", " "],
+        ["a b"],
+        ["a", None],
+        [1],
+        5,
+        b"a",
+        [b"a"],
+    ],
+)
+def test_what_are_no_keys_is_refused(keys: object) -> None:
+    with pytest.raises(InvalidMessageError, match="keys="):
+        join_keys("orders", keys)
+
+
+# --- checks -------------------------------------------------------------------------------------
+
+
+def test_properties_are_copied_and_encoded_in_one_go() -> None:
+    given, named = {"a": "1", "b": "2"}, {"kept": "0"}
+    encoded = take_properties("orders", given, named)
+
+    assert named == {"kept": "0", "a": "1", "b": "2"}
+    assert encoded == encode_properties(given)
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED))
+def test_a_name_of_the_system_is_refused(name: str) -> None:
+    with pytest.raises(InvalidMessageError, match=f"'{name}' belongs to the system"):
+        take_properties("orders", {"mine": "1", name: "2"}, {})
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [5, "ab", ["ab"], {"a"}, {"a": 1}, {"a": None}, {1: "a"}, {b"a": "b"}, {"a": b"b"}],
+)
+def test_what_is_no_mapping_of_strings_is_refused(properties: object) -> None:
+    with pytest.raises(InvalidMessageError, match="strings"):
+        take_properties("orders", properties, {})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("properties", [{"": "a"}, {" ": "a"}, {"a": ""}, {"a": "\t\n"}])
+def test_blank_names_and_values_are_refused(properties: dict[str, str]) -> None:
+    with pytest.raises(InvalidMessageError, match="blank"):
+        take_properties("orders", properties, {})
+
+
+@pytest.mark.parametrize(
+    "properties", [{"a\x01b": "c"}, {"a": "b\x02c\x01d"}, {"a": "b\x01"}, {"\x02a": "b"}]
+)
+def test_a_separator_in_a_property_is_refused(properties: dict[str, str]) -> None:
+    with pytest.raises(InvalidMessageError, match=r"U\+0001, U\+0002"):
+        check_encoded("orders", encode_properties(properties), len(properties))
+
+
+def test_half_a_surrogate_pair_is_refused() -> None:
+    with pytest.raises(InvalidMessageError, match="surrogate"):
+        check_encoded("orders", encode_properties({"a": "\ud800"}), 1)
+
+
+def test_whole_characters_of_any_plane_are_accepted() -> None:
+    check_encoded("orders", encode_properties({"名": "\U0001f600"}), 1)

@@ -1,0 +1,70 @@
+"""Which way of running RocketMQ is chosen, and what is said where there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rocketmq_aio.testing.backends import open_backend
+from rocketmq_aio.testing.errors import ClusterError, UnavailableError
+from rocketmq_aio.testing.external import ExternalBackend
+
+
+@pytest.fixture(autouse=True)
+def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No program, no engine, no wish."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    monkeypatch.delenv("ROCKETMQ_NAMESRV", raising=False)
+    monkeypatch.delenv("ROCKETMQ_AIO_BACKEND", raising=False)
+
+
+def test_a_bare_machine_is_told_what_to_install() -> None:
+    with pytest.raises(UnavailableError, match="java cannot be found; install with: apt-get"):
+        open_backend("auto", "5.5.0")
+
+
+def test_a_name_server_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROCKETMQ_NAMESRV", "a:1;b:2")
+
+    backend = open_backend("auto", "5.5.0")
+
+    assert isinstance(backend, ExternalBackend)
+    assert backend.addresses == ["a:1", "b:2"]
+
+
+def test_the_backend_of_the_environment_wins_over_the_name_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ROCKETMQ_NAMESRV", "a:1")
+    monkeypatch.setenv("ROCKETMQ_AIO_BACKEND", "jvm")
+
+    with pytest.raises(UnavailableError, match="java"):
+        open_backend("auto", "5.5.0")
+
+
+def test_the_argument_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROCKETMQ_NAMESRV", "a:1")
+    monkeypatch.setenv("ROCKETMQ_AIO_BACKEND", "jvm")
+
+    assert open_backend("external", "5.5.0").name == "external"
+
+
+def test_containers_need_an_engine_that_answers() -> None:
+    with pytest.raises(UnavailableError, match="no container engine answers"):
+        open_backend("containers", "5.5.0")
+
+
+def test_an_external_cluster_needs_an_address() -> None:
+    with pytest.raises(ClusterError, match="set ROCKETMQ_NAMESRV"):
+        open_backend("external", "5.5.0")
+
+
+def test_an_unknown_backend_is_refused_with_the_known_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ROCKETMQ_AIO_BACKEND", "podman")
+
+    with pytest.raises(ClusterError, match="'podman': choose one of auto, external, containers"):
+        open_backend("auto", "5.5.0")

@@ -1,0 +1,240 @@
+"""A cluster closes what it started, whatever goes wrong; servers and backend are faked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from rocketmq_aio.testing import Cluster, ClusterError, NotOwnedError, StartError, cluster
+from rocketmq_aio.testing.server import Backend, Launched, Server
+from tests.unit.testing.answering import Answer, AnsweringServer, answering
+
+REQUESTS: Final[tuple[int, ...]] = (17, 28, 200, 207, 215, 216)
+
+
+class FakeServer(Server):
+    """Is running or not, and remembers nothing."""
+
+    def __init__(self, pid: int | None) -> None:
+        self._pid = pid
+
+    @property
+    def pid(self) -> int | None:
+        return self._pid
+
+    def start(self) -> None:
+        self._pid = 1
+
+    def kill(self) -> None:
+        self._pid = None
+
+    def stop(self) -> None:
+        self._pid = None
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def log_tail(self) -> str:
+        return "the last words"
+
+
+class FakeBackend(Backend):
+    """Its name server and its brokers are one answering server; *broker_error* breaks them."""
+
+    name = "fake"
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.broker_pid: int | None = 1
+        self.broker_error: BaseException | None = None
+        self.closed = 0
+
+    def namesrv(self, name: str) -> Launched:
+        return Launched(name, self.address, FakeServer(1))
+
+    def broker(self, name: str, changes: Mapping[str, str]) -> Launched:
+        if self.broker_error is not None:
+            raise self.broker_error
+        return Launched(name, self.address, FakeServer(self.broker_pid))
+
+    def mqadmin(self, arguments: Sequence[str]) -> str:
+        return " ".join(arguments)
+
+    def save_logs(self, folder: Path) -> None:
+        (folder / "stdout.log").write_text("all it printed", encoding="utf-8")
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def server() -> Iterator[AnsweringServer]:
+    """A name server that knows broker-a, and broker-a itself, behind one address."""
+    answers = {code: Answer() for code in REQUESTS}
+    with answering(answers) as running:
+        data = {"brokerName": "broker-a", "brokerAddrs": {"0": running.address}}
+        answers[105] = Answer(body=json.dumps({"brokerDatas": [data]}).encode())
+        answers[106] = Answer(body=json.dumps({"brokerAddrTable": {"broker-a": data}}).encode())
+        yield running
+
+
+@pytest.fixture
+def backend(
+    server: AnsweringServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> FakeBackend:
+    monkeypatch.setenv("ROCKETMQ_AIO_LOGS", str(tmp_path / "kept"))
+    fake = FakeBackend(server.address)
+    monkeypatch.setattr(cluster, "open_backend", lambda name, version: fake)
+    return fake
+
+
+@pytest.fixture
+def external(server: AnsweringServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setenv("ROCKETMQ_NAMESRV", server.address)
+    with ExitStack() as stack:
+        yield stack.enter_context(Cluster.start(backend="external"))
+
+
+def test_a_started_cluster_names_its_servers(backend: FakeBackend) -> None:
+    with Cluster.start("4.9.7", namesrvs=2) as started:
+        assert started.namesrv == f"{backend.address};{backend.address}"
+        assert [broker.name for broker in started.brokers] == ["broker-a"]
+        assert (started.version, started.backend) == ("4.9.7", "fake")
+
+    assert backend.closed == 1
+
+
+def test_a_server_that_ends_while_it_starts_is_reported_with_its_logs(
+    backend: FakeBackend, tmp_path: Path
+) -> None:
+    backend.broker_pid = None
+
+    with pytest.raises(StartError, match="ended while it started") as raised:
+        Cluster.start()
+
+    assert "the last words" in str(raised.value)
+    assert raised.value.logs is not None
+    assert raised.value.logs.parent == tmp_path / "kept"
+    assert (raised.value.logs / "stdout.log").read_text(encoding="utf-8") == "all it printed"
+    assert backend.closed == 1
+
+
+def test_a_server_that_does_not_get_ready_is_reported_with_the_reason(
+    backend: FakeBackend, server: AnsweringServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "START_SECONDS", 0)
+    server.answers = {105: Answer(code=17)}
+
+    with pytest.raises(StartError, match="does not know broker-a on <Broker broker-a"):
+        Cluster.start()
+
+    assert backend.closed == 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("disk full")])
+def test_an_interrupted_start_closes_what_was_started(
+    backend: FakeBackend, error: BaseException
+) -> None:
+    backend.broker_error = error
+
+    with pytest.raises(type(error)):
+        Cluster.start()
+
+    assert backend.closed == 1
+
+
+@pytest.mark.parametrize("wrong", [{"brokers": 0}, {"brokers": 27}, {"namesrvs": 0}])
+def test_an_impossible_number_of_servers_is_refused(
+    backend: FakeBackend, wrong: dict[str, int]
+) -> None:
+    name, value = next(iter(wrong.items()))
+
+    with pytest.raises(ClusterError, match=f"{name}={value}"):
+        Cluster.start(**wrong)  # type: ignore[arg-type]
+
+    assert backend.closed == 1
+
+
+def test_an_error_inside_the_block_is_told_where_the_logs_are(backend: FakeBackend) -> None:
+    with pytest.raises(KeyError) as raised, Cluster.start():
+        raise KeyError
+
+    (note,) = raised.value.__notes__
+    assert Path(note.partition(": ")[2], "stdout.log").exists()
+    assert backend.closed == 1
+
+
+def test_a_topic_is_created_on_every_master(backend: FakeBackend, server: AnsweringServer) -> None:
+    with Cluster.start() as started:
+        started.create_topic("orders", queues=3)
+
+    (asked,) = [asked for asked in server.asked if asked.code == 17]
+    assert asked.fields["topic"] == "orders"
+    assert asked.fields["readQueueNums"] == asked.fields["writeQueueNums"] == "3"
+
+
+def test_a_topic_is_deleted_at_the_broker_before_the_name_server(
+    backend: FakeBackend, server: AnsweringServer
+) -> None:
+    with Cluster.start() as started:
+        server.asked.clear()
+        started.delete_topic("orders")
+
+    assert [asked.code for asked in server.asked] == [215, 216]
+
+
+def test_a_group_is_created_and_deleted_with_its_offsets(
+    backend: FakeBackend, server: AnsweringServer
+) -> None:
+    with Cluster.start() as started:
+        server.asked.clear()
+        started.create_group("billing")
+        started.delete_group("billing")
+
+    created, deleted = server.asked
+    assert (created.code, json.loads(created.body)["groupName"]) == (200, "billing")
+    assert (deleted.code, deleted.fields["cleanOffset"]) == (207, "true")
+
+
+def test_an_external_cluster_is_found_through_its_name_server(
+    external: Cluster, server: AnsweringServer
+) -> None:
+    assert external.backend == "external"
+    assert external.namesrv == server.address
+    assert [(b.name, b.address) for b in external.brokers] == [("broker-a", server.address)]
+
+
+@pytest.mark.parametrize("action", ["kill", "stop", "pause", "resume", "start", "restart"])
+def test_servers_of_an_external_cluster_are_left_alone(external: Cluster, action: str) -> None:
+    for server in (external.brokers[0], external.namesrvs[0]):
+        with pytest.raises(NotOwnedError, match="ROCKETMQ_NAMESRV"):
+            getattr(server, action)()
+
+
+def test_an_external_cluster_has_no_logs_for_us(external: Cluster) -> None:
+    assert external.save_logs() is None
+
+
+def test_an_external_cluster_that_does_not_answer_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ROCKETMQ_NAMESRV", "127.0.0.1:1")
+
+    with pytest.raises(StartError, match=r"no name server answers at 127\.0\.0\.1:1"):
+        Cluster.start(backend="external")
+
+
+def test_an_external_cluster_without_brokers_is_refused(
+    server: AnsweringServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROCKETMQ_NAMESRV", server.address)
+    server.answers = {106: Answer(body=b'{"brokerAddrTable": {}}')}
+
+    with pytest.raises(StartError, match="no broker is registered"):
+        Cluster.start(backend="external")

@@ -1,0 +1,54 @@
+"""The plugin is loaded by every pytest run of its users: it must be light."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from rocketmq_aio import testing
+from rocketmq_aio.testing.plugin import unique_name
+
+LOADED = """
+import sys, types
+import pytest
+# Not the package's own __init__: what that imports is not the plugin's doing.
+package = types.ModuleType("rocketmq_aio")
+package.__path__ = [sys.argv[1]]
+sys.modules["rocketmq_aio"] = package
+before = set(sys.modules)
+import rocketmq_aio.testing.plugin
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def test_the_plugin_imports_nothing_but_itself() -> None:
+    folder = testing.__path__[0].removesuffix("/testing")
+
+    printed = subprocess.run(
+        [sys.executable, "-c", LOADED, folder], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+
+    assert printed.split() == ["rocketmq_aio.testing", "rocketmq_aio.testing.plugin"]
+
+
+@pytest.mark.parametrize("name", testing.__all__)
+def test_every_public_name_can_be_imported(name: str) -> None:
+    assert getattr(testing, name).__name__ == name
+
+
+def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Server'"):
+        testing.__getattr__("Server")
+
+
+def test_names_of_tests_become_names_of_topics() -> None:
+    first, second = (unique_name("test_sends[späť/%RETRY%-1]") for _ in range(2))
+
+    assert first.rpartition("-")[0] == "test_sends-sp-RETRY-1"
+    assert first != second
+
+
+def test_long_names_fit_into_a_topic() -> None:
+    assert len(unique_name("x" * 300)) <= 127

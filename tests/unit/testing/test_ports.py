@@ -1,0 +1,44 @@
+"""Ports are chosen so that a server can take them and keep them."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from rocketmq_aio.testing import ports
+from rocketmq_aio.testing.errors import ClusterError
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", ports.choose_port())) as listener:
+        yield listener.getsockname()[1]
+
+
+def test_a_brokers_port_and_its_neighbours_are_free() -> None:
+    port = ports.choose_port(ports.BROKER)
+
+    assert ports.are_free([port, port - 2, port + 1])
+
+
+def test_ports_are_below_those_of_outgoing_connections() -> None:
+    port = ports.choose_port(ports.BROKER)
+
+    assert ports.LOWEST <= port < ports.HIGHEST < 32_768
+
+
+def test_a_port_somebody_listens_on_is_not_free(taken: int) -> None:
+    assert not ports.are_free([taken])
+
+
+@pytest.mark.parametrize("offset", ports.BROKER)
+def test_a_port_with_a_taken_neighbour_is_not_chosen(
+    offset: int, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ports, "LOWEST", taken - offset)
+    monkeypatch.setattr(ports, "HIGHEST", taken - offset + 1)
+
+    with pytest.raises(ClusterError, match="no free port"):
+        ports.choose_port(ports.BROKER)

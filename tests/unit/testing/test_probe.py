@@ -1,0 +1,94 @@
+"""The probe asks one question and believes nothing but a whole answer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rocketmq_aio.testing import probe
+from tests.unit.testing.answering import Answer, Asked, answering
+
+BROKERS = [
+    {"brokerName": "broker-a", "brokerAddrs": {"0": "127.0.0.1:1", "1": "127.0.0.1:2"}},
+    {"brokerName": "broker-b", "brokerAddrs": {"1": "127.0.0.1:3"}},
+]
+# As 4.9 brokers write it: numbers as keys, without quotes.
+OLD_JSON = (
+    b'{"brokerAddrTable":{"broker-a":{"brokerAddrs":{0:"h:1",1:"h:2"},"brokerName":"broker-a"}}}'
+)
+
+
+def test_a_request_reaches_the_server_as_it_was_meant() -> None:
+    with answering({17: Answer()}) as server:
+        probe.ask(server.address, 17, {"topic": "t", "perm": 6}, b"body")
+
+    assert server.asked == [Asked(17, {"topic": "t", "perm": "6"}, b"body")]
+
+
+def test_a_refusal_keeps_the_servers_words() -> None:
+    with (
+        answering({17: Answer(code=1, remark="no permission")}) as server,
+        pytest.raises(probe.ProbeError, match="request 17 with 1: no permission"),
+    ):
+        probe.ask(server.address, 17)
+
+
+def test_masters_are_those_with_id_zero() -> None:
+    body = json.dumps({"brokerDatas": BROKERS}).encode()
+
+    with answering({105: Answer(body=body)}) as server:
+        found = probe.masters(server.address, "t")
+
+    assert found == {"broker-a": "127.0.0.1:1"}
+
+
+def test_an_unknown_topic_has_no_masters() -> None:
+    with answering({105: Answer(code=17)}) as server:
+        assert probe.masters(server.address, "t") == {}
+
+
+def test_the_json_of_old_brokers_is_read() -> None:
+    with answering({106: Answer(body=OLD_JSON)}) as server:
+        assert probe.cluster_masters(server.address) == {"broker-a": "h:1"}
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\0\0\0", b"\0\0\0\x40\0\0\0\x20{", b"HTTP/1.1 400 Bad Request\r\n\r\n"]
+)
+def test_what_is_not_a_whole_frame_is_no_answer(raw: bytes) -> None:
+    with answering({}, raw=raw) as server, pytest.raises(OSError):  # noqa: PT011
+        probe.request(server.address, 28)
+
+
+def test_waiting_ends_with_the_first_success() -> None:
+    answers = iter([ConnectionRefusedError(), probe.ProbeError("not yet"), None])
+    left: list[object] = []
+
+    def check() -> None:
+        answer = next(answers)
+        if answer is not None:
+            raise answer
+        left.extend(answers)
+
+    probe.wait_until(check, seconds=10, what="not ready")
+
+    assert left == []
+
+
+def test_waiting_tells_what_was_wrong_last() -> None:
+    def check() -> None:
+        raise probe.ProbeError("no route")
+
+    with pytest.raises(TimeoutError, match=r"not ready after 0 s: no route") as raised:
+        probe.wait_until(check, seconds=0, what="not ready")
+
+    assert isinstance(raised.value.__cause__, probe.ProbeError)
+
+
+def test_an_error_of_our_own_is_not_waited_out() -> None:
+    def check() -> None:
+        raise KeyError("bug")
+
+    with pytest.raises(KeyError):
+        probe.wait_until(check, seconds=10, what="not ready")

@@ -1,0 +1,43 @@
+"""The reaper acts only when its owner is gone without a word."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rocketmq_aio.testing import reaper
+
+# The verdict instead of the deed: no engine is needed for it.
+VERDICT = f"""
+import runpy, sys
+reaper = runpy.run_path({reaper.__file__!r})
+print(reaper["is_orphaned"](int(sys.argv[1])), flush=True)
+"""
+
+
+@pytest.mark.parametrize(("said", "orphaned"), [("\n", "False"), ("", "True")])
+def test_an_owner_that_says_goodbye_leaves_no_orphans(said: str, orphaned: str) -> None:
+    verdict = subprocess.run(
+        [sys.executable, "-c", VERDICT, str(os.getpid())],
+        input=said,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+
+    assert verdict.stdout == f"{orphaned}\n"
+
+
+def test_an_owner_that_is_gone_while_the_input_stays_open_leaves_orphans() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", VERDICT, "1"],  # our parent is not process 1: as if re-parented
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+
+        assert process.stdout.readline() == "True\n"
