@@ -151,7 +151,7 @@ def test_a_bomb_takes_no_more_memory_and_time_than_the_limit_allows(kind: str) -
             inflate(data, bits, limit=LIMIT)
 
     assert peak_bytes(explode) < LIMIT + 32 * MIB
-    assert cpu_seconds(explode) < 0.1
+    assert cpu_seconds(explode) < 1
 
 
 def test_a_zstd_window_above_the_limit_is_refused() -> None:
