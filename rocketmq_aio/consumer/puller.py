@@ -219,7 +219,7 @@ class Puller:
             assigned.template, assigned.template_key = template, key
 
         def frame(opaque: int) -> tuple[bytes, bytes]:
-            return template.frame(opaque, offset, NO_COMMIT, FLAGS), b""
+            return template.frame(opaque, offset), b""
 
         return await remoting.exchange(address, template.code, frame, self._timeout), address
 

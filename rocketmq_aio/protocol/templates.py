@@ -91,22 +91,14 @@ class PullTemplate:
     def __init__(self, like: PullMessage) -> None:
         self.code = int(like.code)
         fixed = to_ext_fields(like)
-        for name in ("queueOffset", "commitOffset", "sysFlag"):
-            fixed.pop(name, None)
+        del fixed["queueOffset"]
         self._constant = _binary_fields(fixed)
 
-    def frame(self, opaque: int, queue_offset: int, commit_offset: int, sys_flag: int) -> bytes:
+    def frame(self, opaque: int, queue_offset: int) -> bytes:
         """Return the whole frame."""
-        offset, commit, flags = b"%d" % queue_offset, b"%d" % commit_offset, b"%d" % sys_flag
-        fields = b"%b\x00\x0bqueueOffset%b%b\x00\x0ccommitOffset%b%b\x00\x07sysFlag%b%b" % (
-            self._constant,
-            FIELD_VALUE.pack(len(offset)),
-            offset,
-            FIELD_VALUE.pack(len(commit)),
-            commit,
-            FIELD_VALUE.pack(len(flags)),
-            flags,
-        )
+        offset = b"%d" % queue_offset
+        size = FIELD_VALUE.pack(len(offset))
+        fields = b"%b\x00\x0bqueueOffset%b%b" % (self._constant, size, offset)
         length = len(fields) + _HEADER_FIXED
         return (
             _HEAD.pack(

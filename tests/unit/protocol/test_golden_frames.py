@@ -150,9 +150,7 @@ def test_a_prepared_pull_says_what_the_java_client_said() -> None:
     golden = command_in(bytes.fromhex(golden_frame("ROCKETMQ", 11)["hex"]))
     header = read_header(golden, PullMessage)
 
-    frame = PullTemplate(header).frame(
-        golden.opaque, header.queue_offset, header.commit_offset, header.sys_flag
-    )
+    frame = PullTemplate(header).frame(golden.opaque, header.queue_offset)
 
     prepared = command_in(frame)
     assert prepared.ext_fields() == to_ext_fields(header)
