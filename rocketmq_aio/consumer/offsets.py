@@ -137,10 +137,6 @@ class RemoteOffsetStore:
         check_offset(offset)
         self._latest[queue] = offset
 
-    def latest(self, queue: MessageQueue) -> int | None:
-        """Return the last update of *queue*, whether persisted or not."""
-        return self._latest.get(queue)
-
     async def persist(self, queues: Collection[MessageQueue]) -> None:
         """Send what has changed to the brokers, and wait for all answers."""
         lost: dict[MessageQueue, BaseException] = {}

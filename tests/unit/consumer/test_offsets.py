@@ -271,7 +271,7 @@ async def test_a_removed_queue_is_forgotten_here_and_kept_at_the_broker(
     await store.remove(queue(0))
     await store.persist([queue(0)])
 
-    assert store.latest(queue(0)) is None
+    assert brokers.kept == {queue(0): 10}
     assert await store.read(queue(0)) == 10
 
 
@@ -317,14 +317,7 @@ async def test_an_update_during_a_read_is_not_forgotten(
         await store.update(queue(0), 120)
         brokers.let_go()
 
-    assert store.latest(queue(0)) == 120
-
-
-async def test_the_last_update_is_at_hand_for_a_pull_request(store: RemoteOffsetStore) -> None:
-    await commit(store, {queue(0): 10})
-
-    assert store.latest(queue(0)) == 10
-    assert store.latest(queue(1)) is None
+    assert await store.read(queue(0)) == 120
 
 
 async def test_a_bug_is_not_taken_for_a_failed_commit(
@@ -348,7 +341,7 @@ async def test_a_refused_offset_leaves_the_last_one(store: RemoteOffsetStore) ->
     with pytest.raises(ConfigError):
         await store.update(queue(0), -3)
 
-    assert store.latest(queue(0)) == 3
+    assert await store.read(queue(0)) == 3
 
 
 STEPS = st.lists(
