@@ -9,7 +9,16 @@ import pytest_asyncio
 
 from rocketmq_aio.consumer import puller as puller_module
 from rocketmq_aio.remoting.backoff import Backoff
+from tests.fakes.cluster import FakeCluster
+from tests.unit.consumer.consuming import TOPIC
 from tests.unit.consumer.pulling import Rig
+
+
+@pytest_asyncio.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    """One broker with the topic."""
+    async with FakeCluster(topics={TOPIC: 4}) as cluster:
+        yield cluster
 
 
 @pytest_asyncio.fixture

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
-import pytest_asyncio
 
 from rocketmq_aio.config import ClientConfig
 from rocketmq_aio.consumer.events import OffsetCorrected
@@ -37,12 +35,6 @@ from tests.unit.consumer.consuming import (
 )
 from tests.unit.consumer.pulling import moved
 from tests.unit.remoting.until import until
-
-
-@pytest_asyncio.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    async with FakeCluster(topics={TOPIC: 4}) as cluster:
-        yield cluster
 
 
 def config(cluster: FakeCluster) -> ClientConfig:

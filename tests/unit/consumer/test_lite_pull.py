@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from rocketmq_aio.config import ClientConfig, LitePullConfig, ProducerConfig
 from rocketmq_aio.consumer.lite_pull import LitePullConsumer
@@ -25,13 +24,6 @@ from tests.unit.consumer.consuming import (
     queue,
 )
 from tests.unit.instance.guests import nothing_left
-
-
-@pytest_asyncio.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    async with FakeCluster(topics={TOPIC: 4}) as cluster:
-        yield cluster
-
 
 # --- arguments -----------------------------------------------------------------------------------
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 from anyio import wait_all_tasks_blocked
 
 from rocketmq_aio.consumer.events import CommitFailed
@@ -32,12 +30,6 @@ from tests.unit.consumer.consuming import (
     queue,
 )
 from tests.unit.remoting.until import until
-
-
-@pytest_asyncio.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    async with FakeCluster(topics={TOPIC: 4}) as cluster:
-        yield cluster
 
 
 def stored(cluster: FakeCluster, queue_id: int = 0) -> int | None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from rocketmq_aio.config import ClientConfig
 from rocketmq_aio.consumer.events import QueuesAssigned, QueuesRevoked
@@ -29,13 +27,6 @@ from tests.unit.consumer.consuming import (
 )
 from tests.unit.consumer.stores import AppStore, StoreError
 from tests.unit.remoting.until import until
-
-
-@pytest_asyncio.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    async with FakeCluster(topics={TOPIC: 4}) as cluster:
-        yield cluster
-
 
 # --- a group -------------------------------------------------------------------------------------
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from anyio import wait_all_tasks_blocked
 
 from rocketmq_aio.consumer.lite_pull import LitePullConsumer
@@ -27,12 +25,6 @@ from tests.unit.consumer.consuming import (
 )
 from tests.unit.instance.guests import nothing_left
 from tests.unit.remoting.until import until
-
-
-@pytest_asyncio.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    async with FakeCluster(topics={TOPIC: 4}) as cluster:
-        yield cluster
 
 
 async def cached(consumer: LitePullConsumer, count: int) -> None:

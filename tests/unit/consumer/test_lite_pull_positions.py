@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from anyio import wait_all_tasks_blocked
 
 from rocketmq_aio.errors import (
@@ -33,13 +31,6 @@ from tests.unit.consumer.consuming import (
     queue,
 )
 from tests.unit.remoting.until import until
-
-
-@pytest_asyncio.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    async with FakeCluster(topics={TOPIC: 4}) as cluster:
-        yield cluster
-
 
 # --- positions -----------------------------------------------------------------------------------
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 
 from rocketmq_aio.errors import ClosedError, ConfigError, SubscriptionError
 from rocketmq_aio.message import MessageQueue, MessageSelector
@@ -30,12 +27,6 @@ from tests.unit.consumer.consuming import (
 )
 from tests.unit.instance.guests import nothing_left
 from tests.unit.remoting.until import until
-
-
-@pytest_asyncio.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    async with FakeCluster(topics={TOPIC: 4}) as cluster:
-        yield cluster
 
 
 def told(broker: FakeBroker) -> dict[str, str]:
