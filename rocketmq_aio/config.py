@@ -6,83 +6,33 @@ import os
 import re
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, field, fields
 from datetime import datetime
-from difflib import get_close_matches
-from functools import wraps
-from typing import Any, Final, TypeVar, dataclass_transform
+from typing import Any, Final
 
 from rocketmq_aio.address import parse_address, parse_addresses
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import RPCHook
 from rocketmq_aio.message import MessageModel
 from rocketmq_aio.names import check_topic
-
-T = TypeVar("T")
+from rocketmq_aio.settings import (
+    check_bool,
+    check_choice,
+    check_count,
+    check_invisible,
+    check_most,
+    check_seconds,
+    settings,
+)
 
 MIB: Final = 1024 * 1024
 MIN_FRAME_BYTES: Final = 64 * 1024
 COMPRESSIONS: Final = ("zlib", "lz4", "zstd", None)
 OFFSET_POLICIES: Final = ("broker", "earliest", "latest", "error")
-SECRET_PARTS: Final = ("secret", "token", "password", "key")
 HEADER_ENCODINGS: Final = ("json", "rocketmq")
-
-
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-def settings(cls: type[T]) -> type[T]:
-    """Make *cls* a frozen, keyword-only dataclass that names the setting it does not know."""
-    made = dataclass(frozen=True, kw_only=True)(cls)
-    known = fields(made)  # type: ignore[arg-type]  # made is a dataclass
-    names = [f.name for f in known]
-    confidential = not all(f.repr for f in known)
-    plain: Callable[..., None] = made.__init__
-
-    @wraps(plain)
-    def build(self: T, **given: object) -> None:
-        for name in given:
-            if name not in names:
-                close = get_close_matches(name, names, 1)
-                hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
-                # It may be a secret, misspelt or in the wrong place.
-                secret = confidential or any(part in name.lower() for part in SECRET_PARTS)
-                value = "***" if secret else given[name]
-                raise ConfigError(name, value, f"unknown setting of {cls.__name__}; {hint}")
-        plain(self, **given)
-
-    setattr(made, "__init__", build)  # noqa: B010 - mypy refuses the plain assignment
-    return made
-
-
-def check_seconds(config: object, *names: str, least: float = 0.0) -> None:
-    """Refuse what is not a number of seconds above *least*."""
-    for name in names:
-        value = getattr(config, name)
-        good = isinstance(value, int | float) and not isinstance(value, bool)
-        if not good or not least < value < 10**9:
-            raise ConfigError(name, value, f"expected a number of seconds above {least:g}")
-
-
-def check_count(config: object, *names: str, least: int = 1) -> None:
-    """Refuse what is not a whole number of at least *least*."""
-    for name in names:
-        value = getattr(config, name)
-        if type(value) is not int or not least <= value < 2**53:
-            raise ConfigError(name, value, f"expected a whole number, at least {least}")
-
-
-def check_choice(config: object, name: str, choices: tuple[object, ...]) -> None:
-    """Refuse what is not one of *choices*."""
-    value = getattr(config, name)
-    if not any(value is choice or value == choice for choice in choices):
-        raise ConfigError(name, value, f"expected one of {', '.join(map(repr, choices))}")
-
-
-def check_bool(config: object, *names: str) -> None:
-    """Refuse what is not True or False."""
-    for name in names:
-        value = getattr(config, name)
-        if type(value) is not bool:
-            raise ConfigError(name, value, "expected True or False")
+MAX_CONCURRENCY: Final = 1000
+MAX_PULL: Final = 1024  # messages that one pull may bring
+MAX_POP: Final = 32
 
 
 @settings
@@ -294,7 +244,8 @@ class ConsumerConfig:
     :param pull_batch_size: messages asked for at once (brokers answer at most 32 by default)
     :param pull_threshold_per_queue: messages cached per queue before pulling pauses
     :param max_span: offsets between the first and last cached message of a queue
-    :param allocate: ``(client_id, queues, client_ids) -> queues``; None is `AllocateAveragely`
+    :param allocate: ``(client_id, queues, client_ids) -> queues``, or a mapping of topic to such;
+        None, and topics that a mapping does not name, is `AllocateAveragely`
     :param offset_store: where progress is kept; None is the broker (clustering) or a local file
         (broadcasting)
     :param offset_illegal: what to do when the broker says that an offset does not exist:
@@ -307,7 +258,7 @@ class ConsumerConfig:
     pull_threshold_per_queue: int = 1000
     pull_threshold_bytes_per_queue: int = 100 * MIB
     max_span: int = 2000
-    allocate: Callable[..., Any] | None = None
+    allocate: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None
     offset_store: Any = None
     offset_illegal: str = "broker"
     long_poll_seconds: float = 15.0
@@ -326,8 +277,17 @@ class ConsumerConfig:
         )
         check_choice(self, "offset_illegal", OFFSET_POLICIES)
         check_seconds(self, "long_poll_seconds", "rebalance_interval_seconds")
-        if self.allocate is not None and not callable(self.allocate):
-            raise ConfigError("allocate", self.allocate, "expected a callable")
+        _check_allocate(self.allocate)
+
+
+def _check_allocate(choice: object) -> None:
+    if isinstance(choice, Mapping):
+        for topic, strategy in choice.items():
+            check_topic(topic, setting="allocate")
+            if not callable(strategy):
+                raise ConfigError("allocate", strategy, f"expected a callable for {topic!r}")
+    elif choice is not None and not callable(choice):
+        raise ConfigError("allocate", choice, "expected a callable, or a mapping of topic to such")
 
 
 def _check_start_from(start: object) -> None:
@@ -359,3 +319,100 @@ class LitePullConfig(ConsumerConfig):
         check_bool(self, "auto_commit")
         check_seconds(self, "commit_interval_seconds", "topic_check_interval_seconds")
         check_count(self, "pull_threshold_total", "pull_threshold_bytes_total")
+
+
+@settings
+class PushConfig(ConsumerConfig):
+    """What `PushConsumer` understands besides.
+
+    :param concurrency: handlers that may run at once; changed at run time with
+        ``consumer.set_concurrency``
+    :param consume_batch_size: messages of one queue given to ``on_batch`` at once
+    :param max_reconsume_times: retries before a message becomes a dead letter; None is 16, and
+        for orderly consumption no limit
+    :param consume_timeout_seconds: the longest a handler may work on a message; then it is
+        cancelled and the message retried
+    :param suspend_seconds: pause of a queue before an orderly handler is called again with the
+        message that failed
+    :param pull_interval_seconds: pause between two pulls of a queue
+    :param pull_threshold_per_topic: messages cached over all queues of a topic that this consumer
+        has, shared out among them; None leaves the thresholds per queue alone
+    :param pull_threshold_bytes_per_topic: bytes of bodies, likewise
+    :param commit_interval_seconds: how often progress is stored
+    :param close_timeout_seconds: how long running handlers may go on when a queue is given up or
+        the consumer is closed
+    :param stuck_seconds: an event names the queue whose handler takes longer for a message
+    :param client_rebalance: False lets the broker (5.x) share the queues out, and choose between
+        pulling and popping
+    :param pop_invisible_seconds: for a popped message to be done before others may get it
+    :param pop_batch_size: messages popped at once
+    :param pop_threshold_per_queue: popped messages that are not done before popping pauses
+    """
+
+    concurrency: int = 20
+    consume_batch_size: int = 1
+    max_reconsume_times: int | None = None
+    consume_timeout_seconds: float = 900.0
+    suspend_seconds: float = 1.0
+    pull_interval_seconds: float = 0.0
+    pull_threshold_per_topic: int | None = None
+    pull_threshold_bytes_per_topic: int | None = None
+    commit_interval_seconds: float = 5.0
+    close_timeout_seconds: float = 10.0
+    stuck_seconds: float = 60.0
+    client_rebalance: bool = True
+    pop_invisible_seconds: float = 60.0
+    pop_batch_size: int = 32
+    pop_threshold_per_queue: int = 96
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_bool(self, "client_rebalance")
+        check_count(
+            self, "concurrency", "consume_batch_size", "pop_batch_size", "pop_threshold_per_queue"
+        )
+        check_most(self, "concurrency", MAX_CONCURRENCY)
+        check_most(self, "consume_batch_size", MAX_PULL)
+        check_most(self, "pop_batch_size", MAX_POP)
+        for name in (
+            "max_reconsume_times",
+            "pull_threshold_per_topic",
+            "pull_threshold_bytes_per_topic",
+        ):
+            if getattr(self, name) is not None:
+                check_count(self, name, least=0 if name == "max_reconsume_times" else 1)
+        check_seconds(
+            self,
+            "consume_timeout_seconds",
+            "suspend_seconds",
+            "commit_interval_seconds",
+            "stuck_seconds",
+        )
+        check_seconds(self, "pull_interval_seconds", "close_timeout_seconds", zero=True)
+        check_invisible(self, "pop_invisible_seconds")
+
+
+@settings
+class PopConfig:
+    """What `PopConsumer` understands.
+
+    :param invisible_seconds: for a message to be done before the broker gives it to others
+    :param batch_size: messages received at once unless said otherwise, at most 32
+    :param wait_seconds: how long a broker may hold a request for messages to come
+    :param max_reconsume_times: deliveries after the first before a message becomes a dead letter
+    :param start_from: where a group that is new to a topic begins: ``"latest"`` or ``"earliest"``
+    """
+
+    invisible_seconds: float = 60.0
+    batch_size: int = 32
+    wait_seconds: float = 15.0
+    max_reconsume_times: int = 16
+    start_from: str = "latest"
+
+    def __post_init__(self) -> None:
+        check_invisible(self, "invisible_seconds")
+        check_count(self, "batch_size")
+        check_most(self, "batch_size", MAX_POP)
+        check_seconds(self, "wait_seconds", zero=True)
+        check_count(self, "max_reconsume_times", least=0)
+        check_choice(self, "start_from", ("latest", "earliest"))

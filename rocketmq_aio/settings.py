@@ -1,0 +1,88 @@
+"""How settings are declared, and what refuses a wrong one before anything is connected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from functools import wraps
+from typing import Final, TypeVar, dataclass_transform
+
+from rocketmq_aio.errors import ConfigError
+
+T = TypeVar("T")
+
+SECRET_PARTS: Final = ("secret", "token", "password", "key")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def settings(cls: type[T]) -> type[T]:
+    """Make *cls* a frozen, keyword-only dataclass that names the setting it does not know."""
+    made = dataclass(frozen=True, kw_only=True)(cls)
+    known = fields(made)  # type: ignore[arg-type]  # made is a dataclass
+    names = [f.name for f in known]
+    confidential = not all(f.repr for f in known)
+    plain: Callable[..., None] = made.__init__
+
+    @wraps(plain)
+    def build(self: T, **given: object) -> None:
+        for name in given:
+            if name not in names:
+                close = get_close_matches(name, names, 1)
+                hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
+                # It may be a secret, misspelt or in the wrong place.
+                secret = confidential or any(part in name.lower() for part in SECRET_PARTS)
+                value = "***" if secret else given[name]
+                raise ConfigError(name, value, f"unknown setting of {cls.__name__}; {hint}")
+        plain(self, **given)
+
+    setattr(made, "__init__", build)  # noqa: B010 - mypy refuses the plain assignment
+    return made
+
+
+def check_seconds(config: object, *names: str, zero: bool = False) -> None:
+    """Refuse what is not a number of seconds above 0, or 0 itself where *zero* is allowed."""
+    for name in names:
+        value = getattr(config, name)
+        good = isinstance(value, int | float) and not isinstance(value, bool)
+        if not good or not 0 <= value < 10**9 or not (value or zero):
+            bound = "0 or more" if zero else "above 0"
+            raise ConfigError(name, value, f"expected a number of seconds {bound}")
+
+
+def check_invisible(config: object, name: str) -> None:
+    """Refuse an invisible time that the Java client refuses too."""
+    value = getattr(config, name)
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    if not good or not 5 <= value <= 300:
+        raise ConfigError(name, value, "expected 5 to 300 seconds")
+
+
+def check_count(config: object, *names: str, least: int = 1) -> None:
+    """Refuse what is not a whole number of at least *least*."""
+    for name in names:
+        value = getattr(config, name)
+        if type(value) is not int or not least <= value < 2**53:
+            raise ConfigError(name, value, f"expected a whole number, at least {least}")
+
+
+def check_most(config: object, name: str, most: int) -> None:
+    """Refuse more than *most*."""
+    value = getattr(config, name)
+    if value > most:
+        raise ConfigError(name, value, f"expected at most {most}")
+
+
+def check_choice(config: object, name: str, choices: tuple[object, ...]) -> None:
+    """Refuse what is not one of *choices*."""
+    value = getattr(config, name)
+    if not any(value is choice or value == choice for choice in choices):
+        raise ConfigError(name, value, f"expected one of {', '.join(map(repr, choices))}")
+
+
+def check_bool(config: object, *names: str) -> None:
+    """Refuse what is not True or False."""
+    for name in names:
+        value = getattr(config, name)
+        if type(value) is not bool:
+            raise ConfigError(name, value, "expected True or False")
