@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from anyio import create_task_group, fail_after, wait_all_tasks_blocked
+from anyio.abc import TaskGroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,6 +53,20 @@ async def commit(store: OffsetStore, offsets: dict[MessageQueue, int]) -> None:
     await store.persist(list(offsets))
 
 
+@asynccontextmanager
+async def commit_under_way(
+    brokers: Brokers, store: RemoteOffsetStore, offset: int
+) -> AsyncIterator[TaskGroup]:
+    """A commit of the first queue that its broker answers when the body is done."""
+    await store.update(queue(0), offset)
+    brokers.hold()
+    async with create_task_group() as tasks:
+        tasks.start_soon(store.persist, [queue(0)])
+        await wait_all_tasks_blocked()
+        yield tasks
+        brokers.let_go()
+
+
 async def test_the_broker_is_asked_every_time(brokers: Brokers, store: RemoteOffsetStore) -> None:
     await store.load()
     brokers.kept[queue(0)] = 7
@@ -88,14 +104,8 @@ async def test_an_update_that_is_not_persisted_wins_over_the_broker(
 async def test_an_update_on_its_way_wins_over_the_broker(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
-    await store.update(queue(0), 12)
-    brokers.hold()
-    async with create_task_group() as tasks:
-        tasks.start_soon(store.persist, [queue(0)])
-        await wait_all_tasks_blocked()
-
+    async with commit_under_way(brokers, store, 12):
         assert await store.read(queue(0)) == 12
-        brokers.let_go()
 
 
 async def test_after_persist_the_broker_is_asked_again(
@@ -191,13 +201,8 @@ async def test_a_cancelled_commit_is_sent_again(brokers: Brokers, store: RemoteO
 async def test_an_update_while_another_is_on_its_way_is_not_lost(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
-    await store.update(queue(0), 10)
-    brokers.hold()
-    async with create_task_group() as tasks:
-        tasks.start_soon(store.persist, [queue(0)])
-        await wait_all_tasks_blocked()
+    async with commit_under_way(brokers, store, 10):
         await store.update(queue(0), 20)
-        brokers.let_go()
 
     assert brokers.kept == {queue(0): 10}
     await store.persist([queue(0)])
@@ -207,16 +212,11 @@ async def test_an_update_while_another_is_on_its_way_is_not_lost(
 async def test_two_commits_of_a_queue_are_never_on_their_way_at_once(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
-    await store.update(queue(0), 10)
-    brokers.hold()
-    async with create_task_group() as tasks:
-        tasks.start_soon(store.persist, [queue(0)])
-        await wait_all_tasks_blocked()
+    async with commit_under_way(brokers, store, 10) as tasks:
         await store.update(queue(0), 20)
         tasks.start_soon(store.persist, [queue(0)])
         tasks.start_soon(store.persist, [queue(0)])
         await wait_all_tasks_blocked()
-        brokers.let_go()
 
     assert brokers.most_of_a_queue[queue(0)] == 1
     assert brokers.updates == [(queue(0), 10), (queue(0), 20)]
@@ -225,16 +225,12 @@ async def test_two_commits_of_a_queue_are_never_on_their_way_at_once(
 async def test_persist_does_not_return_before_what_another_call_has_on_its_way(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
-    await store.update(queue(0), 10)
-    brokers.hold()
-    first = asyncio.create_task(store.persist([queue(0)]))
-    await wait_all_tasks_blocked()
-    second = asyncio.create_task(store.persist([queue(0)]))
-    await wait_all_tasks_blocked()
+    async with commit_under_way(brokers, store, 10):
+        second = asyncio.create_task(store.persist([queue(0)]))
+        await wait_all_tasks_blocked()
 
-    assert not second.done()
-    brokers.let_go()
-    await asyncio.gather(first, second)
+        assert not second.done()
+    await second
     assert brokers.updates == [(queue(0), 10)]
 
 
@@ -278,13 +274,8 @@ async def test_a_removed_queue_is_forgotten_here_and_kept_at_the_broker(
 async def test_a_queue_removed_while_its_commit_is_on_its_way_stays_forgotten(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
-    await store.update(queue(0), 10)
-    brokers.hold()
-    async with create_task_group() as tasks:
-        tasks.start_soon(store.persist, [queue(0)])
-        await wait_all_tasks_blocked()
+    async with commit_under_way(brokers, store, 10):
         await store.remove(queue(0))
-        brokers.let_go()
     brokers.updates.clear()
 
     await commit(store, {queue(0): 10})
