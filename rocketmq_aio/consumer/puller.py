@@ -16,17 +16,17 @@ from rocketmq_aio.consumer.events import (
     OffsetCorrected,
     PullFailed,
 )
+from rocketmq_aio.consumer.pulled import HOLD_SLACK_SECONDS, RESET_REMARK, read_pulled
 from rocketmq_aio.consumer.start_position import StartPositions
 from rocketmq_aio.errors import (
     BusyError,
-    CodecError,
     NotConnectedError,
     RocketMQError,
     SubscriptionError,
 )
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.protocol.codes import (
     MASTER_ID,
     PULL_LITE,
@@ -37,7 +37,6 @@ from rocketmq_aio.protocol.codes import (
 )
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.protocol.requests.pull import LitePullMessage, PullMessage, PullMessageResponse
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.protocol.templates import PullTemplate
@@ -46,8 +45,6 @@ from rocketmq_aio.remoting.refusals import refusal
 
 logger = get_logger(__name__)
 
-# A broker answers an empty long poll at the first 5 s tick after the hold time (seen live).
-HOLD_SLACK_SECONDS: Final = 15.0
 LEAST_EMPTY_SECONDS: Final = 0.1  # an answer without progress sooner than this is slowed down
 BUSY_SECONDS: Final = 0.02
 LONGEST_BUSY_SECONDS: Final = 0.5
@@ -58,7 +55,6 @@ START_PAUSE_SECONDS: Final = 1.0
 # one that was answered already (seen on live 4.9.7 and 5.5.0 brokers).
 FLAGS: Final = PULL_SUSPEND | PULL_SUBSCRIPTION | PULL_LITE
 NO_COMMIT: Final = 0
-RESET_REMARK: Final = "OFFSET_RESET"  # an administrator moved the group (5.x)
 
 
 class Puller:
@@ -256,21 +252,17 @@ class Puller:
     ) -> None:
         answer = read_header(command, PullMessageResponse)
         assigned.broker_id = answer.suggest_which_broker_id
-        messages, fault = _readable(command, assigned.queue, offset, answer.offset_delta)
-        next_offset = answer.next_begin_offset
-        if fault is not None:
-            # Never past what cannot be read: hold the queue there, and say so.
-            next_offset = messages[-1].queue_offset + 1 if messages else offset
-        if next_offset < offset:
-            raise CodecError("nextBeginOffset", 0, f"{next_offset} after a pull at {offset}")
-        wanted = _wanted(messages, subscription)
+        wanted, next_offset, fault = read_pulled(
+            command.body, answer, assigned.queue, offset, subscription
+        )
         if wanted:
             assigned.put(wanted)
         assigned.advance(next_offset)
         if wanted:
             self._on_messages(assigned)
-        if fault is not None and not messages:
-            # With messages before it the next pull begins with it, and tells if it has to.
+        if fault is not None and next_offset == offset:
+            # Never past what cannot be read.  With messages before it the next pull begins with
+            # it, and tells if it has to.
             event = MessageUnreadable(queue=assigned.queue, offset=next_offset, reason=str(fault))
             self._on_event(event)
             raise fault
@@ -333,25 +325,3 @@ class Puller:
         if now - self._introduced >= INTRODUCE_SECONDS:
             self._introduced = now
             await self._instance.heartbeats.beat_all(anew=True)
-
-
-def _readable(
-    command: Command, queue: MessageQueue, offset: int, delta: int | None
-) -> tuple[list[MessageExt], CodecError | None]:
-    """Return the messages from *offset* on, and what cannot be read behind them."""
-    messages, fault = decode_messages(command.body, queue)
-    if delta:  # static topics: the broker's own offsets differ from the topic's
-        for message in messages:
-            message.queue_offset += delta
-    if messages and messages[0].queue_offset < offset:
-        # A batch that is stored as one record comes whole, also for an offset inside it.
-        messages = [each for each in messages if each.queue_offset >= offset]
-    return messages, fault
-
-
-def _wanted(messages: list[MessageExt], subscription: Subscription) -> list[MessageExt]:
-    """Return the messages whose tag is asked for: the broker compares hashes only."""
-    tags = subscription.tags
-    if not tags:
-        return messages
-    return [message for message in messages if message.tags in tags]
