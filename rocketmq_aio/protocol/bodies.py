@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +14,7 @@ from rocketmq_aio.protocol.fastjson import READ_ERRORS, read_body
 
 MAX_QUEUES: Final = 65_536  # of one topic; a route with more is a lie or an accident
 MAX_BROKERS: Final = 4096
+NO_QUEUES: Final = msgspec.Raw(b"{}")
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
@@ -160,20 +162,66 @@ class ProcessQueueInfo(Body, frozen=True):
     cached_msg_max_offset: int = 0
     cached_msg_count: int = 0
     cached_msg_size_in_mib: int = msgspec.field(name="cachedMsgSizeInMiB", default=0)
+    transaction_msg_min_offset: int = 0  # in the hands of an orderly handler
+    transaction_msg_max_offset: int = 0
+    transaction_msg_count: int = 0
     locked: bool = False
+    try_unlock_times: int = 0
+    last_lock_timestamp: int = 0
     droped: bool = False
     last_pull_timestamp: int = 0
     last_consume_timestamp: int = 0
 
 
+class PopProcessQueueInfo(Body, frozen=True):
+    """The state of one queue that is popped (5.x)."""
+
+    wait_ack_count: int = 0
+    droped: bool = False
+    last_pop_timestamp: int = 0
+
+
+class ConsumeStatus(Body, frozen=True):
+    """What was done with a topic; times are averages in milliseconds, rates per second."""
+
+    pull_rt: float = msgspec.field(name="pullRT", default=0.0)
+    pull_tps: float = msgspec.field(name="pullTPS", default=0.0)
+    consume_rt: float = msgspec.field(name="consumeRT", default=0.0)
+    consume_ok_tps: float = msgspec.field(name="consumeOKTPS", default=0.0)
+    consume_failed_tps: float = msgspec.field(name="consumeFailedTPS", default=0.0)
+    consume_failed_msgs: int = 0  # during the last hour
+
+
 class ConsumerRunningInfo(Body, frozen=True):
-    """The state of a consumer; *mq_table* is made by `queue_table`."""
+    """The state of a consumer; *mq_table* and *mq_pop_table* are made by `queue_table`."""
 
     properties: dict[str, str]
     subscription_set: list[SubscriptionData]
     mq_table: msgspec.Raw
-    status_table: dict[str, dict[str, float]] = {}
+    mq_pop_table: msgspec.Raw = NO_QUEUES
+    status_table: dict[str, ConsumeStatus] = {}
     jstack: str | None = None
+
+
+class DirectOutcome(StrEnum):
+    """How a handler took a message that an administrator gave it."""
+
+    SUCCESS = "CR_SUCCESS"
+    LATER = "CR_LATER"
+    ROLLBACK = "CR_ROLLBACK"
+    COMMIT = "CR_COMMIT"
+    RAISED = "CR_THROW_EXCEPTION"
+    NOTHING = "CR_RETURN_NULL"
+
+
+class ConsumeDirectlyResult(Body, frozen=True):
+    """What came of running a handler on one message, in *spent_time_mills* milliseconds."""
+
+    consume_result: DirectOutcome
+    order: bool = False
+    auto_commit: bool = True
+    remark: str | None = None
+    spent_time_mills: int = 0
 
 
 class ConsumerStatusBody(Body, frozen=True):

@@ -47,8 +47,11 @@ SHAPES: Final[dict[type[bodies.Body], tuple[str, ...]]] = {
     bodies.LockBatchResponse: ("LockBatchResponseBody",),
     bodies.MessageQueueBody: ("MessageQueue",),
     bodies.ProcessQueueInfo: ("ProcessQueueInfo",),
+    bodies.PopProcessQueueInfo: ("PopProcessQueueInfo",),
+    bodies.ConsumeStatus: ("ConsumeStatus",),
     bodies.ConsumerRunningInfo: ("ConsumerRunningInfo",),
     bodies.ConsumerStatusBody: ("GetConsumerStatusBody",),
+    bodies.ConsumeDirectlyResult: ("ConsumeMessageDirectlyResult",),
 }
 
 PYTHON_TYPES: Final = {
