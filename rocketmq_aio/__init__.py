@@ -6,7 +6,18 @@ from rocketmq_aio.config import (
     LitePullConfig,
     ProducerConfig,
 )
-from rocketmq_aio.consumer.allocation import AllocateAveragely, AllocateAveragelyByCircle
+from rocketmq_aio.consumer.allocate_config import AllocateByConfig
+from rocketmq_aio.consumer.allocate_hash import AllocateConsistentHash
+from rocketmq_aio.consumer.allocate_rooms import (
+    AllocateByMachineRoom,
+    AllocateMachineRoomNearby,
+    MachineRoomResolver,
+)
+from rocketmq_aio.consumer.allocation import (
+    AllocateAveragely,
+    AllocateAveragelyByCircle,
+    AllocateStrategy,
+)
 from rocketmq_aio.consumer.events import (
     CommitFailed,
     ConsumerEvent,
@@ -63,6 +74,11 @@ __version__ = "0.1.0"
 __all__ = [
     "AllocateAveragely",
     "AllocateAveragelyByCircle",
+    "AllocateByConfig",
+    "AllocateByMachineRoom",
+    "AllocateConsistentHash",
+    "AllocateMachineRoomNearby",
+    "AllocateStrategy",
     "AuthError",
     "BatchError",
     "BrokerError",
@@ -82,6 +98,7 @@ __all__ = [
     "LitePullConsumer",
     "LocalFileOffsetStore",
     "MQClientInstance",
+    "MachineRoomResolver",
     "Message",
     "MessageExt",
     "MessageModel",

@@ -6,7 +6,7 @@ Java members among them, text is therefore compared as Java does it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
 from rocketmq_aio.errors import ConfigError
@@ -45,6 +45,18 @@ class AllocateAveragelyByCircle:
         return list(queues[client_ids.index(client_id) :: len(client_ids)])
 
 
+def strategy_for(
+    choice: AllocateStrategy | Mapping[str, AllocateStrategy] | None, topic: str
+) -> AllocateStrategy:
+    """Return the strategy for *topic*: the only one, that of its name, or `AllocateAveragely`.
+
+    Topics that a mapping does not name, retry topics among them, are shared averagely.
+    """
+    if isinstance(choice, Mapping):
+        choice = choice.get(topic)
+    return choice or AllocateAveragely()
+
+
 def allocate(
     strategy: AllocateStrategy,
     client_id: str,
@@ -57,7 +69,8 @@ def allocate(
     just restarted knows nobody yet.  Keep what you hold and ask again soon.  A client id that is
     listed twice (over a connection that is about to go) counts once.
 
-    :raises ConfigError: the strategy failed, or its answer cannot be an allocation
+    :raises ConfigError: the strategy says that it is wrongly used, failed otherwise, or its
+        answer cannot be an allocation
     """
     members = sorted(set(client_ids), key=java_order)
     if client_id not in members:
@@ -67,6 +80,8 @@ def allocate(
         return []
     try:
         given = list(strategy(client_id, offered, members))
+    except ConfigError:
+        raise
     except Exception as error:  # the user's code, whatever it raises
         raise ConfigError("allocate", strategy_name(strategy), f"it raised {error!r}") from error
     _check(strategy, given, offered)

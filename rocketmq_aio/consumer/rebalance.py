@@ -9,7 +9,7 @@ from typing import Final
 import anyio
 
 from rocketmq_aio.config import ConsumerConfig
-from rocketmq_aio.consumer.allocation import AllocateAveragely, allocate
+from rocketmq_aio.consumer.allocation import allocate, strategy_for
 from rocketmq_aio.errors import ConfigError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
@@ -41,7 +41,7 @@ class Rebalancer:
         self._group = group
         self._interval = config.rebalance_interval_seconds
         self._shared = config.message_model is MessageModel.CLUSTERING
-        self._strategy = config.allocate or AllocateAveragely()
+        self._allocate = config.allocate
         self._topics = topics
         self._apply = apply
         self._wake = asyncio.Event()
@@ -121,5 +121,6 @@ class Rebalancer:
             await self._instance.heartbeats.beat_all(anew=True)
             members = await self._instance.broker.consumer_ids(self._group, topic)
         self.in_company = len(set(members)) > 1
-        share = allocate(self._strategy, client_id, route.subscribe_queues, members)
+        strategy = strategy_for(self._allocate, topic)
+        share = allocate(strategy, client_id, route.subscribe_queues, members)
         return None if share is None else frozenset(share)

@@ -207,10 +207,20 @@ def test_what_a_setting_does_not_take_is_refused(kind: Settings, name: str, valu
         (ConsumerConfig, "start_from", datetime(2024, 1, 1, tzinfo=UTC)),
         (ConsumerConfig, "offset_illegal", "error"),
         (ConsumerConfig, "allocate", sorted),
+        (ConsumerConfig, "allocate", {"orders": sorted}),
     ],
 )
 def test_what_a_setting_takes_is_kept(kind: Settings, name: str, value: object) -> None:
     assert getattr(kind(**{name: value}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("choice", "value"), [({"no topic!": sorted}, "no topic!"), ({"orders": "AVG"}, "AVG")]
+)
+def test_strategies_by_topic_are_checked_one_by_one(choice: object, value: str) -> None:
+    error = refusal(ConsumerConfig, allocate=choice)
+
+    assert (error.setting, error.value) == ("allocate", value)
 
 
 # --- name servers -------------------------------------------------------------------------------

@@ -13,9 +13,11 @@ from rocketmq_aio.consumer.allocation import (
     AllocateStrategy,
     allocate,
     java_order,
+    strategy_for,
 )
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.message import MessageQueue
+from tests.unit.consumer.sharing import names, queue, shares
 
 TWO_BROKERS: Final = ("a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3")
 BUILT_IN: Final[list[AllocateAveragely | AllocateAveragelyByCircle]] = [
@@ -44,23 +46,6 @@ BY_CIRCLE: Final = [
     (6, "0 4", "1 5", "2", "3"),
     (TWO_BROKERS, "a0 a3 b2", "a1 b0 b3", "a2 b1"),
 ]
-
-
-def queue(name: str | int) -> MessageQueue:
-    """``3`` or ``"3"`` is queue 3 of broker-a, ``"b3"`` queue 3 of broker-b."""
-    text = str(name)
-    broker, number = (text[0], text[1:]) if text[0].isalpha() else ("a", text)
-    return MessageQueue("orders", f"broker-{broker}", int(number))
-
-
-def names(wanted: str) -> list[MessageQueue]:
-    return [queue(name) for name in wanted.split()]
-
-
-def shares(
-    strategy: AllocateStrategy, queues: Sequence[MessageQueue], members: Sequence[str]
-) -> list[list[MessageQueue] | None]:
-    return [allocate(strategy, member, queues, members) for member in members]
 
 
 def check(strategy: AllocateStrategy, row: tuple[int | tuple[str, ...] | str, ...]) -> None:
@@ -168,6 +153,32 @@ def test_a_strategy_may_be_any_callable() -> None:
         return tuple(queues) if client_id == client_ids[-1] else ()
 
     assert shares(last_one_takes_all, names("1 0"), ["c2", "c1"]) == [names("0 1"), []]
+
+
+def test_a_topic_has_the_strategy_it_is_named_with() -> None:
+    circle, averagely = AllocateAveragelyByCircle(), AllocateAveragely()
+
+    assert strategy_for(circle, "orders") is circle
+    assert strategy_for({"orders": circle, "bills": averagely}, "orders") is circle
+
+
+@pytest.mark.parametrize("choice", [None, {}, {"bills": AllocateAveragelyByCircle()}])
+def test_a_topic_without_a_strategy_is_shared_averagely(
+    choice: dict[str, AllocateStrategy] | None,
+) -> None:
+    assert isinstance(strategy_for(choice, "orders"), AllocateAveragely)
+
+
+def test_a_strategy_says_itself_what_is_wrong_with_its_use() -> None:
+    fault = ConfigError("rooms", "x", "no such room")
+
+    def misused(*_: object) -> list[MessageQueue]:
+        raise fault
+
+    with pytest.raises(ConfigError) as caught:
+        allocate(misused, "c1", [queue(0)], ["c1"])
+
+    assert caught.value is fault
 
 
 def foreign(*_: object) -> list[MessageQueue]:

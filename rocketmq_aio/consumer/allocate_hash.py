@@ -1,0 +1,64 @@
+"""Consistent hashing: a member that joins takes queues, and moves none between the others."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from hashlib import md5
+from typing import ClassVar
+
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.message import MessageQueue
+
+
+class AllocateConsistentHash:
+    """Each queue goes to the next member on a ring; shares are uneven, but moves are few.
+
+    Every member stands on the ring *virtual_nodes* times; more of them make shares more even.
+
+    :param hash: ``text -> int`` in place of the Java client's (the first 4 bytes of MD5)
+    :raises ConfigError: *virtual_nodes* is below 1, or *hash* cannot be called
+    """
+
+    name: ClassVar[str] = "CONSISTENT_HASH"
+
+    def __init__(
+        self,
+        virtual_nodes: int = 10,
+        hash: Callable[[str], int] | None = None,  # noqa: A002 - what it is called everywhere
+    ) -> None:
+        if type(virtual_nodes) is not int or virtual_nodes < 1:
+            raise ConfigError("virtual_nodes", virtual_nodes, "expected a whole number, at least 1")
+        if hash is not None and not callable(hash):
+            raise ConfigError("hash", hash, "expected a callable")
+        self._virtual_nodes = virtual_nodes
+        self._hash = hash or _java_hash
+
+    def __call__(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """Return the queues whose next place on the ring belongs to *client_id*."""
+        ring = {
+            self._hash(f"{member}-{number}"): member
+            for member in client_ids
+            for number in range(self._virtual_nodes)
+        }
+        places = sorted(ring)
+        return [queue for queue in queues if ring[self._next(places, queue)] == client_id]
+
+    def _next(self, places: list[int], queue: MessageQueue) -> int:
+        at = bisect_left(places, self._hash(_java_text(queue)))
+        return places[at % len(places)]  # after the last comes the first
+
+
+def _java_hash(text: str) -> int:
+    digest = md5(text.encode(errors="surrogatepass"), usedforsecurity=False).digest()
+    return int.from_bytes(digest[:4])
+
+
+def _java_text(queue: MessageQueue) -> str:
+    """Return *queue* as the Java client prints it: members must hash the same text."""
+    return (
+        f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, "
+        f"queueId={queue.queue_id}]"
+    )

@@ -1,0 +1,25 @@
+"""Queues by short names, and how a strategy shares them among members."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rocketmq_aio.consumer.allocation import AllocateStrategy, allocate
+from rocketmq_aio.message import MessageQueue
+
+
+def queue(name: str | int) -> MessageQueue:
+    """``3`` or ``"3"`` is queue 3 of broker-a, ``"b3"`` queue 3 of broker-b."""
+    text = str(name)
+    broker, number = (text[0], text[1:]) if text[0].isalpha() else ("a", text)
+    return MessageQueue("orders", f"broker-{broker}", int(number))
+
+
+def names(wanted: str) -> list[MessageQueue]:
+    return [queue(name) for name in wanted.split()]
+
+
+def shares(
+    strategy: AllocateStrategy, queues: Sequence[MessageQueue], members: Sequence[str]
+) -> list[list[MessageQueue] | None]:
+    return [allocate(strategy, member, queues, members) for member in members]
