@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pytest
 
+from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.testing import Cluster
 
 HERE: Final = Path(__file__).parent
@@ -45,3 +46,24 @@ def two_broker_cluster(rocketmq_version: str) -> Iterator[Cluster]:
     """Two masters for the tests of one module, which leaves both running and reachable."""
     with Cluster.start(rocketmq_version, brokers=2) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def namesrv(rocketmq_namesrv: str) -> str:
+    return rocketmq_namesrv
+
+
+@pytest.fixture
+def topic(rocketmq_topic: str) -> str:
+    return rocketmq_topic
+
+
+@pytest.fixture
+def group(rocketmq_group: str) -> str:
+    return rocketmq_group
+
+
+@pytest.fixture
+def queue(rocketmq_cluster: Cluster, rocketmq_topic: str) -> MessageQueue:
+    """The first queue of the topic."""
+    return MessageQueue(rocketmq_topic, rocketmq_cluster.brokers[0].name, 0)

@@ -11,8 +11,14 @@ from rocketmq_aio.config import LitePullConfig
 from rocketmq_aio.consumer.lite_pull import LitePullConsumer
 from rocketmq_aio.message import Message, MessageExt, MessageQueue
 from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.testing import Cluster
 
+QUEUES: Final = 4  # of the topic that the fixture makes
 POLL_SECONDS: Final = 10.0  # a busy machine; only a failing test waits so long
+
+
+def is_5(cluster: Cluster) -> bool:
+    return cluster.version.startswith("5.")
 
 
 def consumer_of(

@@ -14,42 +14,16 @@ from rocketmq_aio.errors import OffsetIllegalError, SubscriptionError
 from rocketmq_aio.message import MessageQueue, MessageSelector
 from rocketmq_aio.testing import Cluster
 from tests.broker.reading_groups import (
+    QUEUES,
     bodies,
     consumer_of,
     consuming,
     in_thread,
+    is_5,
     numbers,
     polled,
     send,
 )
-
-QUEUES = 4  # of the topic that the fixture makes
-
-
-@pytest.fixture
-def namesrv(rocketmq_namesrv: str) -> str:
-    return rocketmq_namesrv
-
-
-@pytest.fixture
-def topic(rocketmq_topic: str) -> str:
-    return rocketmq_topic
-
-
-@pytest.fixture
-def group(rocketmq_group: str) -> str:
-    return rocketmq_group
-
-
-@pytest.fixture
-def queue(rocketmq_cluster: Cluster, rocketmq_topic: str) -> MessageQueue:
-    """The first queue of the topic."""
-    return MessageQueue(rocketmq_topic, rocketmq_cluster.brokers[0].name, 0)
-
-
-def is_5(cluster: Cluster) -> bool:
-    return cluster.version.startswith("5.")
-
 
 # --- reading -------------------------------------------------------------------------------------
 

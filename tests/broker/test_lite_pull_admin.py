@@ -13,6 +13,7 @@ from rocketmq_aio.consumer.offset_file import LocalFileOffsetStore
 from rocketmq_aio.message import MessageModel, MessageQueue
 from rocketmq_aio.testing import Cluster
 from tests.broker.reading_groups import (
+    QUEUES,
     bodies,
     consuming,
     in_thread,
@@ -21,34 +22,6 @@ from tests.broker.reading_groups import (
     send,
 )
 from tests.unit.remoting.until import until, until_done
-
-QUEUES = 4  # of the topic that the fixture makes
-
-
-@pytest.fixture
-def namesrv(rocketmq_namesrv: str) -> str:
-    return rocketmq_namesrv
-
-
-@pytest.fixture
-def topic(rocketmq_topic: str) -> str:
-    return rocketmq_topic
-
-
-@pytest.fixture
-def group(rocketmq_group: str) -> str:
-    return rocketmq_group
-
-
-@pytest.fixture
-def queue(rocketmq_cluster: Cluster, rocketmq_topic: str) -> MessageQueue:
-    """The first queue of the topic."""
-    return MessageQueue(rocketmq_topic, rocketmq_cluster.brokers[0].name, 0)
-
-
-def is_5(cluster: Cluster) -> bool:
-    return cluster.version.startswith("5.")
-
 
 # --- broadcasting --------------------------------------------------------------------------------
 

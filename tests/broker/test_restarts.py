@@ -1,4 +1,4 @@
-"""Name servers and brokers that are restarted while a consumer reads from them."""
+"""Servers killed, frozen or restarted under load: what was stored is read, reading resumes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from tests.broker.under_load import Load
 from tests.unit.remoting.until import until
 
 RESUME_SECONDS = 10.0
+Recorder = Callable[[str, object], None]
 
 
 @pytest.fixture(scope="module")
 def cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
-    """One that these tests restart; each leaves it ready."""
+    """One that these tests kill and restart; each leaves it ready."""
     return fresh_cluster()
 
 
@@ -83,3 +84,46 @@ async def test_a_broker_that_is_restarted_is_read_on_by_itself(
 
     async with consuming(cluster.namesrv, rocketmq_group, topic) as consumer:
         assert sum((await consumer.lag()).values()) == 0
+
+
+async def test_what_was_stored_before_and_after_a_kill_is_read(
+    cluster: Cluster, broker: Broker, topic: str, rocketmq_group: str, record_property: Recorder
+) -> None:
+    async with Load(cluster.namesrv, rocketmq_group, topic) as load:
+        await load.until_read(500)
+        await asyncio.to_thread(broker.kill)
+        await until(lambda: load.failed, "a send to fail", 10)
+        before = len(load.stored)
+        await asyncio.to_thread(broker.start)
+        back = monotonic()
+        await until(lambda: len(load.stored) > before, "a send to succeed", RESUME_SECONDS)
+        await load.until_read(300)
+        await load.until_all_read()
+
+        record_property("resumed_seconds", round(load.first_read_after(back), 2))
+        assert load.first_read_after(back) < RESUME_SECONDS
+    assert load.wrong() == []
+    assert load.copies() == 0
+
+    async with consuming(cluster.namesrv, rocketmq_group, topic) as consumer:
+        assert sum((await consumer.lag()).values()) == 0
+        assert await consumer.poll(0.5) == []
+
+
+async def test_a_frozen_broker_is_read_on_when_it_thaws(
+    cluster: Cluster, broker: Broker, topic: str, rocketmq_group: str
+) -> None:
+    async with Load(cluster.namesrv, rocketmq_group, topic) as load:
+        await load.until_read(300)
+        await asyncio.to_thread(broker.pause)
+        try:
+            await until(lambda: load.failed >= 4, "sends to fail", 20)
+        finally:
+            await asyncio.to_thread(broker.resume)
+        thawed = monotonic()
+        await load.until_read(300)
+        await load.until_all_read()
+
+        assert load.first_read_after(thawed) < RESUME_SECONDS
+    assert load.wrong() == []
+    assert load.copies() == 0
