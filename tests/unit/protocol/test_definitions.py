@@ -1,7 +1,7 @@
 """The package and protocol/messages, two derivations of one protocol, agree with each other."""
 
 import pkgutil
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from importlib import import_module
 from types import NoneType, UnionType
 from typing import Any, Final, get_args, get_origin
@@ -235,7 +235,7 @@ def is_of(defined: str, kind: type[Any]) -> bool:
     if defined.startswith("{"):
         return kind in (dict, msgspec.Raw)
     if defined in PYTHON_TYPES:
-        return kind is PYTHON_TYPES[defined]
+        return kind is PYTHON_TYPES[defined] or (defined == "string" and issubclass(kind, StrEnum))
     return defined in set(SHAPES.get(kind, ()))
 
 

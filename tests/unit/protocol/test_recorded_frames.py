@@ -76,6 +76,7 @@ BODIES: Final[dict[str, type[bodies.Body]]] = {
     "LockBatchResponseBody": bodies.LockBatchResponse,
     "ConsumerRunningInfo": bodies.ConsumerRunningInfo,
     "GetConsumerStatusBody": bodies.ConsumerStatusBody,
+    "ConsumeMessageDirectlyResult": bodies.ConsumeDirectlyResult,
 }
 ANY_REQUEST: Final = {field["name"] for field in load("common-fields.json")["any_request"]}
 

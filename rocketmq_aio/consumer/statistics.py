@@ -1,0 +1,189 @@
+"""How fast a consumer pulls and consumes: sums per topic, looked at over sliding windows."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from rocketmq_aio.protocol.bodies import ConsumeStatus
+
+MINUTE: Final = 60.0
+HOUR: Final = 3600.0
+SAMPLES: Final = 6  # per window: one ends 0 to 1/6 of itself later than it says
+LEAST_SECONDS: Final = 1.0  # rates of a consumer that has just started
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicStatistics:
+    """What a consumer did with one topic during the last minute.
+
+    :param pull_seconds: from asking to having messages, on average; waiting for some counts
+    :param consume_seconds: of one call of the handler, on average; during the last hour where the
+        minute had none
+    """
+
+    pull_seconds: float = 0.0
+    pulled_per_second: float = 0.0
+    consume_seconds: float = 0.0
+    consumed_per_second: float = 0.0
+    failed_per_second: float = 0.0
+    failed_last_hour: int = 0
+
+    def to_body(self) -> ConsumeStatus:
+        """Return it as administration tools read it, times in milliseconds."""
+        return ConsumeStatus(
+            pull_rt=self.pull_seconds * 1000,
+            pull_tps=self.pulled_per_second,
+            consume_rt=self.consume_seconds * 1000,
+            consume_ok_tps=self.consumed_per_second,
+            consume_failed_tps=self.failed_per_second,
+            consume_failed_msgs=self.failed_last_hour,
+        )
+
+
+class ConsumeStatistics:
+    """Counts what is done with each topic; a batch costs a few additions, a message nothing.
+
+    :param clock: seconds that never go back
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._topics: dict[str, _Counts] = {}
+
+    def note_pull(self, topic: str, messages: int, seconds: float) -> None:
+        """A pull brought *messages*, *seconds* after it was sent."""
+        counts = self._counts(topic)
+        counts.pulls += 1
+        counts.pulled += messages
+        counts.pull_seconds += seconds
+
+    def note_consumed(self, topic: str, ok: int, failed: int, seconds: float) -> None:
+        """A handler returned after *seconds*: *ok* messages are done, *failed* come again."""
+        counts = self._counts(topic)
+        counts.calls += 1
+        counts.ok += ok
+        counts.failed += failed
+        counts.call_seconds += seconds
+
+    def snapshot(self, topic: str) -> TopicStatistics:
+        """Return what is known of *topic* now; zeros when nothing is."""
+        counts = self._topics.get(topic)
+        return counts.look(self._clock()) if counts is not None else TopicStatistics()
+
+    def topics(self) -> list[str]:
+        """Return the topics of which something is known."""
+        return list(self._topics)
+
+    def forget(self, topic: str) -> None:
+        """The topic is not consumed any more."""
+        self._topics.pop(topic, None)
+
+    def _counts(self, topic: str) -> _Counts:
+        counts = self._topics.get(topic)
+        now = self._clock()
+        if counts is None:
+            counts = self._topics[topic] = _Counts(now)
+        elif now >= counts.sample_due:
+            counts.sample(now)
+        return counts
+
+
+class _Sums(NamedTuple):
+    """What had been counted at an instant."""
+
+    pulls: int
+    pulled: int
+    pull_seconds: float
+    calls: int
+    ok: int
+    failed: int
+    call_seconds: float
+
+
+class _Window:
+    """Sums at the beginnings of the slices that a window is cut into; empty slices have none."""
+
+    def __init__(self, seconds: float, start: float) -> None:
+        self._seconds = seconds
+        self._slice = seconds / SAMPLES
+        self._samples: deque[tuple[int, _Sums]] = deque()
+        self._start = start
+
+    def note(self, now: float, sums: _Sums) -> None:
+        """Remember *sums* if something is about to be counted for the first time in a slice."""
+        number = int(now // self._slice)
+        samples = self._samples
+        if not samples or samples[-1][0] != number:
+            samples.append((number, sums))
+        while samples[0][0] <= number - SAMPLES:
+            samples.popleft()
+
+    def look(self, now: float, sums: _Sums) -> tuple[_Sums, float]:
+        """Return what was counted during the window, and for how many seconds it has been."""
+        first = int(now // self._slice) - SAMPLES + 1
+        before = next((sample for number, sample in self._samples if number >= first), sums)
+        since = max(first * self._slice, self._start)
+        counted = _Sums._make([last - early for last, early in zip(sums, before, strict=True)])
+        return counted, max(now - since, LEAST_SECONDS)
+
+
+class _Counts:
+    """The sums of one topic since *start*."""
+
+    __slots__ = (
+        "_hour",
+        "_minute",
+        "call_seconds",
+        "calls",
+        "failed",
+        "ok",
+        "pull_seconds",
+        "pulled",
+        "pulls",
+        "sample_due",
+    )
+
+    def __init__(self, start: float) -> None:
+        self.pulls = self.pulled = self.calls = self.ok = self.failed = 0
+        self.pull_seconds = self.call_seconds = 0.0
+        self._minute = _Window(MINUTE, start)
+        self._hour = _Window(HOUR, start)
+        self.sample(start)
+
+    def sample(self, now: float) -> None:
+        """A new slice of the shorter window begins, and perhaps one of the longer."""
+        sums = self._sums()
+        self._minute.note(now, sums)
+        self._hour.note(now, sums)
+        slice_seconds = MINUTE / SAMPLES
+        self.sample_due = (now // slice_seconds + 1) * slice_seconds
+
+    def look(self, now: float) -> TopicStatistics:
+        """Return rates and averages at *now*."""
+        sums = self._sums()
+        minute, seconds = self._minute.look(now, sums)
+        hour, _ = self._hour.look(now, sums)
+        calls = minute if minute.calls else hour
+        return TopicStatistics(
+            pull_seconds=minute.pull_seconds / max(1, minute.pulls),
+            pulled_per_second=minute.pulled / seconds,
+            consume_seconds=calls.call_seconds / max(1, calls.calls),
+            consumed_per_second=minute.ok / seconds,
+            failed_per_second=minute.failed / seconds,
+            failed_last_hour=hour.failed,
+        )
+
+    def _sums(self) -> _Sums:
+        return _Sums(
+            self.pulls,
+            self.pulled,
+            self.pull_seconds,
+            self.calls,
+            self.ok,
+            self.failed,
+            self.call_seconds,
+        )
