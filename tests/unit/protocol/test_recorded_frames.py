@@ -15,7 +15,7 @@ from rocketmq_aio.protocol.compression import inflate
 from rocketmq_aio.protocol.fastjson import read_body, to_standard
 from rocketmq_aio.protocol.header import Header, read_header, to_ext_fields, wire_names
 from rocketmq_aio.protocol.record import decode_batch, decode_messages, encode_batch_entry
-from rocketmq_aio.protocol.requests import client, from_broker, offsets, pull, send
+from rocketmq_aio.protocol.requests import client, from_broker, offsets, pull, send, send_back
 from rocketmq_aio.remoting.acl import sign
 from tests.unit.protocol.wire_files import (
     COMMON_FIELDS,
@@ -51,6 +51,7 @@ REQUESTS: Final[dict[int, type[Header]]] = {
         from_broker.PushReplyMessage,
         send.SendMessage,
         send.SendBatchMessage,
+        send_back.ConsumerSendMsgBack,
     )
 }
 ANSWERS: Final[dict[int, type[Header]]] = {
