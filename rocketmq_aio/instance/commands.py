@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+import anyio
 import msgspec
 
 from rocketmq_aio.errors import NotSupportedError
-from rocketmq_aio.instance.owners import ConsumerOwner
-from rocketmq_aio.protocol.bodies import ConsumerStatusBody, queue_table, read_reset_offsets
+from rocketmq_aio.instance.owners import ConsumerOwner, DirectConsumer
+from rocketmq_aio.instance.stacks import all_stacks
+from rocketmq_aio.protocol.bodies import (
+    ConsumeDirectlyResult,
+    ConsumerStatusBody,
+    DirectOutcome,
+    queue_table,
+    read_reset_offsets,
+)
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.record import decode_message
 from rocketmq_aio.protocol.requests.from_broker import (
+    ConsumeMessageDirectly,
     GetConsumerRunningInfo,
     GetConsumerStatus,
     NotifyConsumerIdsChanged,
@@ -22,6 +32,7 @@ from rocketmq_aio.protocol.requests.from_broker import (
 from rocketmq_aio.remoting.server import Reply
 
 MAX_OFFSET: Final = 2**63 - 1
+DIRECT_SECONDS: Final = 9.0  # the broker waits 10 s for the answer
 
 Handler = Callable[[Command], Awaitable[Reply | None]]
 
@@ -29,8 +40,7 @@ Handler = Callable[[Command], Awaitable[Reply | None]]
 class BrokerCommands:
     """Routes each request of a broker to its owner.
 
-    What has no owner is refused: transactions and replies need a producer that asked for them,
-    direct consumption a consumer with a handler.
+    What has no owner is refused: transactions and replies need a producer that asked for them.
     """
 
     def __init__(self, consumers: Mapping[str, ConsumerOwner]) -> None:
@@ -40,6 +50,7 @@ class BrokerCommands:
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset_offsets,
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._consumer_status,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
         }
 
     async def answer(self, address: str, command: Command) -> Reply | None:
@@ -76,7 +87,25 @@ class BrokerCommands:
     async def _running_info(self, command: Command) -> Reply:
         header = read_header(command, GetConsumerRunningInfo)
         info = self._owner(header.consumer_group).running_info()
+        if header.jstack_enable:
+            info = msgspec.structs.replace(info, jstack=all_stacks())
         return ResponseCode.SUCCESS, None, msgspec.json.encode(info)
+
+    async def _consume_directly(self, command: Command) -> Reply:
+        header = read_header(command, ConsumeMessageDirectly)
+        owner = self._owner(header.consumer_group)
+        if not isinstance(owner, DirectConsumer):
+            remark = f"request type {command.code} is not supported: the consumer has no handler"
+            raise NotSupportedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+        message = decode_message(command.body, header.broker_name or "")
+        result = ConsumeDirectlyResult(
+            consume_result=DirectOutcome.RAISED,
+            remark=f"cancelled: it was not done within {DIRECT_SECONDS:g} s",
+            spent_time_mills=int(DIRECT_SECONDS * 1000),
+        )
+        with anyio.move_on_after(DIRECT_SECONDS):
+            result = await owner.consume_directly(message, header.broker_name)
+        return ResponseCode.SUCCESS, None, msgspec.json.encode(result)
 
     def _owner(self, group: str) -> ConsumerOwner:
         if (consumer := self._consumers.get(group)) is None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from rocketmq_aio.message import MessageQueue
-from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
+from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult, ConsumerData, ConsumerRunningInfo
 
 
 class Owner(Protocol):
@@ -51,4 +51,19 @@ class ConsumerOwner(Owner, Protocol):
 
     def running_info(self) -> ConsumerRunningInfo:
         """Its state, for administration tools."""
+        ...
+
+
+@runtime_checkable
+class DirectConsumer(Protocol):
+    """A consumer with a handler, which an administrator may try with a message of choice."""
+
+    async def consume_directly(
+        self, message: MessageExt, broker_name: str | None
+    ) -> ConsumeDirectlyResult:
+        """Run the handler on *message*, whatever was subscribed to; no offset changes.
+
+        What the handler raises is part of the result.  It is cancelled when the broker would not
+        wait for the answer any longer.
+        """
         ...

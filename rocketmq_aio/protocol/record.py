@@ -33,8 +33,10 @@ MAX_INNER: Final = 32_767  # messages of an inner batch: the broker counts them 
 _PLAIN: Final = Struct(">ii12xq8xi44xi")
 _BODY_LENGTH: Final = Struct(">i")
 _OFFSET: Final = Struct(">q")
+_QUEUE_ID: Final = Struct(">i")
 _SHORT: Final = Struct(">H")
 _ENTRY: Final = Struct(">iiiii")  # size, magic, crc, flag, body length
+_QUEUE_ID_AT: Final = 12
 _QUEUE_OFFSET_AT: Final = 20
 _GROWS: Final = COMPRESSED | INNER_BATCH
 _UNUSUAL: Final = _GROWS | BORN_IPV6 | STORE_IPV6 | NEED_UNWRAP
@@ -86,6 +88,25 @@ def decode_messages(
     except (struct_error, IndexError):
         return messages, CodecError("message", at, "the record is cut short")
     return messages, None
+
+
+def decode_message(data: bytes, broker_name: str) -> MessageExt:
+    """Return the one message that *data*, a record of the named broker, holds.
+
+    :raises CodecError: it cannot be read, or there is more than one
+    """
+    try:
+        *_, topic_at, properties_at = _bounds(data, 0)
+        topic = data[topic_at : properties_at - 2].decode()
+        queue = MessageQueue(topic, broker_name, _QUEUE_ID.unpack_from(data, _QUEUE_ID_AT)[0])
+    except (struct_error, UnicodeError) as cause:
+        raise CodecError("message", 0, "the record is no message") from cause
+    messages, fault = decode_messages(data, queue)
+    if fault is not None:
+        raise fault
+    if len(messages) != 1:
+        raise CodecError("message", 0, f"expected one, found {len(messages)}")
+    return messages[0]
 
 
 def _decode_unusual(data: bytes, at: int, queue: MessageQueue, limit: int) -> list[MessageExt]:

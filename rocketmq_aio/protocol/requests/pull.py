@@ -26,6 +26,7 @@ class PullMessage(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=F
     subscription: str | None = None
     sub_version: int
     expression_type: str | None = None
+    max_msg_bytes: int | None = None  # a hint; brokers before 5.0 do not know it
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 

@@ -9,13 +9,21 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from rocketmq_aio.instance import commands as commands_module
 from rocketmq_aio.instance.commands import BrokerCommands
 from rocketmq_aio.instance.owners import ConsumerOwner
-from rocketmq_aio.message import MessageQueue
-from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo, queue_table
+from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.protocol.bodies import (
+    ConsumeDirectlyResult,
+    ConsumerData,
+    ConsumerRunningInfo,
+    DirectOutcome,
+    queue_table,
+)
 from rocketmq_aio.protocol.codes import ONEWAY_FLAG, RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.requests.from_broker import (
+    ConsumeMessageDirectly,
     GetConsumerRunningInfo,
     GetConsumerStatus,
     NotifyConsumerIdsChanged,
@@ -24,6 +32,7 @@ from rocketmq_aio.protocol.requests.from_broker import (
 from tests.fakes.broker import FakeBroker
 from tests.unit.remoting.clients import open_client
 from tests.unit.remoting.until import until
+from tests.unit.stored import Stored
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 RESET = ResetOffset(group="billing", topic="orders", timestamp=0, is_force=True)
@@ -62,6 +71,23 @@ class Consumer:
         )
 
 
+class HandlingConsumer(Consumer):
+    """A consumer with a handler, which ends when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handled: list[tuple[MessageExt, str | None]] = []
+        self.may_end = asyncio.Event()
+        self.may_end.set()
+
+    async def consume_directly(
+        self, message: MessageExt, broker_name: str | None
+    ) -> ConsumeDirectlyResult:
+        self.handled.append((message, broker_name))
+        await self.may_end.wait()
+        return ConsumeDirectlyResult(consume_result=DirectOutcome.LATER, remark="busy")
+
+
 class Asking:
     """A broker with a client connected to it."""
 
@@ -71,8 +97,8 @@ class Asking:
 
 
 @asynccontextmanager
-async def asking() -> AsyncIterator[Asking]:
-    consumer = Consumer()
+async def asking(consumer: Consumer | None = None) -> AsyncIterator[Asking]:
+    consumer = consumer or Consumer()
     owners: dict[str, ConsumerOwner] = {"billing": consumer}
     commands = BrokerCommands(owners)
     async with FakeBroker() as broker, open_client(on_request=commands.answer) as opened:
@@ -159,11 +185,88 @@ async def test_the_state_of_the_consumer_is_told() -> None:
         assert msgspec.json.decode(answer.body)["properties"] == {"PROP_CLIENT_VERSION": "x"}
 
 
+async def test_stacks_are_told_only_when_they_are_asked_for() -> None:
+    async with asking() as made:
+        for wanted in (False, True):
+            asked = GetConsumerRunningInfo(
+                consumer_group="billing", client_id="me", jstack_enable=wanted
+            )
+            answer = await made.broker.push(asked)
+
+            assert answer is not None
+            assert (
+                "thread MainThread" in str(msgspec.json.decode(answer.body)["jstack"])
+            ) == wanted
+
+
+# --- direct consumption -------------------------------------------------------------------------
+
+DIRECT = ConsumeMessageDirectly(consumer_group="billing", client_id="me", broker_name="broker-a")
+RECORD = Stored().to_bytes()
+
+
+async def test_a_handler_is_tried_with_one_message() -> None:
+    consumer = HandlingConsumer()
+    async with asking(consumer) as made:
+        answer = await made.broker.push(DIRECT, body=RECORD)
+
+        assert answer is not None
+        assert answer.code == 0
+        assert msgspec.json.decode(answer.body) == {
+            "consumeResult": "CR_LATER",
+            "order": False,
+            "autoCommit": True,
+            "remark": "busy",
+            "spentTimeMills": 0,
+        }
+        ((message, broker_name),) = consumer.handled
+        assert (message.body, message.tags, broker_name) == (b"hello", "paid", "broker-a")
+        assert message.queue == MessageQueue("orders", "broker-a", 3)
+
+
+async def test_a_handler_that_does_not_end_is_cancelled_and_that_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commands_module, "DIRECT_SECONDS", 0.01)
+    consumer = HandlingConsumer()
+    consumer.may_end.clear()
+    async with asking(consumer) as made:
+        answer = await made.broker.push(DIRECT, body=RECORD)
+
+        assert answer is not None
+        result = msgspec.json.decode(answer.body)
+        assert result["consumeResult"] == "CR_THROW_EXCEPTION"
+        assert "not done within 0.01 s" in result["remark"]
+
+
+async def test_a_consumer_without_a_handler_refuses_direct_consumption() -> None:
+    async with asking() as made:
+        answer = await made.broker.push(DIRECT, body=RECORD)
+
+        assert answer is not None
+        assert answer.code == 3
+        assert "has no handler" in str(answer.remark)
+
+
+@pytest.mark.parametrize("body", [b"", b"x" * 200, RECORD[:-1], RECORD * 2])
+async def test_a_message_that_cannot_be_read_is_not_tried(body: bytes) -> None:
+    consumer = HandlingConsumer()
+    async with asking(consumer) as made:
+        answer = await made.broker.push(DIRECT, body=body)
+
+        assert answer is not None
+        assert answer.code == 1
+        assert "CodecError" in str(answer.remark)
+        assert consumer.handled == []
+
+
+# --- the rest -----------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     "code",
     [
         RequestCode.CHECK_TRANSACTION_STATE,
-        RequestCode.CONSUME_MESSAGE_DIRECTLY,
         RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
         12345,
     ],

@@ -15,6 +15,7 @@ from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.protocol.record import (
     MAX_INNER,
     decode_batch,
+    decode_message,
     decode_messages,
     encode_batch_entry,
 )
@@ -23,6 +24,7 @@ from tests.unit.stored import (
     BORN_IPV6,
     COMPRESSED,
     INNER,
+    MAGIC_V1,
     MAGIC_V2,
     STORE_IPV6,
     Stored,
@@ -337,3 +339,22 @@ def test_a_batch_that_is_cut_anywhere_is_a_codec_error() -> None:
     for cut in range(1, len(data)):
         with pytest.raises(CodecError, match="batch entry at byte 0"):
             list(decode_batch(data[:cut]))
+
+
+@pytest.mark.parametrize("magic", [MAGIC_V1, MAGIC_V2])
+def test_a_record_alone_says_topic_and_queue_itself(magic: int) -> None:
+    data = Stored(magic=magic, topic="%RETRY%größe".encode(), sys_flag=BORN_IPV6).to_bytes()
+
+    message = decode_message(data, "broker-a")
+
+    assert message.queue == MessageQueue("%RETRY%größe", "broker-a", 3)
+    assert (message.topic, message.body, message.queue_offset) == ("%RETRY%größe", b"hello", 7)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", bytes(91), Stored(topic=b"\xff").to_bytes(), Stored().to_bytes()[:-1]],
+)
+def test_a_record_alone_that_cannot_be_read_is_a_codec_error(data: bytes) -> None:
+    with pytest.raises(CodecError):
+        decode_message(data, "broker-a")
