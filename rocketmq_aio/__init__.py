@@ -1,5 +1,6 @@
 """An asyncio client for Apache RocketMQ, over the brokers' native remoting protocol."""
 
+from rocketmq_aio.codec import Codec, JSONCodec, MsgpackCodec, RawCodec
 from rocketmq_aio.config import (
     ClientConfig,
     Credentials,
@@ -21,6 +22,7 @@ from rocketmq_aio.consumer.allocation import (
 from rocketmq_aio.consumer.events import (
     CommitFailed,
     ConsumerEvent,
+    MessageUndecodable,
     MessageUnreadable,
     OffsetCorrected,
     PullFailed,
@@ -46,6 +48,7 @@ from rocketmq_aio.errors import (
     NotRunningError,
     NotSupportedError,
     OffsetIllegalError,
+    PayloadError,
     PermissionDeniedError,
     RequestTimeoutError,
     RocketMQError,
@@ -85,6 +88,7 @@ __all__ = [
     "BusyError",
     "ClientConfig",
     "ClosedError",
+    "Codec",
     "CodecError",
     "CommitError",
     "CommitFailed",
@@ -94,6 +98,7 @@ __all__ = [
     "CorruptOffsetFile",
     "Credentials",
     "InvalidMessageError",
+    "JSONCodec",
     "LitePullConfig",
     "LitePullConsumer",
     "LocalFileOffsetStore",
@@ -104,7 +109,9 @@ __all__ = [
     "MessageModel",
     "MessageQueue",
     "MessageSelector",
+    "MessageUndecodable",
     "MessageUnreadable",
+    "MsgpackCodec",
     "NameServerUnavailableError",
     "NotConnectedError",
     "NotRunningError",
@@ -112,6 +119,7 @@ __all__ = [
     "OffsetCorrected",
     "OffsetIllegalError",
     "OffsetStore",
+    "PayloadError",
     "PermissionDeniedError",
     "Producer",
     "ProducerConfig",
@@ -120,6 +128,7 @@ __all__ = [
     "QueuesAssigned",
     "QueuesRevoked",
     "RPCHook",
+    "RawCodec",
     "RemoteOffsetStore",
     "RequestTimeoutError",
     "RocketMQError",

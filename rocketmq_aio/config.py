@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from rocketmq_aio.address import parse_address, parse_addresses
+from rocketmq_aio.codec import Codec, check_codec
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import RPCHook
 from rocketmq_aio.message import MessageModel
@@ -29,6 +30,7 @@ MIB: Final = 1024 * 1024
 MIN_FRAME_BYTES: Final = 64 * 1024
 COMPRESSIONS: Final = ("zlib", "lz4", "zstd", None)
 OFFSET_POLICIES: Final = ("broker", "earliest", "latest", "error")
+UNDECODABLE_POLICIES: Final = ("retry", "dead_letter", "skip")
 HEADER_ENCODINGS: Final = ("json", "rocketmq")
 MAX_CONCURRENCY: Final = 1000
 MAX_PULL: Final = 1024  # messages that one pull may bring
@@ -202,6 +204,7 @@ class ProducerConfig:
     :param max_in_flight_bytes: bytes of bodies in unanswered sends; further ones wait
     :param template_topic: whose route tells where a topic that does not exist yet may be created
     :param template_queues: how many queues a topic created by a first send gets
+    :param codec: makes the bodies of `Producer.send_value`, such as ``JSONCodec(Order)``
     """
 
     send_timeout_seconds: float = 3.0
@@ -215,9 +218,11 @@ class ProducerConfig:
     max_in_flight_bytes: int = 64 * MIB
     template_topic: str = "TBW102"
     template_queues: int = 4
+    codec: Codec | None = None
 
     def __post_init__(self) -> None:
         check_seconds(self, "send_timeout_seconds")
+        check_codec(self.codec)
         check_count(self, "retries", least=0)
         check_bool(self, "retry_other_broker")
         check_choice(self, "compression", COMPRESSIONS)
@@ -250,6 +255,7 @@ class ConsumerConfig:
         (broadcasting)
     :param offset_illegal: what to do when the broker says that an offset does not exist:
         follow its correction, go to the ``"earliest"`` or ``"latest"`` offset, or ``"error"``
+    :param codec: makes `MessageExt.value` of bodies, such as ``JSONCodec(Order)``
     """
 
     message_model: MessageModel = MessageModel.CLUSTERING
@@ -263,8 +269,10 @@ class ConsumerConfig:
     offset_illegal: str = "broker"
     long_poll_seconds: float = 15.0
     rebalance_interval_seconds: float = 20.0
+    codec: Codec | None = None
 
     def __post_init__(self) -> None:
+        check_codec(self.codec)
         if not isinstance(self.message_model, MessageModel):
             raise ConfigError("message_model", self.message_model, "expected a MessageModel")
         _check_start_from(self.start_from)
@@ -347,6 +355,8 @@ class PushConfig(ConsumerConfig):
     :param pop_invisible_seconds: for a popped message to be done before others may get it
     :param pop_batch_size: messages popped at once
     :param pop_threshold_per_queue: popped messages that are not done before popping pauses
+    :param undecodable: what happens to a message that *codec* cannot read, before any handler sees
+        it: ``"retry"`` it as if a handler had failed, make it a ``"dead_letter"``, or ``"skip"`` it
     """
 
     concurrency: int = 20
@@ -364,10 +374,12 @@ class PushConfig(ConsumerConfig):
     pop_invisible_seconds: float = 60.0
     pop_batch_size: int = 32
     pop_threshold_per_queue: int = 96
+    undecodable: str = "retry"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_bool(self, "client_rebalance")
+        check_choice(self, "undecodable", UNDECODABLE_POLICIES)
         check_count(
             self, "concurrency", "consume_batch_size", "pop_batch_size", "pop_threshold_per_queue"
         )
@@ -401,6 +413,7 @@ class PopConfig:
     :param wait_seconds: how long a broker may hold a request for messages to come
     :param max_reconsume_times: deliveries after the first before a message becomes a dead letter
     :param start_from: where a group that is new to a topic begins: ``"latest"`` or ``"earliest"``
+    :param codec: makes `MessageExt.value` of bodies, such as ``JSONCodec(Order)``
     """
 
     invisible_seconds: float = 60.0
@@ -408,8 +421,10 @@ class PopConfig:
     wait_seconds: float = 15.0
     max_reconsume_times: int = 16
     start_from: str = "latest"
+    codec: Codec | None = None
 
     def __post_init__(self) -> None:
+        check_codec(self.codec)
         check_invisible(self, "invisible_seconds")
         check_count(self, "batch_size")
         check_most(self, "batch_size", MAX_POP)

@@ -211,3 +211,12 @@ class CodecError(RocketMQError):
         self.field = field
         self.position = position
         self.reason = reason
+
+
+class PayloadError(RocketMQError, ValueError):
+    """A codec cannot read a body, or write a value: trying again changes nothing."""
+
+    def __init__(self, codec: str, reason: str) -> None:
+        super().__init__(f"{shown(codec)}: {shown(reason)}")
+        self.codec = codec
+        self.reason = reason

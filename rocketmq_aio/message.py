@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from ipaddress import IPv6Address
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from rocketmq_aio.codec import Codec, decode_with
 from rocketmq_aio.errors import CodecError, ConfigError, InvalidMessageError
 from rocketmq_aio.names import UNSENDABLE_TOPICS, topic_fault
 from rocketmq_aio.properties import (
@@ -219,6 +220,19 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
     raw_properties: bytes
     parsed_properties: dict[str, str] | None = None
     done: bool = False  # used by the process queue
+    codec: Codec | None = None  # set by a consumer that has one
+    decoded: Any = msgspec.UNSET
+
+    @property
+    def value(self) -> Any:  # noqa: ANN401 - whatever the codec makes
+        """The body as the consumer's ``codec`` reads it, on first use; without one the body.
+
+        :raises PayloadError: the codec cannot read it
+        """
+        if self.decoded is msgspec.UNSET:
+            codec = self.codec
+            self.decoded = self.body if codec is None else decode_with(codec, self.body)
+        return self.decoded
 
     @property
     def properties(self) -> dict[str, str]:

@@ -54,6 +54,17 @@ class MessageUnreadable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MessageUndecodable:
+    """The codec cannot read a message; *policy* is the ``undecodable`` setting, and is followed."""
+
+    queue: MessageQueue
+    offset: int
+    message_id: str
+    reason: str
+    policy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PullFailed:
     """Nothing can be pulled of the queue now; told once, and tried again until it works."""
 
@@ -74,6 +85,7 @@ ConsumerEvent: TypeAlias = (
     | QueuesRevoked
     | OffsetCorrected
     | MessageUnreadable
+    | MessageUndecodable
     | PullFailed
     | CommitFailed
     | CorruptOffsetFile

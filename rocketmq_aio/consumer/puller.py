@@ -256,6 +256,9 @@ class Puller:
             command.body, answer, assigned.queue, offset, subscription
         )
         if wanted:
+            if (codec := self._config.codec) is not None:
+                for message in wanted:
+                    message.codec = codec
             assigned.put(wanted)
         assigned.advance(next_offset)
         if wanted:

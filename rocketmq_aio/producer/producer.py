@@ -10,10 +10,11 @@ from contextlib import suppress
 from ipaddress import ip_address
 from threading import get_ident
 from time import monotonic, time_ns
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
+from rocketmq_aio.codec import encode_with
 from rocketmq_aio.config import ClientConfig, ProducerConfig
 from rocketmq_aio.errors import (
     BatchError,
@@ -119,6 +120,31 @@ class Producer(Member):
             return await self._attempts.run(sent, publish, deadline)
         finally:
             room.give(size)
+
+    async def send_value(
+        self,
+        topic: str,
+        value: Any,  # noqa: ANN401 - what the codec takes
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        timeout_seconds: float | None = None,
+        **message_fields: Any,  # noqa: ANN401 - those of Message
+    ) -> SendResult:
+        """Send a message whose body is *value* as the ``codec`` of the config writes it.
+
+        :param message_fields: ``tags``, ``keys``, ``properties`` and whatever else `Message` takes
+        :raises PayloadError: the codec cannot write it; nothing was sent
+        :raises ConfigError: the config has no codec
+        :raises RocketMQError: as `send`
+        """
+        codec = self._config.codec
+        if codec is None:
+            raise ConfigError("codec", None, "send_value needs ProducerConfig(codec=...)")
+        message = Message(topic, encode_with(codec, value), **message_fields)
+        return await self.send(
+            message, queue=queue, selector=selector, timeout_seconds=timeout_seconds
+        )
 
     async def send_oneway(
         self,

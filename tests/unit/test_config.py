@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from rocketmq_aio.codec import JSONCodec, MsgpackCodec, RawCodec
 from rocketmq_aio.config import (
     ClientConfig,
     ConsumerConfig,
     Credentials,
     LitePullConfig,
+    PopConfig,
     ProducerConfig,
+    PushConfig,
 )
 from rocketmq_aio.errors import ConfigError, RocketMQError
 from rocketmq_aio.message import MessageModel
@@ -182,6 +185,11 @@ def test_switches_are_true_or_false(kind: Settings, name: str, value: object) ->
         (ConsumerConfig, "offset_illegal", "ignore"),
         (ConsumerConfig, "offset_illegal", None),
         (ConsumerConfig, "allocate", "AVG"),
+        (ConsumerConfig, "codec", JSONCodec),
+        (ProducerConfig, "codec", "json"),
+        (PopConfig, "codec", object()),
+        (PushConfig, "undecodable", "ignore"),
+        (PushConfig, "undecodable", None),
     ],
 )
 def test_what_a_setting_does_not_take_is_refused(kind: Settings, name: str, value: object) -> None:
@@ -208,6 +216,10 @@ def test_what_a_setting_does_not_take_is_refused(kind: Settings, name: str, valu
         (ConsumerConfig, "offset_illegal", "error"),
         (ConsumerConfig, "allocate", sorted),
         (ConsumerConfig, "allocate", {"orders": sorted}),
+        (ConsumerConfig, "codec", JSONCodec()),
+        (ProducerConfig, "codec", RawCodec()),
+        (PopConfig, "codec", MsgpackCodec(dict)),
+        (PushConfig, "undecodable", "skip"),
     ],
 )
 def test_what_a_setting_takes_is_kept(kind: Settings, name: str, value: object) -> None:

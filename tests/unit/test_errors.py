@@ -24,6 +24,7 @@ from rocketmq_aio.errors import (
     NotRunningError,
     NotSupportedError,
     OffsetIllegalError,
+    PayloadError,
     PermissionDeniedError,
     RequestTimeoutError,
     RocketMQError,
@@ -73,6 +74,7 @@ EVERY_ERROR: Mapping[RocketMQError, dict[str, object]] = {
     BatchError([STORED, SendError("orders", "ID", [])]): {},
     CommitError({QUEUE: OSError("no")}): {},
     CodecError("magic", 4, "wrong"): {"field": "magic", "position": 4, "reason": "wrong"},
+    PayloadError("JSONCodec()", "cut"): {"codec": "JSONCodec()", "reason": "cut"},
 }  # fmt: skip
 
 each_error = pytest.mark.parametrize(
@@ -122,6 +124,7 @@ def test_the_causes_of_a_send_survive_a_pickle() -> None:
     [
         (ConfigError, ValueError),
         (InvalidMessageError, ValueError),
+        (PayloadError, ValueError),
         (RequestTimeoutError, TimeoutError),
         (SendUnknownError, SendError),
         (ClosedError, NotRunningError),
@@ -187,6 +190,7 @@ def test_facts_do_not_change_with_their_source() -> None:
         InvalidMessageError(FORGED, "no"),
         CommitError({MessageQueue("t", FORGED, 0): OSError(FORGED)}),
         ConfigError("topic", FORGED, "no"),
+        PayloadError("JSONCodec()", FORGED),
     ],
     ids=lambda error: type(error).__name__,
 )

@@ -7,11 +7,13 @@ from collections import Counter
 
 import pytest
 
+from rocketmq_aio.codec import JSONCodec
 from rocketmq_aio.config import ClientConfig, Credentials, ProducerConfig
 from rocketmq_aio.errors import (
     BrokerError,
     ConfigError,
     InvalidMessageError,
+    PayloadError,
 )
 from rocketmq_aio.message import Message, MessageQueue, SendStatus
 from rocketmq_aio.producer.producer import Producer
@@ -253,3 +255,31 @@ def test_bad_settings_are_refused_before_anything_happens() -> None:
         Producer("shop", namesrv="127.0.0.1:9876", config=ClientConfig())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="namesrv"):
         Producer("shop", namesrv="no address")
+
+
+# --- values --------------------------------------------------------------------------------------
+
+
+async def test_a_value_is_sent_as_the_codec_writes_it() -> None:
+    async with open_shop(config=ProducerConfig(codec=JSONCodec(dict[str, int]))) as shop:
+        result = await shop.producer.send_value(
+            "orders", {"id": 7}, queue=shop.queue(2), tags="new", keys="7"
+        )
+        (stored,) = shop.broker.messages("orders", 2)
+
+        assert stored.body == b'{"id":7}'
+        assert stored.properties.items() >= {"TAGS": "new", "KEYS": "7"}.items()
+        assert stored.properties["UNIQ_KEY"] == result.message_id
+
+
+async def test_a_value_that_cannot_be_written_is_not_sent() -> None:
+    async with open_shop(config=ProducerConfig(codec=JSONCodec())) as shop:
+        with pytest.raises(PayloadError):
+            await shop.producer.send_value("orders", object())
+        assert shop.sends() == []
+
+
+async def test_values_need_a_codec() -> None:
+    async with open_shop() as shop:
+        with pytest.raises(ConfigError, match="ProducerConfig"):
+            await shop.producer.send_value("orders", {"id": 7})
