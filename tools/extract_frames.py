@@ -26,6 +26,7 @@ GOLDEN_BODIES: Final = (
     "ResetOffsetBodyForC",
     "GetConsumerStatusBody",
     "CheckClientRequestBody",
+    "BatchAckMessageRequestBody",
     "ClusterInfo",
     "ConsumeStats",
     "TopicStatsTable",
@@ -53,6 +54,7 @@ def golden_texts(golden: Json) -> Json:
         "body_crc": golden["body_crc"],
         "string_hash_codes": golden["java_string_hashcodes"],
         "batch": golden["batch"],
+        "receipts": golden["pop_extra_info"],
     }
 
 

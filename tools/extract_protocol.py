@@ -20,6 +20,7 @@ from readable_json import Json, file_name, read, write
 SPOKEN: Final = (
     *(11, 14, 15, 29, 30, 31, 32, 34, 35, 36, 38, 39, 40, 41, 42, 46, 105),
     *(220, 221, 307, 309, 310, 320, 326, 361),
+    *(200050, 200051, 200053, 200151),
 )
 
 TYPES: Final = {

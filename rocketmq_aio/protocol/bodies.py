@@ -151,6 +151,27 @@ class MessageQueueBody(Body, frozen=True):
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
 
 
+class BatchAck(Body, frozen=True):
+    """Messages of one queue and one pop that are done; *bits* counts from *start_offset*."""
+
+    group: str = msgspec.field(name="c")
+    topic: str = msgspec.field(name="t")
+    marker: str = msgspec.field(name="r")
+    start_offset: int = msgspec.field(name="so")
+    queue_id: int = msgspec.field(name="q")
+    revive_queue_id: int = msgspec.field(name="rq")
+    pop_time: int = msgspec.field(name="pt")
+    invisible_time: int = msgspec.field(name="it")
+    bits: str = msgspec.field(name="b")
+
+
+class BatchAckRequest(Body, frozen=True):
+    """Popped messages of one broker that are done."""
+
+    broker_name: str
+    acks: list[BatchAck]
+
+
 # --- answers to the broker's own requests -------------------------------------------------------
 
 

@@ -38,6 +38,10 @@ class RequestCode(IntEnum):
     SEND_BATCH_MESSAGE = 320
     PUSH_REPLY_MESSAGE_TO_CLIENT = 326
     LITE_PULL_MESSAGE = 361
+    POP_MESSAGE = 200050
+    ACK_MESSAGE = 200051
+    CHANGE_MESSAGE_INVISIBLETIME = 200053
+    BATCH_ACK_MESSAGE = 200151
 
 
 class ResponseCode(IntEnum):
@@ -66,6 +70,9 @@ class ResponseCode(IntEnum):
     FILTER_DATA_NOT_LATEST = 28
     NO_BUYER_ID = 204
     NOT_IN_CURRENT_UNIT = 205
+    NO_MESSAGE = 208
+    POLLING_FULL = 209
+    POLLING_TIMEOUT = 210
     FLOW_CONTROL = 215
     NOT_LEADER_FOR_QUEUE = 501
     GO_AWAY = 1500
@@ -93,6 +100,7 @@ class LanguageCode(IntEnum):
 # Ordinal of V5_5_0; above 475, so a broker that shuts down gracefully answers GO_AWAY.
 CLIENT_VERSION: Final = 513
 V5_0_0: Final = 413
+V5_1_3: Final = 439  # knows batch acks
 
 # flag bits of a frame's header
 RESPONSE_FLAG: Final = 1

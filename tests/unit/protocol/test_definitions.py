@@ -15,7 +15,7 @@ from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.protocol import bodies, codes, record, requests
 from rocketmq_aio.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from rocketmq_aio.protocol.header import Header, NoFields, RequestHeader
-from rocketmq_aio.protocol.requests import client, offsets, pull, send
+from rocketmq_aio.protocol.requests import client, offsets, pop, pull, send
 from tests.unit.protocol.wire_files import (
     CODES,
     COMMON_FIELDS,
@@ -29,6 +29,8 @@ RESPONSES: Final[dict[type[Header], tuple[int, ...]]] = {
     client.HeartbeatResponse: (34,),
     offsets.OffsetResponse: (14, 29, 30, 31),
     offsets.TimestampResponse: (32,),
+    pop.ChangeInvisibleTimeResponse: (200053,),
+    pop.PopMessageResponse: (200050,),
     pull.PullMessageResponse: (11, 361),
     send.SendMessageResponse: (310, 320),
 }
@@ -43,6 +45,8 @@ SHAPES: Final[dict[type[bodies.Body], tuple[str, ...]]] = {
     bodies.HeartbeatData: ("HeartbeatData",),
     bodies.ConsumerList: ("GetConsumerListByGroupResponseBody",),
     bodies.CheckClientRequest: ("CheckClientRequestBody",),
+    bodies.BatchAck: ("BatchAck",),
+    bodies.BatchAckRequest: ("BatchAckMessageRequestBody",),
     bodies.LockBatchRequest: ("LockBatchRequestBody", "UnlockBatchRequestBody"),
     bodies.LockBatchResponse: ("LockBatchResponseBody",),
     bodies.MessageQueueBody: ("MessageQueue",),

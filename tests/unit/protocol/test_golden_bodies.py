@@ -22,6 +22,7 @@ EXACT_BODIES: Final[list[tuple[str, type[bodies.Body]]]] = [
     ("LockBatchResponseBody", bodies.LockBatchResponse),
     ("CheckClientRequestBody", bodies.CheckClientRequest),
     ("GetConsumerListByGroupResponseBody", bodies.ConsumerList),
+    ("BatchAckMessageRequestBody", bodies.BatchAckRequest),
 ]
 
 

@@ -15,7 +15,7 @@ from rocketmq_aio.protocol.compression import inflate
 from rocketmq_aio.protocol.fastjson import read_body, to_standard
 from rocketmq_aio.protocol.header import Header, read_header, to_ext_fields, wire_names
 from rocketmq_aio.protocol.record import decode_batch, decode_messages, encode_batch_entry
-from rocketmq_aio.protocol.requests import client, from_broker, offsets, pull, send, send_back
+from rocketmq_aio.protocol.requests import client, from_broker, offsets, pop, pull, send, send_back
 from rocketmq_aio.remoting.acl import sign
 from tests.unit.protocol.wire_files import (
     COMMON_FIELDS,
@@ -33,6 +33,9 @@ REQUESTS: Final[dict[int, type[Header]]] = {
     for kind in (
         pull.PullMessage,
         pull.LitePullMessage,
+        pop.PopMessage,
+        pop.AckMessage,
+        pop.ChangeInvisibleTime,
         offsets.QueryConsumerOffset,
         offsets.UpdateConsumerOffset,
         offsets.SearchOffset,
@@ -65,13 +68,20 @@ ANSWERS: Final[dict[int, type[Header]]] = {
     310: send.SendMessageResponse,
     320: send.SendMessageResponse,
     361: pull.PullMessageResponse,
+    200050: pop.PopMessageResponse,
+    200053: pop.ChangeInvisibleTimeResponse,
 }
-WITH_FIELDS: Final = {11: (0, 19, 20, 21), 361: (0, 19, 20, 21)}  # all others: only when it is 0
+WITH_FIELDS: Final = {
+    11: (0, 19, 20, 21),
+    361: (0, 19, 20, 21),
+    200050: (0, 210),
+}  # all others: only when it is 0
 BODIES: Final[dict[str, type[bodies.Body]]] = {
     "HeartbeatData": bodies.HeartbeatData,
     "TopicRouteData": bodies.TopicRouteData,
     "GetConsumerListByGroupResponseBody": bodies.ConsumerList,
     "CheckClientRequestBody": bodies.CheckClientRequest,
+    "BatchAckMessageRequestBody": bodies.BatchAckRequest,
     "LockBatchRequestBody": bodies.LockBatchRequest,
     "UnlockBatchRequestBody": bodies.LockBatchRequest,
     "LockBatchResponseBody": bodies.LockBatchResponse,
