@@ -220,6 +220,7 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
     raw_properties: bytes
     parsed_properties: dict[str, str] | None = None
     done: bool = False  # used by the process queue
+    local_retries: int = 0  # tries after the first that no broker knows of
     codec: Codec | None = None  # set by a consumer that has one
     decoded: Any = msgspec.UNSET
 
@@ -315,8 +316,9 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
 
     @property
     def reconsume_times(self) -> int:
-        """How often the group has sent it back for another try."""
-        return int(_TAIL.unpack_from(self.head, self._store_port_at())[1])
+        """How often the group has tried it before without success."""
+        sent_back = int(_TAIL.unpack_from(self.head, self._store_port_at())[1])
+        return sent_back + self.local_retries
 
     @property
     def prepared_transaction_offset(self) -> int:
