@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from rocketmq_aio.consumer.assigned import AssignedQueue, Cache
+from rocketmq_aio.consumer.taken import Cache, TakenQueue
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.message import MessageExt
 
@@ -18,13 +18,13 @@ class Line:
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
-        self._queues: deque[AssignedQueue] = deque()
-        self._handed: list[AssignedQueue] = []  # whose messages the application works on
-        self._failed: list[AssignedQueue] = []
+        self._queues: deque[TakenQueue] = deque()
+        self._handed: list[TakenQueue] = []  # whose messages the application works on
+        self._failed: list[TakenQueue] = []
         self._waiting: deque[asyncio.Future[None]] = deque()
         self.ended = False
 
-    def add(self, assigned: AssignedQueue) -> None:
+    def add(self, assigned: TakenQueue) -> None:
         """A queue has messages, or a failure to tell."""
         if assigned.failure is not None and assigned not in self._failed:
             self._failed.append(assigned)
@@ -78,7 +78,7 @@ class Line:
             return message
         return None
 
-    def _end_turn(self, assigned: AssignedQueue) -> None:
+    def _end_turn(self, assigned: TakenQueue) -> None:
         assigned.turn = 0
         if assigned.process_queue.count:
             self._queues.rotate(-1)
@@ -122,7 +122,7 @@ class Line:
                 return
 
 
-def _has_messages(assigned: AssignedQueue) -> bool:
+def _has_messages(assigned: TakenQueue) -> bool:
     return bool(assigned.process_queue.count) and not assigned.paused and not assigned.dropped
 
 

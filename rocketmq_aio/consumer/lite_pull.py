@@ -12,11 +12,11 @@ from typing import Final, Self
 import anyio
 
 from rocketmq_aio.config import ClientConfig, LitePullConfig
-from rocketmq_aio.consumer.assigned import AssignedQueue
 from rocketmq_aio.consumer.callbacks import Listener
 from rocketmq_aio.consumer.engine import LitePullEngine
 from rocketmq_aio.consumer.events import ConsumerEvent
 from rocketmq_aio.consumer.offsets import check_offset
+from rocketmq_aio.consumer.taken import TakenQueue
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.member import Member
@@ -323,7 +323,7 @@ class LitePullConsumer(Member):
     # --- inside ---------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        await self._engine.open(self)
+        await self._engine.open(self, self._engine.config.commit_interval_seconds)
 
     async def _shut(self) -> None:
         # The batch of a task that was cancelled, or still works on it, is not done because
@@ -341,7 +341,7 @@ class LitePullConsumer(Member):
             raise StopAsyncIteration
         self._check_running()
 
-    def _assigned(self, queue: MessageQueue) -> AssignedQueue:
+    def _assigned(self, queue: MessageQueue) -> TakenQueue:
         self._check_running()
         assigned = self._engine.table.get(queue)
         if assigned is None or assigned.dropped:

@@ -90,6 +90,19 @@ class ProcessQueue:
         while messages and messages[0].done:
             self.size_bytes -= len(messages.popleft().body)
 
+    def last(self, number: int) -> list[MessageExt]:
+        """Return the last *number* messages that were put."""
+        messages = self._messages
+        return [messages[at] for at in range(len(messages) - number, len(messages))]
+
+    def cut(self, offset: int) -> None:
+        """Forget the messages from *offset* on, none of which is settled: they may come again."""
+        messages = self._messages
+        while messages and messages[-1].queue_offset >= offset:
+            self.size_bytes -= len(messages.pop().body)
+            self.count -= 1
+        self._largest = min(self._largest, offset - 1)
+
     def clear(self) -> int:
         """Forget everything, offsets seen included, and return how many messages were dropped.
 

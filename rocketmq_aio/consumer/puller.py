@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import anyio
 
-from rocketmq_aio.config import LitePullConfig
-from rocketmq_aio.consumer.assigned import UNKNOWN, AssignedQueue, Cache
+from rocketmq_aio.config import ConsumerConfig
+from rocketmq_aio.consumer.assigned import UNKNOWN, AssignedQueue
 from rocketmq_aio.consumer.events import (
     ConsumerEvent,
     MessageUnreadable,
     OffsetCorrected,
     PullFailed,
 )
+from rocketmq_aio.consumer.limits import QueueLimits
 from rocketmq_aio.consumer.pulled import HOLD_SLACK_SECONDS, RESET_REMARK, read_pulled
 from rocketmq_aio.consumer.start_position import StartPositions
 from rocketmq_aio.errors import (
@@ -45,6 +46,8 @@ from rocketmq_aio.remoting.refusals import refusal
 
 logger = get_logger(__name__)
 
+Q = TypeVar("Q", bound=AssignedQueue)
+
 LEAST_EMPTY_SECONDS: Final = 0.1  # an answer without progress sooner than this is slowed down
 BUSY_SECONDS: Final = 0.02
 LONGEST_BUSY_SECONDS: Final = 0.5
@@ -53,13 +56,15 @@ LONGEST_PAUSE_SECONDS: Final = 2.0
 START_PAUSE_SECONDS: Final = 1.0
 # No commit rides on a pull: brokers work on requests in any order, so it could overwrite a later
 # one that was answered already (seen on live 4.9.7 and 5.5.0 brokers).
-FLAGS: Final = PULL_SUSPEND | PULL_SUBSCRIPTION | PULL_LITE
+FLAGS: Final = PULL_SUSPEND | PULL_SUBSCRIPTION
 NO_COMMIT: Final = 0
 
 
-class Puller:
+class Puller(Generic[Q]):
     """Keeps one pull under way for every assigned queue that has room.
 
+    :param lite: use the request of its own that brokers from 5.0 have for lite pull
+    :param interval_seconds: pause after each pull
     :param subscription_of: what the consumer wants of a topic now; None when nothing
     :param on_messages: called when a queue has messages to hand out
     :param on_start: called when it is known where a queue begins: (queue, chosen here)
@@ -72,22 +77,26 @@ class Puller:
         self,
         instance: MQClientInstance,
         group: str,
-        config: LitePullConfig,
+        config: ConsumerConfig,
         starts: StartPositions,
-        cache: Cache,
+        limits: QueueLimits,
         *,
+        lite: bool = False,
+        interval_seconds: float = 0.0,
         subscription_of: Callable[[str], Subscription | None],
-        on_messages: Callable[[AssignedQueue], None],
-        on_start: Callable[[AssignedQueue, bool], None],
-        on_corrected: Callable[[AssignedQueue], Awaitable[None]],
-        on_recovered: Callable[[AssignedQueue], None],
+        on_messages: Callable[[Q], None],
+        on_start: Callable[[Q, bool], None],
+        on_corrected: Callable[[Q], Awaitable[None]],
+        on_recovered: Callable[[Q], None],
         on_event: Callable[[ConsumerEvent], None],
     ) -> None:
         self._instance = instance
         self._group = group
         self._config = config
         self._starts = starts
-        self._cache = cache
+        self._limits = limits
+        self._lite = lite
+        self._interval = interval_seconds
         self._subscription_of = subscription_of
         self._on_messages = on_messages
         self._on_start = on_start
@@ -97,7 +106,7 @@ class Puller:
         self._timeout = config.long_poll_seconds + HOLD_SLACK_SECONDS
         self._introduced = float("-inf")
 
-    async def run(self, assigned: AssignedQueue, wait_seconds: float = 0.0) -> None:
+    async def run(self, assigned: Q, wait_seconds: float = 0.0) -> None:
         """Pull until the queue is given up; a seek abandons the pull and begins another.
 
         :param wait_seconds: for the member who had the queue before to commit
@@ -108,7 +117,7 @@ class Puller:
             with anyio.CancelScope() as assigned.scope:
                 await self._pull_on(assigned)
 
-    async def _pull_on(self, assigned: AssignedQueue) -> None:
+    async def _pull_on(self, assigned: Q) -> None:
         backoff = Backoff(longest=LONGEST_PAUSE_SECONDS)
         busy = Backoff(BUSY_SECONDS, LONGEST_BUSY_SECONDS)
         if assigned.next_offset == UNKNOWN:
@@ -128,7 +137,7 @@ class Puller:
                     self._on_recovered(assigned)
                 backoff.failures = busy.failures = 0
 
-    async def _find_start(self, assigned: AssignedQueue) -> None:
+    async def _find_start(self, assigned: Q) -> None:
         while not assigned.started.is_set():
             generation = assigned.generation
             try:
@@ -144,33 +153,25 @@ class Puller:
 
     # --- flow control ---------------------------------------------------------------------------
 
-    def _may_pull(self, assigned: AssignedQueue) -> bool:
-        config, held = self._config, assigned.process_queue
+    def _may_pull(self, assigned: Q) -> bool:
         if assigned.paused or assigned.failure is not None:
             return False
-        # A queue with nothing cached always may: else the full caches of paused queues starve it.
-        return not held.count or (
-            held.count <= config.pull_threshold_per_queue
-            and held.size_bytes <= config.pull_threshold_bytes_per_queue
-            and held.span <= config.max_span
-            and self._cache.count <= config.pull_threshold_total
-            and self._cache.size_bytes <= config.pull_threshold_bytes_total
-        )
+        return self._limits.has_room(assigned)
 
-    async def _wait(self, assigned: AssignedQueue) -> None:
-        """Wait until a poll, a resume or a seek says that something changed."""
+    async def _wait(self, assigned: Q) -> None:
+        """Wait until room, a resume or a seek says that something changed."""
         assigned.wake = asyncio.get_running_loop().create_future()
         if not assigned.paused and assigned.failure is None:
-            self._cache.blocked.add(assigned)
+            assigned.block()
         try:
             await assigned.wake
         finally:
             assigned.wake = None
-            self._cache.blocked.discard(assigned)
+            assigned.unblock()
 
     # --- one pull -------------------------------------------------------------------------------
 
-    async def _pull(self, assigned: AssignedQueue) -> None:
+    async def _pull(self, assigned: Q) -> None:
         subscription = self._subscription_of(assigned.queue.topic)
         if subscription is None:
             await anyio.sleep(LEAST_EMPTY_SECONDS)
@@ -189,22 +190,22 @@ class Puller:
             await self._moved(assigned, command, address, offset)
         else:
             raise refusal(command, address)
+        pause = self._interval
         if assigned.next_offset == offset or command.code == ResponseCode.PULL_OFFSET_MOVED:
-            early = LEAST_EMPTY_SECONDS - (loop.time() - started)
-            if early > 0:  # a broker that does not hold the request must not be asked in a storm
-                await anyio.sleep(early)
+            # A broker that does not hold the request must not be asked in a storm.
+            pause = max(pause, LEAST_EMPTY_SECONDS - (loop.time() - started))
+        if pause > 0:
+            await anyio.sleep(pause)
 
     async def _request(
-        self, assigned: AssignedQueue, subscription: Subscription, offset: int
+        self, assigned: Q, subscription: Subscription, offset: int
     ) -> tuple[Command, str]:
         queue, remoting = assigned.queue, self._instance.remoting
         replica = self._instance.routes.replica(queue.broker_name, assigned.broker_id)
         if replica is None:
             raise NotConnectedError(queue.broker_name, "no route names this broker")
         address, _ = replica
-        # Brokers from 5.0 have a request of their own for lite pull; older ones do not know it.
-        version = self._instance.heartbeats.broker_versions.get(address, 0)
-        kind = LitePullMessage if version >= V5_0_0 else PullMessage
+        kind = self._kind(address)
         if not remoting.takes_prepared:
             header = self._header(kind, queue, subscription, offset)
             return await remoting.request(address, header, timeout=self._timeout), address
@@ -219,6 +220,12 @@ class Puller:
 
         return await remoting.exchange(address, template.code, frame, self._timeout), address
 
+    def _kind(self, address: str) -> type[PullMessage]:
+        # Brokers from 5.0 have a request of their own for lite pull; older ones do not know it.
+        if not self._lite or self._instance.heartbeats.broker_versions.get(address, 0) < V5_0_0:
+            return PullMessage
+        return LitePullMessage
+
     def _header(
         self,
         kind: type[PullMessage],
@@ -232,7 +239,7 @@ class Puller:
             queue_id=queue.queue_id,
             queue_offset=offset,
             max_msg_nums=self._config.pull_batch_size,
-            sys_flag=FLAGS,
+            sys_flag=FLAGS | PULL_LITE if self._lite else FLAGS,
             commit_offset=NO_COMMIT,
             suspend_timeout_millis=int(self._config.long_poll_seconds * 1000),
             subscription=subscription.expression,
@@ -241,14 +248,14 @@ class Puller:
             broker_name=queue.broker_name,
         )
 
-    def _nothing_found(self, assigned: AssignedQueue, command: Command, offset: int) -> None:
+    def _nothing_found(self, assigned: Q, command: Command, offset: int) -> None:
         answer = read_header(command, PullMessageResponse)
         assigned.broker_id = answer.suggest_which_broker_id
         if answer.next_begin_offset > offset:
             assigned.advance(answer.next_begin_offset)
 
     def _found(
-        self, assigned: AssignedQueue, subscription: Subscription, command: Command, offset: int
+        self, assigned: Q, subscription: Subscription, command: Command, offset: int
     ) -> None:
         answer = read_header(command, PullMessageResponse)
         assigned.broker_id = answer.suggest_which_broker_id
@@ -272,9 +279,7 @@ class Puller:
 
     # --- what can go wrong ----------------------------------------------------------------------
 
-    async def _moved(
-        self, assigned: AssignedQueue, command: Command, address: str, requested: int
-    ) -> None:
+    async def _moved(self, assigned: Q, command: Command, address: str, requested: int) -> None:
         """The broker has no such offset: follow the policy, and never silently."""
         answer = read_header(command, PullMessageResponse)
         policy, remark = self._config.offset_illegal, command.remark or ""
@@ -309,9 +314,7 @@ class Puller:
         if reset or corrected < requested:
             await self._on_corrected(assigned)
 
-    async def _recover(
-        self, assigned: AssignedQueue, error: RocketMQError, backoff: Backoff
-    ) -> None:
+    async def _recover(self, assigned: Q, error: RocketMQError, backoff: Backoff) -> None:
         if not backoff.failures:
             logger.warning("pull_failed", queue=str(assigned.queue), reason=str(error))
             self._on_event(PullFailed(queue=assigned.queue, reason=str(error)))

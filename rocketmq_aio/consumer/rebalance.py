@@ -25,7 +25,8 @@ class Rebalancer:
     """Works out the assignment in rounds; a round that cannot know changes nothing.
 
     :param topics: what is subscribed to
-    :param apply: makes the assignment of these topics true; called in one task, one at a time
+    :param apply: makes the assignment of these topics true, as far as it can be now; called in
+        one task, one at a time
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class Rebalancer:
         config: ConsumerConfig,
         *,
         topics: Callable[[], Collection[str]],
-        apply: Callable[[dict[str, frozenset[MessageQueue]]], Awaitable[None]],
+        apply: Callable[[dict[str, frozenset[MessageQueue]]], Awaitable[bool]],
     ) -> None:
         self._instance = instance
         self._group = group
@@ -104,8 +105,8 @@ class Rebalancer:
                 settled = False
             else:
                 wanted[topic] = share
-        await self._apply(wanted)
-        return settled
+        applied = await self._apply(wanted)
+        return settled and applied
 
     async def _share(self, topic: str) -> frozenset[MessageQueue] | None:
         """Return this member's queues of *topic*; None when that cannot be known now."""

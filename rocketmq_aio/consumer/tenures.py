@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Final, Generic, TypeVar
 
 import anyio
 
-from rocketmq_aio.consumer.assigned import AssignedQueue, Cache
+from rocketmq_aio.consumer.assigned import AssignedQueue
 from rocketmq_aio.consumer.callbacks import Listener, call_listener
 from rocketmq_aio.consumer.commits import Commits
 from rocketmq_aio.consumer.events import ConsumerEvent, QueuesAssigned, QueuesRevoked
@@ -18,27 +18,38 @@ DRAIN_SECONDS: Final = 1.0  # for the application to come back for more: its las
 HAND_OVER_SECONDS: Final = 5.0  # for the last commit; then the next owner has to do without it
 
 
-class Tenures:
+Q = TypeVar("Q", bound=AssignedQueue)
+
+
+class Tenures(Generic[Q]):
     """Changes the table of assigned queues, one change at a time.
 
+    :param make: makes the state of a queue that is taken on
     :param begin: starts the pull loop of a queue
+    :param admit: asked which of the queues may be taken on now; None is all
+    :param on_released: called with queues that were given up, after their last commit
     """
 
     def __init__(
         self,
-        table: dict[MessageQueue, AssignedQueue],
-        cache: Cache,
+        table: dict[MessageQueue, Q],
         commits: Commits,
         *,
-        begin: Callable[[AssignedQueue], None],
+        make: Callable[[MessageQueue], Q],
+        begin: Callable[[Q], None],
+        admit: Callable[[Collection[MessageQueue]], Awaitable[Collection[MessageQueue]]]
+        | None = None,
+        on_released: Callable[[list[Q]], Awaitable[None]] | None = None,
         on_event: Callable[[ConsumerEvent], None],
         on_assigned: Listener | None,
         on_revoked: Listener | None,
     ) -> None:
         self._table = table
-        self._cache = cache
         self._commits = commits
+        self._make = make
         self._begin = begin
+        self._admit = admit
+        self._on_released = on_released
         self._on_event = on_event
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
@@ -50,30 +61,49 @@ class Tenures:
         wanted: Callable[[], Iterable[MessageQueue]],
         *,
         drain_seconds: float = 0.0,
-    ) -> None:
+    ) -> bool:
         """Make *wanted* true for *topics* (None: for all); new queues begin before others end.
 
         :param drain_seconds: how long to wait for the application to finish what it has in hands
+        :return: False when some wanted queue may not be taken on yet
         """
         async with self._changing:
             held = [q for q in self._table if topics is None or q.topic in topics]
             change = plan(held, frozenset(wanted()))
+            admitted = change.acquire
             try:
                 if change.acquire:
-                    await self._acquire(change.acquire)
+                    admitted = await self._admitted(change.acquire)
+                    await self._acquire(admitted)
             finally:  # also when cancelled in a listener
                 if change.release:
                     await self._release(change.release, drain_seconds=drain_seconds)
+        return admitted == change.acquire
 
-    async def release_all(self) -> None:
+    async def give_up(self, queues: Collection[MessageQueue]) -> None:
+        """Give up *queues* at once, whoever works on their messages."""
+        async with self._changing:
+            held = tuple(each for each in queues if each in self._table)
+            if held:
+                await self._release(held, drain_seconds=0)
+
+    async def release_all(self, *, drain_seconds: float = 0.0) -> None:
         """Give up everything; for leaving."""
         async with self._changing:
             if self._table:
-                await self._release(tuple(self._table), drain_seconds=0)
+                await self._release(tuple(self._table), drain_seconds=drain_seconds)
+
+    async def _admitted(self, queues: tuple[MessageQueue, ...]) -> tuple[MessageQueue, ...]:
+        if self._admit is None:
+            return queues
+        admitted = await self._admit(queues)
+        return tuple(each for each in queues if each in admitted)
 
     async def _acquire(self, queues: tuple[MessageQueue, ...]) -> None:
+        if not queues:
+            return
         for queue in queues:
-            assigned = self._table[queue] = AssignedQueue(queue, self._cache)
+            assigned = self._table[queue] = self._make(queue)
             self._begin(assigned)
         self._on_event(QueuesAssigned(queues=queues))
         await call_listener(self._on_assigned, queues)
@@ -90,20 +120,23 @@ class Tenures:
         finally:
             await self._let_go(leaving, queues)
 
-    async def _let_go(self, leaving: list[AssignedQueue], queues: tuple[MessageQueue, ...]) -> None:
+    async def _let_go(self, leaving: list[Q], queues: tuple[MessageQueue, ...]) -> None:
         """Commit and release; also when cancelled, for a dropped queue that stayed in the table
         would never be read again."""
         try:
             with anyio.move_on_after(HAND_OVER_SECONDS, shield=True):
                 await self._commits.commit_settled(leaving)
         finally:  # a shield keeps out scopes that are cancelled, but not a task that is
-            for queue in queues:
-                del self._table[queue]
+            for assigned in leaving:
+                assigned.released = True
+                del self._table[assigned.queue]
             self._on_event(QueuesRevoked(queues=queues))
         with anyio.move_on_after(HAND_OVER_SECONDS, shield=True):
             await self._commits.forget(queues)
+            if self._on_released is not None:
+                await self._on_released(leaving)
 
-    async def _drain(self, leaving: list[AssignedQueue], seconds: float) -> None:
+    async def _drain(self, leaving: list[Q], seconds: float) -> None:
         """Wait until the application has come back for more after its last batch."""
         with anyio.move_on_after(seconds):
             # What is done already: the next owner may be asking for it now.

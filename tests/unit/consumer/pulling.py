@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from rocketmq_aio.config import LitePullConfig
-from rocketmq_aio.consumer.assigned import AssignedQueue, Cache
 from rocketmq_aio.consumer.events import ConsumerEvent
+from rocketmq_aio.consumer.limits import CacheLimits
 from rocketmq_aio.consumer.line import Line
 from rocketmq_aio.consumer.puller import Puller
 from rocketmq_aio.consumer.start_position import StartPositions
+from rocketmq_aio.consumer.taken import Cache, TakenQueue
 from rocketmq_aio.errors import ConnectionLostError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageExt
@@ -111,15 +112,16 @@ class Rig:
         self.line = Line(self.cache)
         self.subscription: Subscription | None = subscription("orders", "*", 1)
         self.events: list[ConsumerEvent] = []
-        self.started: list[tuple[AssignedQueue, bool]] = []
+        self.started: list[tuple[TakenQueue, bool]] = []
         self.corrected: list[int] = []
-        self.recovered: list[AssignedQueue] = []
+        self.recovered: list[TakenQueue] = []
         self.puller = Puller(
             cast(MQClientInstance, self.wire),
             "billing",
             LitePullConfig(**settings),
             cast(StartPositions, self.starts),
-            self.cache,
+            CacheLimits(LitePullConfig(**settings), self.cache),
+            lite=True,
             subscription_of=lambda _topic: self.subscription,
             on_messages=self.line.add,
             on_start=lambda assigned, chosen: self.started.append((assigned, chosen)),
@@ -129,15 +131,15 @@ class Rig:
         )
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def _correct(self, assigned: AssignedQueue) -> None:
+    async def _correct(self, assigned: TakenQueue) -> None:
         self.corrected.append(assigned.settled)
 
     def subscribe(self, expression: str) -> None:
         self.subscription = subscription("orders", expression, 1)
 
-    def begin(self, queue_id: int = 0, **arguments: float) -> AssignedQueue:
+    def begin(self, queue_id: int = 0, **arguments: float) -> TakenQueue:
         """Pull a queue from now on."""
-        assigned = AssignedQueue(queue(queue_id), self.cache)
+        assigned = TakenQueue(queue(queue_id), self.cache)
         run = self.puller.run(assigned, **arguments)
         self._tasks.append(asyncio.get_running_loop().create_task(run))
         return assigned

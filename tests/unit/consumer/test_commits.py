@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from anyio import wait_all_tasks_blocked
 
-from rocketmq_aio.consumer.assigned import AssignedQueue, Cache
-from rocketmq_aio.consumer.commits import Commits
 from rocketmq_aio.consumer.events import CommitFailed, ConsumerEvent
+from rocketmq_aio.consumer.requested_commits import RequestedCommits
+from rocketmq_aio.consumer.taken import Cache, TakenQueue
 from rocketmq_aio.errors import CommitError, ConfigError, NotConnectedError
 from rocketmq_aio.message import MessageQueue
 from tests.unit.consumer.parts import assigned_queue, queue
@@ -25,7 +25,7 @@ def store() -> AppStore:
 
 
 @pytest.fixture
-def table() -> dict[MessageQueue, AssignedQueue]:
+def table() -> dict[MessageQueue, TakenQueue]:
     """Two queues of ten messages, of which five were handed out and three settled."""
     table = {}
     for number in range(2):
@@ -43,16 +43,16 @@ def events() -> list[ConsumerEvent]:
 
 @pytest.fixture
 def commits(
-    store: AppStore, table: dict[MessageQueue, AssignedQueue], events: list[ConsumerEvent]
-) -> Commits:
-    return Commits(store, table, automatic=True, on_event=events.append)
+    store: AppStore, table: dict[MessageQueue, TakenQueue], events: list[ConsumerEvent]
+) -> RequestedCommits:
+    return RequestedCommits(store, table, automatic=True, on_event=events.append)
 
 
 # --- by itself -----------------------------------------------------------------------------------
 
 
 async def test_only_what_is_settled_is_committed_by_itself(
-    commits: Commits, store: AppStore, table: dict[MessageQueue, AssignedQueue]
+    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, TakenQueue]
 ) -> None:
     await commits.commit_settled(table.values())
 
@@ -60,23 +60,25 @@ async def test_only_what_is_settled_is_committed_by_itself(
 
 
 async def test_a_queue_that_has_not_begun_has_nothing_to_commit(
-    commits: Commits, store: AppStore
+    commits: RequestedCommits, store: AppStore
 ) -> None:
-    await commits.commit_settled([AssignedQueue(queue(2), Cache())])
+    await commits.commit_settled([TakenQueue(queue(2), Cache())])
 
     assert store.kept == {}
 
 
 async def test_without_auto_commit_nothing_is_committed_by_itself(
-    store: AppStore, table: dict[MessageQueue, AssignedQueue], events: list[ConsumerEvent]
+    store: AppStore, table: dict[MessageQueue, TakenQueue], events: list[ConsumerEvent]
 ) -> None:
-    commits = Commits(store, table, automatic=False, on_event=events.append)
+    commits = RequestedCommits(store, table, automatic=False, on_event=events.append)
     await commits.commit_settled(table.values())
 
     assert store.calls == []
 
 
-async def test_it_goes_on_committing_whatever_happens(commits: Commits, store: AppStore) -> None:
+async def test_it_goes_on_committing_whatever_happens(
+    commits: RequestedCommits, store: AppStore
+) -> None:
     store.fail["persist"] = StoreError("down")
     committing = asyncio.create_task(commits.keep_committing(0.001))
     await until(lambda: len(store.called("persist")) >= 3)
@@ -96,9 +98,9 @@ async def test_it_goes_on_committing_whatever_happens(commits: Commits, store: A
     ],
 )
 async def test_a_commit_that_fails_by_itself_is_an_event(
-    commits: Commits,
+    commits: RequestedCommits,
     store: AppStore,
-    table: dict[MessageQueue, AssignedQueue],
+    table: dict[MessageQueue, TakenQueue],
     events: list[ConsumerEvent],
     method: str,
     error: Exception,
@@ -114,7 +116,7 @@ async def test_a_commit_that_fails_by_itself_is_an_event(
 
 
 async def test_a_bug_in_a_store_is_no_failed_commit(
-    commits: Commits, store: AppStore, table: dict[MessageQueue, AssignedQueue]
+    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, TakenQueue]
 ) -> None:
     store.fail["persist"] = LookupError("a bug")
 
@@ -126,7 +128,7 @@ async def test_a_bug_in_a_store_is_no_failed_commit(
 
 
 async def test_everything_that_was_returned_can_be_committed(
-    commits: Commits, store: AppStore
+    commits: RequestedCommits, store: AppStore
 ) -> None:
     await commits.commit(None)
 
@@ -134,7 +136,7 @@ async def test_everything_that_was_returned_can_be_committed(
 
 
 async def test_what_was_returned_of_some_queues_can_be_committed(
-    commits: Commits, store: AppStore
+    commits: RequestedCommits, store: AppStore
 ) -> None:
     await commits.commit([queue(1)])
 
@@ -142,14 +144,16 @@ async def test_what_was_returned_of_some_queues_can_be_committed(
 
 
 @pytest.mark.parametrize("offset", [0, 2, 4, 100])
-async def test_any_offset_can_be_committed(commits: Commits, store: AppStore, offset: int) -> None:
+async def test_any_offset_can_be_committed(
+    commits: RequestedCommits, store: AppStore, offset: int
+) -> None:
     await commits.commit({queue(1): offset})
 
     assert store.kept == {queue(1): offset}
 
 
 async def test_what_was_committed_is_settled(
-    commits: Commits, store: AppStore, table: dict[MessageQueue, AssignedQueue]
+    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, TakenQueue]
 ) -> None:
     await commits.commit({queue(0): 4})
     await commits.commit_settled(table.values())
@@ -157,7 +161,9 @@ async def test_what_was_committed_is_settled(
     assert store.kept == {queue(0): 4, queue(1): 3}
 
 
-async def test_a_commit_returns_when_it_is_durable(commits: Commits, store: AppStore) -> None:
+async def test_a_commit_returns_when_it_is_durable(
+    commits: RequestedCommits, store: AppStore
+) -> None:
     store.may_persist = asyncio.Event()
     committing = asyncio.create_task(commits.commit(None))
     await wait_all_tasks_blocked()
@@ -169,7 +175,7 @@ async def test_a_commit_returns_when_it_is_durable(commits: Commits, store: AppS
 
 
 async def test_a_queue_of_somebody_else_is_lost_and_the_others_are_committed(
-    commits: Commits, store: AppStore
+    commits: RequestedCommits, store: AppStore
 ) -> None:
     with pytest.raises(CommitError) as caught:
         await commits.commit({queue(7): 1, queue(0): 5})
@@ -180,7 +186,7 @@ async def test_a_queue_of_somebody_else_is_lost_and_the_others_are_committed(
 
 
 async def test_a_queue_that_is_being_given_up_can_still_be_committed(
-    commits: Commits, store: AppStore, table: dict[MessageQueue, AssignedQueue]
+    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, TakenQueue]
 ) -> None:
     table[queue(0)].drop()
     await commits.commit([queue(0)])
@@ -196,7 +202,7 @@ async def test_a_queue_that_is_being_given_up_can_still_be_committed(
     ],
 )
 async def test_what_could_not_be_stored_is_raised(
-    commits: Commits, store: AppStore, error: Exception, lost: set[MessageQueue]
+    commits: RequestedCommits, store: AppStore, error: Exception, lost: set[MessageQueue]
 ) -> None:
     store.fail["persist"] = error
 
@@ -206,9 +212,9 @@ async def test_what_could_not_be_stored_is_raised(
 
 
 async def test_a_queue_that_has_not_begun_is_passed_over(
-    commits: Commits, store: AppStore, table: dict[MessageQueue, AssignedQueue]
+    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, TakenQueue]
 ) -> None:
-    table[queue(2)] = AssignedQueue(queue(2), Cache())
+    table[queue(2)] = TakenQueue(queue(2), Cache())
     await commits.commit(None)
 
     assert set(store.kept) == {queue(0), queue(1)}
@@ -216,7 +222,7 @@ async def test_a_queue_that_has_not_begun_is_passed_over(
 
 @pytest.mark.parametrize("offset", [-1, 1.5, "7", True, 2**63])
 async def test_what_is_no_offset_is_refused_before_anything_is_committed(
-    commits: Commits, store: AppStore, offset: object
+    commits: RequestedCommits, store: AppStore, offset: object
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         await commits.commit({queue(0): 5, queue(1): offset})
@@ -226,7 +232,7 @@ async def test_what_is_no_offset_is_refused_before_anything_is_committed(
 
 
 @pytest.mark.parametrize("offsets", [5, "orders", queue(0), object()])
-async def test_what_are_no_queues_is_refused(commits: Commits, offsets: object) -> None:
+async def test_what_are_no_queues_is_refused(commits: RequestedCommits, offsets: object) -> None:
     with pytest.raises(ConfigError) as caught:
         await commits.commit(offsets)  # type: ignore[arg-type]
 
@@ -234,7 +240,7 @@ async def test_what_are_no_queues_is_refused(commits: Commits, offsets: object) 
 
 
 @pytest.mark.parametrize("given", [["orders"], {"orders": 5}, [None]])
-async def test_what_is_no_queue_is_refused(commits: Commits, given: object) -> None:
+async def test_what_is_no_queue_is_refused(commits: RequestedCommits, given: object) -> None:
     with pytest.raises(ConfigError) as caught:
         await commits.commit(given)  # type: ignore[arg-type]
 
@@ -245,7 +251,7 @@ async def test_what_is_no_queue_is_refused(commits: Commits, given: object) -> N
 
 
 async def test_a_store_that_cannot_forget_does_not_keep_queues_from_leaving(
-    commits: Commits, store: AppStore
+    commits: RequestedCommits, store: AppStore
 ) -> None:
     store.fail["remove"] = StoreError("down")
     await commits.forget([queue(0), queue(1)])

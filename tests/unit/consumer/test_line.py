@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from anyio import wait_all_tasks_blocked
 
-from rocketmq_aio.consumer.assigned import AssignedQueue, Cache
 from rocketmq_aio.consumer.line import TURN, Line
+from rocketmq_aio.consumer.taken import Cache, TakenQueue
 from rocketmq_aio.errors import OffsetIllegalError
 from rocketmq_aio.message import MessageExt
 from tests.unit.consumer.parts import assigned_queue, offsets, pull
@@ -28,7 +28,7 @@ def line(cache: Cache) -> Line:
 
 
 @pytest.fixture
-def queues(cache: Cache, line: Line) -> list[AssignedQueue]:
+def queues(cache: Cache, line: Line) -> list[TakenQueue]:
     """Three queues of a hundred messages each."""
     queues = [assigned_queue(number, cached=100, cache=cache) for number in range(3)]
     for each in queues:
@@ -58,18 +58,18 @@ def test_an_empty_line_gives_nothing(line: Line) -> None:
     assert line.take_one() is None
 
 
-def test_no_more_is_taken_than_asked_for(line: Line, queues: list[AssignedQueue]) -> None:
+def test_no_more_is_taken_than_asked_for(line: Line, queues: list[TakenQueue]) -> None:
     assert len(line.take(7)) == 7
     assert queues[0].process_queue.count == 93
 
 
-def test_all_queues_fit_in_one_large_poll(line: Line, queues: list[AssignedQueue]) -> None:
+def test_all_queues_fit_in_one_large_poll(line: Line, queues: list[TakenQueue]) -> None:
     assert by_queue(line.take(1000)) == {number: list(range(100)) for number in range(3)}
     assert line.take(1000) == []
 
 
 def test_queues_have_their_turn_though_polls_are_small(
-    line: Line, queues: list[AssignedQueue]
+    line: Line, queues: list[TakenQueue]
 ) -> None:
     taken = [message for _ in range(30) for message in line.take(5)]
 
@@ -79,7 +79,7 @@ def test_queues_have_their_turn_though_polls_are_small(
 
 
 def test_a_queue_keeps_its_turn_for_a_while_when_messages_are_taken_singly(
-    line: Line, queues: list[AssignedQueue]
+    line: Line, queues: list[TakenQueue]
 ) -> None:
     taken = take_all_singly(line)
 
@@ -88,7 +88,7 @@ def test_a_queue_keeps_its_turn_for_a_while_when_messages_are_taken_singly(
     assert by_queue(taken) == {number: list(range(100)) for number in range(3)}
 
 
-def test_a_busy_queue_does_not_starve_the_others(line: Line, queues: list[AssignedQueue]) -> None:
+def test_a_busy_queue_does_not_starve_the_others(line: Line, queues: list[TakenQueue]) -> None:
     seen = set()
     for _ in range(3 * TURN):
         message = line.take_one()
@@ -100,7 +100,7 @@ def test_a_busy_queue_does_not_starve_the_others(line: Line, queues: list[Assign
     assert seen == {0, 1, 2}
 
 
-def test_polls_and_single_messages_can_be_mixed(line: Line, queues: list[AssignedQueue]) -> None:
+def test_polls_and_single_messages_can_be_mixed(line: Line, queues: list[TakenQueue]) -> None:
     first = [line.take_one() for _ in range(5)]
     rest = line.take(150)
     last = take_all_singly(line)
@@ -110,7 +110,7 @@ def test_polls_and_single_messages_can_be_mixed(line: Line, queues: list[Assigne
 
 
 def test_a_paused_queue_keeps_its_messages_until_it_goes_on(
-    line: Line, queues: list[AssignedQueue]
+    line: Line, queues: list[TakenQueue]
 ) -> None:
     queues[1].paused = True
     assert set(by_queue(line.take(1000))) == {0, 2}
@@ -123,14 +123,14 @@ def test_a_paused_queue_keeps_its_messages_until_it_goes_on(
     assert by_queue(take_all_singly(line)) == {1: list(range(101))}
 
 
-def test_a_queue_that_was_given_up_gives_nothing(line: Line, queues: list[AssignedQueue]) -> None:
+def test_a_queue_that_was_given_up_gives_nothing(line: Line, queues: list[TakenQueue]) -> None:
     queues[0].drop()
     queues[1].drop()
 
     assert set(by_queue(line.take(50) + take_all_singly(line))) == {2}
 
 
-def test_nothing_from_before_a_seek_is_handed_out(line: Line, queues: list[AssignedQueue]) -> None:
+def test_nothing_from_before_a_seek_is_handed_out(line: Line, queues: list[TakenQueue]) -> None:
     queues[0].move(500)
     pull(queues[0], 500, 501)
     line.add(queues[0])
@@ -142,7 +142,7 @@ def test_nothing_from_before_a_seek_is_handed_out(line: Line, queues: list[Assig
 
 
 def test_coming_back_settles_what_was_handed_out_before(
-    line: Line, queues: list[AssignedQueue]
+    line: Line, queues: list[TakenQueue]
 ) -> None:
     line.take(150)
     assert [each.settled for each in queues] == [0, 0, 0]
@@ -151,7 +151,7 @@ def test_coming_back_settles_what_was_handed_out_before(
     assert [each.settled for each in queues] == [100, 50, 0]
 
 
-def test_single_messages_are_settled_by_the_next(line: Line, queues: list[AssignedQueue]) -> None:
+def test_single_messages_are_settled_by_the_next(line: Line, queues: list[TakenQueue]) -> None:
     line.take_one()
     line.settle_handed()
     line.take_one()
@@ -164,7 +164,7 @@ def test_single_messages_are_settled_by_the_next(line: Line, queues: list[Assign
 
 @pytest.mark.parametrize("how", ["poll", "single"])
 async def test_taking_wakes_the_pull_loops_that_wait_for_room(
-    line: Line, queues: list[AssignedQueue], cache: Cache, how: str
+    line: Line, queues: list[TakenQueue], cache: Cache, how: str
 ) -> None:
     queues[2].wake = asyncio.get_running_loop().create_future()
     cache.blocked.add(queues[2])
@@ -176,7 +176,7 @@ async def test_taking_wakes_the_pull_loops_that_wait_for_room(
 # --- failures ------------------------------------------------------------------------------------
 
 
-def test_a_failure_is_told_until_somebody_decides(line: Line, queues: list[AssignedQueue]) -> None:
+def test_a_failure_is_told_until_somebody_decides(line: Line, queues: list[TakenQueue]) -> None:
     queues[1].failure = ILLEGAL
     line.add(queues[1])
     line.add(queues[1])
@@ -188,7 +188,7 @@ def test_a_failure_is_told_until_somebody_decides(line: Line, queues: list[Assig
 
 
 def test_the_failure_of_a_queue_that_was_given_up_concerns_nobody(
-    line: Line, queues: list[AssignedQueue]
+    line: Line, queues: list[TakenQueue]
 ) -> None:
     queues[1].failure = ILLEGAL
     line.add(queues[1])

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from anyio import wait_all_tasks_blocked
 
-from rocketmq_aio.consumer.assigned import AssignedQueue
 from rocketmq_aio.consumer.events import OffsetCorrected
+from rocketmq_aio.consumer.taken import TakenQueue
 from rocketmq_aio.errors import OffsetIllegalError
 from rocketmq_aio.protocol.codes import ResponseCode
 from tests.fakes.script import Reply
@@ -236,7 +236,7 @@ async def test_an_administrator_wins_over_every_policy(
 async def test_pulling_waits_until_the_correction_is_stored(rig: Rig) -> None:
     stored = asyncio.Event()
 
-    async def store(_: AssignedQueue) -> None:
+    async def store(_: TakenQueue) -> None:
         await stored.wait()
 
     rig.puller._on_corrected = store

@@ -68,6 +68,7 @@ class Group:
         self.topics = ["orders"]
         self.decided: dict[str, list[int]] = {}
         self.rounds = 0
+        self.can_be_applied = True
         self.rebalancer = Rebalancer(
             cast(MQClientInstance, neighbours),
             "billing",
@@ -76,9 +77,10 @@ class Group:
             apply=self.apply,
         )
 
-    async def apply(self, shares: dict[str, frozenset[MessageQueue]]) -> None:
+    async def apply(self, shares: dict[str, frozenset[MessageQueue]]) -> bool:
         self.rounds += 1
         self.decided |= {t: sorted(q.queue_id for q in share) for t, share in shares.items()}
+        return self.can_be_applied
 
 
 @pytest.fixture
@@ -338,3 +340,9 @@ async def test_the_end_lets_go_of_who_waits(group: Group) -> None:
 
     await asyncio.wait_for(waiting, 1)
     await asyncio.wait_for(group.rebalancer.wait_until_settled(), 1)
+
+
+async def test_a_share_that_cannot_be_taken_on_yet_is_not_settled(group: Group) -> None:
+    group.can_be_applied = False
+
+    assert not await group.rebalancer.round()

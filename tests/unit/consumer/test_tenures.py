@@ -10,9 +10,9 @@ import pytest
 from anyio import wait_all_tasks_blocked
 
 from rocketmq_aio.consumer import tenures as tenures_module
-from rocketmq_aio.consumer.assigned import AssignedQueue, Cache
-from rocketmq_aio.consumer.commits import Commits
 from rocketmq_aio.consumer.events import ConsumerEvent, QueuesAssigned, QueuesRevoked
+from rocketmq_aio.consumer.requested_commits import RequestedCommits
+from rocketmq_aio.consumer.taken import Cache, TakenQueue
 from rocketmq_aio.consumer.tenures import Tenures
 from rocketmq_aio.message import MessageQueue
 from tests.unit.consumer.parts import pull, queue
@@ -23,23 +23,26 @@ class Table:
     """The parts around `Tenures`; *steps* tells what happened, in order."""
 
     def __init__(self) -> None:
-        self.queues: dict[MessageQueue, AssignedQueue] = {}
+        self.queues: dict[MessageQueue, TakenQueue] = {}
         self.store = AppStore()
         self.steps: list[str] = []
         self.on_assigned: Callable[[], Awaitable[object]] | None = None
         self.on_revoked: Callable[[], Awaitable[object]] | None = None
-        self.commits = Commits(self.store, self.queues, automatic=True, on_event=self.event)
+        self.commits = RequestedCommits(
+            self.store, self.queues, automatic=True, on_event=self.event
+        )
+        cache = Cache()
         self.tenures = Tenures(
             self.queues,
-            Cache(),
             self.commits,
+            make=lambda queue: TakenQueue(queue, cache),
             begin=self.begin,
             on_event=self.event,
             on_assigned=self.assigned,
             on_revoked=self.revoked,
         )
 
-    def begin(self, assigned: AssignedQueue) -> None:
+    def begin(self, assigned: TakenQueue) -> None:
         assigned.begin(0)
         pull(assigned, *range(10))
 

@@ -10,7 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from rocketmq_aio.consumer.assigned import UNKNOWN, AssignedQueue, Cache
+from rocketmq_aio.consumer.assigned import UNKNOWN
+from rocketmq_aio.consumer.taken import Cache, TakenQueue
 from tests.unit.consumer.parts import assigned_queue, message, offsets, pull, queue
 
 LOG_END = 200
@@ -23,7 +24,7 @@ class Tenure(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.cache = Cache()
-        self.assigned = AssignedQueue(queue(), self.cache)
+        self.assigned = TakenQueue(queue(), self.cache)
         self.assigned.begin(0)
         self.next = 0  # everything below was handed out or is not wanted
         self.done = 0  # everything below was settled
@@ -102,7 +103,7 @@ def test_a_tenure_hands_out_every_wanted_message_once_whatever_happens() -> None
 
 
 def test_a_new_queue_does_not_know_where_it_begins() -> None:
-    assigned = AssignedQueue(queue(), Cache())
+    assigned = TakenQueue(queue(), Cache())
 
     assert assigned.delivered == assigned.settled == UNKNOWN
     assert not assigned.in_hands
@@ -199,7 +200,7 @@ def test_messages_come_again_after_a_seek_back() -> None:
 
 
 def test_a_seek_before_the_start_is_known_decides_where_to_begin() -> None:
-    assigned = AssignedQueue(queue(), Cache())
+    assigned = TakenQueue(queue(), Cache())
     assigned.move(7)
 
     assert assigned.started.is_set()
@@ -207,7 +208,7 @@ def test_a_seek_before_the_start_is_known_decides_where_to_begin() -> None:
 
 
 def test_a_commit_before_the_start_is_known_is_kept() -> None:
-    assigned = AssignedQueue(queue(), Cache())
+    assigned = TakenQueue(queue(), Cache())
     assigned.settle_at(50)
     assigned.begin(7)
 
@@ -240,7 +241,7 @@ def test_pulling_again_keeps_what_is_in_hands() -> None:
 
 
 def test_pulling_again_before_the_start_is_known_changes_nothing() -> None:
-    assigned = AssignedQueue(queue(), Cache())
+    assigned = TakenQueue(queue(), Cache())
     assigned.refetch()
 
     assert assigned.next_offset == UNKNOWN
@@ -248,7 +249,7 @@ def test_pulling_again_before_the_start_is_known_changes_nothing() -> None:
 
 
 async def test_a_queue_that_is_given_up_lets_go_of_everybody() -> None:
-    assigned = AssignedQueue(queue(), Cache())
+    assigned = TakenQueue(queue(), Cache())
     with anyio.CancelScope() as assigned.scope:
         assigned.drop()
         await anyio.sleep_forever()

@@ -1,0 +1,78 @@
+"""Committing on request of the application, which says itself how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from rocketmq_aio.consumer.assigned import UNKNOWN
+from rocketmq_aio.consumer.commits import Commits
+from rocketmq_aio.consumer.events import ConsumerEvent
+from rocketmq_aio.consumer.offsets import OffsetStore, check_offset
+from rocketmq_aio.consumer.taken import TakenQueue
+from rocketmq_aio.errors import CommitError, ConfigError
+from rocketmq_aio.message import MessageQueue
+
+NOT_ASSIGNED: Final = "this consumer does not have the queue (any more)"
+
+
+class RequestedCommits(Commits):
+    """Commits what is settled and, when asked to, what was returned or any other offset."""
+
+    def __init__(
+        self,
+        store: OffsetStore,
+        assigned: Mapping[MessageQueue, TakenQueue],
+        *,
+        automatic: bool,
+        on_event: Callable[[ConsumerEvent], None],
+    ) -> None:
+        super().__init__(store, assigned, automatic=automatic, on_event=on_event)
+        self._taken = assigned
+
+    async def commit(
+        self, offsets: Mapping[MessageQueue, int] | Collection[MessageQueue] | None
+    ) -> None:
+        """Commit on request of the application, and wait until it is durable.
+
+        :raises CommitError: some queues are not held any more, or their broker did not answer
+        """
+        wanted, lost = self._wanted(offsets)
+        for queue, offset in wanted.items():
+            self._taken[queue].settle_at(offset)
+        lost |= await self._persist(wanted)
+        if lost:
+            raise CommitError(lost)
+
+    def _wanted(
+        self, offsets: Mapping[MessageQueue, int] | Collection[MessageQueue] | None
+    ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, BaseException]]:
+        wanted: dict[MessageQueue, int] = {}
+        lost: dict[MessageQueue, BaseException] = {}
+        for queue, offset in _asked(offsets, self._taken).items():
+            if offset is not None:
+                check_offset(offset)
+            assigned = self._taken.get(queue)
+            if assigned is None:  # one that is being given up may still be committed
+                lost[queue] = ConfigError("queue", queue, NOT_ASSIGNED)
+                continue
+            value = assigned.delivered if offset is None else offset
+            if value != UNKNOWN:
+                wanted[queue] = value
+        return wanted, lost
+
+
+def _asked(
+    offsets: Mapping[MessageQueue, int] | Collection[MessageQueue] | None,
+    assigned: Mapping[MessageQueue, TakenQueue],
+) -> dict[MessageQueue, int | None]:
+    """Return the queues to commit, each with its offset or None: what was returned of it."""
+    if offsets is None:
+        return dict.fromkeys(assigned)
+    if not isinstance(offsets, Collection) or isinstance(offsets, str | bytes):
+        raise ConfigError("offsets", offsets, "expected queues, or queues with their offsets")
+    asked = dict(offsets) if isinstance(offsets, Mapping) else dict.fromkeys(offsets)
+    for queue in asked:
+        if not isinstance(queue, MessageQueue):
+            raise ConfigError("queue", queue, "expected a MessageQueue")
+    return asked
