@@ -58,7 +58,7 @@ from rocketmq_aio.errors import (
     SendUnknownError,
     SubscriptionError,
 )
-from rocketmq_aio.hooks import RPCHook
+from rocketmq_aio.hooks import ConsumeContext, ConsumeHook, FilterMessageHook, RPCHook
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import (
     Message,
@@ -94,9 +94,12 @@ __all__ = [
     "CommitFailed",
     "ConfigError",
     "ConnectionLostError",
+    "ConsumeContext",
+    "ConsumeHook",
     "ConsumerEvent",
     "CorruptOffsetFile",
     "Credentials",
+    "FilterMessageHook",
     "InvalidMessageError",
     "JSONCodec",
     "LitePullConfig",
