@@ -20,6 +20,8 @@ GOLDEN_BODIES: Final = (
     "LockBatchResponseBody",
     "UnlockBatchRequestBody",
     "GetConsumerListByGroupResponseBody",
+    "QueryAssignmentRequestBody",
+    "QueryAssignmentResponseBody",
     "ConsumerRunningInfo",
     "ConsumeMessageDirectlyResult",
     "ResetOffsetBody",

@@ -15,6 +15,12 @@ from rocketmq_aio.protocol.codes import MASTER_ID, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import Header, RequestHeader, read_header
+from rocketmq_aio.protocol.requests.assignment import (
+    AssignmentRequest,
+    AssignmentResponse,
+    MessageQueueAssignment,
+    QueryAssignment,
+)
 from rocketmq_aio.protocol.requests.client import (
     CheckClientConfig,
     GetConsumerListByGroup,
@@ -124,6 +130,20 @@ class BrokerClient:
         if command.code != ResponseCode.SUCCESS:
             raise refusal(command, address)
         return read_body(command.body, ConsumerList).consumer_id_list
+
+    async def query_assignment(
+        self, request: AssignmentRequest
+    ) -> list[MessageQueueAssignment] | None:
+        """Return what the client is to read, as one broker of the topic says; None: unknown.
+
+        :raises NotSupportedError: it is older than 5.0
+        """
+        address = self._any_broker(request.topic)
+        body = msgspec.json.encode(request)
+        command = await self._remoting.request(address, QueryAssignment(), body)
+        if command.code != ResponseCode.SUCCESS:
+            raise refusal(command, address)
+        return read_body(command.body, AssignmentResponse).message_queue_assignments
 
     async def check_filter(self, client_id: str, group: str, wanted: Subscription) -> None:
         """Ask a broker of the topic whether it accepts the expression.

@@ -11,6 +11,7 @@ import msgspec
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.codes import JSON_HEADER, ONEWAY_FLAG, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
+from tests.fakes.assignments import Assignments
 from tests.fakes.connection import FakeConnection
 from tests.fakes.members import Members
 from tests.fakes.offsets import Offsets
@@ -55,7 +56,8 @@ class FakeBroker(FakeServer):
         )
         self.members = Members(self.state, self._notify_members)
         self.pulls = Pulls(self.state, self.members)
-        parts = (Sends(self.state), self.pulls, Offsets(self.state), self.members)
+        self.assignments = Assignments(self.state, self.members)
+        parts = (Sends(self.state), self.pulls, Offsets(self.state), self.members, self.assignments)
         self._answers = {code: answer for part in parts for code, answer in part.answers().items()}
         self._answers[GET_BROKER_RUNTIME_INFO] = self._runtime_info
         if auto_create_topics:

@@ -5,6 +5,7 @@ A case speaks the bare protocol.  Where releases differ it says so; none is skip
 
 from __future__ import annotations
 
+from tests.fakes.conformance.assignments import CASES as ASSIGNMENTS
 from tests.fakes.conformance.frames import CASES as FRAMES
 from tests.fakes.conformance.ground import Case, Ground
 from tests.fakes.conformance.membership import CASES as MEMBERSHIP
@@ -13,6 +14,6 @@ from tests.fakes.conformance.pulling import CASES as PULLING
 from tests.fakes.conformance.routes import CASES as ROUTES
 from tests.fakes.conformance.sending import CASES as SENDING
 
-CASES = (*ROUTES, *SENDING, *PULLING, *OFFSETS, *MEMBERSHIP, *FRAMES)
+CASES = (*ROUTES, *SENDING, *PULLING, *OFFSETS, *MEMBERSHIP, *ASSIGNMENTS, *FRAMES)
 
 __all__ = ["CASES", "Case", "Ground"]

@@ -15,7 +15,7 @@ from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.protocol import bodies, codes, record, requests
 from rocketmq_aio.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from rocketmq_aio.protocol.header import Header, NoFields, RequestHeader
-from rocketmq_aio.protocol.requests import client, offsets, pop, pull, send
+from rocketmq_aio.protocol.requests import assignment, client, offsets, pop, pull, send
 from tests.unit.protocol.wire_files import (
     CODES,
     COMMON_FIELDS,
@@ -44,6 +44,9 @@ SHAPES: Final[dict[type[bodies.Body], tuple[str, ...]]] = {
     bodies.ConsumerData: ("ConsumerData",),
     bodies.HeartbeatData: ("HeartbeatData",),
     bodies.ConsumerList: ("GetConsumerListByGroupResponseBody",),
+    assignment.AssignmentRequest: ("QueryAssignmentRequestBody",),
+    assignment.AssignmentResponse: ("QueryAssignmentResponseBody",),
+    assignment.MessageQueueAssignment: ("MessageQueueAssignment",),
     bodies.CheckClientRequest: ("CheckClientRequestBody",),
     bodies.BatchAck: ("BatchAck",),
     bodies.BatchAckRequest: ("BatchAckMessageRequestBody",),

@@ -9,6 +9,7 @@ import pytest
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.protocol import bodies
 from rocketmq_aio.protocol.fastjson import read_body, to_standard
+from rocketmq_aio.protocol.requests.assignment import AssignmentRequest, AssignmentResponse
 from rocketmq_aio.protocol.subscription import java_hash
 from tests.unit.protocol.wire_files import load
 
@@ -22,6 +23,8 @@ EXACT_BODIES: Final[list[tuple[str, type[bodies.Body]]]] = [
     ("LockBatchResponseBody", bodies.LockBatchResponse),
     ("CheckClientRequestBody", bodies.CheckClientRequest),
     ("GetConsumerListByGroupResponseBody", bodies.ConsumerList),
+    ("QueryAssignmentRequestBody", AssignmentRequest),
+    ("QueryAssignmentResponseBody", AssignmentResponse),
     ("BatchAckMessageRequestBody", bodies.BatchAckRequest),
 ]
 

@@ -1,0 +1,108 @@
+"""The fake broker's answers about who reads which queues (5.x)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from rocketmq_aio.consumer.allocation import (
+    AllocateAveragely,
+    AllocateAveragelyByCircle,
+    AllocateStrategy,
+    allocate,
+)
+from rocketmq_aio.message import MessageModel, MessageQueue
+from rocketmq_aio.names import RETRY_PREFIX
+from rocketmq_aio.protocol.bodies import MessageQueueBody
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.requests.assignment import (
+    AssignmentRequest,
+    AssignmentResponse,
+    MessageQueueAssignment,
+    MessageRequestMode,
+)
+from tests.fakes.connection import FakeConnection
+from tests.fakes.members import Members
+from tests.fakes.script import Reply
+from tests.fakes.state import Answers, BrokerState, Refused
+
+SET_MESSAGE_REQUEST_MODE: Final = 401
+ALL_QUEUES: Final = -1
+STRATEGIES: Final[dict[str | None, AllocateStrategy]] = {
+    "AVG": AllocateAveragely(),
+    "AVG_BY_CIRCLE": AllocateAveragelyByCircle(),
+}
+
+
+class SetMessageRequestMode(msgspec.Struct, kw_only=True, rename="camel"):
+    """How a group is to fetch a topic; only popping without shares is known to this fake."""
+
+    topic: str
+    consumer_group: str
+    mode: MessageRequestMode
+    pop_share_queue_num: int = 0
+
+
+class Assignments:
+    """Shares out the queues of this one broker among the members it knows."""
+
+    def __init__(self, state: BrokerState, members: Members) -> None:
+        self.modes: dict[tuple[str, str], MessageRequestMode] = {}  # by topic and group
+        self._state = state
+        self._members = members
+
+    def answers(self) -> Answers:
+        if not self._state.version.is_5:
+            return {}
+        return {
+            RequestCode.QUERY_ASSIGNMENT: self.query,
+            SET_MESSAGE_REQUEST_MODE: self.set_mode,
+        }
+
+    def query(self, command: Command, _connection: FakeConnection) -> Reply:
+        asked = read_body(command.body, AssignmentRequest)
+        mode = self.modes.get((asked.topic, asked.consumer_group), MessageRequestMode.PULL)
+        shared = self._share(asked, mode)
+        if shared is None:
+            return Reply(body=b"{}")
+        assigned = [_assignment(queue, mode) for queue in shared]
+        return Reply(
+            body=msgspec.json.encode(AssignmentResponse(message_queue_assignments=assigned))
+        )
+
+    def set_mode(self, command: Command, _connection: FakeConnection) -> Reply:
+        asked = read_body(command.body, SetMessageRequestMode)
+        if asked.topic.startswith(RETRY_PREFIX):
+            remark = "retry topic is not allowed to set mode"
+            raise Refused(ResponseCode.NO_PERMISSION, remark)
+        assert not asked.pop_share_queue_num, "this fake shares no popped queues"
+        self.modes[asked.topic, asked.consumer_group] = asked.mode
+        return Reply()
+
+    def _share(
+        self, asked: AssignmentRequest, mode: MessageRequestMode
+    ) -> list[MessageQueue] | None:
+        topic = self._state.store.topics.get(asked.topic)
+        if topic is None:
+            return None
+        name = self._state.name
+        offered = [MessageQueue(asked.topic, name, number) for number in range(len(topic.queues))]
+        if asked.message_model == MessageModel.BROADCASTING.value:
+            return offered
+        group = self._members.groups.get(asked.consumer_group)
+        strategy = STRATEGIES.get(asked.strategy_name)
+        if group is None or strategy is None:
+            return None
+        if mode is MessageRequestMode.POP:
+            return [MessageQueue(asked.topic, name, ALL_QUEUES)]
+        return allocate(strategy, asked.client_id, offered, group.members.values()) or []
+
+
+def _assignment(queue: MessageQueue, mode: MessageRequestMode) -> MessageQueueAssignment:
+    body = MessageQueueBody(
+        topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id
+    )
+    return MessageQueueAssignment(message_queue=body, mode=mode.value)

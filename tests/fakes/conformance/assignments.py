@@ -1,0 +1,122 @@
+"""Which queues a member reads, when the broker is asked (5.x)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.requests.assignment import (
+    AssignmentRequest,
+    AssignmentResponse,
+    QueryAssignment,
+)
+from tests.fakes.assignments import SET_MESSAGE_REQUEST_MODE
+from tests.fakes.conformance.ground import QUEUES, Case, Ground
+from tests.fakes.conformance.membership import heartbeat
+from tests.fakes.raw_client import RawClient
+
+Said = list[tuple[int, str]] | int | None  # queue ids and modes; a code; no list at all
+
+
+async def ask(client: RawClient, ground: Ground, client_id: str, **changes: str) -> Said:
+    """Return what the broker says that a member reads."""
+    fields = {
+        "topic": ground.topic,
+        "consumer_group": ground.group,
+        "client_id": client_id,
+        "strategy_name": "AVG",
+        "message_model": "CLUSTERING",
+    }
+    body = msgspec.json.encode(AssignmentRequest(**fields | changes))
+    answer = await client.ask(QueryAssignment(), body)
+    if answer.code:
+        return answer.code
+    assigned = read_body(answer.body, AssignmentResponse).message_queue_assignments
+    if assigned is None:
+        return None
+    return sorted((each.message_queue.queue_id, each.mode) for each in assigned)
+
+
+async def set_mode(client: RawClient, ground: Ground, topic: str, mode: str) -> int:
+    """Say how the group is to fetch *topic*; return the answer's code."""
+    wanted = {"topic": topic, "consumerGroup": ground.group, "mode": mode, "popShareQueueNum": 0}
+    opaque = client.send_fields(SET_MESSAGE_REQUEST_MODE, {}, msgspec.json.encode(wanted))
+    return (await client.answer(opaque)).code
+
+
+def pulled(*numbers: int) -> list[tuple[int, str]]:
+    return [(number, "PULL") for number in numbers]
+
+
+async def brokers_before_5_do_not_know_the_request(ground: Ground) -> None:
+    async with ground.client() as client:
+        await heartbeat(client, ground, "c@1")
+        said = await ask(client, ground, "c@1")
+
+    assert said == (pulled(*range(QUEUES)) if ground.is_5 else 3)
+
+
+async def members_share_the_queues_by_the_strategy(ground: Ground) -> None:
+    async with ground.client() as one, ground.client() as two:
+        await heartbeat(one, ground, "c@1")
+        await heartbeat(two, ground, "c@2")
+        blocks = [await ask(one, ground, member) for member in ("c@1", "c@2")]
+        dealt = await ask(one, ground, "c@2", strategy_name="AVG_BY_CIRCLE")
+
+    assert blocks == ([pulled(0, 1), pulled(2, 3)] if ground.is_5 else [3, 3])
+    assert dealt == (pulled(1, 3) if ground.is_5 else 3)
+
+
+async def who_is_no_member_reads_nothing(ground: Ground) -> None:
+    async with ground.client() as client:
+        await heartbeat(client, ground, "c@1")
+
+        assert await ask(client, ground, "c@9") == ([] if ground.is_5 else 3)
+
+
+async def what_a_broker_does_not_know_it_does_not_answer(ground: Ground) -> None:
+    async with ground.client() as client:
+        nobody = await ask(client, ground, "c@1")
+        await heartbeat(client, ground, "c@1")
+        nothing = await ask(client, ground, "c@1", topic=f"{ground.topic}-unknown")
+        nohow = await ask(client, ground, "c@1", strategy_name="CONSISTENT_HASH")
+
+    assert [nobody, nothing, nohow] == [None if ground.is_5 else 3] * 3
+
+
+async def everybody_reads_everything_when_broadcasting(ground: Ground) -> None:
+    async with ground.client() as client:
+        said = await ask(client, ground, "c@9", message_model="BROADCASTING")
+
+    assert said == (pulled(*range(QUEUES)) if ground.is_5 else 3)
+
+
+async def a_group_is_told_to_pop_all_queues_of_a_broker(ground: Ground) -> None:
+    async with ground.client() as client:
+        await heartbeat(client, ground, "c@1")
+        code = await set_mode(client, ground, ground.topic, "POP")
+        popped = await ask(client, ground, "c@1")
+        back = await set_mode(client, ground, ground.topic, "PULL")
+        said = await ask(client, ground, "c@1")
+
+    assert (code, back) == ((0, 0) if ground.is_5 else (3, 3))
+    assert popped == ([(-1, "POP")] if ground.is_5 else 3)
+    assert said == (pulled(*range(QUEUES)) if ground.is_5 else 3)
+
+
+async def retried_messages_are_always_pulled(ground: Ground) -> None:
+    async with ground.client() as client:
+        code = await set_mode(client, ground, f"%RETRY%{ground.group}", "POP")
+
+    assert code == (16 if ground.is_5 else 3)
+
+
+CASES: tuple[Case, ...] = (
+    brokers_before_5_do_not_know_the_request,
+    members_share_the_queues_by_the_strategy,
+    who_is_no_member_reads_nothing,
+    what_a_broker_does_not_know_it_does_not_answer,
+    everybody_reads_everything_when_broadcasting,
+    a_group_is_told_to_pop_all_queues_of_a_broker,
+    retried_messages_are_always_pulled,
+)
