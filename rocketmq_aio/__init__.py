@@ -32,6 +32,8 @@ from rocketmq_aio.consumer.events import (
 from rocketmq_aio.consumer.lite_pull import LitePullConsumer
 from rocketmq_aio.consumer.offset_file import CorruptOffsetFile, LocalFileOffsetStore
 from rocketmq_aio.consumer.offsets import OffsetStore, RemoteOffsetStore
+from rocketmq_aio.consumer.pull import PullConsumer, PullResult, PullStatus, RawPull
+from rocketmq_aio.consumer.statistics import TopicStatistics
 from rocketmq_aio.errors import (
     AuthError,
     BatchError,
@@ -126,12 +128,16 @@ __all__ = [
     "PermissionDeniedError",
     "Producer",
     "ProducerConfig",
+    "PullConsumer",
     "PullFailed",
+    "PullResult",
+    "PullStatus",
     "QueueSelector",
     "QueuesAssigned",
     "QueuesRevoked",
     "RPCHook",
     "RawCodec",
+    "RawPull",
     "RemoteOffsetStore",
     "RequestTimeoutError",
     "RocketMQError",
@@ -142,5 +148,6 @@ __all__ = [
     "SendStatus",
     "SendUnknownError",
     "SubscriptionError",
+    "TopicStatistics",
     "select_by_hash",
 ]

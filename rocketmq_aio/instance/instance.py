@@ -63,6 +63,7 @@ class MQClientInstance:
         self._closed = False
         self._producers: dict[str, Owner] = {}
         self._consumers: dict[str, ConsumerOwner] = {}
+        self._readers: list[Owner] = []
         self.host = TaskHost(f"rocketmq:{self.client_id}", on_failure=self._fail)
         self.remoting = RemotingClient(
             config,
@@ -172,6 +173,14 @@ class MQClientInstance:
             header = UnregisterClient(client_id=self.client_id, consumer_group=owner.group)
             await self._unregister(header)
 
+    def register_reader(self, owner: Owner) -> None:
+        """Keep the routes of *owner* fresh; brokers do not hear of it, and its group may repeat."""
+        self._readers.append(owner)
+
+    def unregister_reader(self, owner: Owner) -> None:
+        """Forget *owner*; may be called twice."""
+        self._readers = [each for each in self._readers if each is not owner]
+
     async def _unregister(self, header: UnregisterClient) -> None:
         async def leave(address: str) -> None:
             try:
@@ -188,12 +197,14 @@ class MQClientInstance:
 
     # --- inside ---------------------------------------------------------------------------------
 
+    def _owners(self) -> list[Owner]:
+        return [*self._producers.values(), *self._consumers.values(), *self._readers]
+
     def _topics(self) -> Iterable[str]:
-        owners: list[Owner] = [*self._producers.values(), *self._consumers.values()]
-        return {topic for owner in owners for topic in owner.topics()}
+        return {topic for owner in self._owners() for topic in owner.topics()}
 
     def _route_changed(self, topic: str) -> None:
-        for owner in [*self._producers.values(), *self._consumers.values()]:
+        for owner in self._owners():
             owner.on_route_changed(topic)
 
     def _connected(self, address: str) -> None:
@@ -224,7 +235,7 @@ class MQClientInstance:
     def _fail(self, cause: BaseException) -> None:
         self.failure = cause
         self.remoting.close()
-        for owner in [*self._producers.values(), *self._consumers.values()]:
+        for owner in self._owners():
             owner.on_failed(cause)
 
 
