@@ -17,6 +17,9 @@ FILL_BATCH: Final = 32
 FILL_IN_FLIGHT: Final = 8
 FILL_SECONDS: Final = 900.0
 GET_MAX_OFFSET: Final = 30
+UPDATE_BROKER_CONFIG: Final = 25
+BYTES_PER_PULLED: Final = 8192  # of a pull's limit: 256 KiB for 32 messages, the default
+MOST_PULL_BYTES: Final = 4 * 2**20
 STABLE_SECONDS: Final = 0.5
 DISPATCH_SECONDS: Final = 60.0
 FULL_BYTES: Final = 20 * 2**30  # bodies sent to one broker before a fresh one takes its place
@@ -79,6 +82,14 @@ class MeasuredBroker:
         subprocess.run(command, check=True, timeout=FILL_SECONDS)
         self._filled[topic] = self.stored(topic)
 
+    def limit_pulls(self, messages: int) -> None:
+        """Let a pull bring so many messages, and in proportion bytes, of what is in memory."""
+        properties = {
+            "maxTransferCountOnMessageInMemory": messages,
+            "maxTransferBytesOnMessageInMemory": min(messages * BYTES_PER_PULLED, MOST_PULL_BYTES),
+        }
+        asyncio.run(_configure(self._cluster.brokers[0].address, properties))
+
     def note_growth(self, sent_bytes: int) -> None:
         self._sent_bytes += sent_bytes
 
@@ -104,6 +115,15 @@ class MeasuredBroker:
             before = now
             time.sleep(STABLE_SECONDS)
         raise TimeoutError(f"{topic} still grows {DISPATCH_SECONDS:g} s after the last send")
+
+
+async def _configure(address: str, properties: dict[str, int]) -> None:
+    connection = await connect(address)
+    text = "".join(f"{name}={value}\n" for name, value in properties.items())
+    reply, _ = await connection.json_request(UPDATE_BROKER_CONFIG, {}, text.encode())
+    connection.close()
+    if reply.code:
+        raise RuntimeError(f"broker settings: code {reply.code}: {reply.remark}")
 
 
 async def _max_offsets(namesrv: str, topic: str) -> int:

@@ -27,7 +27,10 @@ PROTOTYPE: Final = "prototype"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One way through the client, and the external prototype of the same name's arguments."""
+    """One way through the client, and what the external prototypes are told to do the same.
+
+    *prototype* is the argument of the one that sends; *level* that of the one that pulls.
+    """
 
     name: str
     title: str
@@ -36,6 +39,7 @@ class Route:
     batch: int = 1
     body_bytes: int = 256
     prototype: str = ""
+    level: str = "dispatch"
     per_second: int = PROTOTYPE_RATE
 
 
@@ -47,6 +51,10 @@ ALL: Final = (
     Route(name="batch-32x16", title="batches of 32, 16 in flight", task="send", in_flight=16,
           batch=32, prototype="batch32", per_second=15_000),
     Route(name="pull-1k", title="pull 1 KiB, 16 queues", task="pull", body_bytes=1024),
+    Route(name="handle-1k", title="1 KiB to push handlers, dispatched and settled", task="push",
+          body_bytes=1024),
+    Route(name="handle-read-1k", title="to push handlers that read tags and properties",
+          task="push-read", body_bytes=1024, level="props"),
 )  # fmt: skip
 
 
@@ -154,7 +162,7 @@ class Ceiling:
             arguments = [route.prototype, self.loop, str(route.in_flight), sends]
         else:
             program = "bench_pull.py"
-            arguments = ["CopyChunks", "dispatch", self.loop, "16"]
+            arguments = ["CopyChunks", route.level, self.loop, "16"]
             arguments += ["--port", address.rpartition(":")[2], "--seconds", str(self.seconds)]
         words = [sys.executable, str(self.prototypes / program), "--client", *arguments]
         done = subprocess.run(

@@ -56,6 +56,21 @@ RATE: Final = (
     Column("lost", "lost", _whole),
     Column("duplicated", "duplicated", _whole),
 )
+LATENCY: Final = (
+    Column("p50 ms", "p50_us", _milliseconds),
+    Column("p50 ratio", "p50_us", _times, ratio=True),
+    Column("p99 ms", "p99_us", _milliseconds),
+    Column("p99 ratio", "p99_us", _times, ratio=True),
+    Column("p999 ms", "p999_us", _milliseconds),
+    Column("from intended start: p50 ms", "intended_p50_us", _milliseconds),
+    Column("p99 ms", "intended_p99_us", _milliseconds),
+    Column("CPU s per million", "client_cpu_us", _tenths),
+    Column("CPU ratio", "client_cpu_us", _times, ratio=True),
+    Column("messages/s", "rate", _whole),
+    Column("peak RSS MiB", "rss_mib", _whole),
+    Column("lost", "lost", _whole),
+    Column("duplicated", "duplicated", _whole),
+)
 FIRST: Final = (
     Column("seconds", "first_seconds", _times),
     Column("ratio", "first_seconds", _times, ratio=True),
@@ -95,6 +110,8 @@ def _columns(samples: list[Sample]) -> tuple[Column, ...]:
     known = samples[0].figures
     if "first_seconds" in known:
         return FIRST
+    if "intended_p50_us" in known:
+        return LATENCY
     return RATE if "rate" in known else IDLE
 
 

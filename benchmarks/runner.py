@@ -63,6 +63,7 @@ class Runner:
     def _prepare(self, broker: MeasuredBroker, workload: Workload) -> None:
         if workload.kind == "drain":
             broker.fill(workload.topic, total=self.plan.backlog, body_bytes=workload.body_bytes)
+            broker.limit_pulls(workload.pull_batch)
         elif workload.kind == "first":
             broker.fill(workload.topic, total=FIRST_BACKLOG, body_bytes=workload.body_bytes)
         else:
@@ -145,7 +146,7 @@ def _takes_part(subject: str, workload: Workload) -> bool:
         return workload.java
     if workload.kind == "import":
         return subject == subjects.PYTHON[0]  # no loop runs there
-    return subject != subjects.BARE or workload.kind in ("send", "drain")
+    return subject != subjects.BARE or workload.bare
 
 
 def _compare(figures: Figures, grown: int) -> Figures:

@@ -18,6 +18,7 @@ PYTHON: Final = ("asyncio", "uvloop")
 BARE: Final = "bare"
 ALL: Final = (JAVA, *PYTHON, BARE)
 DEFAULT: Final = (JAVA, *PYTHON)
+JAVA_TASKS: Final = {"iterate": "drain"}  # the Java client has nothing to iterate over
 # What peers were measured with: a fixed heap, so that growing it is not part of the window.
 JAVA_HEAP: Final = ("-Xms256m", "-Xmx256m")
 MAVEN: Final = ("mvn", "-q", "-B", "-Dstyle.color=never", "dependency:copy-dependencies")
@@ -41,6 +42,9 @@ class Order:
             "in_flight": str(self.workload.in_flight),
             "batch": str(self.workload.batch),
             "body_bytes": str(self.workload.body_bytes),
+            "pull_batch": str(self.workload.pull_batch),
+            "handler_batch": str(self.workload.handler_batch),
+            "rate": str(self.workload.rate),
             "warmup_seconds": str(self.warmup_seconds),
             "seconds": str(self.seconds),
             "total": str(self.total),
@@ -78,13 +82,13 @@ class JavaClient:
                 self._classes,
                 "-d",
                 str(folder),
-                str(source / "Bench.java"),
+                *(str(file) for file in source.glob("*.java")),
             ],
             check=True,
         )
 
     def command(self, order: Order) -> list[str]:
-        task = "drain" if order.workload.kind == "drain" else order.workload.task
+        task = JAVA_TASKS.get(order.workload.task, order.workload.task)
         return [
             _program("java"),
             *JAVA_HEAP,

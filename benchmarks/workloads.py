@@ -6,12 +6,19 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 KIB: Final = 1024
-Kind = Literal["send", "drain", "first", "idle", "import"]
+Kind = Literal["send", "drain", "latency", "first", "idle", "import"]
+PULL_BATCH: Final = 32  # the Python client's default, and what a broker gives at most by default
+TUNED_PULL_BATCH: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One row group of the table; *task* is the name that subjects know it by."""
+    """One row group of the table; *task* is the name that subjects know it by.
+
+    *pull_batch* is how many messages a pull may bring, at the client and at the broker;
+    *handler_batch* how many a push handler is given at once; *rate* how many a second are sent
+    where that is fixed.
+    """
 
     name: str
     title: str
@@ -20,7 +27,11 @@ class Workload:
     in_flight: int = 1
     batch: int = 1
     body_bytes: int = KIB
+    pull_batch: int = PULL_BATCH
+    handler_batch: int = 1
+    rate: int = 0
     java: bool = True
+    bare: bool = False
 
     @property
     def topic(self) -> str:
@@ -30,7 +41,11 @@ class Workload:
 
 ALL: Final = (
     Workload(
-        name="consume-1k", title="consume a 1 KiB backlog with poll()", kind="drain", task="drain"
+        name="consume-1k",
+        title="consume a 1 KiB backlog with poll()",
+        kind="drain",
+        task="drain",
+        bare=True,
     ),
     Workload(name="iterate-1k", title="the same with async for", kind="drain", task="iterate"),
     Workload(
@@ -39,11 +54,61 @@ ALL: Final = (
         kind="drain",
         task="drain",
         body_bytes=100,
+        bare=True,
     ),
-    Workload(name="produce-1", title="send, 1 in flight", kind="send", task="send"),
-    Workload(name="produce-64", title="send, 64 in flight", kind="send", task="send", in_flight=64),
     Workload(
-        name="produce-1024", title="send, 1 024 in flight", kind="send", task="send", in_flight=1024
+        name="push-1k",
+        title="a 1 KiB backlog through a push handler",
+        kind="drain",
+        task="push",
+        bare=True,
+    ),
+    Workload(
+        name="push-read-1k",
+        title="the same, the handler reads tags and properties",
+        kind="drain",
+        task="push-read",
+        bare=True,
+    ),
+    Workload(
+        name="push-tuned-1k",
+        title="push, broker and clients set to pulls of 1 024",
+        kind="drain",
+        task="push",
+        pull_batch=TUNED_PULL_BATCH,
+        bare=True,
+    ),
+    Workload(
+        name="push-lists-1k",
+        title="push, pulls of 1 024 and handlers given lists of up to 1 024",
+        kind="drain",
+        task="push-lists",
+        pull_batch=TUNED_PULL_BATCH,
+        handler_batch=TUNED_PULL_BATCH,
+    ),
+    Workload(
+        name="latency-1000",
+        title="send to push handler at 1 000 messages a second",
+        kind="latency",
+        task="latency",
+        rate=1000,
+    ),
+    Workload(name="produce-1", title="send, 1 in flight", kind="send", task="send", bare=True),
+    Workload(
+        name="produce-64",
+        title="send, 64 in flight",
+        kind="send",
+        task="send",
+        in_flight=64,
+        bare=True,
+    ),
+    Workload(
+        name="produce-1024",
+        title="send, 1 024 in flight",
+        kind="send",
+        task="send",
+        in_flight=1024,
+        bare=True,
     ),
     Workload(
         name="batch-32x8",
@@ -52,6 +117,7 @@ ALL: Final = (
         task="send",
         in_flight=8,
         batch=32,
+        bare=True,
     ),
     Workload(
         name="first-send",

@@ -17,9 +17,8 @@ from benchmarks.subject.measure import Drain, Options, tell_result, timed_window
 PULL: Final = 11
 FOUND: Final = 0
 NOT_NOW: Final = (19, 20, 21)
-PULL_BATCH: Final = 32
 PULL_TIMEOUT: Final = 30.0
-QUEUE_LIMIT: Final = 1000
+QUEUE_LIMIT: Final = 1000  # messages, or four pulls where those are large
 WORKERS: Final = 20
 YIELD_EVERY: Final = 31  # a mask: workers let the loop turn after 32 messages
 MAGIC_V1: Final = 0xDAA320A7
@@ -54,6 +53,10 @@ class Pulled(msgspec.Struct, gc=False):
     raw_properties: bytes
     queue: Queue
     done: bool = False
+
+    def properties(self) -> dict[str, str]:
+        pairs = (pair.partition("\x01") for pair in self.raw_properties.decode().split("\x02"))
+        return {name: value for name, _, value in pairs if name}
 
 
 class Queue:
@@ -149,12 +152,13 @@ class Workers:
 class PullRequests:
     """Frames that ask for more of one queue; only offsets change from one to the next."""
 
-    def __init__(self, topic: str, broker: str, queue: int) -> None:
+    def __init__(self, topic: str, broker: str, queue: int, batch: int) -> None:
+        self.batch = batch
         fields = {
             "consumerGroup": f"bare-{time.time_ns()}",
             "topic": topic,
             "queueId": str(queue),
-            "maxMsgNums": str(PULL_BATCH),
+            "maxMsgNums": str(batch),
             "suspendTimeoutMillis": "15000",
             "subscription": "*",
             "subVersion": "1",
@@ -179,8 +183,9 @@ async def pull_queue(
     queue: Queue,
     deliver: Callable[[list[Pulled]], None],
 ) -> None:
-    """Pull one queue from its beginning, for ever, holding at most QUEUE_LIMIT messages."""
+    """Pull one queue from its beginning, for ever, within the bound on messages held."""
     offset = commit = 0
+    limit = max(QUEUE_LIMIT, 4 * requests.batch)
     while True:
         opaque = connection.next_opaque()
         frame = requests.frame(opaque, offset, commit)
@@ -192,22 +197,39 @@ async def pull_queue(
             messages = decode_messages(body, queue)
             queue.put(messages)
             deliver(messages)
-            while queue.held > QUEUE_LIMIT:
+            while queue.held > limit:
                 await asyncio.sleep(0)
         commit = queue.waiting[0].queue_offset if queue.waiting else offset
 
 
 async def pull_messages(options: Options) -> None:
-    """Pull all queues at once and read every body: a window of an endless or of a whole backlog."""
+    """Pull all queues at once and look at every body."""
+
+    async def handle(message: Pulled) -> None:
+        _ = message.body
+
+    await _consume(options, handle)
+
+
+async def read_messages(options: Options) -> None:
+    """The same, reading tags and properties too."""
+
+    async def handle(message: Pulled) -> None:
+        _ = message.body
+        properties = message.properties()
+        _ = properties["TAGS"], properties.get("KEYS")
+
+    await _consume(options, handle)
+
+
+async def _consume(options: Options, handle: Callable[[Pulled], Awaitable[None]]) -> None:
+    """Measure a window of an endless backlog, or most of one of ``options.total`` messages."""
     address, broker, queues = await find_broker(options.namesrv, options.topic)
     connection = await connect(address)
     drain, finished = (
         Drain(options.total, measured=options.total > 0),
         asyncio.get_running_loop().create_future(),
     )
-
-    async def handle(message: Pulled) -> None:
-        _ = message.body
 
     workers = Workers(handle)
 
@@ -222,7 +244,10 @@ async def pull_messages(options: Options) -> None:
         running += [
             tasks.create_task(
                 pull_queue(
-                    connection, PullRequests(options.topic, broker, number), Queue(number), deliver
+                    connection,
+                    PullRequests(options.topic, broker, number, options.pull_batch),
+                    Queue(number),
+                    deliver,
                 )
             )
             for number in range(queues)

@@ -1,19 +1,9 @@
-import com.sun.management.OperatingSystemMXBean;
-import java.io.IOException;
-import java.lang.management.ManagementFactory;
-import java.nio.file.Files;
-import java.nio.file.Path;
 import java.util.ArrayList;
-import java.util.Arrays;
-import java.util.BitSet;
 import java.util.HashMap;
 import java.util.List;
-import java.util.Locale;
 import java.util.Map;
 import java.util.Random;
 import java.util.concurrent.Semaphore;
-import java.util.concurrent.atomic.AtomicInteger;
-import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
@@ -29,18 +19,20 @@ import org.apache.rocketmq.common.message.MessageExt;
  * message of a cold start.
  */
 public final class Bench {
-    private static final int MAX_SAMPLES = 1 << 21;
-    private static final int PULL_BATCH = 32;  // the Java default is 10, the Python client's is 32
-    private static final int REPORTED_ERRORS = 3;
+    static final int PULL_BATCH = 32;  // the default of the Python client and of Java's push; of its lite pull 10
 
     private final Map<String, String> options = new HashMap<>();
-    private final Recorder recorder = new Recorder();
+    final Measure.Recorder recorder = new Measure.Recorder();
 
     public static void main(String[] arguments) throws Exception {
         Bench bench = new Bench(arguments);
         switch (arguments[0]) {
             case "send": bench.send(); break;
             case "drain": bench.drain(); break;
+            case "push": new Push(bench).drain(Push::look); break;
+            case "push-read": new Push(bench).drain(Push::read); break;
+            case "push-lists": new Push(bench).drain(Push::look); break;
+            case "latency": new Push(bench).sendToHandler(); break;
             case "idle": bench.idle(); break;
             case "first-send": bench.sendFirst(); break;
             case "first-receive": bench.receiveFirst(); break;
@@ -56,28 +48,23 @@ public final class Bench {
         }
     }
 
-    private String text(String name) {
+    String text(String name) {
         return options.get(name);
     }
 
-    private int number(String name, int otherwise) {
+    int number(String name, int otherwise) {
         return Integer.parseInt(options.getOrDefault(name, String.valueOf(otherwise)));
     }
 
-    private double seconds(String name) {
+    double seconds(String name) {
         return Double.parseDouble(options.getOrDefault(name, "1"));
     }
 
-    private static void say(String line) {
-        System.out.println(line);
-        System.out.flush();
-    }
-
-    private static void sleep(double seconds) throws InterruptedException {
+    static void sleep(double seconds) throws InterruptedException {
         Thread.sleep((long) (seconds * 1000));
     }
 
-    private byte[] body() {
+    byte[] body() {
         Random random = new Random(1);
         byte[] body = new byte[number("body_bytes", 1024)];
         for (int place = 0; place < body.length; place++) {
@@ -86,48 +73,7 @@ public final class Bench {
         return body;
     }
 
-    /** Latencies inside the window; everything acknowledged and failed over the whole run. */
-    private static final class Recorder {
-        final long[] latencies = new long[MAX_SAMPLES];
-        final AtomicInteger samples = new AtomicInteger();
-        final AtomicLong acknowledged = new AtomicLong();
-        final AtomicLong errors = new AtomicLong();
-        volatile boolean measuring;
-        volatile boolean running = true;
-
-        void succeed(long started, int messages) {
-            acknowledged.addAndGet(messages);
-            if (!measuring) {
-                return;
-            }
-            int place = samples.getAndIncrement();
-            if (place < latencies.length) {
-                latencies[place] = System.nanoTime() - started;
-            }
-        }
-
-        void fail(Throwable error) {
-            if (errors.incrementAndGet() <= REPORTED_ERRORS) {
-                System.err.println(error);
-            }
-        }
-
-        String percentiles() {
-            int count = Math.min(samples.get(), latencies.length);
-            if (count == 0) {
-                return "";
-            }
-            Arrays.sort(latencies, 0, count);
-            return String.format(Locale.ROOT, ",\"p50_us\":%.1f,\"p99_us\":%.1f,\"p999_us\":%.1f,\"max_us\":%.1f",
-                at(0.5, count), at(0.99, count), at(0.999, count), latencies[count - 1] / 1e3);
-        }
-
-        private double at(double rank, int count) {
-            return latencies[Math.min(count - 1, (int) (rank * count))] / 1e3;
-        }
-    }
-
-    private DefaultMQProducer startProducer() throws Exception {
+    DefaultMQProducer startProducer() throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("bench-java-" + ProcessHandle.current().pid());
         producer.setNamesrvAddr(text("namesrv"));
         producer.start();
@@ -156,15 +102,15 @@ public final class Bench {
         for (Thread sender : senders) {
             sender.join();
         }
-        say("RESULT {" + window + ",\"acknowledged\":" + recorder.acknowledged.get() + ",\"errors\":" + recorder.errors.get()
+        Measure.say("RESULT {" + window + ",\"acknowledged\":" + recorder.acknowledged.get() + ",\"errors\":" + recorder.errors.get()
             + recorder.percentiles() + "}");
     }
 
-    private interface Work {
+    interface Work {
         void run() throws Exception;
     }
 
-    private Thread start(Work work) {
+    Thread start(Work work) {
         Thread thread = new Thread(() -> {
             try {
                 work.run();
@@ -177,7 +123,7 @@ public final class Bench {
     }
 
     private String measure() throws Exception {
-        Window window = new Window();
+        Measure.Window window = new Measure.Window();
         sleep(seconds("warmup_seconds"));
         recorder.measuring = true;
         window.open();
@@ -187,38 +133,6 @@ public final class Bench {
         recorder.measuring = false;
         window.close();
         return "\"messages\":" + messages + window.figures;
-    }
-
-    /** The measured time; what it took of this process, read from the kernel at both its ends. */
-    private static final class Window {
-        private static final OperatingSystemMXBean SYSTEM =
-            (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
-        private long started;
-        private long cpu;
-        String figures = "";
-
-        void open() {
-            say("START");
-            started = System.nanoTime();
-            cpu = SYSTEM.getProcessCpuTime();
-        }
-
-        void close() throws IOException {
-            double spent = (SYSTEM.getProcessCpuTime() - cpu) / 1e9;
-            double elapsed = (System.nanoTime() - started) / 1e9;
-            figures = ",\"seconds\":" + elapsed + ",\"cpu_seconds\":" + spent
-                + ",\"rss_mib\":" + memory("VmHWM") + ",\"rss_now_mib\":" + memory("VmRSS");
-            say("STOP");
-        }
-
-        private static double memory(String name) throws IOException {
-            for (String line : Files.readAllLines(Path.of("/proc/self/status"))) {
-                if (line.startsWith(name + ":")) {
-                    return Long.parseLong(line.replaceAll("[^0-9]", "")) / 1024.0;
-                }
-            }
-            return 0;
-        }
     }
 
     private void sendOneByOne(DefaultMQProducer producer) {
@@ -291,20 +205,20 @@ public final class Bench {
     /** Whole passes over the backlog, each as a new group, until warm; then the measured one. */
     private void drain() throws Exception {
         int total = number("total", 0);
-        Offsets offsets;
+        Measure.Offsets offsets;
         long started = System.nanoTime();
         do {
-            offsets = new Offsets();
-            passOver(total, offsets, new Progress(total, null));
+            offsets = new Measure.Offsets();
+            passOver(total, offsets, new Measure.Progress(total, null));
         } while (System.nanoTime() - started < seconds("warmup_seconds") * 1e9);
-        Window window = new Window();
-        Progress progress = new Progress(total, window);
+        Measure.Window window = new Measure.Window();
+        Measure.Progress progress = new Measure.Progress(total, window);
         passOver(total, null, progress);
-        say("RESULT {\"messages\":" + progress.measured + window.figures + ",\"lost\":" + (total - offsets.unique)
+        Measure.say("RESULT {\"messages\":" + progress.measured + window.figures + ",\"lost\":" + (total - offsets.unique)
             + ",\"duplicated\":" + offsets.repeated + "}");
     }
 
-    private void passOver(int total, Offsets offsets, Progress progress) throws Exception {
+    private void passOver(int total, Measure.Offsets offsets, Measure.Progress progress) throws Exception {
         DefaultLitePullConsumer consumer = startConsumer();
         long bytes = 0;
         int count = 0;
@@ -325,69 +239,21 @@ public final class Bench {
         }
     }
 
-    /** Which offsets came, and how many came again. */
-    private static final class Offsets {
-        private final Map<Integer, BitSet> queues = new HashMap<>();
-        int unique;
-        int repeated;
-
-        void add(List<MessageExt> messages) {
-            for (MessageExt message : messages) {
-                BitSet seen = queues.computeIfAbsent(message.getQueueId(), queue -> new BitSet());
-                int offset = (int) message.getQueueOffset();
-                if (seen.get(offset)) {
-                    repeated++;
-                } else {
-                    seen.set(offset);
-                    unique++;
-                }
-            }
-        }
-    }
-
-    /** Opens and closes a window, if there is one, around the middle nine tenths of a backlog. */
-    private static final class Progress {
-        private final int low;
-        private final int high;
-        private final Window window;
-        private int counted = -1;
-        int measured;
-
-        Progress(int total, Window window) {
-            low = total / 20;
-            high = total - total / 20;
-            this.window = window;
-        }
-
-        void reach(int count) throws IOException {
-            if (window == null) {
-                return;
-            }
-            if (counted < 0 && count >= low) {
-                counted = count;
-                window.open();
-            } else if (measured == 0 && counted >= 0 && count >= high) {
-                measured = count - counted;
-                window.close();
-            }
-        }
-    }
-
     private void idle() throws Exception {
         startConsumer();
         sleep(seconds("warmup_seconds"));
-        Window window = new Window();
+        Measure.Window window = new Measure.Window();
         window.open();
         sleep(seconds("seconds"));
         window.close();
-        say("RESULT {\"messages\":0" + window.figures + "}");
+        Measure.say("RESULT {\"messages\":0" + window.figures + "}");
     }
 
     // ---- cold start
 
     private void sendFirst() throws Exception {
         startProducer().send(new Message(text("topic"), "TagA", body()));
-        say("FIRST");
+        Measure.say("FIRST");
     }
 
     private void receiveFirst() throws Exception {
@@ -395,6 +261,6 @@ public final class Bench {
         while (consumer.poll(100).isEmpty()) {
             Thread.onSpinWait();
         }
-        say("FIRST");
+        Measure.say("FIRST");
     }
 }

@@ -3,7 +3,7 @@
 #include "header.h"
 
 enum {
-  SUCCESS = 0, SYSTEM_ERROR = 1, NOT_SUPPORTED = 3, QUERY_NOT_FOUND = 22, ONEWAY = 2,
+  SUCCESS = 0, SYSTEM_ERROR = 1, NOT_SUPPORTED = 3, TOPIC_NOT_EXIST = 17, QUERY_NOT_FOUND = 22, ONEWAY = 2,
   PULL = 11, QUERY_OFFSET = 14, UPDATE_OFFSET = 15, RUNTIME_INFO = 28, SEARCH_OFFSET = 29, MAX_OFFSET = 30,
   MIN_OFFSET = 31, HEART_BEAT = 34, UNREGISTER = 35, CONSUMER_LIST = 38, IDS_CHANGED = 40, CHECK_CONFIG = 46,
   ROUTE = 105, SEND_V2 = 310, SEND_BATCH = 320, LITE_PULL = 361,
@@ -38,7 +38,12 @@ static void give_body(connection *c, const request *r, const char *body, size_t 
 }
 
 static void give_route(connection *c, const request *r) {
-  char body[512];
+  char body[512], topic[NAME];
+  field(r, "topic", topic);
+  if (!strncmp(topic, "%RETRY%", 7)) {  /* here nothing is ever sent back */
+    finish(c, begin(r, TOPIC_NOT_EXIST, "No topic route info in name server for the topic"), 0);
+    return;
+  }
   give_body(c, r, body, snprintf(body, sizeof body,
     "{\"brokerDatas\":[{\"brokerAddrs\":{\"0\":\"127.0.0.1:%d\"},\"brokerName\":\"broker-a\","
     "\"cluster\":\"DefaultCluster\",\"enableActingMaster\":false}],\"filterServerTable\":{},"

@@ -21,11 +21,17 @@ ENTRIES: Final = {
     ("bare", "fill"): "benchmarks.bare.send:fill",
     ("bare", "pull"): "benchmarks.bare.pull:pull_messages",
     ("bare", "drain"): "benchmarks.bare.pull:pull_messages",
+    ("bare", "push"): "benchmarks.bare.pull:pull_messages",
+    ("bare", "push-read"): "benchmarks.bare.pull:read_messages",
     ("client", "send"): "benchmarks.subject.produce:send_messages",
     ("client", "pull"): "benchmarks.subject.consume:poll_endless",
     ("client", "drain"): "benchmarks.subject.consume:drain_backlog",
     ("client", "iterate"): "benchmarks.subject.consume:iterate_backlog",
     ("client", "idle"): "benchmarks.subject.consume:stay_idle",
+    ("client", "push"): "benchmarks.subject.push:look_at_bodies",
+    ("client", "push-read"): "benchmarks.subject.push:read_properties",
+    ("client", "push-lists"): "benchmarks.subject.push:take_lists",
+    ("client", "latency"): "benchmarks.subject.latency:send_to_handler",
 }
 
 

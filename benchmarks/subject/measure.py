@@ -29,7 +29,7 @@ class Options:
     """One workload, as the runner ordered it.
 
     *rich* messages carry keys and a property of the user beside the tag; *total* is the size of a
-    backlog that is consumed once, 0 for one without end.
+    backlog that is consumed once, 0 for one without end; *rate* is in messages a second.
     """
 
     namesrv: str
@@ -40,6 +40,9 @@ class Options:
     warmup_seconds: float = 1.0
     seconds: float = 4.0
     total: int = 0
+    pull_batch: int = 32
+    handler_batch: int = 1
+    rate: int = 0
     rich: bool = False
 
     def body(self) -> bytes:
@@ -99,14 +102,17 @@ class Recorder:
         return (self.before_window + len(self.latencies)) * self.per_operation
 
 
-def percentiles(nanoseconds: Sequence[int]) -> dict[str, float]:
-    """Return p50, p99 and p999 in microseconds, and the largest."""
+def percentiles(nanoseconds: Sequence[int], prefix: str = "") -> dict[str, float]:
+    """Return p50, p99 and p999 in microseconds, and the largest; *prefix* goes before each name."""
     ordered = sorted(nanoseconds)
     if not ordered:
         return {}
     last = len(ordered) - 1
     ranks = {"p50_us": 0.5, "p99_us": 0.99, "p999_us": 0.999, "max_us": 1.0}
-    return {name: ordered[min(last, int(len(ordered) * q))] / 1e3 for name, q in ranks.items()}
+    return {
+        prefix + name: ordered[min(last, int(len(ordered) * rank))] / 1e3
+        for name, rank in ranks.items()
+    }
 
 
 async def closed_loop(
