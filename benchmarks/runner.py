@@ -61,9 +61,9 @@ class Runner:
                         self._prepare(broker, workload)
 
     def _prepare(self, broker: MeasuredBroker, workload: Workload) -> None:
+        broker.limit_pulls(workload.pull_batch)
         if workload.kind == "drain":
             broker.fill(workload.topic, total=self.plan.backlog, body_bytes=workload.body_bytes)
-            broker.limit_pulls(workload.pull_batch)
         elif workload.kind == "first":
             broker.fill(workload.topic, total=FIRST_BACKLOG, body_bytes=workload.body_bytes)
         else:
