@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import Any, Final
 
 import pytest
-import pytest_asyncio
 
 from rocketmq_aio.config import ClientConfig
 from rocketmq_aio.consumer.events import MessageUnreadable, PullFailed
@@ -27,6 +26,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.frame_rules import PassingFrame, corrupt, drop, duplicate, truncate, with_code
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Close, Raw, Reply
+from tests.faults.through import QUICK, through
 from tests.unit.consumer.consuming import (
     GROUP,
     TOPIC,
@@ -44,29 +44,6 @@ from tests.unit.remoting.until import until
 
 PULL: Final = RequestCode.LITE_PULL_MESSAGE
 HEAL_SECONDS: Final = 5.0
-QUICK: Final = 0.3  # a request timeout that a test can wait for
-
-
-@pytest_asyncio.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    async with FakeCluster(topics={TOPIC: 2}) as cluster:
-        yield cluster
-
-
-@pytest_asyncio.fixture
-async def proxy(cluster: FakeCluster) -> AsyncIterator[FaultProxy]:
-    """Between the consumers of a test and the broker."""
-    async with FaultProxy(cluster.broker.address) as proxy:
-        yield proxy
-
-
-def through(proxy: FaultProxy, cluster: FakeCluster, timeout: float = 3.0) -> ClientConfig:
-    return ClientConfig(
-        namesrv=cluster.namesrv,
-        address_mapper=proxy.map_address,
-        request_timeout_seconds=timeout,
-        connect_timeout_seconds=timeout,
-    )
 
 
 def offsets_by_queue(taken: list[MessageExt]) -> dict[int, list[int]]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
 
 import pytest
-import pytest_asyncio
 
-from rocketmq_aio.config import ClientConfig
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Reply
+from tests.faults.through import QUICK, through
 from tests.unit.consumer.consuming import (
     TOPIC,
     consumer_of,
@@ -23,30 +21,6 @@ from tests.unit.consumer.consuming import (
 )
 from tests.unit.instance.guests import nothing_left
 
-QUICK: Final = 0.3  # a request timeout that a test can wait for
-
-
-@pytest_asyncio.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    async with FakeCluster(topics={TOPIC: 2}) as cluster:
-        yield cluster
-
-
-@pytest_asyncio.fixture
-async def proxy(cluster: FakeCluster) -> AsyncIterator[FaultProxy]:
-    """Between the consumers of a test and the broker."""
-    async with FaultProxy(cluster.broker.address) as proxy:
-        yield proxy
-
-
-def through(proxy: FaultProxy, cluster: FakeCluster) -> ClientConfig:
-    return ClientConfig(
-        namesrv=cluster.namesrv,
-        address_mapper=proxy.map_address,
-        request_timeout_seconds=QUICK,
-        connect_timeout_seconds=QUICK,
-    )
-
 
 @pytest.mark.parametrize("fault", ["dead", "silent", "busy"])
 async def test_a_close_is_bounded_and_leaves_nothing_whatever_the_broker_does(
@@ -54,7 +28,7 @@ async def test_a_close_is_bounded_and_leaves_nothing_whatever_the_broker_does(
 ) -> None:
     put(cluster, *numbers(3))
     async with nothing_left():
-        consumer = consumer_of(cluster, client=through(proxy, cluster))
+        consumer = consumer_of(cluster, client=through(proxy, cluster, QUICK))
         await consumer.subscribe(TOPIC)
         await consumer.start()
         await polled(consumer, 3)

@@ -1,0 +1,25 @@
+"""A scripted cluster, and a proxy that faults are put into."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.proxy import FaultProxy
+from tests.unit.consumer.consuming import TOPIC
+
+
+@pytest_asyncio.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    """One broker with the topic."""
+    async with FakeCluster(topics={TOPIC: 2}) as cluster:
+        yield cluster
+
+
+@pytest_asyncio.fixture
+async def proxy(cluster: FakeCluster) -> AsyncIterator[FaultProxy]:
+    """Between the consumers of a test and the broker."""
+    async with FaultProxy(cluster.broker.address) as proxy:
+        yield proxy
