@@ -13,10 +13,13 @@ from rocketmq_aio.protocol.codes import JSON_HEADER, ONEWAY_FLAG, RequestCode, R
 from rocketmq_aio.protocol.command import Command
 from tests.fakes.assignments import Assignments
 from tests.fakes.connection import FakeConnection
+from tests.fakes.delays import Delays
+from tests.fakes.locks import Locks
 from tests.fakes.members import Members
 from tests.fakes.offsets import Offsets
 from tests.fakes.pulls import Pulls
 from tests.fakes.script import Outcome, Reply
+from tests.fakes.send_backs import SendBacks
 from tests.fakes.sends import Sends
 from tests.fakes.server import FakeServer
 from tests.fakes.state import BrokerState, Refused, now_ms
@@ -57,7 +60,12 @@ class FakeBroker(FakeServer):
         self.members = Members(self.state, self._notify_members)
         self.pulls = Pulls(self.state, self.members)
         self.assignments = Assignments(self.state, self.members)
-        parts = (Sends(self.state), self.pulls, Offsets(self.state), self.members, self.assignments)
+        self.locks = Locks()
+        self.delays = Delays(store)
+        backs = SendBacks(self.state, self.locks, self.delays)
+        sends = Sends(self.state, self.delays, backs)
+        groups = (self.members, self.assignments, self.locks)
+        parts = (sends, backs, self.pulls, Offsets(self.state), *groups)
         self._answers = {code: answer for part in parts for code, answer in part.answers().items()}
         self._answers[GET_BROKER_RUNTIME_INFO] = self._runtime_info
         if auto_create_topics:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from rocketmq_aio.protocol.bodies import (
+    Body,
     CheckClientRequest,
     ConsumerData,
     ConsumerList,
@@ -26,7 +27,15 @@ from tests.fakes.connection import FakeConnection
 from tests.fakes.script import Reply
 from tests.fakes.state import Answers, BrokerState, Refused
 
+UPDATE_AND_CREATE_GROUP = 200
 BAD_EXPRESSION = "(BAD"  # an SQL expression beginning so does not parse, for this fake
+
+
+class GroupConfig(Body, frozen=True):
+    """What an administrator sets of a group, as far as it is modelled."""
+
+    group_name: str
+    retry_queue_nums: int = 1
 
 
 class Group:
@@ -53,6 +62,7 @@ class Members:
             RequestCode.UNREGISTER_CLIENT: self.unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.list,
             RequestCode.CHECK_CLIENT_CONFIG: self.check,
+            UPDATE_AND_CREATE_GROUP: self.configure,
         }
 
     def heartbeat(self, command: Command, connection: FakeConnection) -> Reply:
@@ -83,6 +93,12 @@ class Members:
         ids = ConsumerList(consumer_id_list=list(group.members.values()))
         return Reply(body=msgspec.json.encode(ids))
 
+    def configure(self, command: Command, _connection: FakeConnection) -> Reply:
+        config = read_body(command.body, GroupConfig)
+        self._state.groups.add(config.group_name)
+        self._state.retry_queues[config.group_name] = config.retry_queue_nums
+        return Reply()
+
     def check(self, command: Command, _connection: FakeConnection) -> Reply:
         data = read_body(command.body, CheckClientRequest).subscription_data
         if data.expression_type != "TAG" and data.sub_string.startswith(BAD_EXPRESSION):
@@ -101,6 +117,8 @@ class Members:
         exists = self._state.meet_group(consumer.group_name)
         if not exists and self._state.version.is_5:
             return False  # 4.9 lists the member all the same, and refuses its pulls
+        if exists:
+            self._state.make_retry_topic(consumer.group_name)
         group = self.groups.setdefault(consumer.group_name, Group())
         news = connection not in group.members
         group.members[connection] = data.client_id

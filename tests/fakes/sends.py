@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rocketmq_aio.names import RETRY_PREFIX
 from rocketmq_aio.properties import UNIQ_KEY, parse_properties
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
@@ -9,7 +10,9 @@ from rocketmq_aio.protocol.header import read_header, to_ext_fields
 from rocketmq_aio.protocol.record import decode_batch
 from rocketmq_aio.protocol.requests.send import SendMessage, SendMessageResponse
 from tests.fakes.connection import FakeConnection
+from tests.fakes.delays import Delays
 from tests.fakes.script import Reply
+from tests.fakes.send_backs import SendBacks
 from tests.fakes.state import Answers, BrokerState, Refused, now_ms
 from tests.fakes.store import REGION, Incoming, Stored
 
@@ -17,10 +20,12 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 
 
 class Sends:
-    """Stores what is sent. Delays and transactions are not modelled: all is visible at once."""
+    """Stores what is sent. Transactions are not modelled: all is visible at once."""
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, delays: Delays, backs: SendBacks) -> None:
         self._state = state
+        self._delays = delays
+        self._backs = backs
 
     def answers(self) -> Answers:
         return {
@@ -43,6 +48,8 @@ class Sends:
             born_host=connection.client_address,
             reconsume_times=header.reconsume_times or 0,
         )
+        if header.topic.startswith(RETRY_PREFIX):
+            incoming = self._backs.placed(incoming, header.max_reconsume_times)
         # The flag counts, not the code: 320 without it stores the batch as one message.
         stored = self._batch(incoming) if header.batch else [self._single(incoming)]
         return self._stored(stored, queue_id, batch=bool(header.batch))
@@ -52,6 +59,8 @@ class Sends:
         if header.topic not in state.store.topics and state.auto_create_topics:
             state.store.create_topic(header.topic, header.default_topic_queue_nums)
         topic = state.topic(header.topic)
+        if not topic.queues and header.queue_id < 0:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "java.lang.ArithmeticException: / by zero")
         if header.queue_id >= len(topic.queues):
             raise state.invalid(f"request queueId[{header.queue_id}] is illegal")
         return max(header.queue_id, 0)  # a real broker chooses at random
@@ -63,7 +72,7 @@ class Sends:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal, maybe too long")
 
     def _single(self, incoming: Incoming) -> Stored:
-        return self._state.store.append(incoming, now_ms())
+        return self._delays.store(incoming)
 
     def _batch(self, incoming: Incoming) -> list[Stored]:
         batch = parse_properties(incoming.properties)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from rocketmq_aio.names import RETRY_PREFIX
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
 from tests.fakes.connection import FakeConnection
@@ -38,6 +39,7 @@ class BrokerState:
     auto_create_groups: bool = True
     groups: set[str] = field(default_factory=set)  # those the broker has heard of
     committed: dict[GroupQueue, int] = field(default_factory=dict)
+    retry_queues: dict[str, int] = field(default_factory=dict)  # by group, where it is not one
 
     def topic(self, name: str) -> Topic:
         """Return the topic.
@@ -55,6 +57,12 @@ class BrokerState:
         if self.auto_create_groups:
             self.groups.add(name)
         return name in self.groups
+
+    def make_retry_topic(self, group: str) -> str:
+        """Return the retry topic of *group*, as heartbeats make it."""
+        topic = RETRY_PREFIX + group
+        self.store.create_topic(topic, self.retry_queues.get(group, 1))
+        return topic
 
     def check_group(self, name: str) -> None:
         """Refuse a group that does not exist.

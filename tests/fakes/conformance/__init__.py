@@ -8,12 +8,24 @@ from __future__ import annotations
 from tests.fakes.conformance.assignments import CASES as ASSIGNMENTS
 from tests.fakes.conformance.frames import CASES as FRAMES
 from tests.fakes.conformance.ground import Case, Ground
+from tests.fakes.conformance.locking import CASES as LOCKING
 from tests.fakes.conformance.membership import CASES as MEMBERSHIP
 from tests.fakes.conformance.offsets import CASES as OFFSETS
 from tests.fakes.conformance.pulling import CASES as PULLING
 from tests.fakes.conformance.routes import CASES as ROUTES
 from tests.fakes.conformance.sending import CASES as SENDING
+from tests.fakes.conformance.sending_back import CASES as SENDING_BACK
 
-CASES = (*ROUTES, *SENDING, *PULLING, *OFFSETS, *MEMBERSHIP, *ASSIGNMENTS, *FRAMES)
+CASES = (
+    *ROUTES,
+    *SENDING,
+    *SENDING_BACK,
+    *PULLING,
+    *OFFSETS,
+    *MEMBERSHIP,
+    *ASSIGNMENTS,
+    *LOCKING,
+    *FRAMES,
+)
 
 __all__ = ["CASES", "Case", "Ground"]

@@ -1,0 +1,242 @@
+"""Messages that are delayed, sent back, and dead."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+
+from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.properties import encode_properties
+from rocketmq_aio.protocol.bodies import read_route
+from rocketmq_aio.protocol.codes import PULL_SUBSCRIPTION
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.record import decode_messages
+from rocketmq_aio.protocol.requests.client import GetRouteInfo
+from rocketmq_aio.protocol.requests.send_back import ConsumerSendMsgBack
+from tests.fakes.conformance.ground import (
+    Case,
+    Ground,
+    eventually,
+    everything,
+    pull_header,
+    send_header,
+)
+from tests.fakes.conformance.locking import lock
+from tests.fakes.conformance.membership import heartbeat
+from tests.fakes.raw_client import RawClient
+
+UPDATE_GROUP = 200
+FIRST_DELAY = timedelta(seconds=0.9)  # level 1 is 1 s; brokers look ten times a second
+LATE_SECONDS = 20.0  # a busy machine
+ID = "7F0000010000" + "0" * 20
+SENT = {"KEYS": "k", "TAGS": "t", "UNIQ_KEY": ID, "own": "x"}
+
+
+async def stored(client: RawClient, ground: Ground) -> MessageExt:
+    """Store a message and return it."""
+    header = send_header(ground, properties=encode_properties(SENT), flag=5)
+    assert (await client.ask(header, b"body")).code == 0
+    return (await everything(client, ground, 1))[0]
+
+
+async def send_back(
+    client: RawClient, ground: Ground, message: MessageExt, level: int, **changes: object
+) -> Command:
+    fields: dict[str, object] = {
+        "offset": message.commit_log_offset,
+        "group": ground.group,
+        "delay_level": level,
+        "origin_topic": message.queue.topic,
+        "max_reconsume_times": 16,
+    }
+    return await client.ask(ConsumerSendMsgBack(**fields | changes))  # type: ignore[arg-type]
+
+
+async def send_retry(client: RawClient, ground: Ground, times: int, limit: int) -> None:
+    """Send a copy as a client does when sending back fails."""
+    header = send_header(
+        ground,
+        -1,
+        topic=retries(ground),
+        properties=encode_properties(SENT),
+        reconsume_times=times,
+        max_reconsume_times=limit,
+    )
+    assert (await client.ask(header, b"copy")).code == 0
+
+
+def retries(ground: Ground) -> str:
+    return f"%RETRY%{ground.group}"
+
+
+def dead_letters(ground: Ground) -> str:
+    return f"%DLQ%{ground.group}"
+
+
+async def found(client: RawClient, ground: Ground, topic: str, count: int = 1) -> list[MessageExt]:
+    """Return the first *count* messages of a topic with one queue, once they are there."""
+    messages: list[MessageExt] = []
+    queue = MessageQueue(topic, "", 0)
+
+    async def are_there() -> bool:
+        header = pull_header(ground, 0, topic=topic, sys_flag=PULL_SUBSCRIPTION)
+        answer = await client.ask(header)
+        messages[:] = decode_messages(answer.body, queue)[0] if answer.code == 0 else []
+        return len(messages) >= count
+
+    assert await eventually(are_there, LATE_SECONDS), topic
+    return messages
+
+
+async def a_delayed_message_comes_later(ground: Ground) -> None:
+    async with ground.client() as client:
+        await stored(client, ground)
+        header = send_header(ground, properties=encode_properties(SENT | {"DELAY": "1"}))
+        assert (await client.ask(header, b"late")).code == 0
+        first, late = await found(client, ground, ground.topic, 2)
+
+    assert late.store_time - first.store_time >= FIRST_DELAY
+    assert (late.body, late.message_id, late.queue_offset) == (b"late", ID, 1)
+    real = {"DELAY": "1", "REAL_TOPIC": ground.topic, "REAL_QID": "0"}
+    assert late.properties.items() >= (SENT | real).items()
+
+
+async def the_heartbeat_of_a_group_makes_its_retry_topic(ground: Ground) -> None:
+    async with ground.client() as client, RawClient(ground.namesrv) as names:
+        await heartbeat(client, ground, "c@1")
+
+        async def has_a_queue() -> bool:
+            asked = GetRouteInfo(topic=retries(ground), accept_standard_json_only=True)
+            answer = await names.ask(asked)
+            queues = read_route(answer.body).queue_datas if answer.code == 0 else []
+            return [(q.read_queue_nums, q.write_queue_nums, q.perm) for q in queues] == [(1, 1, 6)]
+
+        assert await eventually(has_a_queue)
+
+
+async def what_is_sent_back_comes_again_after_its_delay(ground: Ground) -> None:
+    async with ground.client() as client:
+        message = await stored(client, ground)
+        answer = await send_back(client, ground, message, 1)
+        (again,) = await found(client, ground, retries(ground))
+
+    assert (answer.code, answer.body) == (0, b"")
+    assert again.store_time - message.store_time >= FIRST_DELAY
+    assert (again.body, again.flag, again.message_id) == (b"body", 5, ID)
+    assert (again.reconsume_times, again.born_time) == (1, message.born_time)
+    origin = {"RETRY_TOPIC": ground.topic, "ORIGIN_MESSAGE_ID": message.offset_message_id}
+    assert again.properties.items() >= (SENT | origin | {"DELAY": "1", "WAIT": "false"}).items()
+
+
+async def a_second_return_counts_on_and_keeps_the_first_id(ground: Ground) -> None:
+    async with ground.client() as client:
+        message = await stored(client, ground)
+        await send_back(client, ground, message, 1)
+        (again,) = await found(client, ground, retries(ground))
+        await send_back(client, ground, again, 1)
+        _, third = await found(client, ground, retries(ground), 2)
+
+    assert third.reconsume_times == 2
+    assert third.property("RETRY_TOPIC") == ground.topic
+    assert third.property("ORIGIN_MESSAGE_ID") == message.offset_message_id
+
+
+async def a_negative_level_is_the_end(ground: Ground) -> None:
+    async with ground.client() as client:
+        message = await stored(client, ground)
+        await send_back(client, ground, message, -1)
+        (dead,) = await found(client, ground, dead_letters(ground))
+
+    assert (dead.body, dead.flag, dead.reconsume_times) == (b"body", 5, 1)
+    assert dead.properties.items() >= (SENT | {"RETRY_TOPIC": ground.topic, "DELAY": "0"}).items()
+
+
+async def the_limit_is_the_end(ground: Ground) -> None:
+    async with ground.client() as client:
+        message = await stored(client, ground)
+        await send_back(client, ground, message, 1, max_reconsume_times=0)
+
+        assert len(await found(client, ground, dead_letters(ground))) == 1
+
+
+async def only_brokers_before_5_find_the_topic_of_the_dead_themselves(ground: Ground) -> None:
+    async with ground.client() as client:
+        message = await stored(client, ground)
+        answer = await send_back(client, ground, message, -1, origin_topic=None)
+
+    assert answer.code == (1 if ground.is_5 else 0)
+
+
+async def an_offset_without_a_message_is_an_error(ground: Ground) -> None:
+    async with ground.client() as client:
+        message = await stored(client, ground)
+        answer = await send_back(client, ground, message, 1, offset=987_654_321)
+
+    assert (answer.code, answer.remark) == (1, "look message by offset failed, 987654321")
+
+
+async def a_group_without_retry_queues_loses_what_is_sent_back(ground: Ground) -> None:
+    config = msgspec.json.encode({"groupName": ground.group, "retryQueueNums": 0})
+    async with ground.client() as client, RawClient(ground.namesrv) as names:
+        assert (await client.answer(client.send_fields(UPDATE_GROUP, {}, config))).code == 0
+        await heartbeat(client, ground, "c@1")
+        message = await stored(client, ground)
+        lost = [await send_back(client, ground, message, level) for level in (1, -1)]
+        copy = await client.ask(send_header(ground, -1, topic=retries(ground)), b"copy")
+        dead = await names.ask(GetRouteInfo(topic=dead_letters(ground)))
+
+        async def is_a_topic_without_queues() -> bool:
+            asked = GetRouteInfo(topic=retries(ground), accept_standard_json_only=True)
+            answer = await names.ask(asked)
+            queues = read_route(answer.body).queue_datas if answer.code == 0 else []
+            return [each.write_queue_nums for each in queues] == [0]
+
+        assert await eventually(is_a_topic_without_queues)
+    assert [answer.code for answer in lost] == [0, 0]
+    assert (copy.code, dead.code) == (1, 17)
+
+
+async def a_copy_beyond_its_limit_is_dead(ground: Ground) -> None:
+    async with ground.client() as client:
+        await heartbeat(client, ground, "c@1")
+        await send_retry(client, ground, 2, 1)
+        (dead,) = await found(client, ground, dead_letters(ground))
+
+    assert (dead.body, dead.reconsume_times) == (b"copy", 2)
+    assert dead.properties.items() >= SENT.items()
+
+
+async def a_copy_at_its_limit_is_dead_before_5(ground: Ground) -> None:
+    async with ground.client() as client:
+        await heartbeat(client, ground, "c@1")
+        await send_retry(client, ground, 1, 1)
+        topic = retries(ground) if ground.is_5 else dead_letters(ground)
+
+        assert [each.body for each in await found(client, ground, topic)] == [b"copy"]
+
+
+async def a_copy_of_a_group_with_locks_is_dead_from_5(ground: Ground) -> None:
+    async with ground.client() as client:
+        await heartbeat(client, ground, "c@1")
+        await lock(client, ground, "c@1", 0)
+        await send_retry(client, ground, 1, 16)
+        topic = dead_letters(ground) if ground.is_5 else retries(ground)
+
+        assert [each.body for each in await found(client, ground, topic)] == [b"copy"]
+
+
+CASES: tuple[Case, ...] = (
+    a_delayed_message_comes_later,
+    the_heartbeat_of_a_group_makes_its_retry_topic,
+    what_is_sent_back_comes_again_after_its_delay,
+    a_second_return_counts_on_and_keeps_the_first_id,
+    a_negative_level_is_the_end,
+    the_limit_is_the_end,
+    only_brokers_before_5_find_the_topic_of_the_dead_themselves,
+    an_offset_without_a_message_is_an_error,
+    a_group_without_retry_queues_loses_what_is_sent_back,
+    a_copy_beyond_its_limit_is_dead,
+    a_copy_at_its_limit_is_dead_before_5,
+    a_copy_of_a_group_with_locks_is_dead_from_5,
+)

@@ -1,0 +1,50 @@
+"""Delay levels of the fake broker: a delayed message waits in a topic of the broker's own."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Final
+
+from rocketmq_aio.properties import DELAY, encode_properties, parse_properties
+from tests.fakes.state import now_ms
+from tests.fakes.store import Incoming, Store, Stored
+
+WAITING_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+MINUTE: Final = 60
+HOUR: Final = 60 * MINUTE
+LEVELS: Final = (1, 5, 10, 30, *(MINUTE * n for n in (*range(1, 11), 20, 30)), HOUR, 2 * HOUR)
+
+
+class Delays:
+    """Stores messages, those with a delay when it is over.
+
+    `seconds` holds the delay of each level; a test in a hurry makes them shorter.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.seconds: list[float] = list(LEVELS)
+        self._store = store
+
+    def store(self, incoming: Incoming) -> Stored:
+        """Store *incoming* now, where its delay says; a real broker answers with that place."""
+        properties = parse_properties(incoming.properties)
+        level = min(int(properties.get(DELAY, "0")), len(self.seconds))
+        if level <= 0:
+            return self._store.append(incoming, now_ms())
+        real = {"REAL_TOPIC": incoming.topic, "REAL_QID": str(incoming.queue_id)}
+        waiting = replace(
+            incoming,
+            topic=WAITING_TOPIC,
+            queue_id=level - 1,
+            properties=encode_properties(properties | real).encode(),
+        )
+        self._store.create_topic(WAITING_TOPIC, len(self.seconds), perm=0)
+        stored = self._store.append(waiting, now_ms())
+        visible = replace(incoming, properties=encode_properties(stored.properties).encode())
+        loop = asyncio.get_running_loop()
+        loop.call_later(self.seconds[level - 1], self._deliver, visible)
+        return stored
+
+    def _deliver(self, visible: Incoming) -> None:
+        self._store.append(visible, now_ms())

@@ -1,0 +1,60 @@
+"""The fake broker's answers about queue locks."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from typing import Final
+
+import msgspec
+
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.protocol.bodies import LockBatchRequest, LockBatchResponse
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.fastjson import read_body
+from tests.fakes.connection import FakeConnection
+from tests.fakes.script import Reply
+from tests.fakes.state import Answers
+
+KEPT_SECONDS: Final = 60.0
+
+
+class Locks:
+    """Who owns which queue of which group; a lock that is not renewed is free after a while.
+
+    `kept_seconds` is how long; `owners` may be changed by a test.
+    """
+
+    def __init__(self) -> None:
+        self.kept_seconds = KEPT_SECONDS
+        self.owners: defaultdict[str, dict[MessageQueue, tuple[str, float]]] = defaultdict(dict)
+
+    def answers(self) -> Answers:
+        return {RequestCode.LOCK_BATCH_MQ: self.lock, RequestCode.UNLOCK_BATCH_MQ: self.unlock}
+
+    def lock(self, command: Command, _connection: FakeConnection) -> Reply:
+        asked = read_body(command.body, LockBatchRequest)
+        owners = self.owners[asked.consumer_group]
+        granted = []
+        for each in asked.mq_set:  # any queue is granted, also one that does not exist
+            if self.owner(asked.consumer_group, each.queue()) in (None, asked.client_id):
+                owners[each.queue()] = (asked.client_id, time.monotonic())
+                granted.append(each)
+        return Reply(body=msgspec.json.encode(LockBatchResponse(locked=granted)))
+
+    def unlock(self, command: Command, _connection: FakeConnection) -> Reply:
+        asked = read_body(command.body, LockBatchRequest)
+        for each in asked.mq_set:
+            if self.owner(asked.consumer_group, each.queue()) == asked.client_id:
+                del self.owners[asked.consumer_group][each.queue()]
+        return Reply()
+
+    def owner(self, group: str, queue: MessageQueue) -> str | None:
+        """Return the client id that owns *queue* now."""
+        client_id, asked_at = self.owners[group].get(queue, (None, 0.0))
+        return client_id if time.monotonic() - asked_at < self.kept_seconds else None
+
+    def any_in(self, group: str) -> bool:
+        """Whether the group holds any lock."""
+        return any(self.owner(group, queue) for queue in self.owners[group])

@@ -1,0 +1,101 @@
+"""The fake broker's answers to messages sent back, and where sends to retry topics end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.names import DLQ_PREFIX, RETRY_PREFIX
+from rocketmq_aio.properties import DELAY, RETRY_TOPIC, WAIT, encode_properties, parse_properties
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.record import decode_messages
+from rocketmq_aio.protocol.requests.send_back import ConsumerSendMsgBack
+from tests.fakes.connection import FakeConnection
+from tests.fakes.delays import Delays
+from tests.fakes.locks import Locks
+from tests.fakes.script import Reply
+from tests.fakes.state import Answers, BrokerState, Refused
+from tests.fakes.store import Incoming, Stored
+
+GROUP_LIMIT: Final = 16  # retries, where the request does not say
+FIRST_LEVEL: Final = 3
+
+
+class SendBacks:
+    """Stores messages once more, in the retry topic of a group or among its dead letters."""
+
+    def __init__(self, state: BrokerState, locks: Locks, delays: Delays) -> None:
+        self._state = state
+        self._locks = locks
+        self._delays = delays
+
+    def answers(self) -> Answers:
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
+
+    def send_back(self, command: Command, _connection: FakeConnection) -> Reply:
+        asked = read_header(command, ConsumerSendMsgBack)
+        self._state.meet_group(asked.group)
+        self._state.check_group(asked.group)
+        if self._state.retry_queues.get(asked.group, 1) <= 0:
+            return Reply()  # and the message is gone
+        retry_topic = self._state.make_retry_topic(asked.group)
+        message, stored = self._find(asked.offset)
+        limit = asked.max_reconsume_times
+        limit = GROUP_LIMIT if limit is None else limit
+        dead = asked.delay_level < 0 or message.reconsume_times >= limit
+        if dead and asked.origin_topic is None and self._state.version.is_5:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "java.lang.NullPointerException: topic")
+        level = asked.delay_level or FIRST_LEVEL + message.reconsume_times
+        properties = {RETRY_TOPIC: message.queue.topic} | stored.properties
+        properties.setdefault("ORIGIN_MESSAGE_ID", message.offset_message_id)
+        properties |= {WAIT: "false", DELAY: "0" if dead else str(level)}
+        again = Incoming(
+            topic=self._dead_letters(asked.group) if dead else retry_topic,
+            queue_id=0,  # a real broker chooses at random
+            body=stored.body,
+            properties=encode_properties(properties).encode(),
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_ms=int(message.born_time.timestamp() * 1000),
+            reconsume_times=message.reconsume_times + 1,
+        )
+        self._delays.store(again)
+        return Reply()
+
+    def placed(self, sent: Incoming, limit: int | None) -> Incoming:
+        """Return a send to a retry topic as it is stored: there, or among the dead letters."""
+        group = sent.topic.removeprefix(RETRY_PREFIX)
+        limit = GROUP_LIMIT if limit is None else limit
+        if self._state.version.is_5:
+            dead = sent.reconsume_times > limit or self._locks.any_in(group)
+        else:
+            dead = sent.reconsume_times >= limit
+        if not dead:
+            return sent
+        properties = parse_properties(sent.properties)
+        if self._state.version.is_5:  # 4.9 delays the dead too
+            properties[DELAY] = "0"
+        encoded = encode_properties(properties).encode()
+        return replace(sent, topic=self._dead_letters(group), queue_id=0, properties=encoded)
+
+    def _dead_letters(self, group: str) -> str:
+        self._state.store.create_topic(DLQ_PREFIX + group, 1)
+        return DLQ_PREFIX + group
+
+    def _find(self, log_offset: int) -> tuple[MessageExt, Stored]:
+        for queue, stored in self._everything():
+            if stored.log_offset == log_offset:
+                (message,), _ = decode_messages(stored.record, queue)
+                return message, stored
+        remark = f"look message by offset failed, {log_offset}"
+        raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+
+    def _everything(self) -> Iterator[tuple[MessageQueue, Stored]]:
+        for name, topic in self._state.store.topics.items():
+            for number, log in enumerate(topic.queues):
+                for stored in log.messages:
+                    yield MessageQueue(name, self._state.name, number), stored
