@@ -29,6 +29,7 @@ class AssignedQueue:
         "dropped",
         "failure",
         "generation",
+        "last_consume",
         "last_pull",
         "next_offset",
         "paused",
@@ -60,7 +61,8 @@ class AssignedQueue:
         self.started = anyio.Event()
         self.trouble: RocketMQError | None = None  # why it is not known where to begin
         self.all_settled: anyio.Event | None = None  # waited for on hand-over
-        self.last_pull = 0.0
+        self.last_pull = 0.0  # both in monotonic seconds, for administrators
+        self.last_consume = 0.0
 
     # --- what the kinds of queues do in their own way -------------------------------------------
 

@@ -240,11 +240,8 @@ class LitePullEngine(GroupEngine[TakenQueue]):
 
     def running_info(self) -> ConsumerRunningInfo:
         """The state, for administration tools."""
-        known = {
-            "PROP_NAMESERVER_ADDR": ";".join(self.instance.name_servers.addresses),
-            "PROP_CONSUMER_START_TIMESTAMP": str(self.instance.started_ms),
-        }
-        return running_info(self.config, self._subscriptions.values(), self.table.values(), known)
+        subscribed, held = self._subscriptions.values(), self.table.values()
+        return running_info(self.instance, self.config, subscribed, held, self.statistics)
 
 
 def _checked_queues(queues: object) -> frozenset[MessageQueue]:

@@ -17,6 +17,7 @@ from rocketmq_aio.consumer.offsets import OffsetStore, RemoteOffsetStore
 from rocketmq_aio.consumer.puller import Puller
 from rocketmq_aio.consumer.rebalance import Rebalancer
 from rocketmq_aio.consumer.start_position import StartPositions
+from rocketmq_aio.consumer.statistics import ConsumeStatistics
 from rocketmq_aio.consumer.tenures import Tenures
 from rocketmq_aio.errors import RouteNotFoundError
 from rocketmq_aio.instance.heartbeats import check_accepted
@@ -53,6 +54,7 @@ class GroupEngine(Generic[Q]):
         self.config = config
         self.table: dict[MessageQueue, Q] = {}
         self.events = EventStreams()
+        self.statistics = ConsumeStatistics()
         self.store = self._make_store()
         self._file: LocalFileOffsetStore | None = None  # once it is open
         self._subscriptions: dict[str, Subscription] = {}
@@ -80,6 +82,7 @@ class GroupEngine(Generic[Q]):
             limits,
             lite=lite,
             interval_seconds=interval_seconds,
+            statistics=self.statistics,
             subscription_of=self._subscriptions.get,
             on_messages=self._on_messages,
             on_start=self._note_start,

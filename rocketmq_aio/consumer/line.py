@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from time import monotonic
 from typing import Final
 
 from rocketmq_aio.consumer.taken import Cache, TakenQueue
@@ -54,6 +55,7 @@ class Line:
             if not _has_messages(assigned):
                 continue
             taken += assigned.take(limit - len(taken))
+            assigned.last_consume = monotonic()
             self._handed.append(assigned)
             if assigned.process_queue.count:
                 assigned.in_line = True
@@ -80,6 +82,7 @@ class Line:
 
     def _end_turn(self, assigned: TakenQueue) -> None:
         assigned.turn = 0
+        assigned.last_consume = monotonic()
         if assigned.process_queue.count:
             self._queues.rotate(-1)
         else:

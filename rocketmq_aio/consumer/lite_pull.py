@@ -16,6 +16,7 @@ from rocketmq_aio.consumer.callbacks import Listener
 from rocketmq_aio.consumer.engine import LitePullEngine
 from rocketmq_aio.consumer.events import ConsumerEvent
 from rocketmq_aio.consumer.offsets import check_offset
+from rocketmq_aio.consumer.statistics import TopicStatistics
 from rocketmq_aio.consumer.taken import TakenQueue
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.instance import MQClientInstance
@@ -283,6 +284,10 @@ class LitePullConsumer(Member):
     def events(self) -> AsyncIterator[ConsumerEvent]:
         """Return a stream of what happens from now on: assignments, corrections, failures."""
         return self._engine.events.open()
+
+    def statistics(self) -> dict[str, TopicStatistics]:
+        """Return how fast each topic was pulled during the last minute."""
+        return self._engine.statistics.snapshots()
 
     # --- for the instance -----------------------------------------------------------------------
 

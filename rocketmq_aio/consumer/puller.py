@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import Final, Generic, TypeVar
 
 import anyio
@@ -19,6 +20,7 @@ from rocketmq_aio.consumer.events import (
 from rocketmq_aio.consumer.limits import QueueLimits
 from rocketmq_aio.consumer.pulled import HOLD_SLACK_SECONDS, RESET_REMARK, read_pulled
 from rocketmq_aio.consumer.start_position import StartPositions
+from rocketmq_aio.consumer.statistics import ConsumeStatistics
 from rocketmq_aio.errors import (
     BusyError,
     NotConnectedError,
@@ -83,6 +85,7 @@ class Puller(Generic[Q]):
         *,
         lite: bool = False,
         interval_seconds: float = 0.0,
+        statistics: ConsumeStatistics | None = None,
         subscription_of: Callable[[str], Subscription | None],
         on_messages: Callable[[Q], None],
         on_start: Callable[[Q, bool], None],
@@ -97,6 +100,7 @@ class Puller(Generic[Q]):
         self._limits = limits
         self._lite = lite
         self._interval = interval_seconds
+        self._statistics = statistics
         self._subscription_of = subscription_of
         self._on_messages = on_messages
         self._on_start = on_start
@@ -267,6 +271,9 @@ class Puller(Generic[Q]):
                 for message in wanted:
                     message.codec = codec
             assigned.put(wanted)
+            if self._statistics is not None:
+                seconds = monotonic() - assigned.last_pull
+                self._statistics.note_pull(assigned.queue.topic, len(wanted), seconds)
         assigned.advance(next_offset)
         if wanted:
             self._on_messages(assigned)

@@ -74,6 +74,10 @@ class ConsumeStatistics:
         counts = self._topics.get(topic)
         return counts.look(self._clock()) if counts is not None else TopicStatistics()
 
+    def snapshots(self) -> dict[str, TopicStatistics]:
+        """Return what is known of every topic."""
+        return {topic: self.snapshot(topic) for topic in self._topics}
+
     def topics(self) -> list[str]:
         """Return the topics of which something is known."""
         return list(self._topics)

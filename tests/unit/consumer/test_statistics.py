@@ -101,7 +101,7 @@ def test_topics_are_counted_apart_and_can_be_forgotten(counting: Counting) -> No
 
     assert counting.statistics.topics() == ["orders", "payments"]
     assert counting.orders().failed_last_hour == 0
-    assert counting.statistics.snapshot("payments").failed_last_hour == 5
+    assert counting.statistics.snapshots()["payments"].failed_last_hour == 5
 
     counting.statistics.forget("payments")
     assert counting.statistics.topics() == ["orders"]
