@@ -271,7 +271,7 @@ async def test_a_broker_may_ask_how_a_consumer_is(cluster: FakeCluster) -> None:
     info = read_body(reply.body, ConsumerRunningInfo)
 
     assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
-    assert info.properties["long_poll_seconds"] == "7.0"
+    assert info.properties["brokerSuspendMaxTimeMillis"] == "7000"
     assert info.properties["PROP_NAMESERVER_ADDR"] == cluster.namesrv
     assert [each.sub_string for each in info.subscription_set] == ["a || b"]
     assert b'"queueId":3' in reply.body
