@@ -20,6 +20,7 @@ from rocketmq_aio.consumer.allocation import (
     AllocateStrategy,
 )
 from rocketmq_aio.consumer.events import (
+    ClientIdNotUnique,
     CommitFailed,
     ConsumerEvent,
     MessageUndecodable,
@@ -28,6 +29,8 @@ from rocketmq_aio.consumer.events import (
     PullFailed,
     QueuesAssigned,
     QueuesRevoked,
+    SubscriptionMatchesNothing,
+    SubscriptionsDiffer,
 )
 from rocketmq_aio.consumer.lite_pull import LitePullConsumer
 from rocketmq_aio.consumer.offset_file import CorruptOffsetFile, LocalFileOffsetStore
@@ -89,6 +92,7 @@ __all__ = [
     "BrokerError",
     "BusyError",
     "ClientConfig",
+    "ClientIdNotUnique",
     "ClosedError",
     "Codec",
     "CodecError",
@@ -148,6 +152,8 @@ __all__ = [
     "SendStatus",
     "SendUnknownError",
     "SubscriptionError",
+    "SubscriptionMatchesNothing",
+    "SubscriptionsDiffer",
     "TopicStatistics",
     "select_by_hash",
 ]

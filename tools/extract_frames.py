@@ -20,6 +20,7 @@ GOLDEN_BODIES: Final = (
     "LockBatchResponseBody",
     "UnlockBatchRequestBody",
     "GetConsumerListByGroupResponseBody",
+    "ConsumerConnection",
     "QueryAssignmentRequestBody",
     "QueryAssignmentResponseBody",
     "ConsumerRunningInfo",

@@ -29,6 +29,39 @@ class QueuesRevoked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionsDiffer:
+    """Members of the group want different things of a topic, so messages are lost for some.
+
+    *ours* is this member's expression, *theirs* what the broker holds for the group; None where the
+    topic is not subscribed to.
+    """
+
+    topic: str
+    ours: str | None
+    theirs: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientIdNotUnique:
+    """Another client has this one's id, so both read the same queues and leave others alone.
+
+    *addresses* are those of both as a broker sees them.  Give each its own ``instance_name``.
+    """
+
+    client_id: str
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionMatchesNothing:
+    """So many messages of a topic were passed over, and none came through the filter."""
+
+    topic: str
+    expression: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCorrected:
     """The broker said that *requested* does not exist; reading goes on at *corrected*.
 
@@ -83,6 +116,9 @@ class CommitFailed:
 ConsumerEvent: TypeAlias = (
     QueuesAssigned
     | QueuesRevoked
+    | SubscriptionsDiffer
+    | ClientIdNotUnique
+    | SubscriptionMatchesNothing
     | OffsetCorrected
     | MessageUnreadable
     | MessageUndecodable

@@ -26,6 +26,10 @@ from rocketmq_aio.protocol.requests.client import (
     GetConsumerListByGroup,
     UnregisterClient,
 )
+from rocketmq_aio.protocol.requests.connections import (
+    ConsumerConnections,
+    GetConsumerConnectionList,
+)
 from rocketmq_aio.protocol.requests.offsets import (
     GetEarliestMsgStoretime,
     GetMaxOffset,
@@ -144,6 +148,14 @@ class BrokerClient:
         if command.code != ResponseCode.SUCCESS:
             raise refusal(command, address)
         return read_body(command.body, AssignmentResponse).message_queue_assignments
+
+    async def consumer_connections(self, group: str, address: str) -> ConsumerConnections:
+        """Return who is connected to the broker at *address* for the group."""
+        header = GetConsumerConnectionList(consumer_group=group)
+        command = await self._remoting.request(address, header)
+        if command.code != ResponseCode.SUCCESS:
+            raise refusal(command, address)
+        return read_body(command.body, ConsumerConnections)
 
     async def check_filter(self, client_id: str, group: str, wanted: Subscription) -> None:
         """Ask a broker of the topic whether it accepts the expression.

@@ -14,7 +14,7 @@ from rocketmq_aio.protocol.bodies import (
     HeartbeatData,
     SubscriptionData,
 )
-from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import read_header, to_ext_fields
@@ -22,6 +22,11 @@ from rocketmq_aio.protocol.requests.client import (
     GetConsumerListByGroup,
     HeartbeatResponse,
     UnregisterClient,
+)
+from rocketmq_aio.protocol.requests.connections import (
+    Connection,
+    ConsumerConnections,
+    GetConsumerConnectionList,
 )
 from tests.fakes.connection import FakeConnection
 from tests.fakes.script import Reply
@@ -43,6 +48,8 @@ class Group:
 
     def __init__(self) -> None:
         self.members: dict[int, str] = {}  # connection number -> client id
+        self.connections: dict[int, Connection] = {}
+        self.last: ConsumerData | None = None
         self.subscriptions: dict[str, SubscriptionData] = {}
         self.fingerprint = 0
 
@@ -63,6 +70,7 @@ class Members:
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.list,
             RequestCode.CHECK_CLIENT_CONFIG: self.check,
             UPDATE_AND_CREATE_GROUP: self.configure,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.connections,
         }
 
     def heartbeat(self, command: Command, connection: FakeConnection) -> Reply:
@@ -71,7 +79,7 @@ class Members:
             self.producers.setdefault(producer.group_name, {})[connection.number] = data.client_id
         changed = not data.heartbeat_fingerprint
         for consumer in data.consumer_data_set:
-            changed |= self._register(consumer, data, connection.number)
+            changed |= self._register(consumer, data, command, connection)
         if not self._state.version.is_5:
             return Reply()
         answer = HeartbeatResponse(supports_v2=True, subscription_changed=changed)
@@ -99,6 +107,21 @@ class Members:
         self._state.retry_queues[config.group_name] = config.retry_queue_nums
         return Reply()
 
+    def connections(self, command: Command, _connection: FakeConnection) -> Reply:
+        name = read_header(command, GetConsumerConnectionList).consumer_group
+        group = self.groups.get(name)
+        if group is None or group.last is None:
+            code = ResponseCode.CONSUMER_NOT_ONLINE
+            raise Refused(code, f"the consumer group[{name}] not online")
+        answer = ConsumerConnections(
+            connection_set=list(group.connections.values()),
+            subscription_table=group.subscriptions,
+            consume_type=group.last.consume_type,
+            message_model=group.last.message_model,
+            consume_from_where=group.last.consume_from_where,
+        )
+        return Reply(body=msgspec.json.encode(answer))
+
     def check(self, command: Command, _connection: FakeConnection) -> Reply:
         data = read_body(command.body, CheckClientRequest).subscription_data
         if data.expression_type != "TAG" and data.sub_string.startswith(BAD_EXPRESSION):
@@ -112,7 +135,13 @@ class Members:
         for name in list(self.groups):
             self._remove(name, connection)
 
-    def _register(self, consumer: ConsumerData, data: HeartbeatData, connection: int) -> bool:
+    def _register(
+        self,
+        consumer: ConsumerData,
+        data: HeartbeatData,
+        command: Command,
+        connection: FakeConnection,
+    ) -> bool:
         """Enter a member; return whether its group subscribes to something else than it says."""
         exists = self._state.meet_group(consumer.group_name)
         if not exists and self._state.version.is_5:
@@ -120,13 +149,18 @@ class Members:
         if exists:
             self._state.make_retry_topic(consumer.group_name)
         group = self.groups.setdefault(consumer.group_name, Group())
-        news = connection not in group.members
-        group.members[connection] = data.client_id
+        news = connection.number not in group.members
+        group.members[connection.number] = data.client_id
+        group.connections[connection.number] = _described(data.client_id, command, connection)
+        group.last = consumer
         differs = group.fingerprint not in (0, data.heartbeat_fingerprint)
         if not data.without_sub:
             wanted = {each.topic: each for each in consumer.subscription_data_set}
             news |= wanted.keys() != group.subscriptions.keys()
-            group.subscriptions = wanted
+            group.subscriptions = {
+                topic: _newer(each, group.subscriptions.get(topic))
+                for topic, each in wanted.items()
+            }
             group.fingerprint = data.heartbeat_fingerprint
         if news:
             self._notify(consumer.group_name, list(group.members))
@@ -136,7 +170,22 @@ class Members:
         group = self.groups.get(name)
         if group is None or group.members.pop(connection, None) is None:
             return
+        del group.connections[connection]
         if not group.members:
             del self.groups[name]
         else:
             self._notify(name, list(group.members))
+
+
+def _described(client_id: str, command: Command, connection: FakeConnection) -> Connection:
+    host, port = connection.client_address
+    return Connection(
+        client_id=client_id,
+        client_addr=f"{host}:{port}",
+        language=LanguageCode.PYTHON.name,
+        version=command.version,
+    )
+
+
+def _newer(told: SubscriptionData, known: SubscriptionData | None) -> SubscriptionData:
+    return told if known is None or told.sub_version > known.sub_version else known

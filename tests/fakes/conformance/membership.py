@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from rocketmq_aio.address import parse_address
 from rocketmq_aio.protocol.bodies import (
     CheckClientRequest,
     ConsumerData,
@@ -11,7 +12,7 @@ from rocketmq_aio.protocol.bodies import (
     HeartbeatData,
     SubscriptionData,
 )
-from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.codes import CLIENT_VERSION, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.client import (
@@ -19,6 +20,10 @@ from rocketmq_aio.protocol.requests.client import (
     GetConsumerListByGroup,
     Heartbeat,
     UnregisterClient,
+)
+from rocketmq_aio.protocol.requests.connections import (
+    ConsumerConnections,
+    GetConsumerConnectionList,
 )
 from rocketmq_aio.protocol.subscription import java_hash
 from tests.fakes.conformance.ground import Case, Ground, eventually
@@ -180,6 +185,60 @@ async def a_heartbeat_without_a_body_is_an_error(ground: Ground) -> None:
         assert (await client.ask(Heartbeat())).code == 1
 
 
+async def connections(client: RawClient, ground: Ground) -> ConsumerConnections:
+    answer = await client.ask(GetConsumerConnectionList(consumer_group=ground.group))
+    assert answer.code == 0, answer
+    return read_body(answer.body, ConsumerConnections)
+
+
+async def a_group_without_members_has_no_connections(ground: Ground) -> None:
+    async with ground.client() as client:
+        answer = await client.ask(GetConsumerConnectionList(consumer_group=ground.group))
+
+    assert (answer.code, answer.body) == (ResponseCode.CONSUMER_NOT_ONLINE, b"")
+
+
+async def the_connections_of_a_group_are_listed_with_their_addresses(ground: Ground) -> None:
+    async with ground.client() as one, ground.client() as two:
+        await heartbeat(one, ground, "c@1")
+        await heartbeat(two, ground, "c@1")
+        found = await connections(one, ground)
+
+    listed = found.connection_set
+    assert {(each.client_id, each.version) for each in listed} == {("c@1", CLIENT_VERSION)}
+    assert len({each.client_addr for each in listed}) == len(listed) == 2
+    assert all(parse_address(each.client_addr)[0] == "127.0.0.1" for each in listed)
+    assert (found.consume_type, found.message_model) == ("CONSUME_ACTIVELY", "CLUSTERING")
+
+
+async def of_two_subscriptions_to_a_topic_the_newer_one_holds(ground: Ground) -> None:
+    async with ground.client() as one, ground.client() as two:
+        await heartbeat(one, ground, "c@1", expression="TagA", version=2)
+        await heartbeat(two, ground, "c@2", expression="TagB", version=1)
+        older_last = await connections(one, ground)
+        await heartbeat(two, ground, "c@2", expression="TagB", version=3)
+        newer_last = await connections(one, ground)
+
+    assert older_last.subscription_table[ground.topic].sub_string == "TagA"
+    held = newer_last.subscription_table[ground.topic]
+    assert (held.sub_string, held.tags_set, held.sub_version) == ("TagB", ["TagB"], 3)
+
+
+async def only_the_topics_of_the_last_heartbeat_are_subscribed_to(ground: Ground) -> None:
+    here, elsewhere = (
+        SubscriptionData(topic=topic, sub_string="*", sub_version=1)
+        for topic in (ground.topic, f"{ground.topic}-2")
+    )
+    async with ground.client() as one, ground.client() as two:
+        await one.ask(Heartbeat(), heartbeat_body(ground, "c@1", [here, elsewhere]))
+        both = await connections(one, ground)
+        await two.ask(Heartbeat(), heartbeat_body(ground, "c@2", [here]))
+        alone = await connections(one, ground)
+
+    assert both.subscription_table.keys() == {here.topic, elsewhere.topic}
+    assert alone.subscription_table.keys() == {here.topic}
+
+
 async def an_sql_expression_can_be_checked(ground: Ground) -> None:
     async with ground.client() as client:
         codes = [
@@ -209,5 +268,9 @@ CASES: tuple[Case, ...] = (
     brokers_from_5_say_whether_short_heartbeats_will_do,
     a_short_heartbeat_is_compared_by_fingerprint,
     a_heartbeat_without_a_body_is_an_error,
+    a_group_without_members_has_no_connections,
+    the_connections_of_a_group_are_listed_with_their_addresses,
+    of_two_subscriptions_to_a_topic_the_newer_one_holds,
+    only_the_topics_of_the_last_heartbeat_are_subscribed_to,
     an_sql_expression_can_be_checked,
 )

@@ -1,0 +1,42 @@
+"""Who is connected for a group: 203 GET_CONSUMER_CONNECTION_LIST."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from rocketmq_aio.protocol.bodies import Body, SubscriptionData
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.header import RequestHeader
+
+
+class GetConsumerConnectionList(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
+    """The connections and subscriptions of a group; answered 206 when there is no member."""
+
+    code: ClassVar[int] = RequestCode.GET_CONSUMER_CONNECTION_LIST
+
+    consumer_group: str
+
+
+class Connection(Body, frozen=True):
+    """A member as the broker sees it; the address is ``ip:port``."""
+
+    client_id: str = ""
+    client_addr: str = ""
+    language: str = ""
+    version: int = 0
+
+
+class ConsumerConnections(Body, frozen=True):
+    """The answer.
+
+    The broker keeps one subscription per topic for the whole group: the newest that a member told.
+    Of topics only those stay that the last heartbeat named.
+    """
+
+    connection_set: list[Connection] = msgspec.field(default_factory=list)
+    subscription_table: dict[str, SubscriptionData] = msgspec.field(default_factory=dict)
+    consume_type: str = ""
+    message_model: str = ""
+    consume_from_where: str = ""
