@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self, TypeAlias
 from weakref import WeakSet
 
 from rocketmq_aio.consumer.offset_file import CorruptOffsetFile
+from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageQueue
+
+logger = get_logger(__name__)
 
 MAX_UNREAD: Final = 1000  # a reader that does not read loses the oldest ones
 
@@ -113,6 +117,44 @@ class CommitFailed:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerStuck:
+    """The handler has been working on the message at *offset* for *seconds*; told once."""
+
+    queue: MessageQueue
+    offset: int
+    message_id: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageDeadLettered:
+    """The message failed so often, or in such a way, that it went to the dead letters."""
+
+    queue: MessageQueue
+    offset: int
+    message_id: str
+    reconsume_times: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageDropped:
+    """The handler of a broadcasting consumer failed: there it gets no second try."""
+
+    queue: MessageQueue
+    offset: int
+    message_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseLost:
+    """The lock of an orderly queue ran out or is somebody else's: nothing more is delivered."""
+
+    queue: MessageQueue
+
+
 ConsumerEvent: TypeAlias = (
     QueuesAssigned
     | QueuesRevoked
@@ -122,6 +164,10 @@ ConsumerEvent: TypeAlias = (
     | OffsetCorrected
     | MessageUnreadable
     | MessageUndecodable
+    | HandlerStuck
+    | MessageDeadLettered
+    | MessageDropped
+    | LeaseLost
     | PullFailed
     | CommitFailed
     | CorruptOffsetFile
@@ -159,9 +205,13 @@ class EventStream:
 
 
 class EventStreams:
-    """Hands every event to every stream that somebody still holds."""
+    """Hands every event to every stream that somebody still holds, and to the listener.
 
-    def __init__(self) -> None:
+    :param listener: called at once with every event; must not wait
+    """
+
+    def __init__(self, listener: Callable[[ConsumerEvent], object] | None = None) -> None:
+        self._listener = listener
         self._streams: WeakSet[EventStream] = WeakSet()
         self._ended = False
 
@@ -175,6 +225,11 @@ class EventStreams:
         """Give *event* to all streams; never blocks."""
         for stream in list(self._streams):
             stream.add(event)
+        if self._listener is not None:
+            try:
+                self._listener(event)
+            except Exception:  # the application's code
+                logger.exception("event_listener_failed", event_value=repr(event))
 
     def close(self) -> None:
         """End every stream after what it still holds."""

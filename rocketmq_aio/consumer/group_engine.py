@@ -10,7 +10,8 @@ import anyio
 from rocketmq_aio.config import ConsumerConfig
 from rocketmq_aio.consumer.assigned import AssignedQueue
 from rocketmq_aio.consumer.commits import Commits
-from rocketmq_aio.consumer.events import EventStreams
+from rocketmq_aio.consumer.events import ConsumerEvent, EventStreams
+from rocketmq_aio.consumer.hook_calls import FilterHooks
 from rocketmq_aio.consumer.limits import QueueLimits
 from rocketmq_aio.consumer.offset_file import LocalFileOffsetStore
 from rocketmq_aio.consumer.offsets import OffsetStore, RemoteOffsetStore
@@ -24,7 +25,7 @@ from rocketmq_aio.instance.heartbeats import check_accepted
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.owners import ConsumerOwner
 from rocketmq_aio.message import MessageModel, MessageQueue, MessageSelector
-from rocketmq_aio.protocol.bodies import ConsumerData
+from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
 from rocketmq_aio.protocol.subscription import Subscription, subscription
 from rocketmq_aio.remoting.tasks import TaskHost
 
@@ -47,14 +48,17 @@ class GroupEngine(Generic[Q]):
         group: str,
         config: ConsumerConfig,
         *,
+        filters: FilterHooks | None = None,
+        on_event: Callable[[ConsumerEvent], object] | None = None,
         on_failed: Callable[[BaseException], None],
     ) -> None:
         self.instance = instance
         self.group = group
         self.config = config
         self.table: dict[MessageQueue, Q] = {}
-        self.events = EventStreams()
+        self.events = EventStreams(on_event)
         self.statistics = ConsumeStatistics()
+        self._filters = filters or FilterHooks()
         self.store = self._make_store()
         self._file: LocalFileOffsetStore | None = None  # once it is open
         self._subscriptions: dict[str, Subscription] = {}
@@ -83,6 +87,7 @@ class GroupEngine(Generic[Q]):
             lite=lite,
             interval_seconds=interval_seconds,
             statistics=self.statistics,
+            filters=self._filters,
             subscription_of=self._subscriptions.get,
             on_messages=self._on_messages,
             on_start=self._note_start,
@@ -206,6 +211,8 @@ class GroupEngine(Generic[Q]):
 
     def _wanted(self, shares: Mapping[str, Collection[MessageQueue]]) -> Iterable[MessageQueue]:
         """Asked when the change is made: in the meantime a topic may have been left."""
+        if not self._running:
+            return ()
         return [q for t, share in shares.items() if t in self._subscriptions for q in share]
 
     async def _apply(self, shares: dict[str, frozenset[MessageQueue]]) -> bool:
@@ -264,6 +271,10 @@ class GroupEngine(Generic[Q]):
         )
 
     consume_type: str = "CONSUME_ACTIVELY"
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """The state, for administration tools."""
+        raise NotImplementedError
 
     def _told_subscriptions(self) -> Iterable[Subscription]:
         return self._subscriptions.values()

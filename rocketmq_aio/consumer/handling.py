@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any, Final, TypeAlias
+from time import monotonic
+from typing import Any, Final, TypeAlias, cast
 
-from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.codec import Codec, decode_all
+from rocketmq_aio.config import MAX_CONCURRENCY
+from rocketmq_aio.consumer.hook_calls import ConsumeHooks
+from rocketmq_aio.errors import ConfigError, PayloadError
+from rocketmq_aio.hooks import ConsumeContext
 from rocketmq_aio.message import MessageExt, MessageQueue
 
 MAX_DELAY_LEVEL: Final = 18
@@ -54,6 +59,14 @@ class ConsumeTimeoutError(Exception):
     """The handler took longer than ``consume_timeout_seconds``."""
 
 
+class UndecodableError(Exception):
+    """Messages that the codec cannot read, each with the reason."""
+
+    def __init__(self, messages: list[tuple[MessageExt, PayloadError]]) -> None:
+        super().__init__(f"{len(messages)} messages cannot be decoded")
+        self.messages = messages
+
+
 class BatchContext:
     """Says more about a batch than that it was done or failed.
 
@@ -61,20 +74,44 @@ class BatchContext:
     :ivar ack_index: set by the handler: the last message that is done; those behind it are tried
         again.  None means all; -1 means none
     :ivar delay_level: of the messages that are tried again, as `RetryLater` has it
+    :ivar auto_commit: of an orderly handler: False lets the batch wait for a later `commit`
     """
 
-    __slots__ = ("ack_index", "delay_level", "queue")
+    __slots__ = ("ack_index", "auto_commit", "committed", "delay_level", "queue", "rolled_back")
 
     def __init__(self, queue: MessageQueue) -> None:
         self.queue = queue
         self.ack_index: int | None = None
         self.delay_level = 0
+        self.auto_commit = True
+        self.committed = False
+        self.rolled_back = False
+
+    @property
+    def says_more(self) -> bool:
+        """Whether it says anything else than that all is done."""
+        return (
+            self.ack_index is not None
+            or self.auto_commit is not True
+            or self.committed
+            or self.rolled_back
+        )
+
+    def commit(self) -> None:
+        """Of an orderly handler: this batch, and those before that were not, are done."""
+        self.committed = True
+
+    def rollback(self) -> None:
+        """Of an orderly handler: all messages since the last commit are to come again."""
+        self.rolled_back = True
 
     def done(self, size: int) -> int:
         """Return how many messages of a batch of *size* are done.
 
         :raises ConfigError: the handler has set something else than numbers
         """
+        if self.rolled_back:
+            return 0
         last = self.ack_index
         if last is None:
             return size
@@ -90,14 +127,39 @@ def is_async(handler: Callable[..., object]) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
 
 
-def caller_of(
-    on_message: MessageHandler | None, on_batch: BatchHandler | None, threads: Executor | None
-) -> Call:
-    """Return what workers call; *threads* is where plain functions run."""
-    if on_message is not None:
-        return _calling_one(on_message, threads)
-    assert on_batch is not None
-    return _calling_batch(on_batch, threads)
+class Handler:
+    """What the application gave to handle messages with, ready to be called by workers.
+
+    :ivar threads: where plain functions run; None for an async handler
+    :ivar call: takes messages of one queue
+    :raises ConfigError: not exactly one of the two is given, or it cannot be called
+    """
+
+    def __init__(
+        self,
+        on_message: MessageHandler | None,
+        on_batch: BatchHandler | None,
+        *,
+        name: str,
+    ) -> None:
+        handler, setting = on_message or on_batch, "on_message" if on_message else "on_batch"
+        if (on_message is None) == (on_batch is None):
+            raise ConfigError("on_message", on_message, "give either on_message= or on_batch=")
+        if not callable(handler):
+            raise ConfigError(setting, handler, "expected a function, plain or async")
+        self.threads: ThreadPoolExecutor | None = None
+        if not is_async(handler):
+            # As many threads as workers that wait for one are made, however many may be.
+            self.threads = ThreadPoolExecutor(MAX_CONCURRENCY, thread_name_prefix=name)
+        self.call: Call = (
+            _calling_one(on_message, self.threads)
+            if on_message is not None
+            else _calling_batch(cast(BatchHandler, on_batch), self.threads)
+        )
+
+    def wrap(self, around: Callable[[Call], Call]) -> None:
+        """Put something around every call."""
+        self.call = around(self.call)
 
 
 def _calling_one(handler: MessageHandler, threads: Executor | None) -> Call:
@@ -114,13 +176,13 @@ def _calling_one(handler: MessageHandler, threads: Executor | None) -> Call:
 
 
 def _calling_batch(handler: BatchHandler, threads: Executor | None) -> Call:
-    async def call(messages: list[MessageExt]) -> BatchContext:
+    async def call(messages: list[MessageExt]) -> BatchContext | None:
         context = BatchContext(messages[0].queue)
         if threads is None:
             await handler(messages, context)  # type: ignore[misc]  # it is async
         else:
             await _in_thread(threads, handler, messages, context)
-        return context
+        return context if context.says_more else None
 
     return call
 
@@ -130,3 +192,43 @@ async def _in_thread(threads: Executor, handler: Callable[..., object], *args: A
     outcome = await asyncio.get_running_loop().run_in_executor(threads, run, handler, *args)
     if inspect.isawaitable(outcome):  # a plain function that returns a coroutine
         await outcome
+
+
+def decoding(call: Call, codec: Codec) -> Call:
+    """Return a call that gives messages their values first.
+
+    It raises `UndecodableError`, and calls no handler, when some have none.
+    """
+
+    async def decode_and_call(messages: list[MessageExt]) -> BatchContext | None:
+        _, bad = decode_all(codec, messages)
+        if bad:
+            raise UndecodableError(bad)
+        return await call(messages)
+
+    return decode_and_call
+
+
+def hooked(call: Call, hooks: ConsumeHooks, group: str) -> Call:
+    """Return a call that tells *hooks* about each batch."""
+
+    async def tell_and_call(messages: list[MessageExt]) -> BatchContext | None:
+        first = messages[0]
+        context = ConsumeContext(
+            group=group, topic=first.topic, queue=first.queue, messages=messages
+        )
+        hooks.before(context)
+        started, context.status = monotonic(), "failed"
+        try:
+            said = await call(messages)
+        except BaseException as error:
+            context.error = error
+            raise
+        else:
+            context.status = "ok"
+            return said
+        finally:
+            context.seconds = monotonic() - started
+            hooks.after(context)
+
+    return tell_and_call

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from threading import get_ident
 from time import monotonic, time_ns
 from typing import Final, Self
 
-import anyio
-
 from rocketmq_aio.config import ClientConfig, LitePullConfig
 from rocketmq_aio.consumer.callbacks import Listener
 from rocketmq_aio.consumer.engine import LitePullEngine
-from rocketmq_aio.consumer.events import ConsumerEvent
+from rocketmq_aio.consumer.group_member import GroupMember
 from rocketmq_aio.consumer.offsets import check_offset
-from rocketmq_aio.consumer.statistics import TopicStatistics
 from rocketmq_aio.consumer.taken import TakenQueue
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.instance.member import Member
 from rocketmq_aio.message import MessageExt, MessageQueue, MessageSelector
 from rocketmq_aio.names import check_topic
-from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
 
 DEFAULT_MESSAGES: Final = 1000  # of one poll that does not say how many it wants
 
 
-class LitePullConsumer(Member):
+class LitePullConsumer(GroupMember):
     """Reads topics, alone or as a member of a group, with `poll` or ``async for``.
 
     Either `subscribe` to topics, whose queues are shared out among the group, or `assign` queues
@@ -57,7 +52,7 @@ class LitePullConsumer(Member):
         super().__init__(group, namesrv=namesrv, client=client)
         if config is not None and not isinstance(config, LitePullConfig):
             raise ConfigError("config", config, "expected a LitePullConfig")
-        self._engine = LitePullEngine(
+        self._engine: LitePullEngine = LitePullEngine(
             self._instance,
             group,
             config or LitePullConfig(),
@@ -90,11 +85,6 @@ class LitePullConsumer(Member):
         if on_queues_changed is not None:
             await self._engine.listen(topic, on_queues_changed)
 
-    async def unsubscribe(self, topic: str) -> None:
-        """Stop reading *topic*; what is settled of it is committed."""
-        self._check_usable()
-        await self._engine.unsubscribe(topic)
-
     async def assign(
         self, queues: Collection[MessageQueue], selector: str | MessageSelector = "*"
     ) -> None:
@@ -105,20 +95,6 @@ class LitePullConsumer(Member):
         """
         self._check_usable()
         await self._engine.assign(queues, selector, time_ns() // 1_000_000)
-
-    def assignment(self) -> list[MessageQueue]:
-        """Return the queues that this consumer reads now, sorted."""
-        return sorted(q for q, each in self._engine.table.items() if not each.dropped)
-
-    async def ready(self, timeout_seconds: float | None = None) -> None:
-        """Return when the first assignment stands and it is known where its queues begin.
-
-        :raises TimeoutError: not within *timeout_seconds*
-        """
-        self._check_running()
-        with anyio.fail_after(timeout_seconds):
-            await self._engine.wait_until_ready()
-        self._check_running()
 
     async def listen_queues(self, topic: str, listener: Listener) -> None:
         """Call *listener* with (topic, queues) when the queues of *topic* change."""
@@ -281,49 +257,12 @@ class LitePullConsumer(Member):
             assigned.wake_puller()
             self._line.add(assigned)
 
-    def events(self) -> AsyncIterator[ConsumerEvent]:
-        """Return a stream of what happens from now on: assignments, corrections, failures."""
-        return self._engine.events.open()
-
-    def statistics(self) -> dict[str, TopicStatistics]:
-        """Return how fast each topic was pulled during the last minute."""
-        return self._engine.statistics.snapshots()
-
     # --- for the instance -----------------------------------------------------------------------
-
-    def topics(self) -> Iterable[str]:
-        """Topics whose routes must be fresh."""
-        return self._engine.topics_in_use()
-
-    def heartbeat_data(self) -> ConsumerData:
-        """What heartbeats tell about this consumer."""
-        return self._engine.heartbeat_data()
-
-    def on_members_changed(self) -> None:
-        """A member came or went."""
-        self._engine.rebalancer.wake()
-
-    def on_route_changed(self, topic: str) -> None:
-        """The queues of a topic changed."""
-        self._engine.on_route_changed(topic)
-
-    def on_failed(self, cause: BaseException) -> None:
-        """Nothing works any more: tell whoever waits."""
-        super().on_failed(cause)
-        self._engine.fail()
-
-    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """An administrator moves the group."""
-        await self._engine.reset_offsets(offsets)
 
     async def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
         """Where this consumer stands."""
         table = self._engine.table
         return {q: a.delivered for q, a in table.items() if q.topic == topic and a.delivered >= 0}
-
-    def running_info(self) -> ConsumerRunningInfo:
-        """The state of this consumer."""
-        return self._engine.running_info()
 
     # --- inside ---------------------------------------------------------------------------------
 
@@ -335,11 +274,6 @@ class LitePullConsumer(Member):
         # another task left the `async with`.
         alone = self._reader is None or self._reader is self._left_by
         await self._engine.shut(self, last_batch_done=self._left_normally and alone)
-
-    def _check_usable(self) -> None:
-        """Before the start everything can be prepared; after the end nothing."""
-        if not self._can_prepare():
-            self._check_running()
 
     def _end_or_raise(self) -> None:
         if self._is_closed():

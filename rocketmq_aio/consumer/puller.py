@@ -17,6 +17,7 @@ from rocketmq_aio.consumer.events import (
     OffsetCorrected,
     PullFailed,
 )
+from rocketmq_aio.consumer.hook_calls import FilterHooks
 from rocketmq_aio.consumer.limits import QueueLimits
 from rocketmq_aio.consumer.pulled import HOLD_SLACK_SECONDS, RESET_REMARK, read_pulled
 from rocketmq_aio.consumer.start_position import StartPositions
@@ -86,6 +87,7 @@ class Puller(Generic[Q]):
         lite: bool = False,
         interval_seconds: float = 0.0,
         statistics: ConsumeStatistics | None = None,
+        filters: FilterHooks | None = None,
         subscription_of: Callable[[str], Subscription | None],
         on_messages: Callable[[Q], None],
         on_start: Callable[[Q, bool], None],
@@ -101,6 +103,7 @@ class Puller(Generic[Q]):
         self._lite = lite
         self._interval = interval_seconds
         self._statistics = statistics
+        self._filters = filters
         self._subscription_of = subscription_of
         self._on_messages = on_messages
         self._on_start = on_start
@@ -266,6 +269,8 @@ class Puller(Generic[Q]):
         wanted, next_offset, fault = read_pulled(
             command.body, answer, assigned.queue, offset, subscription
         )
+        if self._filters and wanted:
+            wanted = self._filters.filter(wanted)
         if wanted:
             if (codec := self._config.codec) is not None:
                 for message in wanted:

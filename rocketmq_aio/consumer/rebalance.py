@@ -14,6 +14,7 @@ from rocketmq_aio.errors import ConfigError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageModel, MessageQueue
+from rocketmq_aio.names import RETRY_PREFIX
 
 logger = get_logger(__name__)
 
@@ -102,7 +103,8 @@ class Rebalancer:
                 logger.info("rebalance_failed", topic=topic, reason=str(error))
                 share = None
             if share is None:
-                settled = False
+                # Brokers make the topic of retries when they first hear of the group.
+                settled = settled and topic.startswith(RETRY_PREFIX)
             else:
                 wanted[topic] = share
         applied = await self._apply(wanted)

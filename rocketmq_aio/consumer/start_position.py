@@ -13,6 +13,7 @@ from rocketmq_aio.errors import RocketMQError, RouteNotFoundError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.names import RETRY_PREFIX
 
 logger = get_logger(__name__)
 
@@ -69,6 +70,8 @@ class StartPositions:
         stored = await self._store.read(queue)
         if stored is not None:
             return stored, False
+        if queue.topic.startswith(RETRY_PREFIX):  # its messages are the group's own
+            return await self.offset_of(queue, "earliest"), True
         new_group = queue in self._first_seen.get(queue.topic, frozenset({queue}))
         start = self._start_from if new_group else "earliest"
         offset = await self.offset_of(queue, start)

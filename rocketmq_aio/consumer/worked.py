@@ -7,6 +7,8 @@ from typing import Final
 
 from rocketmq_aio.consumer.assigned import UNKNOWN, AssignedQueue
 from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.names import RETRY_PREFIX
+from rocketmq_aio.properties import RETRY_TOPIC
 
 # Room for so many messages has to come free before a pull loop is woken that waits for room.
 WAKE_AFTER: Final = 32
@@ -18,7 +20,7 @@ class WorkedQueue(AssignedQueue):
     Everything below the first message that is not settled may be committed.
     """
 
-    __slots__ = ("_wake_at", "active", "in_line", "turn", "waiting")
+    __slots__ = ("_wake_at", "active", "in_line", "turn", "uncommitted", "waiting")
 
     def __init__(self, queue: MessageQueue) -> None:
         super().__init__(queue)
@@ -26,6 +28,7 @@ class WorkedQueue(AssignedQueue):
         self.active = 0  # messages in the hands of handlers
         self.in_line = False  # among the queues that workers take from
         self.turn = 0
+        self.uncommitted: list[MessageExt] = []  # done, but the handler wants to commit later
         self._wake_at = 0
 
     # --- position -------------------------------------------------------------------------------
@@ -50,6 +53,7 @@ class WorkedQueue(AssignedQueue):
         """Forget what is cached, and what handlers have in hands, and go on at *offset*."""
         dropped = len(self.waiting)
         self.waiting.clear()
+        self.uncommitted.clear()
         self.process_queue.clear()
         self.generation += 1
         self.failure = None
@@ -121,3 +125,21 @@ class WorkedQueue(AssignedQueue):
 
     def _give_up(self) -> None:
         self.waiting.clear()
+
+
+class RetryQueue(WorkedQueue):
+    """A queue of the group's retry topic: handlers see the topic that a message came from."""
+
+    __slots__ = ()
+
+    def put(self, messages: list[MessageExt]) -> None:
+        """Cache what a pull brought."""
+        for message in messages:
+            restore_topic(message)
+        super().put(messages)
+
+
+def restore_topic(message: MessageExt) -> None:
+    """Give a message that was sent back the topic that it came from."""
+    if message.topic.startswith(RETRY_PREFIX):
+        message.topic = message.property(RETRY_TOPIC) or message.topic

@@ -23,7 +23,7 @@ from rocketmq_aio.remoting.tasks import is_hosted
 logger = get_logger(__name__)
 
 NO_THREAD: Final = -1
-CLOSE_SECONDS: Final = 15.0  # the longest a close may take, whatever the brokers do
+CLOSE_SECONDS: Final = 15.0  # the longest a close may take because of brokers
 
 
 class State(Enum):
@@ -42,6 +42,8 @@ class Member:
     ``async with`` is the documented way; `start` and `close` may be called from different tasks.
     A member makes and owns its instance, or is given a running one that is shared.
     """
+
+    _close_seconds = CLOSE_SECONDS
 
     def __init__(
         self,
@@ -170,10 +172,10 @@ class Member:
             if self._starting is not None:
                 self._starting.cancel()
                 await self._start_ended
-            with anyio.move_on_after(CLOSE_SECONDS) as scope:
+            with anyio.move_on_after(self._close_seconds) as scope:
                 await self._shut()
             if scope.cancelled_caught:
-                logger.warning("close_timed_out", group=self._group, seconds=CLOSE_SECONDS)
+                logger.warning("close_timed_out", group=self._group, seconds=self._close_seconds)
         finally:
             if self._owned:
                 await self._instance.close()

@@ -14,7 +14,7 @@ def queue(queue_id: int = 0, broker: str = "broker-a", topic: str = "orders") ->
 
 def message(offset: int, of: MessageQueue | None = None, size: int = 1) -> MessageExt:
     of = of or queue()
-    return MessageExt(of.topic, b"x" * size, of, offset, b"", b"")
+    return MessageExt(of.topic, b"x" * size, of, offset, bytes(88), b"")
 
 
 def messages(*offsets: int, of: MessageQueue | None = None) -> list[MessageExt]:

@@ -1,0 +1,212 @@
+"""Concurrent consumption: any message of any queue next; what fails goes back to the broker."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import anyio
+
+from rocketmq_aio.consumer.events import (
+    ConsumerEvent,
+    MessageDeadLettered,
+    MessageDropped,
+    MessageUndecodable,
+)
+from rocketmq_aio.consumer.handling import (
+    DEAD_LETTER,
+    BatchContext,
+    RetryLater,
+    UndecodableError,
+)
+from rocketmq_aio.consumer.worked import WorkedQueue
+from rocketmq_aio.errors import PayloadError, RocketMQError
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.message import MessageExt
+from rocketmq_aio.remoting.tasks import TaskHost
+
+logger = get_logger(__name__)
+
+TURN: Final = 32  # calls for one queue in a row before the next queue has its turn
+LOCAL_RETRY_SECONDS: Final = 5.0  # after a message could not be sent back
+
+
+class SendsBack(Protocol):
+    """Takes messages that failed."""
+
+    async def send_back(self, message: MessageExt, delay_level: int = 0) -> None:
+        """Let the broker deliver *message* again later, or make it a dead letter."""
+
+
+class ConcurrentService:
+    """Gives messages of all queues in turn to the workers, and deals with failures.
+
+    :param send_back: None in broadcasting, where a failure is reported and that is all
+    :param max_reconsume_times: tries after the first before a message becomes a dead letter
+    :param undecodable: what becomes of messages that the codec cannot read
+    :param wake: tells the workers that there is something to do
+    """
+
+    def __init__(
+        self,
+        host: TaskHost,
+        send_back: SendsBack | None,
+        *,
+        batch_size: int,
+        max_reconsume_times: int,
+        undecodable: str,
+        wake: Callable[[], None],
+        on_event: Callable[[ConsumerEvent], None],
+    ) -> None:
+        self._host = host
+        self._send_back = send_back
+        self._batch_size = batch_size
+        self._max_reconsume_times = max_reconsume_times
+        self._undecodable = undecodable
+        self._wake = wake
+        self._on_event = on_event
+        self._line: deque[WorkedQueue] = deque()
+        self.suspended = False
+
+    def add(self, assigned: WorkedQueue) -> None:
+        """A queue has messages."""
+        if assigned.waiting and not assigned.in_line:
+            assigned.in_line = True
+            self._line.append(assigned)
+        self._wake()
+
+    def take(self) -> tuple[WorkedQueue, list[MessageExt]] | None:
+        """Return messages of one queue for a handler, None when there are none now."""
+        line = self._line
+        if self.suspended:
+            return None
+        while line:
+            assigned = line[0]
+            if not assigned.waiting:
+                line.popleft().in_line = False
+                assigned.turn = 0
+                continue
+            assigned.turn += 1
+            if assigned.turn >= TURN:
+                assigned.turn = 0
+                line.rotate(-1)
+            return assigned, assigned.take(self._batch_size)
+        return None
+
+    def succeed(self, assigned: WorkedQueue, messages: list[MessageExt]) -> None:
+        """All of *messages* are done."""
+        for message in messages:
+            assigned.settle(message)
+        assigned.hand_back(len(messages))
+
+    async def finish(
+        self,
+        assigned: WorkedQueue,
+        messages: list[MessageExt],
+        said: BatchContext | None,
+        error: BaseException | None,
+    ) -> int:
+        """Settle what is done, and see to the rest; returns how many are done."""
+        done = 0
+        level = error.delay_level if isinstance(error, RetryLater) else 0
+        try:
+            if said is not None and error is None:
+                done, level = said.done(len(messages)), said.delay_level
+        except RocketMQError as misused:  # the handler has said nonsense
+            error = misused
+        try:
+            for message in messages[:done]:
+                assigned.settle(message)
+            if isinstance(error, UndecodableError):
+                await self._sort_out(assigned, messages, error)
+            else:
+                for message in messages[done:]:
+                    await self._retry(assigned, message, level, error)
+        finally:
+            assigned.hand_back(len(messages))
+        return done
+
+    async def _sort_out(
+        self, assigned: WorkedQueue, messages: list[MessageExt], error: UndecodableError
+    ) -> None:
+        """Deal with those that cannot be decoded; the others come again, without them."""
+        bad = {id(message): reason for message, reason in error.messages}
+        assigned.put_back([message for message in messages if id(message) not in bad])
+        self.add(assigned)
+        for message, reason in error.messages:
+            self._on_event(undecodable(message, reason, self._undecodable))
+            if self._undecodable == "skip":
+                assigned.settle(message)
+            else:
+                level = DEAD_LETTER if self._undecodable == "dead_letter" else 0
+                await self._retry(assigned, message, level, reason)
+
+    async def _retry(
+        self, assigned: WorkedQueue, message: MessageExt, level: int, error: BaseException | None
+    ) -> None:
+        if message.done or assigned.released:
+            return  # a reset forgot it, or the next owner of the queue gets it
+        reason = repr(error) if error is not None else "the handler did not acknowledge it"
+        if self._send_back is None:
+            self._drop(assigned, message, reason)
+            return
+        dead = level == DEAD_LETTER or message.reconsume_times >= self._max_reconsume_times
+        logger.info(
+            "message_failed",
+            queue=str(message.queue),
+            offset=message.queue_offset,
+            message_id=message.message_id,
+            reconsume_times=message.reconsume_times,
+            reason=reason,
+        )
+        try:
+            await self._send_back.send_back(message, level)
+        except RocketMQError as failure:
+            logger.warning("send_back_failed", queue=str(message.queue), reason=str(failure))
+            self._host.spawn(self._again, assigned, message, name="local-retry")
+            return
+        if dead:
+            self._on_event(dead_lettered(message, reason))
+        assigned.settle(message)
+
+    def _drop(self, assigned: WorkedQueue, message: MessageExt, reason: str) -> None:
+        logger.warning("message_dropped", queue=str(message.queue), reason=reason)
+        self._on_event(
+            MessageDropped(
+                queue=message.queue,
+                offset=message.queue_offset,
+                message_id=message.message_id,
+                reason=reason,
+            )
+        )
+        assigned.settle(message)
+
+    async def _again(self, assigned: WorkedQueue, message: MessageExt) -> None:
+        """No broker takes it back now: try it here once more, and hold the offset meanwhile."""
+        await anyio.sleep(LOCAL_RETRY_SECONDS)
+        message.local_retries += 1
+        assigned.put_back([message])
+        self.add(assigned)
+
+
+def dead_lettered(message: MessageExt, reason: str) -> MessageDeadLettered:
+    """Return the event that tells of *message*."""
+    return MessageDeadLettered(
+        queue=message.queue,
+        offset=message.queue_offset,
+        message_id=message.message_id,
+        reconsume_times=message.reconsume_times,
+        reason=reason,
+    )
+
+
+def undecodable(message: MessageExt, reason: PayloadError, policy: str) -> MessageUndecodable:
+    """Return the event that tells of *message*."""
+    return MessageUndecodable(
+        queue=message.queue,
+        offset=message.queue_offset,
+        message_id=message.message_id,
+        reason=str(reason),
+        policy=policy,
+    )

@@ -1,0 +1,84 @@
+"""The public face that all consumers with a group engine share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+import anyio
+
+from rocketmq_aio.consumer.events import ConsumerEvent
+from rocketmq_aio.consumer.group_engine import GroupEngine
+from rocketmq_aio.consumer.statistics import TopicStatistics
+from rocketmq_aio.instance.member import Member
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
+
+
+class GroupMember(Member):
+    """A consumer that shares queues out with the other members of its group."""
+
+    _engine: GroupEngine[Any]
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Stop reading *topic*; what is settled of it is committed."""
+        self._check_usable()
+        await self._engine.unsubscribe(topic)
+
+    def assignment(self) -> list[MessageQueue]:
+        """Return the queues that this consumer reads now, sorted."""
+        return sorted(q for q, each in self._engine.table.items() if not each.dropped)
+
+    async def ready(self, timeout_seconds: float | None = None) -> None:
+        """Return when the first assignment stands and it is known where its queues begin.
+
+        :raises TimeoutError: not within *timeout_seconds*
+        """
+        self._check_running()
+        with anyio.fail_after(timeout_seconds):
+            await self._engine.wait_until_ready()
+        self._check_running()
+
+    def events(self) -> AsyncIterator[ConsumerEvent]:
+        """Return a stream of what happens from now on: assignments, corrections, failures."""
+        return self._engine.events.open()
+
+    def statistics(self) -> dict[str, TopicStatistics]:
+        """Return how fast each topic was read during the last minute."""
+        return self._engine.statistics.snapshots()
+
+    # --- for the instance -----------------------------------------------------------------------
+
+    def topics(self) -> Iterable[str]:
+        """Topics whose routes must be fresh."""
+        return self._engine.topics_in_use()
+
+    def heartbeat_data(self) -> ConsumerData:
+        """What heartbeats tell about this consumer."""
+        return self._engine.heartbeat_data()
+
+    def on_members_changed(self) -> None:
+        """A member came or went."""
+        self._engine.rebalancer.wake()
+
+    def on_route_changed(self, topic: str) -> None:
+        """The queues of a topic changed."""
+        self._engine.on_route_changed(topic)
+
+    def on_failed(self, cause: BaseException) -> None:
+        """Nothing works any more: tell whoever waits."""
+        super().on_failed(cause)
+        self._engine.fail()
+
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """An administrator moves the group."""
+        await self._engine.reset_offsets(offsets)
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """The state of this consumer."""
+        return self._engine.running_info()
+
+    def _check_usable(self) -> None:
+        """Before the start everything can be prepared; after the end nothing."""
+        if not self._can_prepare():
+            self._check_running()

@@ -1,0 +1,228 @@
+"""Orderly consumption: one handler per queue at a time, the next message after the last is done."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import anyio
+
+from rocketmq_aio.consumer.concurrent import dead_lettered, undecodable
+from rocketmq_aio.consumer.events import ConsumerEvent
+from rocketmq_aio.consumer.handling import (
+    DEAD_LETTER,
+    BatchContext,
+    RetryLater,
+    SuspendQueue,
+    UndecodableError,
+)
+from rocketmq_aio.consumer.worked import WorkedQueue
+from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.remoting.tasks import TaskHost
+
+logger = get_logger(__name__)
+
+DEAD_LETTER_PAUSE_SECONDS: Final = 5.0  # after a message could not be made a dead letter
+
+
+class DeadLetters(Protocol):
+    """Takes messages that will not be tried again."""
+
+    async def dead_letter(self, message: MessageExt, reason: str) -> None:
+        """Store *message* among the group's dead letters."""
+
+
+class OrderlyService:
+    """Gives each queue's messages, one batch at a time, to the workers.
+
+    A queue whose handler failed is suspended and then tried again in place: the messages behind
+    the failed one wait.
+
+    :param holds: whether the queue is this consumer's to work on, asked before each batch
+    :param dead_letters: None in broadcasting, where only the handler ends the tries
+    :param max_reconsume_times: None is no limit
+    :param undecodable: what becomes of messages that the codec cannot read
+    """
+
+    def __init__(
+        self,
+        host: TaskHost,
+        dead_letters: DeadLetters | None,
+        *,
+        batch_size: int,
+        max_reconsume_times: int | None,
+        suspend_seconds: float,
+        undecodable: str,
+        holds: Callable[[MessageQueue], bool],
+        wake: Callable[[], None],
+        on_event: Callable[[ConsumerEvent], None],
+    ) -> None:
+        self._host = host
+        self._dead_letters = dead_letters
+        self._batch_size = batch_size
+        self._max_reconsume_times = max_reconsume_times
+        self._suspend_seconds = suspend_seconds
+        self._undecodable = undecodable
+        self._holds = holds
+        self._wake = wake
+        self._on_event = on_event
+        self._line: deque[WorkedQueue] = deque()
+        self._latest: dict[MessageQueue, WorkedQueue] = {}
+        # By queue, not by tenure: a handler may still be at work for a queue that came back.
+        self._busy: set[MessageQueue] = set()
+        self.suspended = False
+
+    def add(self, assigned: WorkedQueue) -> None:
+        """A queue has messages."""
+        self._latest[assigned.queue] = assigned
+        if assigned.waiting and not assigned.in_line and assigned.queue not in self._busy:
+            assigned.in_line = True
+            self._line.append(assigned)
+            self._wake()
+
+    def take(self) -> tuple[WorkedQueue, list[MessageExt]] | None:
+        """Return the next messages of a queue that nobody works on, None when there are none."""
+        line = self._line
+        while line and not self.suspended:
+            assigned = line.popleft()
+            assigned.in_line = False
+            # Without the lock it is about to be given up.
+            if assigned.waiting and self._holds(assigned.queue):
+                self._busy.add(assigned.queue)
+                return assigned, assigned.take(self._batch_size)
+        return None
+
+    def succeed(self, assigned: WorkedQueue, messages: list[MessageExt]) -> None:
+        """All of *messages* are done, and so are those of earlier batches that waited for it."""
+        if assigned.uncommitted:
+            self._commit(assigned)
+        for message in messages:
+            assigned.settle(message)
+        assigned.hand_back(len(messages))
+        self._free(assigned.queue)
+
+    async def finish(
+        self,
+        assigned: WorkedQueue,
+        messages: list[MessageExt],
+        said: BatchContext | None,
+        error: BaseException | None,
+    ) -> int:
+        """Settle what is done, suspend the queue for the rest; returns how many are done."""
+        failed, pause = messages, self._suspend_seconds
+        if isinstance(error, SuspendQueue) and error.seconds is not None:
+            pause = error.seconds
+        try:
+            if said is not None and error is None:
+                failed, error = self._follow(assigned, messages, said)
+            if isinstance(error, UndecodableError):
+                failed, pause = await self._sort_out(assigned, messages, error)
+            elif said is None or not said.rolled_back:
+                failed = await self._count(assigned, failed, error)
+        finally:
+            assigned.put_back(failed)
+            assigned.hand_back(len(messages))
+            self._free_after(assigned.queue, pause if failed else 0.0)
+        return max(0, len(messages) - len(failed))
+
+    def _follow(
+        self, assigned: WorkedQueue, messages: list[MessageExt], said: BatchContext
+    ) -> tuple[list[MessageExt], RocketMQError | None]:
+        """Commit what the handler says, and return what is to come again."""
+        try:
+            done = said.done(len(messages))
+        except RocketMQError as misused:  # the handler has said nonsense
+            return messages, misused
+        if said.rolled_back:
+            again = [*assigned.uncommitted, *messages]
+            assigned.uncommitted.clear()
+            return again, None
+        assigned.uncommitted += messages[:done]
+        if said.auto_commit or said.committed:
+            self._commit(assigned)
+        return messages[done:], None
+
+    def _commit(self, assigned: WorkedQueue) -> None:
+        for message in assigned.uncommitted:
+            assigned.settle(message)
+        assigned.uncommitted.clear()
+
+    # --- whose turn it is -----------------------------------------------------------------------
+
+    def _free_after(self, queue: MessageQueue, seconds: float) -> None:
+        if seconds:
+            self._host.spawn(self._resume, queue, seconds, name=f"suspended-{queue}")
+        else:
+            self._free(queue)
+
+    async def _resume(self, queue: MessageQueue, seconds: float) -> None:
+        await anyio.sleep(seconds)
+        self._free(queue)
+
+    def _free(self, queue: MessageQueue) -> None:
+        """The queue may have its next handler."""
+        self._busy.discard(queue)
+        latest = self._latest[queue]
+        if latest.dropped:
+            del self._latest[queue]
+        elif latest.waiting:
+            self.add(latest)
+
+    # --- messages that failed -------------------------------------------------------------------
+
+    async def _count(
+        self, assigned: WorkedQueue, failed: list[MessageExt], error: BaseException | None
+    ) -> list[MessageExt]:
+        """Count one more try for each, and return those that get one."""
+        at_once = isinstance(error, RetryLater) and error.delay_level == DEAD_LETTER
+        left: list[MessageExt] = []
+        for message in failed:
+            if message.done or assigned.released:
+                continue  # a reset forgot it, or the next owner of the queue gets it
+            if at_once or self._had_enough(message):
+                if not await self._give_away(assigned, message, repr(error)):
+                    left.append(message)
+            else:
+                message.local_retries += 1
+                left.append(message)
+        return left
+
+    def _had_enough(self, message: MessageExt) -> bool:
+        limit = self._max_reconsume_times
+        return limit is not None and message.reconsume_times >= limit
+
+    async def _give_away(self, assigned: WorkedQueue, message: MessageExt, reason: str) -> bool:
+        if self._dead_letters is None:
+            return False
+        try:
+            await self._dead_letters.dead_letter(message, reason)
+        except RocketMQError as failure:
+            logger.warning("dead_letter_failed", queue=str(message.queue), reason=str(failure))
+            await anyio.sleep(DEAD_LETTER_PAUSE_SECONDS)
+            return False
+        self._on_event(dead_lettered(message, reason))
+        assigned.settle(message)
+        return True
+
+    async def _sort_out(
+        self, assigned: WorkedQueue, messages: list[MessageExt], error: UndecodableError
+    ) -> tuple[list[MessageExt], float]:
+        """Deal with those that cannot be decoded; return what is to come again, and when."""
+        bad = {id(message): reason for message, reason in error.messages}
+        for message, reason in error.messages:
+            self._on_event(undecodable(message, reason, self._undecodable))
+        if self._undecodable == "retry":
+            # In place: what lies behind the first bad one waits with it.
+            return await self._count(assigned, messages, error), self._suspend_seconds
+        left: list[MessageExt] = []
+        for message in messages:
+            if (fault := bad.get(id(message))) is None:
+                left.append(message)
+            elif self._undecodable == "skip":
+                assigned.settle(message)
+            elif not await self._give_away(assigned, message, repr(fault)):
+                left.append(message)
+        return left, 0.0

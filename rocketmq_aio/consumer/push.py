@@ -1,0 +1,187 @@
+"""PushConsumer: messages are brought to handlers, many at once or in order."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterable
+from threading import current_thread, main_thread
+from time import monotonic, time_ns
+from typing import Final
+
+from rocketmq_aio.config import MAX_CONCURRENCY, ClientConfig, PushConfig
+from rocketmq_aio.consumer.callbacks import Listener
+from rocketmq_aio.consumer.events import ConsumerEvent
+from rocketmq_aio.consumer.group_member import GroupMember
+from rocketmq_aio.consumer.handling import BatchHandler, Handler, MessageHandler, decoding, hooked
+from rocketmq_aio.consumer.hook_calls import checked_hooks
+from rocketmq_aio.consumer.push_engine import PushEngine
+from rocketmq_aio.consumer.worked import restore_topic
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import MessageExt, MessageQueue, MessageSelector
+from rocketmq_aio.names import check_topic
+from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult, DirectOutcome
+
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class PushConsumer(GroupMember):
+    """Calls a handler with each message, as a member of a group.
+
+    A handler that returns settles the message; one that raises lets it come again later, with
+    longer and longer pauses, and after ``max_reconsume_times`` among the dead letters.
+    `RetryLater` and `SuspendQueue` say more about that.  Every message comes at least once:
+    handlers have to bear with seeing one again.  ``async def`` handlers run on the event loop,
+    plain functions in threads; ``concurrency`` says how many run at once.
+
+    :param group: name of the consumer group
+    :param on_message: called with each message
+    :param on_batch: called with (messages of one queue, `BatchContext`) instead; at most
+        ``consume_batch_size`` at once
+    :param orderly: one handler per queue at a time, in the order of the queue; a message that
+        failed is tried again before the next one
+    :param namesrv: where to connect; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
+    :param client: a `ClientConfig` (TLS, credentials, ...) or a running `MQClientInstance` to share
+    :param hooks: `ConsumeHook` and `FilterMessageHook` objects
+    :param on_assigned: called with queues that were taken on, plain or async
+    :param on_revoked: called with queues about to be given up
+    :param on_event: a plain function called with every event, see `events`
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        on_message: MessageHandler | None = None,
+        on_batch: BatchHandler | None = None,
+        orderly: bool = False,
+        namesrv: str | None = None,
+        client: MQClientInstance | ClientConfig | None = None,
+        config: PushConfig | None = None,
+        hooks: Iterable[object] = (),
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_event: Callable[[ConsumerEvent], object] | None = None,
+    ) -> None:
+        super().__init__(group, namesrv=namesrv, client=client)
+        if config is not None and not isinstance(config, PushConfig):
+            raise ConfigError("config", config, "expected a PushConfig")
+        config = config or PushConfig()
+        if on_message is not None and config.consume_batch_size > 1:
+            size = config.consume_batch_size
+            raise ConfigError("consume_batch_size", size, "on_message= takes single messages")
+        consume_hooks, filters = checked_hooks(hooks)
+        handler = Handler(on_message, on_batch, name=f"rocketmq-{group}")
+        if config.codec is not None:
+            codec = config.codec
+            handler.wrap(lambda call: decoding(call, codec))
+        if consume_hooks:
+            handler.wrap(lambda call: hooked(call, consume_hooks, group))
+        self._call = handler.call
+        self._close_seconds += config.close_timeout_seconds
+        self._engine: PushEngine = PushEngine(
+            self._instance,
+            group,
+            config,
+            handler,
+            orderly=orderly,
+            filters=filters,
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+            on_event=on_event,
+            on_failed=self.on_failed,
+        )
+
+    async def subscribe(self, topic: str, selector: str | MessageSelector = "*") -> None:
+        """Read *topic* as a member of the group; may be called before `start` and again later.
+
+        :param selector: a tag expression such as ``"new || paid"``, or `MessageSelector.by_sql`
+        :raises ConfigError: the topic or expression is wrong
+        :raises SubscriptionError: the broker does not accept the SQL expression
+        """
+        self._check_usable()
+        check_topic(topic)
+        await self._engine.subscribe(topic, selector, time_ns() // 1_000_000)
+
+    def suspend(self) -> None:
+        """Call no handler until `resume`, also not with what is cached; running ones end."""
+        self._check_running()
+        self._engine.suspend()
+
+    def resume(self) -> None:
+        """Call handlers again."""
+        self._check_running()
+        self._engine.resume()
+
+    def is_suspended(self) -> bool:
+        """Whether `suspend` was called, and not `resume` since."""
+        return self._engine.suspended
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """Let so many handlers run at once from now on; running ones end in any case.
+
+        :raises ConfigError: it is not a number from 1 to 1000
+        """
+        if type(concurrency) is not int or not 1 <= concurrency <= MAX_CONCURRENCY:
+            reason = f"expected a number from 1 to {MAX_CONCURRENCY}"
+            raise ConfigError("concurrency", concurrency, reason)
+        self._check_running()
+        self._engine.workers.resize(concurrency)
+
+    async def run(self) -> None:
+        """Consume until the consumer is closed; start it if need be.
+
+        SIGINT and SIGTERM, when this is the program's main thread, and cancellation close it:
+        running handlers end, progress is stored, the group is left.
+        """
+        if self._can_prepare():
+            await self.start()
+        self._check_running()
+        stop = self._engine.stopped
+        loop = asyncio.get_running_loop()
+        signals = STOP_SIGNALS if current_thread() is main_thread() else ()
+        for number in signals:
+            loop.add_signal_handler(number, stop.set)
+        try:
+            await stop.wait()
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+            await self.close()
+        self._raise_failure()
+
+    # --- for the instance -----------------------------------------------------------------------
+
+    async def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """Where this consumer stands."""
+        table = self._engine.table
+        return {q: a.settled for q, a in table.items() if q.topic == topic and a.settled >= 0}
+
+    async def consume_directly(
+        self, message: MessageExt, broker_name: str | None
+    ) -> ConsumeDirectlyResult:
+        """An administrator tries the handler with one message."""
+        restore_topic(message)
+        started = monotonic()
+        outcome, remark = DirectOutcome.SUCCESS, None
+        try:
+            said = await self._call([message])
+            if said is not None and not said.done(1):
+                outcome = DirectOutcome.LATER
+        except Exception as error:  # noqa: BLE001 - the application's code
+            outcome, remark = DirectOutcome.RAISED, repr(error)
+        return ConsumeDirectlyResult(
+            consume_result=outcome,
+            order=self._engine.orderly,
+            remark=remark,
+            spent_time_mills=int((monotonic() - started) * 1000),
+        )
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        await self._engine.open(self, self._engine.config.commit_interval_seconds)
+
+    async def _shut(self) -> None:
+        await self._engine.shut(self)

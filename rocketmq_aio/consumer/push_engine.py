@@ -1,0 +1,247 @@
+"""The parts of a push consumer, put together: pulled messages go to handlers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+
+from rocketmq_aio.config import PushConfig
+from rocketmq_aio.consumer.assigned import AssignedQueue
+from rocketmq_aio.consumer.callbacks import Listener
+from rocketmq_aio.consumer.commits import Commits
+from rocketmq_aio.consumer.concurrent import ConcurrentService
+from rocketmq_aio.consumer.events import ConsumerEvent, LeaseLost, PullFailed
+from rocketmq_aio.consumer.group_engine import GroupEngine
+from rocketmq_aio.consumer.handling import Handler
+from rocketmq_aio.consumer.hook_calls import FilterHooks
+from rocketmq_aio.consumer.limits import TopicLimits
+from rocketmq_aio.consumer.locks import QueueLocks
+from rocketmq_aio.consumer.orderly import OrderlyService
+from rocketmq_aio.consumer.running_info import Kind, running_info
+from rocketmq_aio.consumer.send_back import SendBack
+from rocketmq_aio.consumer.tenures import Tenures
+from rocketmq_aio.consumer.worked import RetryQueue, WorkedQueue
+from rocketmq_aio.consumer.workers import Workers
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.owners import ConsumerOwner
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.names import RETRY_PREFIX
+from rocketmq_aio.protocol.bodies import ConsumerRunningInfo
+from rocketmq_aio.protocol.subscription import Subscription, subscription
+
+DEFAULT_RECONSUME_TIMES: Final = 16
+LOCK_INTERVAL_SECONDS: Final = 20.0
+
+
+class PushEngine(GroupEngine[WorkedQueue]):
+    """Everything behind the public face of `PushConsumer`."""
+
+    config: PushConfig
+    consume_type = "CONSUME_PASSIVELY"
+
+    def __init__(
+        self,
+        instance: MQClientInstance,
+        group: str,
+        config: PushConfig,
+        handler: Handler,
+        *,
+        orderly: bool,
+        filters: FilterHooks,
+        on_assigned: Listener | None,
+        on_revoked: Listener | None,
+        on_event: Callable[[ConsumerEvent], object] | None,
+        on_failed: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(
+            instance, group, config, filters=filters, on_event=on_event, on_failed=on_failed
+        )
+        self.orderly = orderly
+        self.stopped = asyncio.Event()  # or asked to stop
+        self._drain_seconds = config.close_timeout_seconds
+        self._retry_topic = RETRY_PREFIX + group
+        self._handler = handler
+        self._threads = handler.threads
+        clustering = not self.is_broadcasting
+        self.locks = (
+            QueueLocks(instance, group, on_lost=self._on_lost) if orderly and clustering else None
+        )
+        self.commits = Commits(
+            self.store,
+            self.table,
+            may_commit=self._may_commit if self.locks else None,
+            on_event=self.events.publish,
+        )
+        self.send_back = self._make_send_back() if clustering else None
+        self._service = self._make_service()
+        self.workers = Workers(
+            self._host,
+            self._service,
+            handler.call,
+            self.statistics,
+            size=config.concurrency,
+            can_cancel=handler.threads is None,
+            timeout_seconds=config.consume_timeout_seconds,
+            stuck_seconds=config.stuck_seconds,
+            on_event=self.events.publish,
+        )
+        limits = TopicLimits(config, self.table, orderly=orderly)
+        interval = config.pull_interval_seconds
+        self._puller = self._make_puller(limits, interval_seconds=interval)
+        self._tenures = Tenures(
+            self.table,
+            self.commits,
+            make=self._make_queue,
+            begin=self._begin_pulling,
+            admit=self.locks.acquire if self.locks else None,
+            on_released=self._unlock if self.locks else None,
+            on_event=self.events.publish,
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+        )
+
+    def _make_send_back(self) -> SendBack:
+        times = self.config.max_reconsume_times
+        limit = DEFAULT_RECONSUME_TIMES if times is None else times
+        return SendBack(self.instance, self.group, max_reconsume_times=limit)
+
+    def _make_service(self) -> ConcurrentService | OrderlyService:
+        config, times = self.config, self.config.max_reconsume_times
+        if self.orderly:
+            return OrderlyService(
+                self._host,
+                self.send_back,
+                batch_size=config.consume_batch_size,
+                max_reconsume_times=times,
+                suspend_seconds=config.suspend_seconds,
+                undecodable=config.undecodable,
+                holds=self.locks.holds if self.locks else lambda queue: True,
+                wake=lambda: self.workers.wake(),
+                on_event=self.events.publish,
+            )
+        return ConcurrentService(
+            self._host,
+            self.send_back,
+            batch_size=config.consume_batch_size,
+            max_reconsume_times=DEFAULT_RECONSUME_TIMES if times is None else times,
+            undecodable=config.undecodable,
+            wake=lambda: self.workers.wake(),
+            on_event=self.events.publish,
+        )
+
+    def _make_queue(self, queue: MessageQueue) -> WorkedQueue:
+        assigned = RetryQueue(queue) if queue.topic == self._retry_topic else WorkedQueue(queue)
+        assigned.paused = self._service.suspended
+        return assigned
+
+    def _on_messages(self, assigned: WorkedQueue) -> None:
+        if assigned.failure is not None:
+            event = PullFailed(queue=assigned.queue, reason=str(assigned.failure))
+            self.events.publish(event)
+        self._service.add(assigned)
+
+    def _begin_pulling(self, assigned: WorkedQueue) -> None:
+        name = f"pull-{assigned.queue}"
+        self._host.spawn(self._puller.run, assigned, self._wait_seconds, name=name)
+
+    # --- life -----------------------------------------------------------------------------------
+
+    async def open(self, owner: ConsumerOwner, commit_interval_seconds: float) -> None:
+        """Join with what was prepared, and begin to work."""
+        if not self.is_broadcasting:
+            retries = subscription(self._retry_topic, "*", self.instance.started_ms)
+            self._subscriptions[self._retry_topic] = retries
+        await super().open(owner, commit_interval_seconds)
+        self.workers.start()
+        if self.locks is not None:
+            self._host.spawn(self.locks.keep_renewing, LOCK_INTERVAL_SECONDS, name="locks")
+
+    async def shut(self, owner: ConsumerOwner) -> None:
+        """Stop pulling, let running handlers end, commit, unlock, leave, release everything."""
+        self._running = False
+        self.stopped.set()
+        self.rebalancer.end()
+        try:
+            await self._tenures.release_all(drain_seconds=self.config.close_timeout_seconds)
+        finally:  # also when that took too long
+            await self._host.close()
+            if self._threads is not None:
+                self._threads.shutdown(wait=False, cancel_futures=True)
+            await self._leave(owner)
+
+    def fail(self) -> None:
+        """Nothing works any more: let go of everybody who waits for something."""
+        super().fail()
+        self.stopped.set()
+
+    async def _prepare(self, wanted: Subscription, *, note: bool = True) -> None:
+        await super()._prepare(wanted, note=note and wanted.topic != self._retry_topic)
+
+    # --- suspending -----------------------------------------------------------------------------
+
+    def suspend(self) -> None:
+        """Begin no handler and no pull."""
+        self._service.suspended = True
+        for assigned in self.table.values():
+            assigned.paused = True
+
+    def resume(self) -> None:
+        """Go on."""
+        self._service.suspended = False
+        for assigned in self.table.values():
+            assigned.paused = False
+            assigned.wake_puller()
+        self.workers.wake_all()
+
+    @property
+    def suspended(self) -> bool:
+        """Whether `suspend` was called last."""
+        return self._service.suspended
+
+    # --- locks of orderly queues ----------------------------------------------------------------
+
+    def _may_commit(self, assigned: AssignedQueue) -> bool:
+        return self.locks is None or self.locks.holds(assigned.queue)
+
+    def _on_lost(self, queue: MessageQueue) -> None:
+        if queue in self.table:
+            self.events.publish(LeaseLost(queue=queue))
+            self._host.spawn(self._give_up, queue, name=f"lease-lost-{queue}")
+
+    async def _give_up(self, queue: MessageQueue) -> None:
+        await self._tenures.give_up((queue,))
+        self.rebalancer.wake()
+
+    async def _unlock(self, released: list[WorkedQueue]) -> None:
+        """Unlock; a queue whose handler still runs is nobody else's until that ends."""
+        assert self.locks is not None
+        for assigned in released:
+            if assigned.in_hands and self._running:
+                self._host.spawn(self._unlock_later, assigned, name=f"unlock-{assigned.queue}")
+        free = [each.queue for each in released if not (each.in_hands and self._running)]
+        await self.locks.release(free)
+
+    async def _unlock_later(self, assigned: WorkedQueue) -> None:
+        assert self.locks is not None
+        assigned.all_settled = anyio.Event()
+        await assigned.all_settled.wait()
+        if assigned.queue not in self.table:
+            await self.locks.release([assigned.queue])
+
+    # --- for the instance -----------------------------------------------------------------------
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """The state, for administration tools."""
+        kind = Kind(self.consume_type, orderly=self.orderly, concurrency=self.workers.size)
+        return running_info(
+            self.instance,
+            self.config,
+            self._subscriptions.values(),
+            self.table.values(),
+            self.statistics,
+            kind=kind,
+            is_locked=self.locks.holds if self.locks else lambda queue: False,
+        )

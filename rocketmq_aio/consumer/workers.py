@@ -1,0 +1,235 @@
+"""A fixed set of workers that call the application's handler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Final, Protocol
+
+from rocketmq_aio.consumer.events import ConsumerEvent, HandlerStuck
+from rocketmq_aio.consumer.handling import BatchContext, Call, ConsumeTimeoutError
+from rocketmq_aio.consumer.statistics import ConsumeStatistics
+from rocketmq_aio.consumer.worked import WorkedQueue
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.message import MessageExt
+from rocketmq_aio.remoting.tasks import TaskHost
+
+logger = get_logger(__name__)
+
+# Handlers that never wait would starve pulls and heartbeats: after so many everybody has a turn.
+STREAK: Final = 32
+LONGEST_WATCH_SECONDS: Final = 1.0
+
+
+class Service(Protocol):
+    """Decides which messages come next, and what becomes of them."""
+
+    def take(self) -> tuple[WorkedQueue, list[MessageExt]] | None:
+        """Return messages of one queue for a handler, None when there are none now."""
+
+    def succeed(self, assigned: WorkedQueue, messages: list[MessageExt]) -> None:
+        """All of *messages* are done."""
+
+    async def finish(
+        self,
+        assigned: WorkedQueue,
+        messages: list[MessageExt],
+        said: BatchContext | None,
+        error: BaseException | None,
+    ) -> int:
+        """The handler said something else than that all are done; returns how many are."""
+        ...
+
+
+class Worker:
+    """One worker and what it is at."""
+
+    __slots__ = ("assigned", "expired", "messages", "number", "reported", "since", "task")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.task: asyncio.Task[None] | None = None
+        self.since = 0.0  # when its handler began; 0 while none runs
+        self.expired = False  # the handler took too long: its result does not count
+        self.reported = False
+        self.assigned: WorkedQueue | None = None
+        self.messages: list[MessageExt] = []
+
+
+class Workers:
+    """Runs *call* on what *service* gives, so many at once as *size* says.
+
+    An idle worker is woken when there is something to do, and wakes the next one before it calls
+    the handler: so a handler that waits has company, and one that does not costs no wake-ups.
+
+    :param can_cancel: whether a call that takes too long can be cancelled; a thread cannot
+    :param timeout_seconds: the longest a call may take
+    :param stuck_seconds: calls that take longer are reported
+    """
+
+    def __init__(
+        self,
+        host: TaskHost,
+        service: Service,
+        call: Call,
+        statistics: ConsumeStatistics,
+        *,
+        size: int,
+        can_cancel: bool,
+        timeout_seconds: float,
+        stuck_seconds: float,
+        on_event: Callable[[ConsumerEvent], None],
+    ) -> None:
+        self._host = host
+        self._service = service
+        self._call = call
+        self._statistics = statistics
+        self.size = size
+        self._can_cancel = can_cancel
+        self._timeout = timeout_seconds
+        self._stuck = stuck_seconds
+        self._on_event = on_event
+        self._workers: dict[int, Worker] = {}
+        self._idle: deque[asyncio.Future[None]] = deque()
+
+    def start(self) -> None:
+        """Begin to work."""
+        self.resize(self.size)
+        self._host.spawn(self._watch, name="watch-handlers")
+
+    def resize(self, size: int) -> None:
+        """Let *size* workers work; those that are too many end after what they are at."""
+        self.size = size
+        for number in range(size):
+            if number not in self._workers:
+                worker = self._workers[number] = Worker(number)
+                self._host.spawn(self._work, worker, name=f"worker-{number}")
+        self.wake_all()
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        idle = self._idle
+        while idle:
+            waiter = idle.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def wake_all(self) -> None:
+        """Something changed for all workers."""
+        while self._idle:
+            self.wake()
+
+    @property
+    def busy(self) -> list[Worker]:
+        """The workers whose handler runs now."""
+        return [worker for worker in self._workers.values() if worker.since]
+
+    # --- the work -------------------------------------------------------------------------------
+
+    async def _work(self, worker: Worker) -> None:
+        worker.task = asyncio.current_task()
+        try:
+            while worker.number < self.size:
+                await self._serve(worker)
+                if worker.number < self.size:
+                    await self._wait()
+        finally:
+            del self._workers[worker.number]
+
+    async def _serve(self, worker: Worker) -> None:
+        """Work until there is nothing to do."""
+        take, succeed, call = self._service.take, self._service.succeed, self._call
+        idle, streak = self._idle, 0
+        while worker.number < self.size and (taken := take()) is not None:
+            if idle:
+                self.wake()
+            assigned, messages = worker.assigned, worker.messages = taken
+            worker.since = started = monotonic()
+            said = error = None
+            try:
+                said = await call(messages)
+            except BaseException as raised:  # noqa: BLE001 - judged, and raised again if it is ours
+                error = self._judge(worker, raised)
+            worker.since = 0.0
+            seconds = monotonic() - started
+            done = len(messages)
+            if error is None and said is None and not worker.expired:
+                succeed(assigned, messages)
+            else:
+                error = error or self._overdue(worker)
+                done = await self._service.finish(assigned, messages, said, error)
+            topic, failed = assigned.queue.topic, len(messages) - done
+            self._statistics.note_consumed(topic, done, failed, seconds)
+            streak += 1
+            if streak >= STREAK:
+                streak = 0
+                await asyncio.sleep(0)
+
+    def _judge(self, worker: Worker, raised: BaseException) -> BaseException:
+        """Return what the handler failed with; raise what is meant for the worker itself."""
+        overdue = self._overdue(worker)
+        task = worker.task
+        if isinstance(raised, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise raised
+        if not isinstance(raised, Exception | asyncio.CancelledError):
+            raise raised
+        return overdue or raised
+
+    def _overdue(self, worker: Worker) -> ConsumeTimeoutError | None:
+        """Return the reason why what the handler says does not count, if there is one."""
+        if not worker.expired:
+            return None
+        worker.expired = False
+        if self._can_cancel and worker.task is not None:
+            worker.task.uncancel()
+        return ConsumeTimeoutError(f"the handler took longer than {self._timeout:g} s")
+
+    async def _wait(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._idle.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self.wake()  # the call was for somebody
+            raise
+
+    # --- handlers that take too long ------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        tick = min(LONGEST_WATCH_SECONDS, self._timeout / 4, self._stuck / 4)
+        while True:
+            await asyncio.sleep(tick)
+            now = monotonic()
+            for worker in self.busy:
+                self._look(worker, now - worker.since)
+
+    def _look(self, worker: Worker, seconds: float) -> None:
+        if seconds > self._stuck and not worker.reported:
+            self._report(worker, seconds)
+        elif seconds <= self._stuck:
+            worker.reported = False
+        if seconds > self._timeout and not worker.expired:
+            worker.expired = True
+            # What a thread runs cannot be stopped: its result will not count when it comes.
+            if self._can_cancel and worker.task is not None:
+                worker.task.cancel()
+
+    def _report(self, worker: Worker, seconds: float) -> None:
+        worker.reported = True
+        if worker.assigned is None or not worker.messages:
+            return
+        first = worker.messages[0]
+        event = HandlerStuck(
+            queue=worker.assigned.queue,
+            offset=first.queue_offset,
+            message_id=first.message_id,
+            seconds=seconds,
+        )
+        logger.warning(
+            "handler_stuck", queue=str(event.queue), offset=event.offset, seconds=round(seconds)
+        )
+        self._on_event(event)

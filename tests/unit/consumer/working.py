@@ -1,0 +1,141 @@
+"""Workers and a service beside them, without any broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from rocketmq_aio.consumer.concurrent import ConcurrentService
+from rocketmq_aio.consumer.events import ConsumerEvent
+from rocketmq_aio.consumer.handling import Handler
+from rocketmq_aio.consumer.orderly import OrderlyService
+from rocketmq_aio.consumer.statistics import ConsumeStatistics
+from rocketmq_aio.consumer.worked import WorkedQueue
+from rocketmq_aio.consumer.workers import Workers
+from rocketmq_aio.errors import NotConnectedError
+from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.remoting.tasks import TaskHost
+from tests.unit.consumer.parts import messages, queue
+from tests.unit.remoting.until import until
+
+
+class Back:
+    """Takes messages back, or is out of reach."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, int]] = []
+        self.dead: list[int] = []
+        self.down = 0  # how many calls will fail
+
+    async def send_back(self, message: MessageExt, delay_level: int = 0) -> None:
+        self._fail()
+        self.sent.append((message.queue_offset, delay_level))
+
+    async def dead_letter(self, message: MessageExt, reason: str) -> None:
+        self._fail()
+        self.dead.append(message.queue_offset)
+
+    def _fail(self) -> None:
+        if self.down:
+            self.down -= 1
+            raise NotConnectedError("127.0.0.1:1", "down")
+
+
+class Shop:
+    """Workers of one consumer; *seen* are the offsets handlers were called with, in order."""
+
+    def __init__(
+        self,
+        on_message: Callable[[MessageExt], Any] | None = None,
+        *,
+        on_batch: Callable[..., Any] | None = None,
+        orderly: bool = False,
+        broadcasting: bool = False,
+        size: int = 4,
+        batch_size: int = 1,
+        max_reconsume_times: int | None = None,
+        timeout_seconds: float = 60.0,
+        stuck_seconds: float = 60.0,
+        suspend_seconds: float = 0.001,
+        undecodable: str = "retry",
+    ) -> None:
+        self.events: list[ConsumerEvent] = []
+        self.back = Back()
+        self.lost: set[MessageQueue] = set()
+        self.failures: list[BaseException] = []
+        self.statistics = ConsumeStatistics()
+        self.host = TaskHost("shop", on_failure=self.failures.append)
+        self.handler = Handler(on_message, on_batch, name="shop")
+        self.queues: dict[int, WorkedQueue] = {}
+        back = None if broadcasting else self.back
+        self.service: ConcurrentService | OrderlyService
+        if orderly:
+            self.service = OrderlyService(
+                self.host,
+                back,
+                batch_size=batch_size,
+                max_reconsume_times=max_reconsume_times,
+                suspend_seconds=suspend_seconds,
+                undecodable=undecodable,
+                holds=lambda queue: queue not in self.lost,
+                wake=lambda: self.workers.wake(),
+                on_event=self.events.append,
+            )
+        else:
+            self.service = ConcurrentService(
+                self.host,
+                back,
+                batch_size=batch_size,
+                max_reconsume_times=16 if max_reconsume_times is None else max_reconsume_times,
+                undecodable=undecodable,
+                wake=lambda: self.workers.wake(),
+                on_event=self.events.append,
+            )
+        self.workers = Workers(
+            self.host,
+            self.service,
+            self.handler.call,
+            self.statistics,
+            size=size,
+            can_cancel=self.handler.threads is None,
+            timeout_seconds=timeout_seconds,
+            stuck_seconds=stuck_seconds,
+            on_event=self.events.append,
+        )
+
+    async def __aenter__(self) -> Shop:
+        await self.host.start()
+        self.workers.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.host.close()
+        if self.handler.threads is not None:
+            self.handler.threads.shutdown(wait=False, cancel_futures=True)
+        assert self.failures == []
+
+    def queue(self, queue_id: int = 0) -> WorkedQueue:
+        """Return a queue that begins at 0, always the same one."""
+        if queue_id not in self.queues:
+            self.queues[queue_id] = WorkedQueue(queue(queue_id))
+            self.queues[queue_id].begin(0)
+        return self.queues[queue_id]
+
+    def pull(self, *offsets: int, queue_id: int = 0) -> WorkedQueue:
+        """Let a pull bring these messages."""
+        assigned = self.queue(queue_id)
+        assigned.put(messages(*offsets, of=assigned.queue))
+        assigned.advance(offsets[-1] + 1)
+        self.service.add(assigned)
+        return assigned
+
+    async def settled(self, offset: int, queue_id: int = 0) -> None:
+        """Wait until everything below *offset* may be committed."""
+        assigned = self.queue(queue_id)
+        await until(lambda: assigned.settled == offset, f"offset {offset}")
+
+
+async def forever(_: object = None) -> None:
+    """Handle a message without ever coming to an end."""
+    await asyncio.Event().wait()
