@@ -28,6 +28,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
+from rocketmq_aio.names import RETRY_PREFIX
 from rocketmq_aio.protocol.bodies import SubscriptionData
 from rocketmq_aio.protocol.requests.connections import ConsumerConnections
 from rocketmq_aio.protocol.subscription import ALL, Subscription
@@ -47,7 +48,6 @@ DIFFERS_TIMES: Final = 2  # a change of all members takes a while, and is no fau
 NOT_UNIQUE_TIMES: Final = 3
 NOTHING_MESSAGES: Final = 1000
 NOTHING_SECONDS: Final = 60.0
-RETRY_PREFIX: Final = "%RETRY%"
 
 
 class GroupCheck:
