@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from time import monotonic
 from typing import Final, Generic, TypeVar
 
 import anyio
@@ -11,6 +12,7 @@ from rocketmq_aio.config import ConsumerConfig
 from rocketmq_aio.consumer.assigned import AssignedQueue
 from rocketmq_aio.consumer.commits import Commits
 from rocketmq_aio.consumer.events import ConsumerEvent, EventStreams
+from rocketmq_aio.consumer.group_check import GroupCheck
 from rocketmq_aio.consumer.hook_calls import FilterHooks
 from rocketmq_aio.consumer.limits import QueueLimits
 from rocketmq_aio.consumer.offset_file import LocalFileOffsetStore
@@ -67,6 +69,12 @@ class GroupEngine(Generic[Q]):
         self.rebalancer = Rebalancer(
             instance, group, config, topics=self._shared_topics, apply=self._apply
         )
+        self._checks = GroupCheck(
+            instance,
+            group,
+            subscriptions=self._told_subscriptions,
+            on_event=self.events.publish,
+        )
         self._host = TaskHost(f"rocketmq:{group}", on_failure=on_failed)
 
     def _make_store(self) -> OffsetStore:
@@ -86,9 +94,9 @@ class GroupEngine(Generic[Q]):
             limits,
             lite=lite,
             interval_seconds=interval_seconds,
-            statistics=self.statistics,
             filters=self._filters,
             subscription_of=self._subscriptions.get,
+            on_pulled=self._note_pull,
             on_messages=self._on_messages,
             on_start=self._note_start,
             on_corrected=self._note_correction,
@@ -125,6 +133,7 @@ class GroupEngine(Generic[Q]):
         await self._prepare_all()
         check_accepted(await self.instance.heartbeats.beat_all(anew=True))
         self._host.spawn(self.rebalancer.run, name="rebalance")
+        self._host.spawn(self._checks.keep_checking, name="group-check")
         self._host.spawn(self.commits.keep_committing, commit_interval_seconds, name="commits")
 
     async def _prepare_all(self) -> None:
@@ -240,6 +249,13 @@ class GroupEngine(Generic[Q]):
         await self.rebalancer.wait_until_settled()
         for assigned in list(self.table.values()):
             await assigned.started.wait()
+
+    def _note_pull(self, assigned: Q, messages: int, passed: int) -> None:
+        topic = assigned.queue.topic
+        if messages:
+            self.statistics.note_pull(topic, messages, monotonic() - assigned.last_pull)
+        if (wanted := self._subscriptions.get(topic)) and wanted.expression != "*":
+            self._checks.matches.note(topic, passed, messages)
 
     # --- for the instance -----------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from time import monotonic
 from typing import Final, Generic, TypeVar
 
 import anyio
@@ -21,7 +20,6 @@ from rocketmq_aio.consumer.hook_calls import FilterHooks
 from rocketmq_aio.consumer.limits import QueueLimits
 from rocketmq_aio.consumer.pulled import HOLD_SLACK_SECONDS, RESET_REMARK, read_pulled
 from rocketmq_aio.consumer.start_position import StartPositions
-from rocketmq_aio.consumer.statistics import ConsumeStatistics
 from rocketmq_aio.errors import (
     BusyError,
     NotConnectedError,
@@ -69,6 +67,7 @@ class Puller(Generic[Q]):
     :param lite: use the request of its own that brokers from 5.0 have for lite pull
     :param interval_seconds: pause after each pull
     :param subscription_of: what the consumer wants of a topic now; None when nothing
+    :param on_pulled: called after a pull that went on: (queue, messages kept, offsets passed)
     :param on_messages: called when a queue has messages to hand out
     :param on_start: called when it is known where a queue begins: (queue, chosen here)
     :param on_corrected: called before pulling goes on at an earlier offset, or where an
@@ -86,9 +85,9 @@ class Puller(Generic[Q]):
         *,
         lite: bool = False,
         interval_seconds: float = 0.0,
-        statistics: ConsumeStatistics | None = None,
         filters: FilterHooks | None = None,
         subscription_of: Callable[[str], Subscription | None],
+        on_pulled: Callable[[Q, int, int], None] | None = None,
         on_messages: Callable[[Q], None],
         on_start: Callable[[Q, bool], None],
         on_corrected: Callable[[Q], Awaitable[None]],
@@ -102,9 +101,9 @@ class Puller(Generic[Q]):
         self._limits = limits
         self._lite = lite
         self._interval = interval_seconds
-        self._statistics = statistics
         self._filters = filters
         self._subscription_of = subscription_of
+        self._on_pulled = on_pulled
         self._on_messages = on_messages
         self._on_start = on_start
         self._on_corrected = on_corrected
@@ -260,6 +259,8 @@ class Puller(Generic[Q]):
         assigned.broker_id = answer.suggest_which_broker_id
         if answer.next_begin_offset > offset:
             assigned.advance(answer.next_begin_offset)
+            if self._on_pulled is not None:
+                self._on_pulled(assigned, 0, answer.next_begin_offset - offset)
 
     def _found(
         self, assigned: Q, subscription: Subscription, command: Command, offset: int
@@ -276,10 +277,9 @@ class Puller(Generic[Q]):
                 for message in wanted:
                     message.codec = codec
             assigned.put(wanted)
-            if self._statistics is not None:
-                seconds = monotonic() - assigned.last_pull
-                self._statistics.note_pull(assigned.queue.topic, len(wanted), seconds)
         assigned.advance(next_offset)
+        if self._on_pulled is not None:
+            self._on_pulled(assigned, len(wanted), next_offset - offset)
         if wanted:
             self._on_messages(assigned)
         if fault is not None and next_offset == offset:
