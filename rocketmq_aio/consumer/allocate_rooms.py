@@ -22,9 +22,11 @@ class MachineRoomResolver(Protocol):
 
     def room_of_broker(self, queue: MessageQueue) -> str:
         """Return the room of the broker that holds *queue*."""
+        ...
 
     def room_of_client(self, client_id: str) -> str:
         """Return the room of a member; its own address is the part before the ``@``."""
+        ...
 
 
 class AllocateByMachineRoom:

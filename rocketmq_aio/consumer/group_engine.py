@@ -28,6 +28,7 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.owners import ConsumerOwner
 from rocketmq_aio.message import MessageModel, MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
+from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.protocol.subscription import Subscription, subscription
 from rocketmq_aio.remoting.tasks import TaskHost
 
@@ -264,8 +265,11 @@ class GroupEngine(Generic[Q]):
         return {*self._subscriptions, *(queue.topic for queue in self.table)}
 
     def on_route_changed(self, topic: str) -> None:
-        """Queues came or went."""
+        """Queues came, went or moved."""
         self.rebalancer.wake()
+        for queue, assigned in self.table.items():
+            if queue.topic == topic and is_logical(queue):
+                assigned.interrupt()  # a broker that gave it away holds the pull all the same
 
     async def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Go on where an administrator says, and commit it."""

@@ -288,7 +288,7 @@ class PullConsumer(Member):
 
     async def _ask(self, queue: MessageQueue, header: PullMessage) -> _Answer:
         preferred = self._replicas.get(queue, MASTER_ID)
-        replica = self._instance.routes.replica(queue.broker_name, preferred)
+        replica = self._instance.routes.replica_of(queue, preferred)
         if replica is None:
             raise NotConnectedError(queue.broker_name, "no route names this broker")
         address, _ = replica
@@ -300,6 +300,8 @@ class PullConsumer(Member):
         except NotConnectedError:
             self._replicas.pop(queue, None)
             raise
+        if command.code == ResponseCode.NOT_LEADER_FOR_QUEUE:
+            self._instance.routes.doubt(queue.topic)
         if command.code not in STATUSES:
             raise refusal(command, address)
         fields = read_header(command, PullMessageResponse)

@@ -21,6 +21,7 @@ from rocketmq_aio.consumer.limits import QueueLimits
 from rocketmq_aio.consumer.pulled import HOLD_SLACK_SECONDS, RESET_REMARK, read_pulled
 from rocketmq_aio.consumer.start_position import StartPositions
 from rocketmq_aio.errors import (
+    BrokerError,
     BusyError,
     NotConnectedError,
     RocketMQError,
@@ -207,7 +208,7 @@ class Puller(Generic[Q]):
         self, assigned: Q, subscription: Subscription, offset: int
     ) -> tuple[Command, str]:
         queue, remoting = assigned.queue, self._instance.remoting
-        replica = self._instance.routes.replica(queue.broker_name, assigned.broker_id)
+        replica = self._instance.routes.replica_of(queue, assigned.broker_id)
         if replica is None:
             raise NotConnectedError(queue.broker_name, "no route names this broker")
         address, _ = replica
@@ -335,6 +336,9 @@ class Puller(Generic[Q]):
             await self._introduce()
         elif isinstance(error, NotConnectedError):
             assigned.broker_id = MASTER_ID
+        elif isinstance(error, BrokerError) and error.code == ResponseCode.NOT_LEADER_FOR_QUEUE:
+            assigned.broker_id = MASTER_ID
+            self._instance.routes.doubt(assigned.queue.topic)
         await anyio.sleep(pause)
 
     async def _introduce(self) -> None:

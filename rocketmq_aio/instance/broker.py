@@ -72,8 +72,7 @@ class BrokerClient:
             set_zero_if_not_found=False,
             broker_name=queue.broker_name,
         )
-        address = self._routes.master_of(queue)
-        command = await self._remoting.request(address, header)
+        command, address = await self._ask(queue, header)
         if command.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         return _read(command, OffsetResponse, address).offset
@@ -87,8 +86,7 @@ class BrokerClient:
             commit_offset=offset,
             broker_name=queue.broker_name,
         )
-        address = self._routes.master_of(queue)
-        command = await self._remoting.request(address, header)
+        command, address = await self._ask(queue, header)
         if command.code != ResponseCode.SUCCESS:
             raise refusal(command, address)
 
@@ -178,8 +176,16 @@ class BrokerClient:
             raise refusal(command, address)
 
     async def _of_queue(self, queue: MessageQueue, header: RequestHeader, kind: type[H]) -> H:
+        command, address = await self._ask(queue, header)
+        return _read(command, kind, address)
+
+    async def _ask(self, queue: MessageQueue, header: RequestHeader) -> tuple[Command, str]:
+        """Return the answer of the queue's master, and its address."""
         address = self._routes.master_of(queue)
-        return _read(await self._remoting.request(address, header), kind, address)
+        command = await self._remoting.request(address, header)
+        if command.code == ResponseCode.NOT_LEADER_FOR_QUEUE:  # a logical queue that has moved
+            self._routes.doubt(queue.topic)
+        return command, address
 
     def _any_broker(self, topic: str) -> str:
         """Return a broker of the topic, a master where there is one."""

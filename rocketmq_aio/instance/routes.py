@@ -22,6 +22,7 @@ from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.names import RETRY_PREFIX
 from rocketmq_aio.protocol.bodies import MAX_QUEUES, TopicRouteData
 from rocketmq_aio.protocol.codes import MASTER_ID, PERM_READ, PERM_WRITE
+from rocketmq_aio.protocol.static_topics import NO_OWNER, is_logical, logical_queues
 
 logger = get_logger(__name__)
 
@@ -33,17 +34,27 @@ REFRESH_AT_ONCE: Final = 8  # routes asked for in parallel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRoute:
-    """The route of one topic; equal routes mean that nothing changed."""
+    """The route of one topic; equal routes mean that nothing changed.
+
+    :ivar owners: the brokers that hold the logical queues of a static topic now
+    """
 
     topic: str
     publish_queues: tuple[MessageQueue, ...]
     subscribe_queues: tuple[MessageQueue, ...]
     brokers: dict[str, dict[int, str]] = field(default_factory=dict)
+    owners: dict[MessageQueue, str] = field(default_factory=dict)
+
+    def broker_of(self, queue: MessageQueue) -> str:
+        """Return the name of the broker that holds *queue*."""
+        return self.owners.get(queue, NO_OWNER) if is_logical(queue) else queue.broker_name
 
 
 def read_route(topic: str, data: TopicRouteData) -> TopicRoute:
     """Return what *data* says of *topic*: writable queues need a master, readable ones do not."""
     brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
+    if not data.order_topic_conf and (owners := logical_queues(topic, data)):
+        return _static_route(topic, owners, brokers)
     publish: list[MessageQueue] = []
     subscribe: list[MessageQueue] = []
     for each in data.queue_datas:
@@ -61,6 +72,19 @@ def read_route(topic: str, data: TopicRouteData) -> TopicRoute:
         publish_queues=tuple(sorted(publish)),
         subscribe_queues=tuple(sorted(subscribe)),
         brokers=brokers,
+    )
+
+
+def _static_route(
+    topic: str, owners: dict[MessageQueue, str], brokers: dict[str, dict[int, str]]
+) -> TopicRoute:
+    queues = sorted(owners)
+    return TopicRoute(
+        topic=topic,
+        publish_queues=tuple(q for q in queues if MASTER_ID in brokers.get(owners[q], ())),
+        subscribe_queues=tuple(queues),
+        brokers=brokers,
+        owners=owners,
     )
 
 
@@ -103,6 +127,7 @@ class RouteTable:
         self._asking: dict[str, asyncio.Future[TopicRoute | RocketMQError | None]] = {}
         self._misses: dict[str, int] = {}
         self._unused: set[str] = set()  # at the last look; dropped when still so at the next
+        self._doubted: set[str] = set()
 
     def known(self, topic: str) -> TopicRoute | None:
         """Return the route if it is known, without asking anybody."""
@@ -185,14 +210,26 @@ class RouteTable:
         return next(((address, each) for each, address in addresses.items()), None)
 
     def master_of(self, queue: MessageQueue) -> str:
-        """Return the address of the queue's master.
+        """Return the address of the queue's master; of a logical queue, that of its owner.
 
         :raises NotConnectedError: no route names one
         """
-        address = self.master(queue.broker_name)
+        broker = self.broker_of(queue)
+        address = self.master(broker)
         if address is None:
-            raise NotConnectedError(queue.broker_name, "no route names a master of this broker")
+            raise NotConnectedError(broker, "no route names a master of this broker")
         return address
+
+    def replica_of(self, queue: MessageQueue, broker_id: int) -> tuple[str, int] | None:
+        """Return the `replica` to read *queue* from; of a logical queue, one of its owner."""
+        return self.replica(self.broker_of(queue), broker_id)
+
+    def broker_of(self, queue: MessageQueue) -> str:
+        """Return the name of the broker that holds *queue*, as far as is known."""
+        if not is_logical(queue):
+            return queue.broker_name
+        route = self._routes.get(queue.topic)
+        return NO_OWNER if route is None else route.broker_of(queue)
 
     def addresses(self, *, masters_only: bool = False) -> set[str]:
         """Return the addresses of all brokers that a route in use names."""
@@ -212,6 +249,10 @@ class RouteTable:
 
     # --- keeping fresh --------------------------------------------------------------------------
 
+    def doubt(self, topic: str) -> None:
+        """A broker says that the route is out of date: ask again soon, once for all who say so."""
+        self._doubted.add(topic)
+
     async def keep_fresh(self, interval_seconds: float) -> None:
         """Refresh for ever: known routes every interval, missing ones more often."""
         loop = asyncio.get_running_loop()
@@ -224,7 +265,8 @@ class RouteTable:
             if loop.time() - refreshed_at >= interval_seconds:
                 refreshed_at = loop.time()
                 missing = wanted
-            await self.refresh(missing)
+            doubted, self._doubted = self._doubted & wanted, set()
+            await self.refresh(missing | doubted)
 
     async def refresh(self, topics: Iterable[str]) -> None:
         """Ask for all *topics*; failures are logged and change nothing."""

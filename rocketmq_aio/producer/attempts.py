@@ -9,12 +9,19 @@ from time import monotonic
 from typing import Any, Final
 
 from rocketmq_aio.config import ProducerConfig
-from rocketmq_aio.errors import RocketMQError, RouteNotFoundError, SendAttempt, SendError
+from rocketmq_aio.errors import (
+    BrokerError,
+    RocketMQError,
+    RouteNotFoundError,
+    SendAttempt,
+    SendError,
+)
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import SendResult
 from rocketmq_aio.producer.outgoing import SEND, SEND_BATCH, Outgoing
 from rocketmq_aio.producer.publishing import TopicPublish
 from rocketmq_aio.producer.retries import failure, is_retryable
+from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.remoting.backoff import Backoff, BackoffError
 
@@ -38,7 +45,7 @@ class Course:
             self.weaker = outcome
             return True
         if not isinstance(outcome, BackoffError):
-            self.refused.add(self.sent.target.queue.broker_name)
+            self.refused.add(self.sent.target.broker_name)
         self._tried.append(_attempt(self.sent.target.address, outcome, started))
         return is_retryable(outcome)
 
@@ -64,6 +71,7 @@ class Attempts:
 
     def __init__(self, instance: MQClientInstance, config: ProducerConfig, renew: Renew) -> None:
         self._remoting = instance.remoting
+        self._routes = instance.routes
         self._renew = renew
         self._retries = config.retries
         self.retries_weaker = config.retry_other_broker
@@ -101,6 +109,8 @@ class Attempts:
         course = Course(sent)
         attempts_left = self._retries
         while course.goes_on(outcome, started) and deadline - monotonic() > LEAST_SECONDS:
+            if _has_moved(outcome):
+                self._routes.doubt(sent.topic)
             if not isinstance(outcome, BackoffError):  # which was no attempt
                 if not attempts_left:
                     break
@@ -153,7 +163,7 @@ class Attempts:
             best = min(left, key=lambda name: (name in course.refused, left[name]))
             sent.target = publish.next_target_avoiding(frozenset(publish.brokers - {best}))
         pause = self._remoting.pause_left(sent.target.address)
-        if sent.target.queue.broker_name in course.refused:
+        if sent.target.broker_name in course.refused:
             pause = max(pause, course.pause())
         await asyncio.sleep(min(pause, deadline - monotonic() - LEAST_SECONDS))
         return publish
@@ -161,13 +171,18 @@ class Attempts:
 
 def _aimed_elsewhere(sent: Outgoing, publish: TopicPublish) -> bool:
     """Choose the queue of the next attempt; return whether its broker has not failed yet."""
-    sent.failed_brokers |= {sent.target.queue.broker_name}
+    sent.failed_brokers |= {sent.target.broker_name}
     if not sent.fixed:
         sent.target = publish.next_target_avoiding(sent.failed_brokers)
     else:
         with suppress(RouteNotFoundError):  # its broker may have another address by now
             sent.target = publish.target(sent.target.queue)
-    return sent.target.queue.broker_name not in sent.failed_brokers
+    return sent.target.broker_name not in sent.failed_brokers
+
+
+def _has_moved(outcome: RocketMQError | SendResult) -> bool:
+    """Whether a broker says that a logical queue is not its own any more."""
+    return isinstance(outcome, BrokerError) and outcome.code == ResponseCode.NOT_LEADER_FOR_QUEUE
 
 
 def _attempt(address: str, cause: RocketMQError, started: float) -> SendAttempt:

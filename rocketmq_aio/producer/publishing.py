@@ -35,9 +35,10 @@ def select_by_hash(key: str) -> QueueSelector:
 
 
 class Target(msgspec.Struct, frozen=True, gc=False):
-    """A queue to send to: the address of its master, and the frames prepared for its broker."""
+    """A queue to send to: its broker, the address of the master, and frames prepared for it."""
 
     queue: MessageQueue
+    broker_name: str  # not that of *queue* where the topic is static
     address: str
     template: SendTemplate
     batch_template: SendTemplate
@@ -51,9 +52,10 @@ class TopicPublish:
         self.queues = route.publish_queues
         self.used_ms = 0
         self.renewed_at = 0.0
-        self.brokers = {queue.broker_name for queue in self.queues}
+        self.brokers = {route.broker_of(queue) for queue in self.queues}
         self._group = group
         self._config = config
+        self._broker_of = route.broker_of
         self._masters = {n: a[MASTER_ID] for n, a in route.brokers.items() if MASTER_ID in a}
         self._templates: dict[str, tuple[SendTemplate, SendTemplate]] = {}
         self._targets = [self.target(queue) for queue in self.queues]
@@ -73,7 +75,7 @@ class TopicPublish:
         """Return the next queue that is not on a *failed* broker; any if all are."""
         for _ in self._targets:
             target = self.next_target()
-            if target.queue.broker_name not in failed:
+            if target.broker_name not in failed:
                 return target
         return self.next_target()
 
@@ -85,14 +87,14 @@ class TopicPublish:
         """
         if not isinstance(queue, MessageQueue) or queue.topic != self.topic:
             raise ConfigError("queue", queue, f"it does not belong to topic {self.topic!r}")
-        broker = queue.broker_name
+        broker = self._broker_of(queue)
         address = self._masters.get(broker)
         if address is None:
             raise RouteNotFoundError(self.topic, f"its route names no master of {broker!r}")
         if broker not in self._templates:
             plain, batch = self.header(queue), self.header(queue, batch=True)
             self._templates[broker] = SendTemplate(plain), SendTemplate(batch)
-        return Target(queue, address, *self._templates[broker])
+        return Target(queue, broker, address, *self._templates[broker])
 
     def header(self, queue: MessageQueue, *, batch: bool = False) -> SendMessage:
         """Return the header of a send to *queue*, without what differs per message."""
@@ -110,7 +112,7 @@ class TopicPublish:
             reconsume_times=0,
             unit_mode=False,
             batch=batch,
-            broker_name=queue.broker_name,
+            broker_name=self._broker_of(queue),
         )
 
 

@@ -33,6 +33,7 @@ RETRYABLE_CODES: Final = frozenset(
         ResponseCode.NO_BUYER_ID,
         ResponseCode.NOT_IN_CURRENT_UNIT,
         ResponseCode.FLOW_CONTROL,
+        ResponseCode.NOT_LEADER_FOR_QUEUE,
         ResponseCode.GO_AWAY,
     }
 )

@@ -41,12 +41,25 @@ class BrokerData(Body, frozen=True):
     broker_addrs: dict[int, str] = {}
 
 
+class TopicQueueMappingInfo(Body, frozen=True):
+    """Which logical queues of a static topic a broker owns; *curr_id_map* leads to its own."""
+
+    topic: str = ""
+    scope: str | None = None
+    total_queues: int = 0
+    bname: str = ""
+    epoch: int = -1
+    dirty: bool = False
+    curr_id_map: dict[int, int] = {}
+
+
 class TopicRouteData(Body, frozen=True):
     """Which brokers hold a topic."""
 
     queue_datas: list[QueueData] = []
     broker_datas: list[BrokerData] = []
     order_topic_conf: str | None = None
+    topic_queue_mapping_by_broker: dict[str, TopicQueueMappingInfo] | None = None
 
 
 def read_route(body: bytes) -> TopicRouteData:
@@ -63,8 +76,10 @@ def read_route(body: bytes) -> TopicRouteData:
             raise CodecError("TopicRouteData", 0, f"{counts} queues on {each.broker_name!r}")
     reads = sum(each.read_queue_nums for each in route.queue_datas)
     writes = sum(each.write_queue_nums for each in route.queue_datas)
-    if max(reads, writes) > MAX_QUEUES:
-        raise CodecError("TopicRouteData", 0, f"{max(reads, writes)} queues, above {MAX_QUEUES}")
+    mappings = (route.topic_queue_mapping_by_broker or {}).values()
+    most = max(reads, writes, *(each.total_queues for each in mappings))
+    if most > MAX_QUEUES:
+        raise CodecError("TopicRouteData", 0, f"{most} queues, above {MAX_QUEUES}")
     return route
 
 

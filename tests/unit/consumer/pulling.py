@@ -15,7 +15,7 @@ from rocketmq_aio.consumer.start_position import StartPositions
 from rocketmq_aio.consumer.taken import Cache, TakenQueue
 from rocketmq_aio.errors import ConnectionLostError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.properties import TAGS, encode_properties
 from rocketmq_aio.protocol.codes import MASTER_ID, V5_0_0, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
@@ -48,7 +48,7 @@ class Wire:
         self.timeouts: set[float] = set()
         self._broker = broker
 
-    def replica(self, broker_name: str, broker_id: int) -> tuple[str, int] | None:
+    def replica_of(self, queue: MessageQueue, broker_id: int) -> tuple[str, int] | None:
         for each in (broker_id, MASTER_ID):
             if each in self.addresses:
                 return self.addresses[each], each

@@ -19,7 +19,7 @@ from rocketmq_aio.instance import routes as routes_module
 from rocketmq_aio.instance.routes import RouteTable
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.protocol.bodies import BrokerData, TopicRouteData
-from tests.unit.instance.route_data import A, B, broker, queues, route
+from tests.unit.instance.route_data import A, B, broker, queues, route, static
 from tests.unit.remoting.until import until
 
 
@@ -235,6 +235,21 @@ async def test_routes_in_use_are_refreshed_every_interval(table: Table) -> None:
     assert len(known.publish_queues) == 8
 
 
+async def test_a_route_in_doubt_is_asked_for_once_and_soon(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.01)
+    await table.routes.get("orders")
+    for topic in ("orders", "orders", "of nobody"):
+        table.routes.doubt(topic)
+    table.wanted = {"orders", "later"}
+    async with Keeping(table, 3600):
+        await until(lambda: table.names.asked.count("later") == 3)
+
+    assert table.names.asked.count("orders") == 2
+    assert "of nobody" not in table.names.asked
+
+
 async def test_a_missing_topic_is_looked_for_more_often_than_the_interval(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,6 +335,41 @@ async def test_a_replica_that_is_missing_is_stood_in_for(
     await table.routes.get("orders")
 
     assert table.routes.replica("broker-a", asked) == found
+
+
+LOGICAL = MessageQueue("orders", "__syslo__global__", 0)
+
+
+async def test_a_logical_queue_is_reached_at_its_owner(table: Table) -> None:
+    table.names.known["orders"] = static({0: "broker-b"}, total=2)
+    await table.routes.get("orders")
+
+    assert table.routes.master_of(LOGICAL) == B
+    assert table.routes.replica_of(LOGICAL, 0) == (B, 0)
+    assert table.routes.replica_of(MessageQueue("orders", "broker-a", 0), 0) == (A, 0)
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_logical_queue_without_an_owner_cannot_be_reached(
+    table: Table, known: bool
+) -> None:
+    table.names.known["orders"] = static({}, total=2)
+    if known:
+        await table.routes.get("orders")
+
+    assert table.routes.replica_of(LOGICAL, 0) is None
+    with pytest.raises(NotConnectedError, match="__syslo__none__"):
+        table.routes.master_of(LOGICAL)
+
+
+async def test_a_logical_queue_that_moves_is_a_change(table: Table) -> None:
+    table.names.known["orders"] = static({0: "broker-a"}, total=1)
+    await table.routes.get("orders")
+    table.names.known["orders"] = static({0: "broker-b"}, total=1)
+    await table.routes.refresh(["orders"])
+
+    assert table.changed == ["orders", "orders"]
+    assert table.routes.master_of(LOGICAL) == B
 
 
 async def test_the_refresh_is_cancelled_between_any_two_steps(table: Table) -> None:

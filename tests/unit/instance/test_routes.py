@@ -8,7 +8,7 @@ import pytest
 
 from rocketmq_aio.instance.routes import read_route
 from rocketmq_aio.message import MessageQueue
-from tests.unit.instance.route_data import READ, WRITE, A, B, broker, queues, route
+from tests.unit.instance.route_data import READ, WRITE, A, B, broker, queues, route, static
 
 
 def numbers(found: Iterable[MessageQueue]) -> list[tuple[str, int]]:
@@ -67,3 +67,34 @@ def test_equal_routes_are_equal_in_whatever_order_they_came() -> None:
     datas = (queues(), queues("broker-b"), broker(master=A), broker("broker-b", master=B))
 
     assert read_route("orders", route(*datas)) == read_route("orders", route(*reversed(datas)))
+
+
+# --- static topics --------------------------------------------------------------------------------
+
+
+def test_the_queues_of_a_static_topic_are_logical() -> None:
+    found = read_route("orders", static({0: "broker-a", 1: "broker-b"}, total=2))
+
+    assert numbers(found.subscribe_queues) == [("__syslo__global__", 0), ("__syslo__global__", 1)]
+    assert found.publish_queues == found.subscribe_queues
+    assert [found.broker_of(queue) for queue in found.publish_queues] == ["broker-a", "broker-b"]
+
+
+def test_a_logical_queue_without_an_owner_is_shared_out_but_not_written_to() -> None:
+    found = read_route("orders", static({1: "broker-b"}, total=3))
+
+    assert [each.queue_id for each in found.subscribe_queues] == [0, 1, 2]
+    assert [each.queue_id for each in found.publish_queues] == [1]
+
+
+def test_a_queue_that_moves_changes_the_route() -> None:
+    before, after = ({0: "broker-a"}, {0: "broker-b"})
+
+    assert read_route("orders", static(before, 1)) != read_route("orders", static(after, 1))
+    assert read_route("orders", static(before, 1)) == read_route("orders", static(before, 1, 2))
+
+
+def test_a_queue_that_is_not_logical_is_where_it_says() -> None:
+    found = read_route("orders", static({0: "broker-a"}, total=1))
+
+    assert found.broker_of(MessageQueue("orders", "broker-b", 3)) == "broker-b"

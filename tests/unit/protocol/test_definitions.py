@@ -38,6 +38,7 @@ RESPONSES: Final[dict[type[Header], tuple[int, ...]]] = {
 SHAPES: Final[dict[type[bodies.Body], tuple[str, ...]]] = {
     bodies.QueueData: ("QueueData",),
     bodies.BrokerData: ("BrokerData",),
+    bodies.TopicQueueMappingInfo: ("TopicQueueMappingInfo",),
     bodies.TopicRouteData: ("TopicRouteData",),
     bodies.SubscriptionData: ("SubscriptionData",),
     bodies.ProducerData: ("ProducerData",),

@@ -1,0 +1,157 @@
+"""Static topics on two real brokers: queues move between them while messages flow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from rocketmq_aio import (
+    ClientConfig,
+    LitePullConfig,
+    LitePullConsumer,
+    Message,
+    MessageExt,
+    MessageQueue,
+    MQClientInstance,
+    Producer,
+    SendResult,
+)
+from rocketmq_aio.testing import Cluster, probe
+from tests.fakes.conformance.ground import eventually
+
+UPDATE_AND_CREATE_STATIC_TOPIC = 513
+QUEUES = 6
+LOGICAL_BROKER = "__syslo__global__"
+SETTINGS = LitePullConfig(start_from="earliest")
+
+
+@asynccontextmanager
+async def client_of(cluster: Cluster) -> AsyncIterator[MQClientInstance]:
+    config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=5.0)
+    async with MQClientInstance(config) as client:
+        yield client
+
+
+def knows_static_topics(cluster: Cluster) -> bool:
+    """Whether the brokers do; those before 5.0 are shown not to."""
+    if cluster.version.startswith("5."):
+        return True
+    refusal = probe.request(cluster.brokers[0].address, UPDATE_AND_CREATE_STATIC_TOPIC)
+    assert refusal.code == 3
+    return False
+
+
+async def owners(client: MQClientInstance, topic: str) -> dict[int, str]:
+    route = await client.routes.fetch(topic)
+    return {queue.queue_id: broker for queue, broker in route.owners.items()}
+
+
+async def create(cluster: Cluster, client: MQClientInstance, topic: str) -> None:
+    """Make a static topic whose queues are half on one broker, half on the other."""
+    brokers = ",".join(broker.name for broker in cluster.brokers)
+    options = ("-t", topic, "-qn", str(QUEUES), "-b", brokers)
+    await asyncio.to_thread(cluster.mqadmin, "updateStaticTopic", *options)
+
+    async def is_known() -> bool:
+        counts = Counter((await owners(client, topic)).values())
+        return counts == {broker.name: QUEUES // 2 for broker in cluster.brokers}
+
+    assert await eventually(is_known, 30)
+
+
+async def move_all(cluster: Cluster, topic: str, broker: str) -> None:
+    options = ("-t", topic, "-b", broker)
+    await asyncio.to_thread(cluster.mqadmin, "remappingStaticTopic", *options)
+
+
+async def polled(consumer: LitePullConsumer, count: int) -> list[MessageExt]:
+    found: list[MessageExt] = []
+    async with asyncio.timeout(60):
+        while len(found) < count:
+            found += await consumer.poll(5)
+    return found
+
+
+def place(sent: SendResult | MessageExt) -> tuple[MessageQueue, int]:
+    return sent.queue, sent.queue_offset
+
+
+async def test_a_static_topic_is_written_and_read_by_its_logical_queues(
+    two_broker_cluster: Cluster, rocketmq_group: str
+) -> None:
+    if not knows_static_topics(two_broker_cluster):
+        return
+    topic = "static-plain"
+    async with client_of(two_broker_cluster) as client:
+        await create(two_broker_cluster, client, topic)
+        async with (
+            Producer("shop", client=client) as producer,
+            LitePullConsumer(rocketmq_group, client=client, config=SETTINGS) as consumer,
+        ):
+            await consumer.subscribe(topic)
+            queues = await producer.publish_queues(topic)
+            sent = [
+                await producer.send(Message(topic, b"%d" % number), queue=queue)
+                for number in range(4)
+                for queue in queues
+            ]
+            batch = await producer.send_batch([Message(topic, b"batch")] * 3, queue=queues[0])
+            found = await polled(consumer, len(sent) + len(batch))
+            await consumer.commit()
+            committed = [await consumer.committed(queue) for queue in queues]
+            lag = await consumer.lag()
+
+    assert queues == [MessageQueue(topic, LOGICAL_BROKER, number) for number in range(QUEUES)]
+    assert sorted(map(place, found)) == sorted(map(place, [*sent, *batch]))
+    assert committed == [7, 4, 4, 4, 4, 4]
+    assert set(lag.values()) == {0}
+
+
+async def test_nothing_is_lost_while_logical_queues_move(
+    two_broker_cluster: Cluster, rocketmq_group: str
+) -> None:
+    if not knows_static_topics(two_broker_cluster):
+        return
+    topic, moved = "static-moved", asyncio.Event()
+    sent: list[SendResult] = []
+
+    async with client_of(two_broker_cluster) as client, client_of(two_broker_cluster) as other:
+        await create(two_broker_cluster, client, topic)
+        async with (
+            Producer("shop", client=client) as producer,
+            LitePullConsumer(rocketmq_group, client=other, config=SETTINGS) as consumer,
+        ):
+            await consumer.subscribe(topic)
+            queues = await producer.publish_queues(topic)
+
+            async def send_round() -> None:
+                sent.extend([await producer.send(Message(topic, b"x"), queue=q) for q in queues])
+
+            async def send_on() -> None:
+                while not moved.is_set():
+                    await send_round()
+                    await asyncio.sleep(0.02)
+                for _ in range(20):
+                    await send_round()
+
+            sending = asyncio.create_task(send_on())
+            first = await polled(consumer, 5 * QUEUES)
+            await move_all(two_broker_cluster, topic, "broker-b")
+            moved.set()
+            await sending
+            found = first + await polled(consumer, len(sent) - len(first))
+            await consumer.commit()
+        async with LitePullConsumer(rocketmq_group, client=other, config=SETTINGS) as successor:
+            await successor.subscribe(topic)
+            async with Producer("shop", client=client) as producer:
+                late = [await producer.send(Message(topic, b"late"), queue=q) for q in queues]
+            after = await polled(successor, len(late))
+
+        assert await owners(client, topic) == dict.fromkeys(range(QUEUES), "broker-b")
+    # While a queue moves its broker answers sends with an offset of -1: it does not know it yet.
+    assert sorted(each.message_id for each in found) == sorted(each.message_id for each in sent)
+    assert {place(each) for each in sent if each.queue_offset >= 0} <= set(map(place, found))
+    assert len(set(map(place, found))) == len(found)
+    assert sorted(map(place, after)) == sorted(map(place, late))

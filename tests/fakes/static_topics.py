@@ -1,0 +1,63 @@
+"""Static topics on fake brokers, in the simple case that a logical queue keeps its number.
+
+The brokers themselves know only queues of their own: a test says in the route who owns which, and
+lets a broker refuse what has moved away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Final
+
+import msgspec
+
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from tests.fakes.broker import FakeBroker
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.connection import FakeConnection
+from tests.fakes.script import Outcome, Reply
+
+ROUTE: Final = RequestCode.GET_ROUTEINFO_BY_TOPIC
+
+
+def share_out(cluster: FakeCluster, topic: str, owners: list[str], *, epoch: int = 1) -> None:
+    """Let the name server say from now on that *owners* hold the logical queues 0, 1, ..."""
+
+    def answer(command: Command, connection: FakeConnection) -> Outcome | Awaitable[Outcome]:
+        normal = cluster.name_server.answer(command, connection)
+        if command.ext_fields().get("topic") != topic or not isinstance(normal, Reply):
+            return normal
+        route: dict[str, Any] = msgspec.json.decode(normal.body)
+        route["topicQueueMappingByBroker"] = {
+            broker.name: _mapping(topic, broker.name, owners, epoch) for broker in cluster.brokers
+        }
+        return Reply(body=msgspec.json.encode(route))
+
+    cluster.name_server.off(ROUTE)
+    cluster.name_server.on(ROUTE, answer, times=None)
+
+
+def give_up(broker: FakeBroker, code: int, queue_id: int, *, field: str = "queueId") -> None:
+    """Let *broker* refuse requests of *code* for a logical queue that is not its own any more."""
+
+    def answer(command: Command, connection: FakeConnection) -> Outcome | Awaitable[Outcome]:
+        if command.ext_fields().get(field) == str(queue_id):
+            remark = f"{queue_id} does not exit in request process of current broker {broker.name}"
+            return Reply(ResponseCode.NOT_LEADER_FOR_QUEUE, remark=remark)
+        return broker.answer(command, connection)
+
+    broker.on(code, answer, times=None)
+
+
+def _mapping(topic: str, broker: str, owners: list[str], epoch: int) -> dict[str, object]:
+    owned = [number for number, owner in enumerate(owners) if owner == broker]
+    return {
+        "topic": topic,
+        "scope": "__global__",
+        "totalQueues": len(owners),
+        "bname": broker,
+        "epoch": epoch,
+        "dirty": False,
+        "currIdMap": {str(number): number for number in owned},
+    }
