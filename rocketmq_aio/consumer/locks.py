@@ -1,0 +1,181 @@
+"""Queue locks: in a group that consumes in order each queue has one owner, across processes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from time import monotonic
+from typing import Any, Final
+
+import anyio
+import msgspec
+
+from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.protocol.bodies import LockBatchRequest, LockBatchResponse, MessageQueueBody
+from rocketmq_aio.protocol.codes import ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.header import RequestHeader
+from rocketmq_aio.protocol.requests.client import LockBatchMQ, UnlockBatchMQ
+from rocketmq_aio.remoting.refusals import refusal
+
+logger = get_logger(__name__)
+
+LEASE_SECONDS: Final = 30.0  # brokers keep a lock twice as long: the other half is a stall's
+RENEW_SECONDS: Final = 20.0
+LOOKS_PER_INTERVAL: Final = 20  # a failed renewal is repeated after one, an ended lease noticed
+
+
+class QueueLocks:
+    """Locks of *group* at the masters of its queues, each for a time that is renewed.
+
+    A lock belongs to the client id and outlives connections.  It is counted from when it was asked
+    for, so a process that was stopped sees at its first look that it owns nothing any more.
+
+    :param on_lost: told once of a queue whose lock is gone without having been released
+    :param clock: seconds; never set back
+    """
+
+    def __init__(
+        self,
+        instance: MQClientInstance,
+        group: str,
+        *,
+        on_lost: Callable[[MessageQueue], None],
+        clock: Callable[[], float] = monotonic,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._on_lost = on_lost
+        self._clock = clock
+        self._lease_seconds = lease_seconds
+        self._leases: dict[MessageQueue, float] = {}  # each holds until then
+        # Brokers work on requests in any order: a renewal may not overtake an unlock.
+        self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
+        self._renewing: set[str] = set()
+
+    def holds(self, queue: MessageQueue) -> bool:
+        """Whether this client owns *queue* now."""
+        until = self._leases.get(queue)
+        return until is not None and self._clock() < until
+
+    async def acquire(self, queues: Collection[MessageQueue]) -> frozenset[MessageQueue]:
+        """Ask for locks; return the queues that are owned now.
+
+        A queue whose broker cannot be asked is not among them, unless its lease still holds.
+        """
+        await _at_each_broker(queues, self._lock)
+        return frozenset(queue for queue in queues if self.holds(queue))
+
+    async def release(self, queues: Collection[MessageQueue]) -> None:
+        """Give locks back, also those whose `acquire` was cancelled.
+
+        What fails is logged: the broker forgets such a lock by itself after a minute.
+        """
+        self._forget(queues)
+        await _at_each_broker(queues, self._unlock)
+
+    async def keep_renewing(self, interval_seconds: float = RENEW_SECONDS) -> None:
+        """Renew for ever, each broker by itself, and report what is lost."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await anyio.sleep(interval_seconds / LOOKS_PER_INTERVAL)
+                self._drop_ended()
+                for broker in self._due(interval_seconds) - self._renewing:
+                    self._renewing.add(broker)
+                    tasks.start_soon(self._renew, broker)
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _due(self, interval_seconds: float) -> set[str]:
+        """Return the brokers with a lock that was asked for an interval ago or longer."""
+        until = self._clock() + self._lease_seconds - interval_seconds
+        return {queue.broker_name for queue, end in self._leases.items() if end <= until}
+
+    async def _renew(self, broker: str) -> None:
+        try:
+            async with self._turns[broker]:
+                self._drop_ended()
+                held = [queue for queue in self._leases if queue.broker_name == broker]
+                if held:
+                    await self._ask(broker, held)
+        finally:
+            self._renewing.discard(broker)
+
+    async def _lock(self, broker: str, queues: list[MessageQueue]) -> None:
+        async with self._turns[broker]:
+            self._drop_ended()
+            await self._ask(broker, queues)
+
+    async def _ask(self, broker: str, queues: list[MessageQueue]) -> None:
+        before = {queue: self._leases.get(queue) for queue in queues}
+        asked_at = self._clock()
+        try:
+            command = await self._request(LockBatchMQ(), queues)
+            locked = read_body(command.body, LockBatchResponse).locked
+        except RocketMQError as error:
+            logger.warning("queues_not_locked", broker=broker, queues=queues, reason=str(error))
+            return
+        granted = {each.queue() for each in locked}
+        for queue, until in before.items():
+            if self._leases.get(queue) != until:
+                continue  # released, or reported as lost, while the answer was awaited
+            if queue in granted:
+                self._leases[queue] = asked_at + self._lease_seconds
+            elif until is not None:
+                self._lose(queue, "the broker gave it to another member")
+
+    async def _unlock(self, broker: str, queues: list[MessageQueue]) -> None:
+        async with self._turns[broker]:
+            self._forget(queues)  # what was granted meanwhile
+            try:
+                await self._request(UnlockBatchMQ(), queues)
+            except RocketMQError as error:
+                logger.info("queues_not_unlocked", broker=broker, queues=queues, reason=str(error))
+
+    async def _request(self, header: RequestHeader, queues: list[MessageQueue]) -> Command:
+        address = self._instance.routes.master_of(queues[0])
+        asked = LockBatchRequest(
+            consumer_group=self._group,
+            client_id=self._instance.client_id,
+            mq_set=[
+                MessageQueueBody(topic=q.topic, broker_name=q.broker_name, queue_id=q.queue_id)
+                for q in queues
+            ],
+        )
+        body = msgspec.json.encode(asked)
+        command = await self._instance.remoting.request(address, header, body)
+        if command.code != ResponseCode.SUCCESS:
+            raise refusal(command, address)
+        return command
+
+    def _drop_ended(self) -> None:
+        now = self._clock()
+        for queue in [queue for queue, until in self._leases.items() if until <= now]:
+            self._lose(queue, "it was not renewed in time")
+
+    def _lose(self, queue: MessageQueue, reason: str) -> None:
+        del self._leases[queue]
+        logger.warning("queue_lock_lost", group=self._group, queue=str(queue), reason=reason)
+        self._on_lost(queue)
+
+    def _forget(self, queues: Iterable[MessageQueue]) -> None:
+        for queue in queues:
+            self._leases.pop(queue, None)
+
+
+async def _at_each_broker(
+    queues: Iterable[MessageQueue],
+    act: Callable[[str, list[MessageQueue]], Coroutine[Any, Any, None]],
+) -> None:
+    """Call *act* with the queues of each broker, all brokers at once."""
+    by_broker: defaultdict[str, list[MessageQueue]] = defaultdict(list)
+    for queue in queues:
+        by_broker[queue.broker_name].append(queue)
+    async with anyio.create_task_group() as tasks:
+        for broker, chosen in by_broker.items():
+            tasks.start_soon(act, broker, chosen)

@@ -1,0 +1,85 @@
+"""Queue locks on a real broker: one owner, renewed, given back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from time import monotonic
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.consumer import locks as locks_module
+from rocketmq_aio.consumer.locks import QueueLocks
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import MessageQueue
+from tests.unit.remoting.until import until
+
+LEASE, INTERVAL = 30.0, 20.0
+
+
+@asynccontextmanager
+async def locks_of(
+    namesrv: str, group: str, topic: str, clock: Callable[[], float] = monotonic
+) -> AsyncIterator[tuple[QueueLocks, list[MessageQueue], list[MessageQueue]]]:
+    """Give the locks of a new client id, the queues of *topic*, and a list of what is lost."""
+    lost: list[MessageQueue] = []
+    async with MQClientInstance(ClientConfig(namesrv=namesrv)) as instance:
+        queues = (await instance.routes.get(topic)).subscribe_queues
+        yield (
+            QueueLocks(instance, group, on_lost=lost.append, clock=clock, lease_seconds=LEASE),
+            list(queues),
+            lost,
+        )
+
+
+async def test_a_queue_has_one_owner_until_it_is_released(
+    rocketmq_namesrv: str, rocketmq_group: str, rocketmq_topic: str
+) -> None:
+    names = (rocketmq_namesrv, rocketmq_group, rocketmq_topic)
+    async with locks_of(*names) as (one, queues, lost), locks_of(*names) as (two, _, _):
+        mine = await one.acquire(queues[:3])
+        yours = await two.acquire(queues)
+        await one.release(queues[:1])
+        then = await two.acquire(queues)
+
+        assert mine == frozenset(queues[:3])
+        assert yours == frozenset(queues[3:])
+        assert then == {queues[0], queues[3]}
+        assert [one.holds(queue) for queue in queues] == [False, True, True, False]
+        assert lost == []
+
+
+async def test_locks_are_kept_by_renewing_them(
+    rocketmq_namesrv: str,
+    rocketmq_group: str,
+    rocketmq_topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(locks_module, "LOOKS_PER_INTERVAL", 2000)
+    now = 0.0
+    names = (rocketmq_namesrv, rocketmq_group, rocketmq_topic)
+    async with locks_of(*names, clock=lambda: now) as (locks, queues, lost):
+        await locks.acquire(queues)
+        renewing = asyncio.create_task(locks.keep_renewing(INTERVAL))
+        for _ in range(3):
+            now += INTERVAL
+            await until(lambda: not locks._due(INTERVAL), "the renewal")
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
+
+        assert all(locks.holds(queue) for queue in queues)
+        assert lost == []
+        now += LEASE
+        assert not any(locks.holds(queue) for queue in queues)
+
+
+async def test_locks_of_a_client_that_is_gone_are_not_free_at_once(
+    rocketmq_namesrv: str, rocketmq_group: str, rocketmq_topic: str
+) -> None:
+    names = (rocketmq_namesrv, rocketmq_group, rocketmq_topic)
+    async with locks_of(*names) as (one, queues, _):
+        await one.acquire(queues)
+    async with locks_of(*names) as (two, queues, _):
+        assert await two.acquire(queues) == frozenset()
