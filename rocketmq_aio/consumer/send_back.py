@@ -1,0 +1,211 @@
+"""Messages that could not be consumed: back to the broker, to come again or to lie dead."""
+
+from __future__ import annotations
+
+import random
+from time import time_ns
+from typing import Final
+
+import msgspec
+
+from rocketmq_aio.errors import RocketMQError, RouteNotFoundError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.names import RETRY_PREFIX
+from rocketmq_aio.properties import DELAY, RETRY_TOPIC, encode_properties, parse_properties
+from rocketmq_aio.protocol.codes import (
+    COMPRESSED,
+    COMPRESSION_BITS,
+    COMPRESSION_MASK,
+    INNER_BATCH,
+    ResponseCode,
+)
+from rocketmq_aio.protocol.compression import compress
+from rocketmq_aio.protocol.header import RequestHeader
+from rocketmq_aio.protocol.requests.send import SendMessage
+from rocketmq_aio.protocol.requests.send_back import ConsumerSendMsgBack
+from rocketmq_aio.remoting.refusals import refusal
+
+logger = get_logger(__name__)
+
+DEAD_LETTER: Final = -1  # as a delay level
+FIRST_LEVEL: Final = 3  # of the first retry, 10 s by default; each further one waits a level longer
+COPY_ATTEMPTS: Final = 3  # brokers that are tried
+INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"  # by this name brokers know such sends
+LOGICAL_BROKER: Final = "__syslo__"  # begins the names of the brokers of static topics
+ANY_QUEUE: Final = -1
+COMPRESSION_LEVEL: Final = 5
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+# They would delay the copy again, or make it half of a transaction.
+NOT_COPIED: Final = frozenset(
+    {DELAY, "TRAN_MSG", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"}
+)
+STORED: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    }
+)
+
+
+def restore_topic(message: MessageExt) -> None:
+    """Show a message of a retry topic under the topic that it was sent to; its queue stays."""
+    if message.queue.topic.startswith(RETRY_PREFIX):
+        message.topic = message.property(RETRY_TOPIC) or message.topic
+
+
+class SendBack:
+    """Hands messages of *group* back to the brokers; they are never changed.
+
+    The broker that stored a message is asked to store it again.  Where it cannot, a copy is sent to
+    the retry topic of any broker, so that a message may come twice rather than never.
+
+    :param max_reconsume_times: a message that has been retried so often goes to the dead letters
+    """
+
+    def __init__(self, instance: MQClientInstance, group: str, *, max_reconsume_times: int) -> None:
+        self._instance = instance
+        self._group = group
+        self._retry_topic = RETRY_PREFIX + group
+        self._max_reconsume_times = max_reconsume_times
+
+    async def send_back(self, message: MessageExt, delay_level: int = 0) -> None:
+        """Return when *message* is stored for another try.
+
+        :param delay_level: 1 to 18 of the broker's table; 0: longer with each try, from level 3;
+            -1: no further try, to the dead letters
+        :raises RocketMQError: no broker took it: it has to be kept, and tried again
+        """
+        if not self._can_be_asked(message):
+            await self._send_copy(message, delay_level)
+            return
+        try:
+            await self._ask(message, delay_level)
+        except RocketMQError as error:
+            logger.warning("send_back_failed", **_named(message), reason=str(error))
+            await self._send_copy(message, delay_level)
+
+    async def dead_letter(self, message: MessageExt, reason: str) -> None:
+        """Return when *message* is in ``%DLQ%<group>``, as it was sent; errors as `send_back`."""
+        await self.send_back(message, DEAD_LETTER)
+        logger.warning("message_dead", group=self._group, **_named(message), reason=reason)
+
+    # --- by the broker that has it --------------------------------------------------------------
+
+    def _can_be_asked(self, message: MessageExt) -> bool:
+        """Whether the broker of *message* would store it, and it alone."""
+        broker = message.queue.broker_name
+        if broker.startswith(LOGICAL_BROKER) or message.sys_flag & INNER_BATCH:
+            return False  # nobody has that name; all messages of the batch would come again
+        route = self._instance.routes.known(self._retry_topic)
+        if route is None or broker not in route.brokers:
+            return True  # it makes the topic when it is asked
+        # A broker without a retry queue for the group says yes, and drops the message.
+        return any(queue.broker_name == broker for queue in route.publish_queues)
+
+    async def _ask(self, message: MessageExt, delay_level: int) -> None:
+        header = ConsumerSendMsgBack(
+            offset=message.commit_log_offset,
+            group=self._group,
+            delay_level=delay_level,
+            origin_msg_id=message.offset_message_id,
+            origin_topic=message.queue.topic,
+            max_reconsume_times=self._max_reconsume_times,
+            broker_name=message.queue.broker_name,
+        )
+        address = self._instance.routes.master_of(message.queue)
+        await self._store(address, header, b"")
+
+    # --- as a copy ------------------------------------------------------------------------------
+
+    async def _send_copy(self, message: MessageExt, delay_level: int) -> None:
+        dead = delay_level < 0 or message.reconsume_times >= self._max_reconsume_times
+        level = delay_level or FIRST_LEVEL + message.reconsume_times
+        header, body = copy_of(message, self._retry_topic, None if dead else level)
+        failure: RocketMQError = RouteNotFoundError(
+            self._retry_topic, "no broker has a queue for retries of this group (retryQueueNums)"
+        )
+        for broker in (await self._brokers(message))[:COPY_ATTEMPTS]:
+            addressed = msgspec.structs.replace(header, broker_name=broker)
+            try:
+                queue = MessageQueue(self._retry_topic, broker, ANY_QUEUE)
+                address = self._instance.routes.master_of(queue)
+                await self._store(address, addressed, body)
+                return
+            except RocketMQError as error:
+                logger.warning("retry_not_sent", **_named(message), broker=broker)
+                failure = error
+        raise failure
+
+    async def _brokers(self, message: MessageExt) -> list[str]:
+        """Return brokers that can take a copy; the one that did not help comes last."""
+        origin = message.queue.broker_name
+        routes = self._instance.routes
+        try:
+            route = await routes.get(self._retry_topic)
+        except RocketMQError:
+            return [origin]
+        writable = {queue.broker_name for queue in route.publish_queues}
+        if origin not in route.brokers and routes.master(origin) is not None:
+            writable.add(origin)
+        return sorted(writable, key=lambda broker: (broker == origin, random.random()))
+
+    async def _store(self, address: str, header: RequestHeader, body: bytes) -> None:
+        command = await self._instance.remoting.request(address, header, body)
+        if command.code not in STORED:
+            raise refusal(command, address)
+
+
+def copy_of(message: MessageExt, retry_topic: str, level: int | None) -> tuple[SendMessage, bytes]:
+    """Return header and body of a send that does what sending *message* back would have done.
+
+    :param level: delay level; None for the dead letters
+    """
+    properties = _properties(message)
+    if level is not None:
+        properties[DELAY] = str(level)
+    times = message.reconsume_times
+    body, sys_flag = _body(message)
+    header = SendMessage(
+        producer_group=INNER_GROUP,
+        topic=retry_topic,
+        default_topic=TEMPLATE_TOPIC,
+        default_topic_queue_nums=1,
+        queue_id=ANY_QUEUE,
+        sys_flag=sys_flag,
+        born_timestamp=time_ns() // 1_000_000,
+        flag=message.flag,
+        properties=encode_properties(properties),
+        reconsume_times=times + 1,
+        unit_mode=False,
+        # The limit decides where the broker puts it: releases differ about equal numbers.
+        max_reconsume_times=times if level is None else times + 2,
+        batch=False,
+    )
+    return header, body
+
+
+def _properties(message: MessageExt) -> dict[str, str]:
+    stored = parse_properties(message.raw_properties)  # a handler may have changed the others
+    kept = {name: value for name, value in stored.items() if name not in NOT_COPIED}
+    kept.setdefault(RETRY_TOPIC, message.queue.topic)
+    kept.setdefault(ORIGIN_MESSAGE_ID, message.offset_message_id)
+    return kept
+
+
+def _body(message: MessageExt) -> tuple[bytes, int]:
+    """Return the body as it was stored: inflated it could be too large for the broker."""
+    bits = message.sys_flag
+    if not bits & COMPRESSED or bits & INNER_BATCH:
+        return message.body, 0
+    kinds = {value: name for name, value in COMPRESSION_BITS.items()}
+    packed = compress(message.body, kinds.get(bits & COMPRESSION_MASK, "zlib"), COMPRESSION_LEVEL)
+    return packed, bits & (COMPRESSED | COMPRESSION_MASK)
+
+
+def _named(message: MessageExt) -> dict[str, object]:
+    return {"queue": str(message.queue), "offset": message.queue_offset, "id": message.message_id}

@@ -1,0 +1,238 @@
+"""Messages that are sent back to real brokers come again, or lie among the dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from struct import pack
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.consumer.locks import QueueLocks
+from rocketmq_aio.consumer.send_back import DEAD_LETTER, SendBack, restore_topic
+from rocketmq_aio.errors import RouteNotFoundError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import Message, MessageExt, MessageQueue
+from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.protocol.codes import COMPRESSED
+from rocketmq_aio.protocol.record import decode_messages
+from rocketmq_aio.testing import Cluster
+from tests.fakes.conformance.ground import Ground, eventually, pull_header
+from tests.fakes.conformance.membership import heartbeat
+from tests.fakes.raw_client import RawClient
+
+READ_NOW = 4  # sysFlag of a pull that does not wait
+UPDATE_GROUP = 200
+LATE_SECONDS = 30.0
+LOG_OFFSET_AT = 28
+
+
+@pytest.fixture(scope="module")
+def cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
+    """A broker whose delay levels are all one second."""
+    return fresh_cluster(broker_properties={"messageDelayLevel": " ".join(["1s"] * 18)})
+
+
+class Desk:
+    """A member of a group, and a look at what the broker stores for it."""
+
+    def __init__(self, cluster: Cluster, group: str, instance: MQClientInstance) -> None:
+        self.cluster = cluster
+        self.group = group
+        self.instance = instance
+        self.client = RawClient(cluster.brokers[0].address)
+        self.ground = Ground(
+            namesrv=cluster.namesrv,
+            broker=cluster.brokers[0].address,
+            version=cluster.version,
+            topic=f"sent-{group[-12:]}",
+            group=group,
+        )
+
+    @property
+    def retries(self) -> str:
+        return f"%RETRY%{self.group}"
+
+    @property
+    def dead_letters(self) -> str:
+        return f"%DLQ%{self.group}"
+
+    def back(self, limit: int = 16) -> SendBack:
+        return SendBack(self.instance, self.group, max_reconsume_times=limit)
+
+    async def sent(self, body: bytes = b"body") -> MessageExt:
+        """Send a message and return it as stored."""
+        async with Producer("shop", client=self.instance) as producer:
+            message = Message(
+                self.ground.topic, body, tags="t", keys="k", properties={"own": "x"}, flag=5
+            )
+            result = await producer.send(message)
+        assert result.ok
+        return (await self.found(self.ground.topic))[0]
+
+    async def found(self, topic: str, count: int = 1, queues: int = 1) -> list[MessageExt]:
+        """Return what a topic holds, once it is *count* messages."""
+        messages: list[MessageExt] = []
+
+        async def are_there() -> bool:
+            messages[:] = [m for n in range(queues) for m in await self._read(topic, n)]
+            return len(messages) >= count
+
+        assert await eventually(are_there, LATE_SECONDS), topic
+        assert len(messages) == count
+        for message in messages:
+            restore_topic(message)
+        return messages
+
+    async def _read(self, topic: str, number: int) -> list[MessageExt]:
+        header = pull_header(self.ground, 0, topic=topic, queue_id=number, sys_flag=READ_NOW)
+        answer = await self.client.ask(header)
+        queue = MessageQueue(topic, "broker-a", number)
+        return decode_messages(answer.body, queue)[0] if answer.code == 0 else []
+
+    async def set_retry_queues(self, count: int) -> None:
+        config = msgspec.json.encode({"groupName": self.group, "retryQueueNums": count})
+        answer = await self.client.answer(self.client.send_fields(UPDATE_GROUP, {}, config))
+        assert answer.code == 0
+        await heartbeat(self.client, self.ground, "c@1")
+
+        async def route_is_known() -> bool:
+            try:
+                route = await self.instance.routes.fetch(self.retries)
+            except RouteNotFoundError:
+                return False
+            return len(route.publish_queues) == count
+
+        assert await eventually(route_is_known)
+
+
+@pytest_asyncio.fixture
+async def desk(cluster: Cluster, rocketmq_group: str) -> AsyncIterator[Desk]:
+    async with MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as instance:
+        desk = Desk(cluster, rocketmq_group, instance)
+        cluster.create_topic(desk.ground.topic, queues=1)
+        await instance.routes.get(desk.ground.topic)
+        async with desk.client:
+            yield desk
+
+
+def astray(message: MessageExt) -> MessageExt:
+    """Return *message* with an offset at which the broker finds none: it refuses to take it."""
+    head, at = message.head, LOG_OFFSET_AT
+    wrong = pack(">q", message.commit_log_offset + (1 << 40))
+    return msgspec.structs.replace(message, head=head[:at] + wrong + head[at + 8 :])
+
+
+def assert_same(again: MessageExt, message: MessageExt) -> None:
+    """Check that *again* is *message*, stored once more."""
+    assert (again.body, again.flag) == (message.body, message.flag)
+    assert (again.message_id, again.tags, again.keys) == (message.message_id, "t", ("k",))
+    assert again.property("own") == "x"
+    assert again.property("RETRY_TOPIC") == message.topic
+
+
+async def test_a_message_comes_again_with_one_more_try(desk: Desk) -> None:
+    message = await desk.sent()
+    await desk.back().send_back(message)
+    (second,) = await desk.found(desk.retries)
+    await desk.back().send_back(second, 7)
+    _, third = await desk.found(desk.retries, 2)
+
+    for times, level, again in ((1, "3", second), (2, "7", third)):
+        assert_same(again, message)
+        assert again.topic == message.topic
+        assert (again.reconsume_times, again.property("DELAY")) == (times, level)
+        assert again.property("ORIGIN_MESSAGE_ID") == message.offset_message_id
+        assert again.born_time == message.born_time
+
+
+async def test_a_message_at_its_limit_is_dead(desk: Desk) -> None:
+    message = await desk.sent()
+    await desk.back(limit=1).send_back(message)
+    (second,) = await desk.found(desk.retries)
+    await desk.back(limit=1).send_back(second)
+    (dead,) = await desk.found(desk.dead_letters)
+
+    assert_same(dead, message)
+    assert dead.reconsume_times == 2
+    assert len(await desk.found(desk.retries)) == 1
+
+
+async def test_a_dead_letter_is_as_it_was_sent(desk: Desk) -> None:
+    message = await desk.sent()
+    await desk.back().dead_letter(message, "no JSON")
+    (dead,) = await desk.found(desk.dead_letters)
+
+    assert_same(dead, message)
+
+
+async def test_where_the_broker_refuses_a_copy_comes_again(desk: Desk) -> None:
+    message = await desk.sent()
+    await desk.back().send_back(astray(message))
+    (second,) = await desk.found(desk.retries)
+    await desk.back().send_back(astray(second), 7)
+    _, third = await desk.found(desk.retries, 2)
+
+    for times, level, again in ((1, "3", second), (2, "7", third)):
+        assert_same(again, message)
+        assert (again.reconsume_times, again.property("DELAY")) == (times, level)
+    assert third.property("ORIGIN_MESSAGE_ID") == second.property("ORIGIN_MESSAGE_ID")
+
+
+@pytest.mark.parametrize(("limit", "level"), [(16, DEAD_LETTER), (0, 0)])
+async def test_where_the_broker_refuses_a_copy_is_dead(desk: Desk, limit: int, level: int) -> None:
+    message = await desk.sent()
+    await desk.back(limit).send_back(astray(message), level)
+    (dead,) = await desk.found(desk.dead_letters)
+
+    assert_same(dead, message)
+    assert dead.reconsume_times == 1
+
+
+async def test_the_last_copy_before_the_limit_is_retried(desk: Desk) -> None:
+    message = await desk.sent()
+    await desk.back(limit=1).send_back(astray(message))
+
+    assert len(await desk.found(desk.retries)) == 1
+
+
+async def test_a_copy_of_a_compressed_body_can_be_read(desk: Desk) -> None:
+    message = await desk.sent(b"much of the same " * 1000)
+    await desk.back().send_back(astray(message))
+    (again,) = await desk.found(desk.retries)
+
+    assert message.sys_flag & COMPRESSED
+    assert_same(again, message)
+    assert again.store_size < len(message.body)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_group_that_holds_locks_gets_its_dead_letters(desk: Desk, lost: bool) -> None:
+    message = await desk.sent()
+    locks = QueueLocks(desk.instance, desk.group, on_lost=lambda _: None)
+    assert await locks.acquire([message.queue]) == {message.queue}
+    await desk.back().dead_letter(astray(message) if lost else message, "over the limit")
+    (dead,) = await desk.found(desk.dead_letters)
+    await locks.release([message.queue])
+
+    assert_same(dead, message)
+
+
+async def test_a_group_with_several_retry_queues_uses_them(desk: Desk) -> None:
+    message = await desk.sent()
+    await desk.set_retry_queues(3)
+    await desk.back().send_back(message)
+    await desk.back().send_back(astray(message))
+
+    for again in await desk.found(desk.retries, 2, queues=3):
+        assert_same(again, message)
+
+
+async def test_a_group_without_retry_queues_is_told_and_loses_nothing(desk: Desk) -> None:
+    message = await desk.sent()
+    await desk.set_retry_queues(0)
+
+    with pytest.raises(RouteNotFoundError, match="retryQueueNums"):
+        await desk.back().send_back(message)
