@@ -6,6 +6,7 @@ from rocketmq_aio.config import (
     Credentials,
     LitePullConfig,
     ProducerConfig,
+    PushConfig,
 )
 from rocketmq_aio.consumer.allocate_config import AllocateByConfig
 from rocketmq_aio.consumer.allocate_hash import AllocateConsistentHash
@@ -23,6 +24,10 @@ from rocketmq_aio.consumer.events import (
     ClientIdNotUnique,
     CommitFailed,
     ConsumerEvent,
+    HandlerStuck,
+    LeaseLost,
+    MessageDeadLettered,
+    MessageDropped,
     MessageUndecodable,
     MessageUnreadable,
     OffsetCorrected,
@@ -32,10 +37,12 @@ from rocketmq_aio.consumer.events import (
     SubscriptionMatchesNothing,
     SubscriptionsDiffer,
 )
+from rocketmq_aio.consumer.handling import BatchContext, RetryLater, SuspendQueue
 from rocketmq_aio.consumer.lite_pull import LitePullConsumer
 from rocketmq_aio.consumer.offset_file import CorruptOffsetFile, LocalFileOffsetStore
 from rocketmq_aio.consumer.offsets import OffsetStore, RemoteOffsetStore
 from rocketmq_aio.consumer.pull import PullConsumer, PullResult, PullStatus, RawPull
+from rocketmq_aio.consumer.push import PushConsumer
 from rocketmq_aio.consumer.statistics import TopicStatistics
 from rocketmq_aio.errors import (
     AuthError,
@@ -88,6 +95,7 @@ __all__ = [
     "AllocateMachineRoomNearby",
     "AllocateStrategy",
     "AuthError",
+    "BatchContext",
     "BatchError",
     "BrokerError",
     "BusyError",
@@ -106,14 +114,18 @@ __all__ = [
     "CorruptOffsetFile",
     "Credentials",
     "FilterMessageHook",
+    "HandlerStuck",
     "InvalidMessageError",
     "JSONCodec",
+    "LeaseLost",
     "LitePullConfig",
     "LitePullConsumer",
     "LocalFileOffsetStore",
     "MQClientInstance",
     "MachineRoomResolver",
     "Message",
+    "MessageDeadLettered",
+    "MessageDropped",
     "MessageExt",
     "MessageModel",
     "MessageQueue",
@@ -136,6 +148,8 @@ __all__ = [
     "PullFailed",
     "PullResult",
     "PullStatus",
+    "PushConfig",
+    "PushConsumer",
     "QueueSelector",
     "QueuesAssigned",
     "QueuesRevoked",
@@ -144,6 +158,7 @@ __all__ = [
     "RawPull",
     "RemoteOffsetStore",
     "RequestTimeoutError",
+    "RetryLater",
     "RocketMQError",
     "RouteNotFoundError",
     "SendAttempt",
@@ -154,6 +169,7 @@ __all__ = [
     "SubscriptionError",
     "SubscriptionMatchesNothing",
     "SubscriptionsDiffer",
+    "SuspendQueue",
     "TopicStatistics",
     "select_by_hash",
 ]

@@ -96,9 +96,7 @@ class ConcurrentService:
 
     def succeed(self, assigned: WorkedQueue, messages: list[MessageExt]) -> None:
         """All of *messages* are done."""
-        for message in messages:
-            assigned.settle(message)
-        assigned.hand_back(len(messages))
+        assigned.complete(messages)
 
     async def finish(
         self,

@@ -99,9 +99,7 @@ class OrderlyService:
         """All of *messages* are done, and so are those of earlier batches that waited for it."""
         if assigned.uncommitted:
             self._commit(assigned)
-        for message in messages:
-            assigned.settle(message)
-        assigned.hand_back(len(messages))
+        assigned.complete(messages)
         self._free(assigned.queue)
 
     async def finish(

@@ -16,7 +16,7 @@ from rocketmq_aio.consumer.group_member import GroupMember
 from rocketmq_aio.consumer.handling import BatchHandler, Handler, MessageHandler, decoding, hooked
 from rocketmq_aio.consumer.hook_calls import checked_hooks
 from rocketmq_aio.consumer.push_engine import PushEngine
-from rocketmq_aio.consumer.worked import restore_topic
+from rocketmq_aio.consumer.send_back import restore_topic
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageExt, MessageQueue, MessageSelector

@@ -33,7 +33,6 @@ from rocketmq_aio.protocol.bodies import ConsumerRunningInfo
 from rocketmq_aio.protocol.subscription import Subscription, subscription
 
 DEFAULT_RECONSUME_TIMES: Final = 16
-LOCK_INTERVAL_SECONDS: Final = 20.0
 
 
 class PushEngine(GroupEngine[WorkedQueue]):
@@ -157,7 +156,7 @@ class PushEngine(GroupEngine[WorkedQueue]):
         await super().open(owner, commit_interval_seconds)
         self.workers.start()
         if self.locks is not None:
-            self._host.spawn(self.locks.keep_renewing, LOCK_INTERVAL_SECONDS, name="locks")
+            self._host.spawn(self.locks.keep_renewing, name="locks")
 
     async def shut(self, owner: ConsumerOwner) -> None:
         """Stop pulling, let running handlers end, commit, unlock, leave, release everything."""

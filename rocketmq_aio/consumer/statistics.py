@@ -61,10 +61,15 @@ class ConsumeStatistics:
         counts.pulled += messages
         counts.pull_seconds += seconds
 
-    def note_consumed(self, topic: str, ok: int, failed: int, seconds: float) -> None:
-        """A handler returned after *seconds*: *ok* messages are done, *failed* come again."""
+    def note_consumed(
+        self, topic: str, ok: int, failed: int, seconds: float, *, calls: int = 1
+    ) -> None:
+        """A handler returned after *seconds*: *ok* messages are done, *failed* come again.
+
+        :param calls: how many calls of it the other numbers are the sums of
+        """
         counts = self._counts(topic)
-        counts.calls += 1
+        counts.calls += calls
         counts.ok += ok
         counts.failed += failed
         counts.call_seconds += seconds

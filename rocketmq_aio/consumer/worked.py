@@ -6,9 +6,8 @@ from collections import deque
 from typing import Final
 
 from rocketmq_aio.consumer.assigned import UNKNOWN, AssignedQueue
+from rocketmq_aio.consumer.send_back import restore_topic
 from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.names import RETRY_PREFIX
-from rocketmq_aio.properties import RETRY_TOPIC
 
 # Room for so many messages has to come free before a pull loop is woken that waits for room.
 WAKE_AFTER: Final = 32
@@ -111,6 +110,17 @@ class WorkedQueue(AssignedQueue):
         if self.wake is not None and held.count <= self._wake_at:
             self.wake_puller()
 
+    def complete(self, messages: list[MessageExt]) -> None:
+        """A handler has done all of *messages*."""
+        held = self.process_queue
+        for message in messages:
+            held.settle(message)
+        self.active -= len(messages)
+        if self.wake is not None and held.count <= self._wake_at:
+            self.wake_puller()
+        if self.all_settled is not None and not self.active:
+            self.all_settled.set()
+
     def hand_back(self, count: int) -> None:
         """So many messages are not in a handler's hands any more, settled or not."""
         self.active -= count
@@ -137,9 +147,3 @@ class RetryQueue(WorkedQueue):
         for message in messages:
             restore_topic(message)
         super().put(messages)
-
-
-def restore_topic(message: MessageExt) -> None:
-    """Give a message that was sent back the topic that it came from."""
-    if message.topic.startswith(RETRY_PREFIX):
-        message.topic = message.property(RETRY_TOPIC) or message.topic

@@ -58,6 +58,33 @@ class Worker:
         self.messages: list[MessageExt] = []
 
 
+class Tally:
+    """What one worker did for one queue since it last told the statistics."""
+
+    __slots__ = ("_statistics", "assigned", "calls", "failed", "ok", "seconds")
+
+    def __init__(self, statistics: ConsumeStatistics) -> None:
+        self._statistics = statistics
+        self.assigned: WorkedQueue | None = None
+        self.calls = self.ok = self.failed = 0
+        self.seconds = 0.0
+
+    def begin(self, assigned: WorkedQueue) -> None:
+        """The next calls are for this queue."""
+        self.end()
+        self.assigned = assigned
+
+    def end(self) -> None:
+        """Tell the statistics."""
+        if self.assigned is not None and self.calls:
+            topic = self.assigned.queue.topic
+            self._statistics.note_consumed(
+                topic, self.ok, self.failed, self.seconds, calls=self.calls
+            )
+        self.calls = self.ok = self.failed = 0
+        self.seconds = 0.0
+
+
 class Workers:
     """Runs *call* on what *service* gives, so many at once as *size* says.
 
@@ -142,31 +169,39 @@ class Workers:
     async def _serve(self, worker: Worker) -> None:
         """Work until there is nothing to do."""
         take, succeed, call = self._service.take, self._service.succeed, self._call
-        idle, streak = self._idle, 0
+        streak, now, company = 0, monotonic(), False
+        tally = Tally(self._statistics)
         while worker.number < self.size and (taken := take()) is not None:
-            if idle:
+            if not company:
+                # One is enough: it runs as soon as the handler here waits, and wakes the next.
+                company = True
                 self.wake()
             assigned, messages = worker.assigned, worker.messages = taken
-            worker.since = started = monotonic()
+            worker.since = now
             said = error = None
             try:
                 said = await call(messages)
             except BaseException as raised:  # noqa: BLE001 - judged, and raised again if it is ours
                 error = self._judge(worker, raised)
-            worker.since = 0.0
-            seconds = monotonic() - started
-            done = len(messages)
+            began, worker.since, now = now, 0.0, monotonic()
+            done = size = len(messages)
             if error is None and said is None and not worker.expired:
                 succeed(assigned, messages)
             else:
                 error = error or self._overdue(worker)
                 done = await self._service.finish(assigned, messages, said, error)
-            topic, failed = assigned.queue.topic, len(messages) - done
-            self._statistics.note_consumed(topic, done, failed, seconds)
+            if assigned is not tally.assigned:
+                tally.begin(assigned)
+            tally.calls += 1
+            tally.ok += done
+            tally.failed += size - done
+            tally.seconds += now - began
             streak += 1
             if streak >= STREAK:
                 streak = 0
                 await asyncio.sleep(0)
+                now = monotonic()
+        tally.end()
 
     def _judge(self, worker: Worker, raised: BaseException) -> BaseException:
         """Return what the handler failed with; raise what is meant for the worker itself."""
