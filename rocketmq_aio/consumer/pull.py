@@ -129,7 +129,8 @@ class PullConsumer(Member):
         :param selector: a tag expression such as ``"new || paid"``, or `MessageSelector.by_sql`
         :param wait_seconds: how long the broker waits for a first message when the queue ends at
             *offset*; it looks at its clock every 5 s only, so NO_NEW may come that much later
-        :param max_bytes: about so many bytes of messages; brokers before 5.0 ignore it
+        :param max_bytes: a hint for 5.x brokers at how many bytes of messages are wanted, which
+            they may not follow (5.5.0 brokers were seen not to)
         :raises ConfigError: an argument cannot be
         :raises SubscriptionError: the broker does not accept the SQL expression
         :raises CodecError: the message at *offset* cannot be read; those before it were returned
@@ -194,7 +195,11 @@ class PullConsumer(Member):
         return await self._instance.broker.max_offset(queue)
 
     async def offset_for_time(self, queue: MessageQueue, when: datetime) -> int:
-        """Return the first offset stored at or after *when*, which needs a time zone."""
+        """Return the first offset stored at or after *when*, which needs a time zone.
+
+        When everything is older, that is the end of the queue; brokers before 5.0 answer the last
+        message then.
+        """
         if not isinstance(when, datetime) or when.tzinfo is None:
             raise ConfigError("when", when, "expected a datetime with a time zone")
         await self._know(_checked_queue(queue))

@@ -161,8 +161,9 @@ JAVA_NAMES: Final[tuple[tuple[str, str, Callable[[Any], str]], ...]] = (
 
 
 def _shown(config: object) -> dict[str, str]:
-    return {
+    shown = {
         java: text(getattr(config, name))
         for name, java, text in JAVA_NAMES
         if hasattr(config, name)
     }
+    return {name: value for name, value in shown.items() if value}

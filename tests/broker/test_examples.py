@@ -20,7 +20,9 @@ import httpx
 import pytest
 
 from rocketmq_aio import LitePullConfig, LitePullConsumer, Message, Producer
+from rocketmq_aio.testing import Cluster
 from rocketmq_aio.testing.ports import choose_port
+from tests.broker.reading import wait_for_messages
 
 EXAMPLES: Final = Path(__file__).parents[2] / "examples"
 SECONDS: Final = 60.0
@@ -127,6 +129,25 @@ def test_manual_commit_repeats_what_failed_and_commits_everything_once_it_is_don
     assert "20 booked, 0 queues go back" in output
     committed_offsets = re.findall(r" is committed up to (\d+)$", output, re.M)
     assert sum(map(int, committed_offsets)) == 20
+
+
+async def test_pull_copies_each_order_once_over_several_runs(
+    rocketmq_cluster: Cluster, rocketmq_namesrv: str, rocketmq_topic: str, tmp_path: Path
+) -> None:
+    copied = tmp_path / "orders.txt"
+    options = ("--namesrv", rocketmq_namesrv, "--topic", rocketmq_topic, "--to", str(copied))
+    orders = [f"order {number}" for number in range(JOBS)]
+
+    for so_far in (JOBS // 4, JOBS):
+        already = copied.read_text().splitlines() if copied.exists() else []
+        async with Producer("orders-producer", namesrv=rocketmq_namesrv) as producer:
+            for order in orders[len(already) : so_far]:
+                await producer.send(Message(rocketmq_topic, order.encode()))
+        await asyncio.to_thread(wait_for_messages, rocketmq_cluster, rocketmq_topic, so_far)
+        output = run("pull", *options)
+
+        assert sum(map(int, re.findall(r": (\d+) copied$", output, re.M))) == so_far - len(already)
+        assert sorted(copied.read_text().splitlines()) == sorted(orders[:so_far])
 
 
 async def test_a_worker_that_is_told_to_stop_commits_its_batch_and_leaves_the_rest(

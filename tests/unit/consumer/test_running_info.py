@@ -81,6 +81,7 @@ def test_settings_have_the_names_and_units_of_the_java_client() -> None:
 
     assert push["messageModel"] == "BROADCASTING"
     assert push["consumeFromWhere"] == "CONSUME_FROM_LAST_OFFSET"
+    assert "consumeTimestamp" not in push
     assert push["allocateMessageQueueStrategy"] == "AVG"
     assert (push["pullThresholdForQueue"], push["pullThresholdSizeForQueue"]) == ("1000", "100")
     assert (push["pullThresholdForTopic"], push["pullThresholdSizeForTopic"]) == ("-1", "-1")

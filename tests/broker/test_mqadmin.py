@@ -1,0 +1,262 @@
+"""The official admin tool asks consumers how they are, moves them and tries their handlers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+import pytest
+
+from rocketmq_aio.config import LitePullConfig
+from rocketmq_aio.consumer.lite_pull import LitePullConsumer
+from rocketmq_aio.consumer.running_info import Kind, running_info
+from rocketmq_aio.message import Message, MessageExt, MessageQueue
+from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult, ConsumerRunningInfo, DirectOutcome
+from rocketmq_aio.testing import Cluster
+from tests.broker.reading_groups import (
+    POLL_SECONDS,
+    QUEUES,
+    bodies,
+    consuming,
+    in_thread,
+    numbers,
+    polled,
+    send,
+)
+from tests.unit.remoting.until import until, until_done
+
+EXPRESSION: Final = "a || b"
+
+
+class Subject(Protocol):
+    """A running consumer that the tool is asked about."""
+
+    client_id: str
+
+    async def finish(self, wanted: Collection[str]) -> list[str]:
+        """Consume until all bodies of *wanted* were done, and that is committed; return all."""
+        ...
+
+
+class Choice(NamedTuple):
+    """A kind of consumer: what the tool calls it, and how one is opened (namesrv, group, topic)."""
+
+    consume_type: str
+    open: Callable[[str, str, str], AbstractAsyncContextManager[Subject]]
+
+
+class LitePullSubject:
+    """Polls and commits."""
+
+    def __init__(self, consumer: LitePullConsumer) -> None:
+        self._consumer = consumer
+        self.client_id = consumer.client.client_id
+
+    async def finish(self, wanted: Collection[str]) -> list[str]:
+        done: list[str] = []
+        while not set(wanted) <= set(done):
+            done += bodies(await polled(self._consumer, 1))
+        await self._consumer.commit()
+        return done
+
+
+@asynccontextmanager
+async def lite_pull(namesrv: str, group: str, topic: str) -> AsyncIterator[Subject]:
+    async with consuming(namesrv, group, topic, EXPRESSION) as consumer:
+        yield LitePullSubject(consumer)
+
+
+CHOICES: Final = {"lite_pull": Choice("CONSUME_ACTIVELY", lite_pull)}
+
+
+@pytest.fixture(params=CHOICES)
+def choice(request: pytest.FixtureRequest) -> Choice:
+    return CHOICES[request.param]
+
+
+class Tool:
+    """The admin tool on one cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def __call__(self, *arguments: str) -> str:
+        """Run it, in a thread; return what it prints."""
+        options = (*arguments, "-n", self._cluster.namesrv)
+        printed: str = await in_thread(self._cluster.mqadmin, *options)
+        return printed
+
+
+@pytest.fixture
+def mqadmin(rocketmq_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tool:
+    monkeypatch.chdir(tmp_path)  # it leaves files
+    return Tool(rocketmq_cluster)
+
+
+def rows(printed: str, first: str) -> list[list[str]]:
+    """Return the cells of the lines that begin with *first*, which long names are cut to."""
+    lines = [line.split() for line in printed.splitlines()]
+    return [cells for cells in lines if cells and first.startswith(cells[0]) and len(cells) > 2]
+
+
+# --- how it is -----------------------------------------------------------------------------------
+
+
+async def test_the_tool_lists_who_is_connected_and_what_they_want(
+    mqadmin: Tool, choice: Choice, namesrv: str, topic: str, group: str
+) -> None:
+    async with choice.open(namesrv, group, topic) as subject:
+        printed = await mqadmin("consumerConnection", "-g", group)
+
+    ((_, _, language, version),) = rows(printed, subject.client_id)
+    assert (language, version) == ("PYTHON", "V5_5_0")
+    assert re.search(rf"^{re.escape(topic)}\s+a \|\| b", printed, re.M), printed
+    assert f"ConsumeType: {choice.consume_type}" in printed
+    assert "MessageModel: CLUSTERING" in printed
+    assert "ConsumeFromWhere: CONSUME_FROM_FIRST_OFFSET" in printed
+
+
+async def test_the_tool_judges_a_group(
+    mqadmin: Tool, choice: Choice, namesrv: str, topic: str, group: str, tmp_path: Path
+) -> None:
+    async with choice.open(namesrv, group, topic) as subject:
+        printed = await mqadmin("consumerStatus", "-g", group, "-s")
+
+    assert "Same subscription in the same group of consumer" in printed
+    assert "Rebalance OK" in printed
+    (left,) = tmp_path.glob(f"*/{subject.client_id}")
+    assert "#Consumer jstack#" in left.read_text()
+
+
+async def test_the_tool_shows_how_a_member_is(
+    mqadmin: Tool, choice: Choice, namesrv: str, topic: str, group: str
+) -> None:
+    await send(namesrv, topic, numbers(8), tags="a")
+    async with choice.open(namesrv, group, topic) as subject:
+        await subject.finish(numbers(8))
+        printed = await mqadmin("consumerStatus", "-g", group, "-i", subject.client_id)
+        with_stacks = await mqadmin("consumerStatus", "-g", group, "-i", subject.client_id, "-s")
+
+    assert re.search(rf"PROP_CONSUME_TYPE\s+: {choice.consume_type}$", printed, re.M), printed
+    assert re.search(r"PROP_CONSUMEORDERLY\s+: false$", printed, re.M)
+    assert re.search(r"pullThresholdForQueue\s+: 1000$", printed, re.M)
+    assert re.search(rf"Topic: {re.escape(topic)}\s.*SubExpression: a \|\| b", printed)
+    details = re.findall(r"ProcessQueueInfo \[commitOffset=2, .*cachedMsgCount=0, .*", printed)
+    assert len(details) == QUEUES, printed
+    assert not any("lastPullTimestamp=1970" in detail for detail in details)
+    pull_rt, pull_tps = rows(printed.split("#Consumer RT&TPS#")[1], topic)[0][1:3]
+    assert float(pull_rt) > 0
+    assert float(pull_tps) > 0
+    assert "jstack" not in printed
+    stacks = with_stacks.split("#Consumer jstack#")[1]
+    assert f"task rocketmq:{group}" in stacks
+    assert "rocketmq_aio.consumer.puller.Puller" in stacks
+
+
+async def test_the_tool_shows_the_progress_of_a_group(
+    mqadmin: Tool, choice: Choice, namesrv: str, topic: str, group: str
+) -> None:
+    await send(namesrv, topic, numbers(8), tags="a")
+    async with choice.open(namesrv, group, topic) as subject:
+        await subject.finish(numbers(8))
+        printed = await mqadmin("consumerProgress", "-g", group)
+        with_owners = await mqadmin("consumerProgress", "-g", group, "-s", "true")
+
+    assert [cells[2:6] for cells in rows(printed, topic)] == [
+        [str(queue_id), "2", "2", "0"] for queue_id in range(QUEUES)
+    ]
+    assert "Diff Total: 0" in printed
+    assert [cells[5] for cells in rows(with_owners, topic)] == ["127.0.0.1"] * QUEUES
+
+
+# --- moving it -----------------------------------------------------------------------------------
+
+
+async def test_the_tool_moves_a_group_back_while_it_runs(
+    mqadmin: Tool, choice: Choice, namesrv: str, topic: str, group: str
+) -> None:
+    await send(namesrv, topic, numbers(8), tags="a")
+    async with choice.open(namesrv, group, topic) as subject:
+        await subject.finish(numbers(8))
+        printed = await mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
+        await send(namesrv, topic, numbers(QUEUES, first=8), tags="a")  # wake the pulls of 5.x
+        again = await subject.finish(numbers(8 + QUEUES))
+        progress = await mqadmin("consumerProgress", "-g", group)
+
+    assert len(rows(printed.split("#offset")[1], "broker-a")) == QUEUES, printed
+    assert set(again) == set(numbers(8 + QUEUES))
+    assert "Diff Total: 0" in progress
+
+
+@pytest.mark.parametrize("when", ["earliest", "now"])
+async def test_the_tool_moves_a_group_that_has_more_in_its_cache_and_the_move_lasts(
+    mqadmin: Tool, namesrv: str, topic: str, group: str, queue: MessageQueue, when: str
+) -> None:
+    await send(namesrv, topic, numbers(10), queue=queue)
+    async with consuming(namesrv, group, topic, commit_interval_seconds=0.2) as consumer:
+        await polled(consumer, 5, max_messages=5)
+        await consumer.commit()
+        target = "0" if when == "earliest" else "-1"
+        await mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", target)
+        position = 0 if when == "earliest" else 10
+        await send(namesrv, topic, ["wakes the pull"], queue=queue)
+        await until_done(lambda: stands_at(consumer, queue, position), "the move", 20)
+        taken = await polled(consumer, 11 - position)
+        assert bodies(taken) == [*numbers(10 - position, first=position), "wakes the pull"]
+        await until(lambda: consumer.assignment() != [])
+        assert await consumer.poll(0.1) == []
+        await consumer.commit()
+        assert await consumer.committed(queue) == 11
+
+
+async def stands_at(consumer: LitePullConsumer, queue: MessageQueue, position: int) -> bool:
+    return await consumer.position(queue) == position
+
+
+# --- trying its handler --------------------------------------------------------------------------
+
+
+class Trying(LitePullConsumer):
+    """Stands for a consumer with a handler."""
+
+    tried: list[tuple[MessageExt, str | None]]
+
+    async def consume_directly(
+        self, message: MessageExt, broker_name: str | None
+    ) -> ConsumeDirectlyResult:
+        self.tried.append((message, broker_name))
+        return ConsumeDirectlyResult(
+            consume_result=DirectOutcome.LATER, remark="not now", spent_time_mills=12
+        )
+
+    def running_info(self) -> ConsumerRunningInfo:
+        kind = Kind("CONSUME_PASSIVELY", concurrency=1)  # else the tool does not ask
+        engine = self._engine
+        return running_info(self.client, engine.config, [], [], engine.statistics, kind=kind)
+
+
+async def test_the_tool_tries_a_handler_with_a_message(
+    mqadmin: Tool, namesrv: str, topic: str, group: str, queue: MessageQueue
+) -> None:
+    async with (
+        Producer("feeding", namesrv=namesrv) as producer,
+        Trying(group, namesrv=namesrv, config=LitePullConfig()) as consumer,
+    ):
+        consumer.tried = []
+        message = Message(topic, b"try me", tags="a", keys="k1")
+        stored = await producer.send(message, queue=queue)
+        await consumer.subscribe(topic, "b")  # whatever was subscribed to
+        await consumer.ready(POLL_SECONDS)
+        printed = await mqadmin(
+            *("queryMsgByUniqueKey", "-i", stored.message_id, "-t", topic, "-g", group),
+            *("-d", consumer.client.client_id),
+        )
+
+    assert "consumeResult=CR_LATER, remark=not now, spentTimeMills=12" in printed, printed
+    ((tried, broker_name),) = consumer.tried
+    assert (tried.body, tried.tags, tried.keys) == (b"try me", "a", ("k1",))
+    assert (tried.queue, broker_name) == (stored.queue, queue.broker_name)
