@@ -5,6 +5,7 @@ from rocketmq_aio.config import (
     ClientConfig,
     Credentials,
     LitePullConfig,
+    PopConfig,
     ProducerConfig,
     PushConfig,
 )
@@ -21,6 +22,7 @@ from rocketmq_aio.consumer.allocation import (
     AllocateStrategy,
 )
 from rocketmq_aio.consumer.events import (
+    AckFailed,
     ClientIdNotUnique,
     CommitFailed,
     ConsumerEvent,
@@ -41,10 +43,13 @@ from rocketmq_aio.consumer.handling import BatchContext, RetryLater, SuspendQueu
 from rocketmq_aio.consumer.lite_pull import LitePullConsumer
 from rocketmq_aio.consumer.offset_file import CorruptOffsetFile, LocalFileOffsetStore
 from rocketmq_aio.consumer.offsets import OffsetStore, RemoteOffsetStore
+from rocketmq_aio.consumer.pop import PopConsumer
+from rocketmq_aio.consumer.popped import PoppedMessage
 from rocketmq_aio.consumer.pull import PullConsumer, PullResult, PullStatus, RawPull
 from rocketmq_aio.consumer.push import PushConsumer
 from rocketmq_aio.consumer.statistics import TopicStatistics
 from rocketmq_aio.errors import (
+    AckError,
     AuthError,
     BatchError,
     BrokerError,
@@ -62,6 +67,7 @@ from rocketmq_aio.errors import (
     OffsetIllegalError,
     PayloadError,
     PermissionDeniedError,
+    ReceiptError,
     RequestTimeoutError,
     RocketMQError,
     RouteNotFoundError,
@@ -87,6 +93,8 @@ from rocketmq_aio.producer.publishing import QueueSelector, select_by_hash
 __version__ = "0.1.0"
 
 __all__ = [
+    "AckError",
+    "AckFailed",
     "AllocateAveragely",
     "AllocateAveragelyByCircle",
     "AllocateByConfig",
@@ -142,6 +150,9 @@ __all__ = [
     "OffsetStore",
     "PayloadError",
     "PermissionDeniedError",
+    "PopConfig",
+    "PopConsumer",
+    "PoppedMessage",
     "Producer",
     "ProducerConfig",
     "PullConsumer",
@@ -156,6 +167,7 @@ __all__ = [
     "RPCHook",
     "RawCodec",
     "RawPull",
+    "ReceiptError",
     "RemoteOffsetStore",
     "RequestTimeoutError",
     "RetryLater",

@@ -412,7 +412,10 @@ class PopConfig:
     :param batch_size: messages received at once unless said otherwise, at most 32
     :param wait_seconds: how long a broker may hold a request for messages to come
     :param max_reconsume_times: deliveries after the first before a message becomes a dead letter
-    :param start_from: where a group that is new to a topic begins: ``"latest"`` or ``"earliest"``
+    :param start_from: where a group that is new to a topic begins: ``"earliest"``, or ``"latest"``:
+        at the last message of a queue; a young queue is given whole all the same
+    :param orderly: messages of a queue in order, one batch after the other
+    :param renew_seconds: how long ``async for`` keeps a message from others at most
     :param codec: makes `MessageExt.value` of bodies, such as ``JSONCodec(Order)``
     """
 
@@ -421,11 +424,14 @@ class PopConfig:
     wait_seconds: float = 15.0
     max_reconsume_times: int = 16
     start_from: str = "latest"
+    orderly: bool = False
+    renew_seconds: float = 900.0
     codec: Codec | None = None
 
     def __post_init__(self) -> None:
         check_codec(self.codec)
-        check_invisible(self, "invisible_seconds")
+        check_seconds(self, "invisible_seconds", "renew_seconds")
+        check_bool(self, "orderly")
         check_count(self, "batch_size")
         check_most(self, "batch_size", MAX_POP)
         check_seconds(self, "wait_seconds", zero=True)

@@ -6,12 +6,12 @@ parse a message.  What a broker said is kept word for word in ``remark``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from rocketmq_aio.message import MessageQueue, SendResult
+    from rocketmq_aio.message import MessageExt, MessageQueue, SendResult
 
 REMARK_SHOWN: Final = 300  # a remark can hold a whole Java stack trace; the attribute keeps it all
 
@@ -201,6 +201,24 @@ class CommitError(RocketMQError):
         causes = "; ".join(f"{shown(str(queue))}: {shown(str(e))}" for queue, e in lost.items())
         super().__init__(f"{len(lost)} queue(s) not committed: {causes}")
         self.lost = dict(lost)
+
+
+class ReceiptError(RocketMQError):
+    """The receipt of a popped message is dead, or may be: the group may get the message again."""
+
+    def __init__(self, message_id: str, reason: str) -> None:
+        super().__init__(f"message {shown(message_id)}: {reason}")
+        self.message_id = message_id
+        self.reason = reason
+
+
+class AckError(RocketMQError):
+    """The group will, or may, get some messages again; ``lost`` maps each one to its cause."""
+
+    def __init__(self, lost: Iterable[tuple[MessageExt, RocketMQError]]) -> None:
+        self.lost = dict(lost)
+        first = next(iter(self.lost.values()), None)
+        super().__init__(f"{len(self.lost)} message(s) not surely acknowledged: {first}")
 
 
 class CodecError(RocketMQError):

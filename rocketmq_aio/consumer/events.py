@@ -155,6 +155,16 @@ class LeaseLost:
     queue: MessageQueue
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AckFailed:
+    """A popped message is done, and the group will, or may, get it again all the same."""
+
+    queue: MessageQueue
+    offset: int
+    message_id: str
+    reason: str
+
+
 ConsumerEvent: TypeAlias = (
     QueuesAssigned
     | QueuesRevoked
@@ -170,6 +180,7 @@ ConsumerEvent: TypeAlias = (
     | LeaseLost
     | PullFailed
     | CommitFailed
+    | AckFailed
     | CorruptOffsetFile
 )
 

@@ -17,6 +17,7 @@ from tests.fakes.delays import Delays
 from tests.fakes.locks import Locks
 from tests.fakes.members import Members
 from tests.fakes.offsets import Offsets
+from tests.fakes.pops import Pops
 from tests.fakes.pulls import Pulls
 from tests.fakes.script import Outcome, Reply
 from tests.fakes.send_backs import SendBacks
@@ -59,13 +60,14 @@ class FakeBroker(FakeServer):
         )
         self.members = Members(self.state, self._notify_members)
         self.pulls = Pulls(self.state, self.members)
+        self.pops = Pops(self.state, self.pulls)
         self.assignments = Assignments(self.state, self.members)
         self.locks = Locks()
         self.delays = Delays(store)
         backs = SendBacks(self.state, self.locks, self.delays)
         sends = Sends(self.state, self.delays, backs)
         groups = (self.members, self.assignments, self.locks)
-        parts = (sends, backs, self.pulls, Offsets(self.state), *groups)
+        parts = (sends, backs, self.pulls, self.pops, Offsets(self.state), *groups)
         self._answers = {code: answer for part in parts for code, answer in part.answers().items()}
         self._answers[GET_BROKER_RUNTIME_INFO] = self._runtime_info
         if auto_create_topics:

@@ -9,6 +9,7 @@ import pytest
 from rocketmq_aio import errors
 from rocketmq_aio.errors import (
     REMARK_SHOWN,
+    AckError,
     AuthError,
     BatchError,
     BrokerError,
@@ -26,6 +27,7 @@ from rocketmq_aio.errors import (
     OffsetIllegalError,
     PayloadError,
     PermissionDeniedError,
+    ReceiptError,
     RequestTimeoutError,
     RocketMQError,
     RouteNotFoundError,
@@ -35,10 +37,11 @@ from rocketmq_aio.errors import (
     SubscriptionError,
     shown,
 )
-from rocketmq_aio.message import MessageQueue, SendResult, SendStatus
+from rocketmq_aio.message import MessageExt, MessageQueue, SendResult, SendStatus
 from tests.unit.costs import MIB, cpu_seconds
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
+MESSAGE = MessageExt("orders", b"x", QUEUE, 5, b"", b"")
 FORGED = "fine\nERROR all is lost\r\x1b[31m\u2028\u202e"
 ATTEMPTS = [
     SendAttempt(
@@ -73,6 +76,8 @@ EVERY_ERROR: Mapping[RocketMQError, dict[str, object]] = {
     SendUnknownError("orders", "ID", ATTEMPTS): {"topic": "orders", "message_id": "ID"},
     BatchError([STORED, SendError("orders", "ID", [])]): {},
     CommitError({QUEUE: OSError("no")}): {},
+    ReceiptError("ID", "late"): {"message_id": "ID", "reason": "late"},
+    AckError([(MESSAGE, ReceiptError("ID", "late"))]): {},
     CodecError("magic", 4, "wrong"): {"field": "magic", "position": 4, "reason": "wrong"},
     PayloadError("JSONCodec()", "cut"): {"codec": "JSONCodec()", "reason": "cut"},
 }  # fmt: skip
@@ -153,6 +158,10 @@ def test_an_error_is_caught_by_what_it_means(kind: type[Exception], base: type[E
             "no name server answered (a:1: refused; b:2: reset)",
         ),
         (CommitError({QUEUE: OSError("no")}), "1 queue(s) not committed: orders/broker-a/3: no"),
+        (
+            AckError([(MESSAGE, ReceiptError("ID", "late"))]),
+            "1 message(s) not surely acknowledged: message ID: late",
+        ),
     ],
 )
 def test_a_message_says_what_happened(error: Exception, text: str) -> None:
@@ -191,6 +200,7 @@ def test_facts_do_not_change_with_their_source() -> None:
         CommitError({MessageQueue("t", FORGED, 0): OSError(FORGED)}),
         ConfigError("topic", FORGED, "no"),
         PayloadError("JSONCodec()", FORGED),
+        ReceiptError(FORGED, "no"),
     ],
     ids=lambda error: type(error).__name__,
 )

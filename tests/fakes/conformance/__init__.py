@@ -11,6 +11,7 @@ from tests.fakes.conformance.ground import Case, Ground
 from tests.fakes.conformance.locking import CASES as LOCKING
 from tests.fakes.conformance.membership import CASES as MEMBERSHIP
 from tests.fakes.conformance.offsets import CASES as OFFSETS
+from tests.fakes.conformance.popping import CASES as POPPING
 from tests.fakes.conformance.pulling import CASES as PULLING
 from tests.fakes.conformance.routes import CASES as ROUTES
 from tests.fakes.conformance.sending import CASES as SENDING
@@ -21,6 +22,7 @@ CASES = (
     *SENDING,
     *SENDING_BACK,
     *PULLING,
+    *POPPING,
     *OFFSETS,
     *MEMBERSHIP,
     *ASSIGNMENTS,

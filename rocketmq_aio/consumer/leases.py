@@ -1,0 +1,205 @@
+"""What a consumer does with messages it popped: acknowledge, keep longer, give back, bury.
+
+Two requests about one message never overlap: a change replaces its receipt, and brokers do not
+refuse a dead one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import anyio
+
+from rocketmq_aio.consumer.pop_calls import PopCalls
+from rocketmq_aio.consumer.popped import Fate, PoppedMessage
+from rocketmq_aio.errors import (
+    AckError,
+    BusyError,
+    ConnectionLostError,
+    NotConnectedError,
+    ReceiptError,
+    RequestTimeoutError,
+    RocketMQError,
+)
+from rocketmq_aio.remoting.backoff import Backoff
+
+ACK_SECONDS: Final = 10.0  # for which an acknowledgement is tried again
+PASSING: Final = (BusyError, ConnectionLostError, NotConnectedError, RequestTimeoutError)
+UNKNOWN: Final = (ConnectionLostError, RequestTimeoutError)
+# Seconds until the next try, by the number of tries before (as the Java client has them).
+RETRY_SECONDS: Final = (
+    *(10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200),
+)
+EXPIRED: Final = "its invisible time was over"
+LOST_ANSWER: Final = "the answer to a change of its invisible time was lost"
+
+
+class Leases:
+    """Settles messages; all errors are those of the calls, `AckError` and `ReceiptError`."""
+
+    def __init__(
+        self,
+        calls: PopCalls,
+        *,
+        max_reconsume_times: int,
+        on_buried: Callable[[PoppedMessage], None],
+    ) -> None:
+        self._calls = calls
+        self._on_buried = on_buried
+        self._max_reconsume_times = max_reconsume_times
+
+    # --- done -----------------------------------------------------------------------------------
+
+    async def ack(self, messages: Iterable[PoppedMessage]) -> None:
+        """Acknowledge; a message that is acknowledged already is left out.
+
+        :raises AckError: of some messages the group will, or may, get another copy
+        """
+        lost: dict[PoppedMessage, RocketMQError] = {}
+        open_ones: list[PoppedMessage] = []
+        for message in dict.fromkeys(messages):
+            if message.fate in (Fate.RETURNED, Fate.DEAD):
+                lost[message] = ReceiptError(message.message_id, f"it was {message.fate.value}")
+            elif message.fate is Fate.HELD:
+                open_ones.append(message)
+        lost.update(await self.confirm(open_ones))
+        if lost:
+            raise AckError(lost.items())
+
+    async def confirm(
+        self, messages: Iterable[PoppedMessage]
+    ) -> dict[PoppedMessage, RocketMQError]:
+        """Acknowledge, broker by broker at once; return what failed, and why."""
+        by_broker: dict[str, list[PoppedMessage]] = defaultdict(list)
+        for message in messages:
+            by_broker[message.receipt.broker_name].append(message)
+        lost: dict[PoppedMessage, RocketMQError] = {}
+        if len(by_broker) == 1:  # as nearly always: no need for tasks
+            for several in by_broker.values():
+                await self._confirm(several, lost)
+            return lost
+        async with anyio.create_task_group() as tasks:
+            for several in by_broker.values():
+                tasks.start_soon(self._confirm, several, lost)
+        return lost
+
+    async def _confirm(
+        self, messages: list[PoppedMessage], lost: dict[PoppedMessage, RocketMQError]
+    ) -> None:
+        """Acknowledge messages of one broker; repeated while that may help, for it is harmless."""
+        await _begin(messages)
+        try:
+            await self._ack_patiently(messages)
+        except RocketMQError as error:
+            lost.update(dict.fromkeys(messages, error))
+            return
+        finally:
+            _end(messages)
+        now = asyncio.get_running_loop().time()
+        for message in messages:
+            message.fate = Fate.ACKED
+            if reason := EXPIRED if message.is_expired(now) else message.doubt:
+                lost[message] = ReceiptError(message.message_id, reason)
+
+    async def _ack_patiently(self, messages: list[PoppedMessage]) -> None:
+        loop = asyncio.get_running_loop()
+        patience = min(loop.time() + ACK_SECONDS, *(m.deadline for m in messages))
+        backoff = Backoff()
+        while True:
+            try:
+                await self._calls.ack(messages)
+            except PASSING:
+                pause = backoff.next_pause()
+                if loop.time() + pause > patience:
+                    raise
+                await anyio.sleep(pause)
+            else:
+                return
+
+    # --- longer, or again -----------------------------------------------------------------------
+
+    async def change(self, message: PoppedMessage, seconds: float) -> None:
+        """Keep *message* from others for *seconds* from now on, under a new receipt.
+
+        :raises ReceiptError: there is no receipt any more that a broker would honour
+        """
+        await _begin([message])
+        try:
+            await self._change(message, seconds)
+        finally:
+            _end([message])
+
+    async def _change(self, message: PoppedMessage, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        if message.fate is not Fate.HELD:
+            raise ReceiptError(message.message_id, f"it was {message.fate.value}")
+        if reason := EXPIRED if message.is_expired(loop.time()) else message.doubt:
+            raise ReceiptError(message.message_id, reason)
+        asked_at = loop.time()
+        message.doubt = LOST_ANSWER  # until the answer is here, whatever comes in between
+        try:
+            answer = await self._calls.change(message, seconds)
+        except RocketMQError as error:
+            if not isinstance(error, UNKNOWN):
+                message.doubt = ""
+            raise
+        message.doubt = ""
+        if answer.pop_time:  # zeros: the broker has it as acknowledged
+            message.receipt = message.receipt.changed(answer)
+        message.deadline, message.invisible_seconds = asked_at + seconds, seconds
+
+    async def retry(self, message: PoppedMessage, delay_seconds: float | None = None) -> None:
+        """Give *message* back, for the group to get it again after *delay_seconds*.
+
+        None takes the delay from `RETRY_SECONDS`.  One that was tried often enough becomes a dead
+        letter instead.
+        """
+        tried = message.reconsume_times
+        if tried >= self._max_reconsume_times:
+            await self.bury(message)
+            return
+        if delay_seconds is None:
+            delay_seconds = RETRY_SECONDS[min(tried, len(RETRY_SECONDS) - 1)]
+        await self.change(message, delay_seconds)
+        message.fate = Fate.RETURNED
+
+    def is_overdue(self, message: PoppedMessage) -> bool:
+        """It was tried more often than it may be, and nobody said that it failed."""
+        return message.reconsume_times > self._max_reconsume_times
+
+    async def bury(self, message: PoppedMessage) -> None:
+        """Make *message* a dead letter, and only then acknowledge it.
+
+        :raises AckError: it is among the dead letters and will come again all the same
+        """
+        await _begin([message])
+        try:
+            if message.fate is not Fate.HELD:
+                raise ReceiptError(message.message_id, f"it was {message.fate.value}")
+            await self._calls.bury(message)
+        finally:
+            _end([message])
+        lost = await self.confirm([message])
+        message.fate = Fate.DEAD
+        self._on_buried(message)
+        if lost:
+            raise AckError(lost.items())
+
+
+async def _begin(messages: Sequence[PoppedMessage]) -> None:
+    """Wait until no request about any of *messages* is under way, and reserve them."""
+    while busy := next((m.changing for m in messages if m.changing is not None), None):
+        await asyncio.shield(busy)
+    mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    for message in messages:
+        message.changing = mine
+
+
+def _end(messages: Sequence[PoppedMessage]) -> None:
+    for message in messages:
+        if message.changing is not None and not message.changing.done():
+            message.changing.set_result(None)
+        message.changing = None

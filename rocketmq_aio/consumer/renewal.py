@@ -1,0 +1,74 @@
+"""Keeping messages invisible while somebody works on them, or they wait for somebody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import anyio
+
+from rocketmq_aio.consumer.leases import Leases
+from rocketmq_aio.consumer.popped import Fate, PoppedMessage
+from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.log import get_logger
+
+logger = get_logger(__name__)
+
+RENEWALS_AT_ONCE: Final = 16
+MOST_SECONDS: Final = 1.0  # between two looks
+LEAST_SECONDS: Final = 0.02
+
+
+class Renewal:
+    """Renews what *in_use* names once half of its time is over, for at most *longest_seconds*.
+
+    One task for all messages.  After that time, or a failure, a message comes again to the group.
+    """
+
+    def __init__(
+        self,
+        leases: Leases,
+        in_use: Callable[[], Iterable[PoppedMessage]],
+        *,
+        longest_seconds: float,
+    ) -> None:
+        self._leases = leases
+        self._in_use = in_use
+        self._longest_seconds = longest_seconds
+
+    async def run(self) -> None:
+        """Look after messages for ever."""
+        loop = asyncio.get_running_loop()
+        limit = anyio.CapacityLimiter(RENEWALS_AT_ONCE)
+        while True:
+            now = loop.time()
+            held = [each for each in self._in_use() if self._is_renewable(each, now)]
+            async with anyio.create_task_group() as tasks:
+                for message in held:
+                    if message.is_due(now):
+                        tasks.start_soon(self._renew, message, limit)
+            await anyio.sleep(_pause(held, loop.time()))
+
+    def _is_renewable(self, message: PoppedMessage, now: float) -> bool:
+        return (
+            message.fate is Fate.HELD
+            and message.changing is None
+            and not message.doubt
+            and not message.is_expired(now)
+            and now - message.received_at < self._longest_seconds
+        )
+
+    async def _renew(self, message: PoppedMessage, limit: anyio.CapacityLimiter) -> None:
+        async with limit:
+            try:
+                await self._leases.change(message, message.invisible_seconds)
+            except RocketMQError as error:
+                logger.warning("renewal_failed", queue=str(message.queue), reason=str(error))
+
+
+def _pause(held: Iterable[PoppedMessage], now: float) -> float:
+    """Return when the first message may be due; new ones are seen well before they are."""
+    due = [each.deadline - each.invisible_seconds / 2 - now for each in held]
+    shortest = [each.invisible_seconds / 8 for each in held]
+    return max(LEAST_SECONDS, min([MOST_SECONDS, *due, *shortest]))

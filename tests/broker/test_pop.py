@@ -1,0 +1,288 @@
+"""Pop consumers on a real broker: what the guide promises, on 5.5.0; 4.9.7 says that it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import pytest
+
+from rocketmq_aio.config import LitePullConfig, PopConfig
+from rocketmq_aio.consumer.events import MessageDeadLettered
+from rocketmq_aio.consumer.lite_pull import LitePullConsumer
+from rocketmq_aio.consumer.pop import PopConsumer
+from rocketmq_aio.consumer.popped import PoppedMessage
+from rocketmq_aio.errors import NotSupportedError, RouteNotFoundError, SubscriptionError
+from rocketmq_aio.message import MessageExt, MessageQueue, MessageSelector
+from rocketmq_aio.testing import Cluster
+from tests.broker.reading_groups import numbers, send
+
+SECONDS: Final = 40.0  # real brokers give a message back some seconds late
+QUIET_SECONDS: Final = 3.0
+
+
+@asynccontextmanager
+async def popping(
+    namesrv: str,
+    group: str,
+    topic: str,
+    selector: Any = "*",  # noqa: ANN401 - as `subscribe` takes it
+    **settings: Any,  # noqa: ANN401 - those of PopConfig
+) -> AsyncIterator[PopConsumer]:
+    config = PopConfig(**{"start_from": "earliest", **settings})
+    async with PopConsumer(group, namesrv=namesrv, config=config) as consumer:
+        await consumer.subscribe(topic, selector)
+        yield consumer
+
+
+async def received(consumer: PopConsumer, count: int) -> list[PoppedMessage]:
+    """Receive until *count* messages have come."""
+    taken: list[PoppedMessage] = []
+    async with asyncio.timeout(SECONDS):
+        while len(taken) < count:
+            taken += await consumer.receive(min(32, count - len(taken)))
+    return taken
+
+
+def bodies(taken: Iterable[MessageExt]) -> list[str]:
+    return sorted((each.body.decode() for each in taken), key=int)
+
+
+async def is_quiet(consumer: PopConsumer) -> bool:
+    return await consumer.receive(wait_seconds=QUIET_SECONDS) == []
+
+
+@pytest.fixture
+def is_5(rocketmq_cluster: Cluster) -> bool:
+    return rocketmq_cluster.version.startswith("5.")
+
+
+class Place:
+    """Where a test pops; its name server is that of a broker which can."""
+
+    def __init__(self, namesrv: str, topic: str, group: str) -> None:
+        self.namesrv = namesrv
+        self.topic = topic
+        self.group = group
+
+    def popping(self, *args: Any, **settings: Any) -> Any:  # noqa: ANN401
+        return popping(self.namesrv, self.group, self.topic, *args, **settings)
+
+    async def send(self, texts: Iterable[str], **parts: Any) -> None:  # noqa: ANN401
+        await send(self.namesrv, self.topic, texts, **parts)
+
+
+async def refused(place: Place) -> None:
+    """A broker before 5.0: starting says so at once, and so does subscribing later."""
+    consumer = PopConsumer(place.group, namesrv=place.namesrv)
+    await consumer.subscribe(place.topic)
+    with pytest.raises(NotSupportedError, match="popping needs a broker"):
+        await consumer.start()
+    async with PopConsumer(place.group, namesrv=place.namesrv) as late:
+        with pytest.raises(NotSupportedError, match="popping needs a broker"):
+            await late.subscribe(place.topic)
+
+
+Scenario = Callable[[Place], Any]
+
+
+async def everything_comes_once_and_acknowledged_nothing_again(place: Place) -> None:
+    await place.send(numbers(100))
+    async with place.popping(invisible_seconds=5) as consumer:
+        taken = await received(consumer, 100)
+        await consumer.ack(taken[:99])
+        await consumer.ack(taken[99])
+        assert bodies(taken) == numbers(100)
+        assert {each.queue.queue_id for each in taken} == {0, 1, 2, 3}
+        assert await consumer.receive(wait_seconds=9) == []
+
+
+async def members_share_all_queues(place: Place) -> None:
+    await place.send(numbers(60))
+    async with place.popping() as one, place.popping() as two:
+        first = await one.receive(10)
+        second = await two.receive(10)
+        rest = await received(one, 60 - len(first) - len(second))
+        for consumer, messages in ((one, [*first, *rest]), (two, second)):
+            await consumer.ack(messages)
+
+    assert bodies([*first, *second, *rest]) == numbers(60)
+    assert first
+    assert second
+
+
+async def a_message_that_comes_ends_the_wait(place: Place) -> None:
+    async with place.popping() as consumer:
+        waiting = asyncio.ensure_future(consumer.receive(wait_seconds=SECONDS))
+        await place.send(["1"])
+        [message] = await waiting
+        await consumer.ack(message)
+
+
+async def what_is_not_acknowledged_comes_again_to_anyone(place: Place) -> None:
+    await place.send(numbers(3))
+    async with place.popping(invisible_seconds=1) as consumer:
+        await received(consumer, 3)
+    async with place.popping() as consumer:
+        again = await received(consumer, 3)
+        assert bodies(again) == numbers(3)
+        assert {(m.reconsume_times, m.topic, m.receipt.marker) for m in again} == {
+            (1, place.topic, "1")
+        }
+        await consumer.ack(again)
+        assert await is_quiet(consumer)
+
+
+async def renewed_messages_stay_with_their_worker(place: Place) -> None:
+    await place.send(numbers(6))
+    seen: Counter[str] = Counter()
+    async with place.popping(invisible_seconds=3) as consumer, asyncio.timeout(SECONDS * 2):
+        async for message in consumer:
+            seen[message.body.decode()] += 1
+            if sum(seen.values()) == 1:
+                async with place.popping() as other:
+                    # Twice its time passes, and more: neither it nor what waits here comes again.
+                    assert await other.receive(wait_seconds=8) == []
+            if sum(seen.values()) == 6:
+                await consumer.ack(message)
+                break
+        assert await consumer.receive(wait_seconds=8) == []
+
+    assert seen == Counter(numbers(6))
+
+
+async def retries_end_among_the_dead_letters(place: Place) -> None:
+    await place.send(["1"])
+    async with place.popping(max_reconsume_times=2) as consumer:
+        events = consumer.events()
+        for tries in range(3):
+            [message] = await received(consumer, 1)
+            assert (message.reconsume_times, message.topic) == (tries, place.topic)
+            await consumer.retry(message, 1)
+        event = await anext(events)
+        assert await is_quiet(consumer)
+    dead = await dead_letters(place)
+
+    assert isinstance(event, MessageDeadLettered)
+    assert event.reconsume_times == 2
+    assert [each.body for each in dead] == [b"1"]
+
+
+async def what_nobody_fails_ends_there_too(place: Place) -> None:
+    await place.send(["1"])
+    async with place.popping(max_reconsume_times=0, invisible_seconds=1) as consumer:
+        events = consumer.events()
+        [_] = await received(consumer, 1)
+        waiting = asyncio.ensure_future(consumer.receive(wait_seconds=SECONDS))
+        async with asyncio.timeout(SECONDS):
+            event = await anext(events)
+        waiting.cancel()
+
+    assert isinstance(event, MessageDeadLettered)
+    assert [each.body for each in await dead_letters(place)] == [b"1"]
+
+
+async def dead_letters(place: Place) -> list[MessageExt]:
+    topic = f"%DLQ%{place.group}"
+    config = LitePullConfig(start_from="earliest")
+    async with LitePullConsumer(
+        f"{place.group}-dead", namesrv=place.namesrv, config=config
+    ) as all_:
+        route: list[MessageQueue] = []
+        async with asyncio.timeout(SECONDS):
+            while not route:
+                route = await queues_of(all_, topic)
+        await all_.assign(route)
+        return await all_.poll(SECONDS)
+
+
+async def queues_of(consumer: LitePullConsumer, topic: str) -> list[MessageQueue]:
+    try:
+        return await consumer.message_queues(topic)
+    except RouteNotFoundError:
+        await asyncio.sleep(0.2)
+        return []
+
+
+async def an_ordered_queue_waits_and_counts(place: Place) -> None:
+    queue = MessageQueue(place.topic, "broker-a", 0)
+    await place.send(numbers(6), queue=queue)
+    async with place.popping(orderly=True, invisible_seconds=30) as one:
+        first = await one.receive(2)
+        assert [each.body for each in first] == [b"0", b"1"]
+        async with place.popping(orderly=True) as two:
+            assert await two.receive(wait_seconds=1) == []
+            await one.ack(first[0])
+            await one.retry(first[1], 1)
+            again = await two.receive(2)
+            assert [(m.body, m.reconsume_times) for m in again] == [(b"1", 1), (b"2", 0)]
+            await two.ack(again)
+            rest = await received(two, 3)
+            assert [each.body for each in rest] == [b"3", b"4", b"5"]
+            await two.ack(rest)
+            assert await is_quiet(two)
+
+
+async def selectors_pick(place: Place) -> None:
+    await place.send(["1"], tags="BB", properties={"price": "1"})
+    await place.send(["2"], tags="Aa", properties={"price": "5"})
+    async with place.popping("Aa") as consumer:
+        [message] = await received(consumer, 1)
+        await consumer.ack(message)
+        assert await is_quiet(consumer)
+    sql = MessageSelector.by_sql("price > 3")
+    async with popping(place.namesrv, f"{place.group}-2", place.topic, sql) as consumer:
+        [other] = await received(consumer, 1)
+        await consumer.ack(other)
+        with pytest.raises(SubscriptionError):
+            await consumer.subscribe(place.topic, MessageSelector.by_sql("price >"))
+
+    assert message.body == other.body == b"2"
+
+
+async def what_nobody_took_is_given_back_at_the_end(place: Place) -> None:
+    await place.send(numbers(8))
+    async with place.popping(invisible_seconds=60) as consumer:
+        async for message in consumer:
+            await consumer.ack(message)
+            break
+    async with place.popping() as consumer:
+        rest = await received(consumer, 7)  # sooner than their time was over
+
+        assert bodies([message, *rest]) == numbers(8)
+        await consumer.ack(rest)
+
+
+async def the_broker_lists_the_member(place: Place) -> None:
+    async with place.popping() as consumer:
+        client = consumer.client
+        ids = await client.broker.consumer_ids(place.group, place.topic)
+
+        assert ids == [client.client_id]
+
+
+SCENARIOS: Final = [
+    everything_comes_once_and_acknowledged_nothing_again,
+    members_share_all_queues,
+    a_message_that_comes_ends_the_wait,
+    what_is_not_acknowledged_comes_again_to_anyone,
+    renewed_messages_stay_with_their_worker,
+    retries_end_among_the_dead_letters,
+    what_nobody_fails_ends_there_too,
+    an_ordered_queue_waits_and_counts,
+    selectors_pick,
+    what_nobody_took_is_given_back_at_the_end,
+    the_broker_lists_the_member,
+]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+async def test_popping(
+    scenario: Scenario, is_5: bool, rocketmq_namesrv: str, rocketmq_topic: str, rocketmq_group: str
+) -> None:
+    place = Place(rocketmq_namesrv, rocketmq_topic, rocketmq_group)
+
+    await (scenario(place) if is_5 else refused(place))

@@ -1,0 +1,42 @@
+"""Pop consumers on a scripted cluster."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from rocketmq_aio.config import ClientConfig, PopConfig
+from rocketmq_aio.consumer.pop import PopConsumer
+from rocketmq_aio.message import MessageExt
+from tests.fakes.cluster import FakeCluster
+from tests.unit.consumer.consuming import GROUP, TOPIC
+
+RETRY_TOPIC: Final = f"%RETRY%{GROUP}_{TOPIC}"
+
+
+def popper_of(
+    cluster: FakeCluster,
+    *,
+    client: Any = None,  # noqa: ANN401 - as the constructor takes it
+    **settings: Any,  # noqa: ANN401 - those of PopConfig
+) -> PopConsumer:
+    """Return a consumer that begins at the beginning unless told otherwise."""
+    config = PopConfig(**{"start_from": "earliest", "wait_seconds": 5, **settings})
+    return PopConsumer(GROUP, client=client or ClientConfig(namesrv=cluster.namesrv), config=config)
+
+
+@asynccontextmanager
+async def popping(
+    cluster: FakeCluster,
+    selector: Any = "*",  # noqa: ANN401 - as `subscribe` takes it
+    **arguments: Any,  # noqa: ANN401 - those of `popper_of`
+) -> AsyncIterator[PopConsumer]:
+    """A started consumer of the topic."""
+    async with popper_of(cluster, **arguments) as consumer:
+        await consumer.subscribe(TOPIC, selector)
+        yield consumer
+
+
+def bodies(taken: Iterable[MessageExt]) -> list[str]:
+    return sorted(each.body.decode() for each in taken)
