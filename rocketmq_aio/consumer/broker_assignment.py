@@ -9,6 +9,7 @@ from rocketmq_aio.errors import CodecError, ConfigError, NotSupportedError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageModel, MessageQueue
+from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.requests.assignment import (
     AssignmentRequest,
     MessageQueueAssignment,
@@ -36,10 +37,16 @@ async def query_assignment(
     held.  An empty answer means what it says: the client reads nothing, or is no member (yet).
     A queue of id `ALL_QUEUES` stands for all queues of its broker, to be popped.
 
-    :raises NotSupportedError: the broker is older than 5.0: the client has to allocate by itself
+    :raises NotSupportedError: the client has to allocate by itself: the broker is older than 5.0,
+        or the topic is static
     :raises RouteNotFoundError: no route of the topic names a broker
     :raises RocketMQError: what else keeps a broker from answering
     """
+    known = instance.routes.known(topic)
+    if known is not None and known.owners:
+        # A live 5.5.0 broker names its physical queues then, which nobody can pull from.
+        code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        raise NotSupportedError(code, "brokers do not assign the queues of static topics", "-")
     request = AssignmentRequest(
         topic=topic,
         consumer_group=group,
@@ -64,11 +71,7 @@ def broker_strategy(strategy: AllocateStrategy) -> str:
 
 
 class BrokerAssignment:
-    """The assignment of one group as brokers say it, for as long as they can.
-
-    :ivar supported: False once a broker was asked that does not know the request: from then on
-        the member allocates by itself, as it would without brokers that assign
-    """
+    """The assignment of one group as brokers say it; what they cannot say is told once by topic."""
 
     def __init__(
         self,
@@ -76,23 +79,35 @@ class BrokerAssignment:
         group: str,
         model: MessageModel = MessageModel.CLUSTERING,
     ) -> None:
-        self.supported = True
+        self._told: set[str] = set()  # topics that brokers do not assign
         self._instance = instance
         self._group = group
         self._model = model
 
     async def of(self, topic: str, strategy: AllocateStrategy) -> Assignment | None:
-        """Return what a broker says of *topic*; as `query_assignment`, whose errors it raises."""
+        """Return what a broker says of *topic*, as `query_assignment`.
+
+        :raises ConfigError: brokers cannot share queues out as *strategy* does
+        :raises NotSupportedError: the member has to allocate *topic* by itself
+        :raises RocketMQError: what else `query_assignment` raises
+        """
         name = broker_strategy(strategy)
         try:
             return await query_assignment(self._instance, self._group, topic, name, self._model)
         except NotSupportedError as error:
-            if self.supported:
-                logger.warning(
-                    "broker_assignment_unsupported", group=self._group, broker=error.address
-                )
-            self.supported = False
+            self._note(topic, error)
             raise
+
+    def _note(self, topic: str, error: NotSupportedError) -> None:
+        if topic not in self._told:
+            self._told.add(topic)
+            logger.warning(
+                "broker_assignment_unsupported",
+                group=self._group,
+                topic=topic,
+                broker=error.address,
+                reason=error.remark,
+            )
 
 
 def _entry(assigned: MessageQueueAssignment) -> tuple[MessageQueue, MessageRequestMode]:

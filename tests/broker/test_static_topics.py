@@ -7,7 +7,10 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from rocketmq_aio import (
+    AllocateAveragely,
     ClientConfig,
     LitePullConfig,
     LitePullConsumer,
@@ -15,9 +18,12 @@ from rocketmq_aio import (
     MessageExt,
     MessageQueue,
     MQClientInstance,
+    NotSupportedError,
     Producer,
     SendResult,
 )
+from rocketmq_aio.consumer.broker_assignment import BrokerAssignment
+from rocketmq_aio.protocol.requests.assignment import AssignmentRequest, MessageQueueAssignment
 from rocketmq_aio.testing import Cluster, probe
 from tests.fakes.conformance.ground import eventually
 
@@ -74,6 +80,19 @@ async def polled(consumer: LitePullConsumer, count: int) -> list[MessageExt]:
     return found
 
 
+async def asked_from_the_broker(
+    client: MQClientInstance, group: str, topic: str
+) -> list[MessageQueueAssignment]:
+    request = AssignmentRequest(
+        topic=topic,
+        consumer_group=group,
+        client_id=client.client_id,
+        strategy_name="AVG",
+        message_model="CLUSTERING",
+    )
+    return await client.broker.query_assignment(request) or []
+
+
 def place(sent: SendResult | MessageExt) -> tuple[MessageQueue, int]:
     return sent.queue, sent.queue_offset
 
@@ -100,6 +119,9 @@ async def test_a_static_topic_is_written_and_read_by_its_logical_queues(
             batch = await producer.send_batch([Message(topic, b"batch")] * 3, queue=queues[0])
             found = await polled(consumer, len(sent) + len(batch))
             await consumer.commit()
+            with pytest.raises(NotSupportedError):
+                await BrokerAssignment(client, rocketmq_group).of(topic, AllocateAveragely())
+            physical = await asked_from_the_broker(client, rocketmq_group, topic)
             committed = [await consumer.committed(queue) for queue in queues]
             lag = await consumer.lag()
 
@@ -107,6 +129,8 @@ async def test_a_static_topic_is_written_and_read_by_its_logical_queues(
     assert sorted(map(place, found)) == sorted(map(place, [*sent, *batch]))
     assert committed == [7, 4, 4, 4, 4, 4]
     assert set(lag.values()) == {0}
+    # Why nobody asks brokers who reads a static topic: they answer with queues of their own.
+    assert {each.message_queue.broker_name for each in physical} == {"broker-a", "broker-b"}
 
 
 async def test_nothing_is_lost_while_logical_queues_move(

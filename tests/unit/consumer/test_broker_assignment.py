@@ -30,6 +30,7 @@ from rocketmq_aio.protocol.requests.assignment import MessageRequestMode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.members import Group
 from tests.fakes.script import Reply
+from tests.fakes.static_topics import share_out
 
 PULL, POP = MessageRequestMode.PULL, MessageRequestMode.POP
 
@@ -103,13 +104,11 @@ async def test_a_way_to_fetch_that_nobody_knows_is_an_error() -> None:
 async def test_brokers_before_5_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     async with asking("4.9.7") as (cluster, client):
         assignment = BrokerAssignment(client, "billing")
-        assert assignment.supported
         with caplog.at_level("WARNING", "rocketmq_aio"):
             for _ in range(2):
                 with pytest.raises(NotSupportedError):
                     await assignment.of("orders", AllocateAveragely())
 
-        assert not assignment.supported
         assert caplog.text.count("broker_assignment_unsupported") == 1
         assert cluster.broker.address in caplog.text
 
@@ -120,7 +119,17 @@ async def test_newer_brokers_are_asked_again_and_again() -> None:
         said = [await assignment.of("orders", AllocateAveragelyByCircle()) for _ in range(2)]
 
         assert said == [{queue(0): PULL, queue(2): PULL}] * 2
-        assert assignment.supported
+
+
+async def test_brokers_are_not_asked_about_static_topics() -> None:
+    async with asking() as (cluster, client):
+        share_out(cluster, "orders", ["broker-a"] * 4)
+        await client.routes.fetch("orders")
+        with pytest.raises(NotSupportedError, match="static topics"):
+            await query_assignment(client, "billing", "orders", "AVG")
+
+        asked = [each.command.code for each in cluster.broker.requests]
+        assert RequestCode.QUERY_ASSIGNMENT not in asked
 
 
 def test_brokers_know_two_strategies() -> None:

@@ -11,6 +11,7 @@ from anyio import wait_all_tasks_blocked
 
 from rocketmq_aio.config import LitePullConfig
 from rocketmq_aio.consumer import rebalance as rebalance_module
+from rocketmq_aio.consumer.allocation import AllocateAveragelyByCircle
 from rocketmq_aio.consumer.rebalance import Rebalancer
 from rocketmq_aio.errors import NotConnectedError, RequestTimeoutError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
@@ -207,6 +208,16 @@ async def test_the_application_may_share_out_queues_itself(neighbours: Neighbour
     await group.rebalancer.round()
 
     assert group.decided == {"orders": [7]}
+
+
+async def test_topics_may_be_shared_out_each_in_its_way(neighbours: Neighbours) -> None:
+    neighbours.queues["bills"] = 4
+    neighbours.members = ["me", "you"]
+    group = Group(neighbours, allocate={"bills": AllocateAveragelyByCircle()})
+    group.topics.append("bills")
+    await group.rebalancer.round()
+
+    assert group.decided == {"orders": [0, 1, 2, 3], "bills": [0, 2]}
 
 
 async def test_a_strategy_that_fails_changes_nothing_and_is_heard(
