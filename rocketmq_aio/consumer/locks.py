@@ -53,6 +53,7 @@ class QueueLocks:
         self._on_lost = on_lost
         self._clock = clock
         self._lease_seconds = lease_seconds
+        self._broker_of = instance.routes.broker_of  # logical queues of one name are on several
         self._leases: dict[MessageQueue, float] = {}  # each holds until then
         # Brokers work on requests in any order: a renewal may not overtake an unlock.
         self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
@@ -68,7 +69,7 @@ class QueueLocks:
 
         A queue whose broker cannot be asked is not among them, unless its lease still holds.
         """
-        await _at_each_broker(queues, self._lock)
+        await self._at_each_broker(queues, self._lock)
         return frozenset(queue for queue in queues if self.holds(queue))
 
     async def release(self, queues: Collection[MessageQueue]) -> None:
@@ -77,7 +78,7 @@ class QueueLocks:
         What fails is logged: the broker forgets such a lock by itself after a minute.
         """
         self._forget(queues)
-        await _at_each_broker(queues, self._unlock)
+        await self._at_each_broker(queues, self._unlock)
 
     async def keep_renewing(self, interval_seconds: float = RENEW_SECONDS) -> None:
         """Renew for ever, each broker by itself, and report what is lost."""
@@ -94,13 +95,13 @@ class QueueLocks:
     def _due(self, interval_seconds: float) -> set[str]:
         """Return the brokers with a lock that was asked for an interval ago or longer."""
         until = self._clock() + self._lease_seconds - interval_seconds
-        return {queue.broker_name for queue, end in self._leases.items() if end <= until}
+        return {self._broker_of(queue) for queue, end in self._leases.items() if end <= until}
 
     async def _renew(self, broker: str) -> None:
         try:
             async with self._turns[broker]:
                 self._drop_ended()
-                held = [queue for queue in self._leases if queue.broker_name == broker]
+                held = [queue for queue in self._leases if self._broker_of(queue) == broker]
                 if held:
                     await self._ask(broker, held)
         finally:
@@ -167,15 +168,15 @@ class QueueLocks:
         for queue in queues:
             self._leases.pop(queue, None)
 
-
-async def _at_each_broker(
-    queues: Iterable[MessageQueue],
-    act: Callable[[str, list[MessageQueue]], Coroutine[Any, Any, None]],
-) -> None:
-    """Call *act* with the queues of each broker, all brokers at once."""
-    by_broker: defaultdict[str, list[MessageQueue]] = defaultdict(list)
-    for queue in queues:
-        by_broker[queue.broker_name].append(queue)
-    async with anyio.create_task_group() as tasks:
-        for broker, chosen in by_broker.items():
-            tasks.start_soon(act, broker, chosen)
+    async def _at_each_broker(
+        self,
+        queues: Iterable[MessageQueue],
+        act: Callable[[str, list[MessageQueue]], Coroutine[Any, Any, None]],
+    ) -> None:
+        """Call *act* with the queues of each broker, all brokers at once."""
+        by_broker: defaultdict[str, list[MessageQueue]] = defaultdict(list)
+        for queue in queues:
+            by_broker[self._broker_of(queue)].append(queue)
+        async with anyio.create_task_group() as tasks:
+            for broker, chosen in by_broker.items():
+                tasks.start_soon(act, broker, chosen)

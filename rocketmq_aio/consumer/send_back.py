@@ -26,6 +26,7 @@ from rocketmq_aio.protocol.compression import compress
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.requests.send import SendMessage
 from rocketmq_aio.protocol.requests.send_back import ConsumerSendMsgBack
+from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.remoting.refusals import refusal
 
 logger = get_logger(__name__)
@@ -34,7 +35,6 @@ DEAD_LETTER: Final = -1  # as a delay level
 FIRST_LEVEL: Final = 3  # of the first retry, 10 s by default; each further one waits a level longer
 COPY_ATTEMPTS: Final = 3  # brokers that are tried
 INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"  # by this name brokers know such sends
-LOGICAL_BROKER: Final = "__syslo__"  # begins the names of the brokers of static topics
 ANY_QUEUE: Final = -1
 COMPRESSION_LEVEL: Final = 5
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
@@ -97,10 +97,12 @@ class SendBack:
     # --- by the broker that has it --------------------------------------------------------------
 
     def _can_be_asked(self, message: MessageExt) -> bool:
-        """Whether the broker of *message* would store it, and it alone."""
+        """Whether the broker of *message* would store it as it is, and it alone."""
+        if message.local_retries or is_logical(message.queue):
+            return False  # its record does not tell of all tries, or may be at another broker
+        if message.sys_flag & INNER_BATCH:
+            return False  # all of the batch would come again
         broker = message.queue.broker_name
-        if broker.startswith(LOGICAL_BROKER) or message.sys_flag & INNER_BATCH:
-            return False  # nobody has that name; all messages of the batch would come again
         route = self._instance.routes.known(self._retry_topic)
         if route is None or broker not in route.brokers:
             return True  # it makes the topic when it is asked
@@ -143,8 +145,8 @@ class SendBack:
 
     async def _brokers(self, message: MessageExt) -> list[str]:
         """Return brokers that can take a copy; the one that did not help comes last."""
-        origin = message.queue.broker_name
         routes = self._instance.routes
+        origin = routes.broker_of(message.queue)
         try:
             route = await routes.get(self._retry_topic)
         except RocketMQError:

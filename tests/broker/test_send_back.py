@@ -208,16 +208,21 @@ async def test_a_copy_of_a_compressed_body_can_be_read(desk: Desk) -> None:
     assert again.store_size < len(message.body)
 
 
-@pytest.mark.parametrize("lost", [False, True])
-async def test_a_group_that_holds_locks_gets_its_dead_letters(desk: Desk, lost: bool) -> None:
+@pytest.mark.parametrize(("refused", "local_retries"), [(False, 0), (True, 0), (False, 3)])
+async def test_a_group_that_holds_locks_gets_its_dead_letters(
+    desk: Desk, refused: bool, local_retries: int
+) -> None:
     message = await desk.sent()
+    given = astray(message) if refused else message
+    given.local_retries = local_retries
     locks = QueueLocks(desk.instance, desk.group, on_lost=lambda _: None)
     assert await locks.acquire([message.queue]) == {message.queue}
-    await desk.back().dead_letter(astray(message) if lost else message, "over the limit")
+    await desk.back(limit=3).dead_letter(given, "over the limit")
     (dead,) = await desk.found(desk.dead_letters)
     await locks.release([message.queue])
 
     assert_same(dead, message)
+    assert dead.reconsume_times == local_retries + 1
 
 
 async def test_a_group_with_several_retry_queues_uses_them(desk: Desk) -> None:

@@ -44,6 +44,7 @@ class Member:
 
     def __init__(self, instance: MQClientInstance) -> None:
         self.client_id = instance.client_id
+        self.routes = instance.routes
         self.clock = Clock()
         self.lost: list[MessageQueue] = []
         self.locks = QueueLocks(instance, GROUP, on_lost=self.lost.append, clock=self.clock)
@@ -110,6 +111,18 @@ async def test_each_broker_is_asked_once_for_all_its_queues(
 async def test_nothing_to_lock_is_no_request(cluster: FakeCluster, member: Member) -> None:
     assert await member.locks.acquire([]) == frozenset()
     assert cluster.broker.requests_of(LOCK) == []
+
+
+async def test_logical_queues_are_locked_where_they_are(
+    cluster: FakeCluster, member: Member
+) -> None:
+    logical = [MessageQueue("orders", "__syslo__global__", number) for number in range(2)]
+    owners = zip(logical, cluster.brokers, strict=True)
+    (await member.routes.get("orders")).owners.update({q: broker.name for q, broker in owners})
+
+    assert await member.locks.acquire(logical) == frozenset(logical)
+    assert [b.locks.owner(GROUP, logical[0]) for b in cluster.brokers] == [member.client_id, None]
+    assert [b.locks.owner(GROUP, logical[1]) for b in cluster.brokers] == [None, member.client_id]
 
 
 async def test_a_queue_has_one_owner_until_it_is_released(

@@ -263,10 +263,21 @@ async def test_messages_of_static_topics_are_copied_at_once(shop: Shop) -> None:
     message = shop.message()
     message.queue = MessageQueue("orders", "__syslo__global", 0)
     route = await shop.instance.routes.get("orders")
-    route.brokers["__syslo__global"] = {0: shop.broker.address}
+    route.owners[message.queue] = shop.broker.name
     await shop.back.send_back(message)
 
     assert len(await shop.arrived(RETRIES)) == 1
+    assert shop.broker.requests_of(BACK) == []
+
+
+async def test_tries_that_no_broker_knows_of_are_counted_by_a_copy(shop: Shop) -> None:
+    message = shop.message(reconsume_times=1)
+    message.local_retries = 4
+    await shop.back.send_back(message)
+    (copy,) = await shop.arrived(RETRIES)
+
+    assert fields(shop.broker.requests_of(SEND)[0])["j"] == "6"
+    assert copy.properties["DELAY"] == "8"
     assert shop.broker.requests_of(BACK) == []
 
 
