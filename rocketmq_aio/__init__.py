@@ -45,7 +45,8 @@ from rocketmq_aio.consumer.offset_file import CorruptOffsetFile, LocalFileOffset
 from rocketmq_aio.consumer.offsets import OffsetStore, RemoteOffsetStore
 from rocketmq_aio.consumer.pop import PopConsumer
 from rocketmq_aio.consumer.popped import PoppedMessage
-from rocketmq_aio.consumer.pull import PullConsumer, PullResult, PullStatus, RawPull
+from rocketmq_aio.consumer.pull import PullConsumer
+from rocketmq_aio.consumer.pull_result import PullResult, PullStatus, RawPull
 from rocketmq_aio.consumer.push import PushConsumer
 from rocketmq_aio.consumer.statistics import TopicStatistics
 from rocketmq_aio.errors import (

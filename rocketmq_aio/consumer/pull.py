@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 from weakref import WeakValueDictionary
 
 import anyio
@@ -13,72 +12,32 @@ import msgspec
 
 from rocketmq_aio.config import ClientConfig
 from rocketmq_aio.consumer.offsets import RemoteOffsetStore, check_offset
-from rocketmq_aio.consumer.pulled import HOLD_SLACK_SECONDS, RESET_REMARK, read_pulled
+from rocketmq_aio.consumer.pull_result import (
+    STATUSES,
+    Answer,
+    PullResult,
+    RawPull,
+    decoded,
+    raw,
+    status_of,
+)
+from rocketmq_aio.consumer.pulled import HOLD_SLACK_SECONDS
+from rocketmq_aio.consumer.send_back import DEAD_LETTER, SendBack
 from rocketmq_aio.errors import ClosedError, ConfigError, NotConnectedError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.member import Member
 from rocketmq_aio.message import MessageExt, MessageQueue, MessageSelector
 from rocketmq_aio.names import check_topic
 from rocketmq_aio.protocol.codes import MASTER_ID, PULL_SUBSCRIPTION, PULL_SUSPEND, ResponseCode
-from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.pull import PullMessage, PullMessageResponse
 from rocketmq_aio.protocol.subscription import Subscription, subscription
 from rocketmq_aio.remoting.refusals import refusal
 
 MAX_INT: Final = 2**31 - 1
+MAX_DELAY_LEVEL: Final = 18
+MAX_RECONSUME_TIMES: Final = 16
 MAX_CHECKED: Final = 1000  # SQL expressions that are remembered as good
-
-
-class PullStatus(Enum):
-    """What a pull came to; where to go on is `next_offset` in every case."""
-
-    FOUND = "FOUND"  # there are messages
-    NO_NEW = "NO_NEW"  # the queue ends at the offset
-    NO_MATCH = "NO_MATCH"  # nothing before the next offset is wanted: ask again at once
-    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"  # no such offset; the next one is the nearest there is
-    OFFSET_RESET = "OFFSET_RESET"  # an administrator moved the group (5.x); told once
-
-
-class PullResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Messages of one queue; *min_offset* and *max_offset* are those of the queue."""
-
-    status: PullStatus
-    messages: list[MessageExt]  # only with FOUND, and at least one then
-    next_offset: int
-    min_offset: int
-    max_offset: int
-
-
-class RawPull(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The same, not decoded.
-
-    The broker compares tags by their hashes: *body* may hold messages of other tags, and messages
-    before the offset that was asked for, where a batch is stored as one.
-    """
-
-    status: PullStatus
-    body: bytes  # stored messages, back to back
-    offset_delta: int  # to be added to the offsets in the body (static topics)
-    next_offset: int
-    min_offset: int
-    max_offset: int
-
-
-class _Answer(NamedTuple):
-    """What a broker said to a pull."""
-
-    status: PullStatus
-    fields: PullMessageResponse
-    body: bytes
-
-
-STATUSES: Final = {
-    int(ResponseCode.SUCCESS): PullStatus.FOUND,
-    int(ResponseCode.PULL_NOT_FOUND): PullStatus.NO_NEW,
-    int(ResponseCode.PULL_RETRY_IMMEDIATELY): PullStatus.NO_MATCH,
-    int(ResponseCode.PULL_OFFSET_MOVED): PullStatus.OFFSET_ILLEGAL,
-}
 
 
 class PullConsumer(Member):
@@ -104,6 +63,7 @@ class PullConsumer(Member):
         super().__init__(group, namesrv=namesrv, client=client)
         self._store = RemoteOffsetStore(self._instance.broker, group)
         self._committing: WeakValueDictionary[MessageQueue, anyio.Lock] = WeakValueDictionary()
+        self._send_back = SendBack(self._instance, group, max_reconsume_times=MAX_RECONSUME_TIMES)
         self._topics: set[str] = set()
         self._replicas: dict[MessageQueue, int] = {}  # from where brokers say to read
         self._checked: set[tuple[str, str]] = set()  # SQL expressions that a broker accepted
@@ -140,7 +100,7 @@ class PullConsumer(Member):
         wanted = _subscription(queue, selector)
         header = self._header(queue, offset, max_messages, wait_seconds, max_bytes)
         answer = await self._pull(queue, header, wanted)
-        return _decoded(answer, queue, offset, wanted)
+        return decoded(answer, queue, offset, wanted)
 
     async def pull_raw(
         self,
@@ -155,7 +115,7 @@ class PullConsumer(Member):
         """Return the broker's answer as it came; parameters and errors are those of `pull`."""
         wanted = _subscription(queue, selector)
         header = self._header(queue, offset, max_messages, wait_seconds, max_bytes)
-        return _raw(await self._pull(queue, header, wanted))
+        return raw(await self._pull(queue, header, wanted))
 
     # --- offsets --------------------------------------------------------------------------------
 
@@ -204,6 +164,22 @@ class PullConsumer(Member):
             raise ConfigError("when", when, "expected a datetime with a time zone")
         await self._know(_checked_queue(queue))
         return await self._instance.broker.offset_for_time(queue, int(when.timestamp() * 1000))
+
+    async def send_back(self, message: MessageExt, delay_level: int = 0) -> None:
+        """Store *message* once more for the group: in its retry topic, or among the dead letters.
+
+        The retry topic, ``%RETRY%`` and the group's name, is read like any other.
+
+        :param delay_level: 1 to 18 of the broker's table; 0: longer with each try, from level 3;
+            -1, and after 16 tries: to the dead letters
+        :raises RocketMQError: no broker took it
+        """
+        if not isinstance(message, MessageExt):
+            raise ConfigError("message", message, "expected a message that was pulled")
+        if type(delay_level) is not int or not DEAD_LETTER <= delay_level <= MAX_DELAY_LEVEL:
+            raise ConfigError("delay_level", delay_level, f"expected -1 to {MAX_DELAY_LEVEL}")
+        await self._know(message.queue)
+        await self._send_back.send_back(message, delay_level)
 
     async def message_queues(self, topic: str) -> list[MessageQueue]:
         """Return the readable queues of *topic*, as a name server knows them now.
@@ -274,9 +250,7 @@ class PullConsumer(Member):
             broker_name=queue.broker_name,
         )
 
-    async def _pull(
-        self, queue: MessageQueue, header: PullMessage, wanted: Subscription
-    ) -> _Answer:
+    async def _pull(self, queue: MessageQueue, header: PullMessage, wanted: Subscription) -> Answer:
         await self._know(queue)
         await self._check_filter(wanted)
         header = msgspec.structs.replace(
@@ -291,7 +265,7 @@ class PullConsumer(Member):
         self._check_running()
         raise ClosedError(f"{self!r} was closed during a pull")
 
-    async def _ask(self, queue: MessageQueue, header: PullMessage) -> _Answer:
+    async def _ask(self, queue: MessageQueue, header: PullMessage) -> Answer:
         preferred = self._replicas.get(queue, MASTER_ID)
         replica = self._instance.routes.replica_of(queue, preferred)
         if replica is None:
@@ -311,7 +285,7 @@ class PullConsumer(Member):
             raise refusal(command, address)
         fields = read_header(command, PullMessageResponse)
         self._replicas[queue] = fields.suggest_which_broker_id
-        return _Answer(_status(command), fields, command.body)
+        return Answer(status_of(command), fields, command.body)
 
     async def _know(self, queue: MessageQueue) -> None:
         """Learn who has the queue, and keep that fresh."""
@@ -329,44 +303,6 @@ class PullConsumer(Member):
         if len(self._checked) >= MAX_CHECKED:
             self._checked.clear()
         self._checked.add(key)
-
-
-def _status(command: Command) -> PullStatus:
-    status = STATUSES[command.code]
-    if status is PullStatus.OFFSET_ILLEGAL and RESET_REMARK in (command.remark or ""):
-        return PullStatus.OFFSET_RESET
-    return status
-
-
-def _raw(answer: _Answer) -> RawPull:
-    fields = answer.fields
-    return RawPull(
-        status=answer.status,
-        body=answer.body,
-        offset_delta=fields.offset_delta or 0,
-        next_offset=fields.next_begin_offset,
-        min_offset=fields.min_offset,
-        max_offset=fields.max_offset,
-    )
-
-
-def _decoded(answer: _Answer, queue: MessageQueue, offset: int, wanted: Subscription) -> PullResult:
-    status, fields, body = answer
-    messages: list[MessageExt] = []
-    next_offset = fields.next_begin_offset
-    if status is PullStatus.FOUND:
-        messages, next_offset, fault = read_pulled(body, fields, queue, offset, wanted)
-        if fault is not None and next_offset == offset:
-            raise fault
-        if not messages:
-            status = PullStatus.NO_MATCH
-    return PullResult(
-        status=status,
-        messages=messages,
-        next_offset=next_offset,
-        min_offset=fields.min_offset,
-        max_offset=fields.max_offset,
-    )
 
 
 def _subscription(queue: object, selector: str | MessageSelector) -> Subscription:

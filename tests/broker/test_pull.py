@@ -9,13 +9,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import pytest_asyncio
 
-from rocketmq_aio.consumer.pull import PullConsumer, PullResult, PullStatus
+from rocketmq_aio.consumer.pull import PullConsumer
+from rocketmq_aio.consumer.pull_result import PullResult, PullStatus
 from rocketmq_aio.errors import SubscriptionError
 from rocketmq_aio.message import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.testing import Cluster
 from tests.broker.reading_groups import bodies, in_thread, is_5, numbers, send
-from tests.unit.remoting.until import until_done
+from tests.unit.remoting.until import succeeds, until_done
 
 
 @pytest_asyncio.fixture
@@ -125,6 +126,22 @@ async def test_offsets_are_kept_for_the_group_and_looked_up(
     assert await puller.offset_for_time(queue, now - timedelta(hours=1)) == 0
     end = 4 if is_5(rocketmq_cluster) else 3  # older brokers stop at the last message
     assert await puller.offset_for_time(queue, now + timedelta(hours=1)) == end
+
+
+async def test_a_message_that_goes_back_comes_to_the_retry_topic(
+    puller: PullConsumer, namesrv: str, topic: str, queue: MessageQueue, group: str
+) -> None:
+    await send(namesrv, topic, ["again"], queue=queue, tags="a")
+    await stored(puller, queue, 1)
+    (first,) = (await puller.pull(queue, 0)).messages
+    await puller.send_back(first, 1)
+    retries = MessageQueue(f"%RETRY%{group}", queue.broker_name, 0)
+    await until_done(lambda: succeeds(puller.message_queues(retries.topic)), "the topic", 40)
+    await stored(puller, retries, 1)
+    (second,) = (await puller.pull(retries, 0)).messages
+
+    assert (second.body, second.tags) == (b"again", "a")
+    assert (second.reconsume_times, second.property("RETRY_TOPIC")) == (1, topic)
 
 
 async def test_who_pulls_under_a_group_is_none_of_its_members(

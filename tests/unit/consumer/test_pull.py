@@ -12,7 +12,8 @@ import pytest_asyncio
 from anyio import wait_all_tasks_blocked
 
 from rocketmq_aio.config import ClientConfig
-from rocketmq_aio.consumer.pull import PullConsumer, PullStatus
+from rocketmq_aio.consumer.pull import PullConsumer
+from rocketmq_aio.consumer.pull_result import PullStatus
 from rocketmq_aio.errors import (
     BusyError,
     ClosedError,
@@ -30,9 +31,11 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.protocol.requests.pull import PullMessage
+from rocketmq_aio.protocol.requests.send_back import ConsumerSendMsgBack
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
 from tests.unit.consumer.consuming import TOPIC, bodies, numbers, put, queue
+from tests.unit.consumer.parts import message
 from tests.unit.consumer.pulling import found, moved
 from tests.unit.remoting.until import until
 from tests.unit.stored import Stored
@@ -286,6 +289,9 @@ async def test_a_replica_is_read_where_the_broker_says_so(
         ("queue", 3, lambda p: p.min_offset(3)),
         ("queue", 3, lambda p: p.max_offset(3)),
         ("when", 5, lambda p: p.offset_for_time(queue(), 5)),
+        ("message", "one", lambda p: p.send_back("one")),
+        ("delay_level", 19, lambda p: p.send_back(message(0), 19)),
+        ("delay_level", -2, lambda p: p.send_back(message(0), -2)),
         ("topic", "no good", lambda p: p.message_queues("no good")),
     ],
 )
@@ -358,6 +364,19 @@ async def test_the_ends_of_a_queue_and_instants_can_be_looked_up(
     assert (await puller.min_offset(queue()), await puller.max_offset(queue())) == (0, 3)
     assert await puller.offset_for_time(queue(), now - timedelta(hours=1)) == 0
     assert await puller.offset_for_time(queue(), now + timedelta(hours=1)) == 3
+
+
+@pytest.mark.parametrize(("level", "prefix"), [(1, "%RETRY%"), (-1, "%DLQ%")])
+async def test_a_message_goes_back_for_another_try_or_to_the_dead_letters(
+    cluster: FakeCluster, puller: PullConsumer, level: int, prefix: str
+) -> None:
+    put(cluster, "one")
+    (pulled,) = (await puller.pull(queue(), 0)).messages
+    await puller.send_back(pulled, level)
+    (header,) = cluster.broker.requests_of(RequestCode.CONSUMER_SEND_MSG_BACK)
+
+    assert read_header(header, ConsumerSendMsgBack).delay_level == level
+    await until(lambda: f"{prefix}{GROUP}" in cluster.broker.topics)
 
 
 # --- life ----------------------------------------------------------------------------------------
