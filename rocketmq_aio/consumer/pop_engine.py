@@ -77,7 +77,12 @@ class PopEngine:
         )
         self._host = TaskHost(f"rocketmq:{group}", on_failure=on_failed)
         self._acks = PopAcks(self.leases, self._host, on_lost=self._ack_lost)
-        self._renewal = Renewal(self.leases, self._in_use, longest_seconds=config.renew_seconds)
+        self._renewal = Renewal(
+            self.leases,
+            self._in_use,
+            invisible_seconds=config.invisible_seconds,
+            longest_seconds=config.renew_seconds,
+        )
         self.rounds = PopRounds(
             self.loops, self.stock, slack_seconds=instance.config.request_timeout_seconds
         )
@@ -192,6 +197,7 @@ class PopEngine:
             next_wish=self.rounds.next_wish,
             on_popped=self._on_popped,
             on_failed=self._on_failed,
+            on_idle=self.stock.notify,
             orderly=self.config.orderly,
         )
 
@@ -247,7 +253,7 @@ class PopEngine:
         return accepted
 
     def _on_failed(self, loop: PopLoop, error: RocketMQError, first: bool) -> None:
-        if first:
+        if first and self.running:  # closing ends requests that are under way
             logger.warning("pop_failed", source=str(loop.source), reason=str(error))
             self.events.publish(PullFailed(queue=loop.source, reason=str(error)))
         self.stock.notify()

@@ -32,6 +32,7 @@ class PopLoop:
     :param next_wish: what to ask for next; None is nothing until `wake`
     :param on_popped: called with what every request brought, also when that is nothing
     :param on_failed: called when a request failed, the first time in a row with True
+    :param on_idle: called when another wish can be served
     :param orderly: messages of a queue in order, one batch at a time
     """
 
@@ -44,6 +45,7 @@ class PopLoop:
         next_wish: Callable[[PopLoop], Wish | None],
         on_popped: Callable[[PopLoop, Popped], None],
         on_failed: Callable[[PopLoop, RocketMQError, bool], None],
+        on_idle: Callable[[], None],
         orderly: bool = False,
     ) -> None:
         self.source = source
@@ -55,6 +57,7 @@ class PopLoop:
         self._next_wish = next_wish
         self._on_popped = on_popped
         self._on_failed = on_failed
+        self._on_idle = on_idle
         self._orderly = orderly
         self._attempt: str | None = None
         self._wake: asyncio.Future[None] | None = None
@@ -87,6 +90,7 @@ class PopLoop:
                 await self._pop(wanted, wish, backoff)
             finally:
                 self.is_busy = False
+            self._on_idle()
 
     async def _sleep(self) -> None:
         self._wake = asyncio.get_running_loop().create_future()
@@ -109,7 +113,6 @@ class PopLoop:
         early = LEAST_EMPTY_SECONDS - (loop.time() - began)
         if wish.wait_seconds > LEAST_EMPTY_SECONDS and not popped.messages and early > 0:
             await anyio.sleep(early)
-        self.is_busy = False
         self._on_popped(self, popped)
 
     def _attempt_id(self) -> str | None:

@@ -16,14 +16,14 @@ from rocketmq_aio.log import get_logger
 logger = get_logger(__name__)
 
 RENEWALS_AT_ONCE: Final = 16
-MOST_SECONDS: Final = 1.0  # between two looks
-LEAST_SECONDS: Final = 0.02
+LOOKS: Final = 8  # within the time for which messages are invisible
+LONGEST_PAUSE_SECONDS: Final = 1.0
 
 
 class Renewal:
     """Renews what *in_use* names once half of its time is over, for at most *longest_seconds*.
 
-    One task for all messages.  After that time, or a failure, a message comes again to the group.
+    *invisible_seconds* is the shortest time that messages have.  One task for all messages.  After that time, or a failure, a message comes again to the group.
     """
 
     def __init__(
@@ -31,10 +31,12 @@ class Renewal:
         leases: Leases,
         in_use: Callable[[], Iterable[PoppedMessage]],
         *,
+        invisible_seconds: float,
         longest_seconds: float,
     ) -> None:
         self._leases = leases
         self._in_use = in_use
+        self._pause_seconds = min(LONGEST_PAUSE_SECONDS, invisible_seconds / LOOKS)
         self._longest_seconds = longest_seconds
 
     async def run(self) -> None:
@@ -43,12 +45,11 @@ class Renewal:
         limit = anyio.CapacityLimiter(RENEWALS_AT_ONCE)
         while True:
             now = loop.time()
-            held = [each for each in self._in_use() if self._is_renewable(each, now)]
+            due = [m for m in self._in_use() if m.is_due(now) and self._is_renewable(m, now)]
             async with anyio.create_task_group() as tasks:
-                for message in held:
-                    if message.is_due(now):
-                        tasks.start_soon(self._renew, message, limit)
-            await anyio.sleep(_pause(held, loop.time()))
+                for message in due:
+                    tasks.start_soon(self._renew, message, limit)
+            await anyio.sleep(self._pause_seconds)
 
     def _is_renewable(self, message: PoppedMessage, now: float) -> bool:
         return (
@@ -65,10 +66,3 @@ class Renewal:
                 await self._leases.change(message, message.invisible_seconds)
             except RocketMQError as error:
                 logger.warning("renewal_failed", queue=str(message.queue), reason=str(error))
-
-
-def _pause(held: Iterable[PoppedMessage], now: float) -> float:
-    """Return when the first message may be due; new ones are seen well before they are."""
-    due = [each.deadline - each.invisible_seconds / 2 - now for each in held]
-    shortest = [each.invisible_seconds / 8 for each in held]
-    return max(LEAST_SECONDS, min([MOST_SECONDS, *due, *shortest]))

@@ -40,3 +40,8 @@ async def popping(
 
 def bodies(taken: Iterable[MessageExt]) -> list[str]:
     return sorted(each.body.decode() for each in taken)
+
+
+def leases(cluster: FakeCluster) -> int:
+    """Return how many messages are invisible to somebody."""
+    return sum(len(broker.pops.leases) for broker in cluster.brokers)

@@ -23,17 +23,13 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
 from tests.fakes.state import now_ms
 from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put
-from tests.unit.consumer.popping import RETRY_TOPIC, bodies, popper_of, popping
+from tests.unit.consumer.popping import RETRY_TOPIC, bodies, leases, popper_of, popping
 from tests.unit.remoting.until import until
 
 POP = RequestCode.POP_MESSAGE
 ACK = RequestCode.ACK_MESSAGE
 BATCH = RequestCode.BATCH_ACK_MESSAGE
 CHANGE = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
-
-
-def leases(cluster: FakeCluster) -> int:
-    return sum(len(broker.pops.leases) for broker in cluster.brokers)
 
 
 async def received(consumer: PopConsumer, count: int, **wanted: Any) -> list[PoppedMessage]:  # noqa: ANN401

@@ -1,0 +1,202 @@
+"""``async for`` over a pop consumer: acknowledged by coming back, renewed while somebody works."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+import pytest
+
+from rocketmq_aio.consumer.events import AckFailed
+from rocketmq_aio.consumer.pop import PopConsumer
+from rocketmq_aio.protocol.codes import RequestCode
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.script import Reply
+from tests.unit.consumer.consuming import TOPIC, numbers, put
+from tests.unit.consumer.popping import RETRY_TOPIC, leases, popping
+from tests.unit.remoting.until import until
+
+ACK = RequestCode.ACK_MESSAGE
+CHANGE = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+
+
+async def fail_at_the_first(consumer: PopConsumer) -> None:
+    async for _ in consumer:
+        raise ZeroDivisionError
+
+
+async def test_coming_back_for_more_acknowledges(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(3))
+    async with popping(cluster) as consumer:
+        seen = []
+        async for message in consumer:
+            seen.append(message.body)
+            if len(seen) == 3:
+                await until(lambda: leases(cluster) == 1)
+                break
+
+    assert seen == [b"0", b"1", b"2"]
+    assert leases(cluster) == 1
+
+
+async def test_leaving_by_an_exception_acknowledges_nothing(cluster: FakeCluster) -> None:
+    put(cluster, "1")
+
+    async def work() -> None:
+        async with popping(cluster) as consumer:
+            await fail_at_the_first(consumer)
+
+    with pytest.raises(ZeroDivisionError):
+        await work()
+
+    assert leases(cluster) == 1
+    assert cluster.broker.requests_of(ACK) == []
+
+
+async def test_after_an_exception_that_was_caught_the_message_is_not_acknowledged(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, "1", "2")
+    async with popping(cluster) as consumer:
+        with pytest.raises(ZeroDivisionError):
+            await fail_at_the_first(consumer)
+        async for message in consumer:
+            assert message.body == b"2"
+            await consumer.ack(message)
+            break
+
+    assert leases(cluster) == 1
+
+
+async def test_what_the_body_acknowledged_is_not_acknowledged_again(cluster: FakeCluster) -> None:
+    put(cluster, "1", "2")
+    async with popping(cluster) as consumer:
+        async for message in consumer:
+            await consumer.ack(message)
+            if message.body == b"2":
+                break
+
+    assert len(cluster.broker.requests_of(ACK)) == 2
+
+
+async def test_a_message_given_back_is_not_acknowledged(cluster: FakeCluster) -> None:
+    put(cluster, "1", "2")
+    async with popping(cluster) as consumer:
+        async for message in consumer:
+            await consumer.retry(message, 60)
+            if message.body == b"2":
+                break
+
+    assert leases(cluster) == 2
+    assert cluster.broker.requests_of(ACK) == []
+
+
+async def test_several_tasks_share_the_messages(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(40))
+    seen: list[bytes] = []
+
+    async def work(consumer: PopConsumer) -> None:
+        async for message in consumer:
+            seen.append(message.body)
+            await asyncio.sleep(0)
+
+    async with popping(cluster) as consumer:
+        tasks = [asyncio.ensure_future(work(consumer)) for _ in range(4)]
+        await until(lambda: leases(cluster) == 0 and len(seen) == 40)
+    await asyncio.gather(*tasks)  # closing ends their loops
+
+    assert sorted(seen) == sorted(each.encode() for each in numbers(40))
+
+
+async def test_messages_in_work_and_those_behind_them_are_renewed(cluster: FakeCluster) -> None:
+    put(cluster, "1", "2", "3")
+    async with popping(cluster, invisible_seconds=1) as consumer:
+        async for message in consumer:
+            if message.body == b"1":
+                await cluster.broker.wait_for(CHANGE, 8)  # several times its own time
+            if message.body == b"3":
+                await consumer.ack(message)
+                break
+
+    assert RETRY_TOPIC not in cluster.broker.topics
+
+
+async def test_nothing_is_renewed_for_a_loop_that_was_left(cluster: FakeCluster) -> None:
+    put(cluster, "1")
+    async with popping(cluster, invisible_seconds=0.2) as consumer:
+        async for _ in consumer:
+            break
+        gc.collect()
+        again = await consumer.receive()
+
+    assert [(each.body, each.reconsume_times) for each in again] == [(b"1", 1)]
+
+
+async def test_renewal_has_an_end(cluster: FakeCluster) -> None:
+    put(cluster, "1")
+    async with popping(cluster, invisible_seconds=0.2, renew_seconds=0.3) as consumer:
+        async for _ in consumer:
+            again = await consumer.receive()
+            break
+
+    assert [(each.body, each.reconsume_times) for each in again] == [(b"1", 1)]
+
+
+async def test_a_failed_renewal_is_repeated_while_there_is_time(cluster: FakeCluster) -> None:
+    put(cluster, "1")
+    cluster.broker.on(CHANGE, Reply(2), times=2)
+    async with popping(cluster, invisible_seconds=2) as consumer:
+        async for message in consumer:
+            await cluster.broker.wait_for(CHANGE, 3)
+            await consumer.ack(message)
+            break
+
+    assert leases(cluster) == 0
+    assert RETRY_TOPIC not in cluster.broker.topics
+
+
+async def test_an_ack_in_the_background_that_fails_is_told(cluster: FakeCluster) -> None:
+    put(cluster, "1", "2")
+    cluster.broker.on(ACK, Reply(13, remark="queue"))
+    async with popping(cluster) as consumer:
+        events = consumer.events()
+        async for message in consumer:
+            if message.body == b"2":
+                event = await anext(events)
+                break
+
+    assert isinstance(event, AckFailed)
+    assert (event.offset, event.queue.topic) == (0, TOPIC)
+
+
+async def test_what_is_done_while_a_request_is_under_way_shares_the_next(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(10))
+    held = cluster.broker.hold(ACK, times=1)
+    async with popping(cluster) as consumer:
+        async for message in consumer:
+            if message.body == b"1":
+                await held.wait(1)  # with the first message
+            if message.body == b"9":
+                held.release()
+                await consumer.ack(message)
+                break
+
+    [_] = cluster.broker.requests_of(RequestCode.BATCH_ACK_MESSAGE)
+    assert leases(cluster) == 0
+
+
+async def test_closing_ends_the_loop_and_confirms_what_is_done(cluster: FakeCluster) -> None:
+    put(cluster, "1")
+    seen = []
+    async with popping(cluster) as consumer:
+
+        async def work() -> None:
+            seen.extend([message.body async for message in consumer])
+
+        task = asyncio.ensure_future(work())
+        await cluster.broker.wait_for(RequestCode.POP_MESSAGE, 2)
+    await task
+
+    assert leases(cluster) == 0
