@@ -43,8 +43,6 @@ class Member:
     A member makes and owns its instance, or is given a running one that is shared.
     """
 
-    _close_seconds = CLOSE_SECONDS
-
     def __init__(
         self,
         group: str,
@@ -53,6 +51,7 @@ class Member:
         client: MQClientInstance | ClientConfig | None,
     ) -> None:
         self._group = check_group(group)
+        self._close_seconds = CLOSE_SECONDS
         self._owned = not isinstance(client, MQClientInstance)
         self._instance = _instance(namesrv, client)
         self._state = State.NEW

@@ -19,7 +19,6 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.instance.name_servers import NameServers
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageQueue
-from rocketmq_aio.names import RETRY_PREFIX
 from rocketmq_aio.protocol.bodies import MAX_QUEUES, TopicRouteData
 from rocketmq_aio.protocol.codes import MASTER_ID, PERM_READ, PERM_WRITE
 from rocketmq_aio.protocol.static_topics import NO_OWNER, is_logical, logical_queues
@@ -100,14 +99,6 @@ def _ordered(topic: str, conf: str, brokers: Mapping[str, dict[int, str]]) -> li
         if MASTER_ID in brokers.get(broker, ()) and count.isascii() and count.isdigit():
             queues += _queues(topic, broker, min(int(count[:6]), MAX_QUEUES - len(queues)))
     return queues
-
-
-def _may_appear(topic: str) -> bool:
-    """Whether a missing topic is worth asking for again and again.
-
-    Retry topics come with the first retry; a cluster has the template topic or does not.
-    """
-    return not topic.startswith(RETRY_PREFIX) and topic != TEMPLATE_TOPIC
 
 
 class RouteTable:
@@ -261,7 +252,8 @@ class RouteTable:
             await anyio.sleep(min(interval_seconds, MISSING_RETRY_SECONDS))
             wanted = set(self._topics_in_use())
             self._drop_unused(wanted)
-            missing = {topic for topic in wanted - set(self._routes) if _may_appear(topic)}
+            # A cluster has the template topic or does not: it will not appear.
+            missing = wanted - set(self._routes) - {TEMPLATE_TOPIC}
             if loop.time() - refreshed_at >= interval_seconds:
                 refreshed_at = loop.time()
                 missing = wanted

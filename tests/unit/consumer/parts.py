@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rocketmq_aio.consumer.assigned import AssignedQueue
 from rocketmq_aio.consumer.taken import Cache, TakenQueue
 from rocketmq_aio.message import MessageExt, MessageQueue
 
@@ -35,7 +36,7 @@ def assigned_queue(
     return assigned
 
 
-def pull(assigned: TakenQueue, *found: int, next_offset: int | None = None) -> None:
+def pull(assigned: AssignedQueue, *found: int, next_offset: int | None = None) -> None:
     """Let a pull bring the messages *found*; what lies between them was filtered out."""
     assigned.put(messages(*found, of=assigned.queue))
     if next_offset is None:

@@ -57,7 +57,8 @@ async def test_a_message_that_failed_is_tried_again_before_the_next() -> None:
         await shop.settled(3)
 
     assert handle.of(0) == [0, 1, 1, 1, 1, 2]
-    assert shop.back.sent == shop.back.dead == []
+    assert not shop.back.sent
+    assert not shop.back.dead
 
 
 async def test_other_queues_go_on_while_one_is_suspended() -> None:

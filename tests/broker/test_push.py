@@ -1,0 +1,400 @@
+"""Push consumers on a real broker: what happens to a message, in each mode."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketmq_aio import (
+    BatchContext,
+    JSONCodec,
+    LocalFileOffsetStore,
+    Message,
+    MessageDeadLettered,
+    MessageDropped,
+    MessageExt,
+    MessageModel,
+    MessageQueue,
+    MessageUndecodable,
+    Producer,
+    PushConfig,
+    PushConsumer,
+    RetryLater,
+    SuspendQueue,
+)
+from rocketmq_aio.testing import Cluster
+from tests.broker.reading import Stored, wait_for_messages
+from tests.broker.reading_groups import in_thread, numbers, send
+from tests.unit.remoting.until import until
+
+
+class Notes:
+    """A handler that notes what it was called with; *react* decides how it ends."""
+
+    def __init__(self, react: Callable[[MessageExt], None] | None = None) -> None:
+        self.seen: list[MessageExt] = []
+        self.react = react
+
+    async def __call__(self, message: MessageExt) -> None:
+        self.seen.append(message)
+        if self.react is not None:
+            self.react(message)
+
+    def bodies(self) -> list[str]:
+        return [message.body.decode() for message in self.seen]
+
+    async def have(self, count: int, seconds: float = 30.0) -> None:
+        async with asyncio.timeout(seconds):
+            await until(lambda: len(self.seen) >= count, f"{count} messages", seconds)
+
+
+@asynccontextmanager
+async def pushing(
+    namesrv: str,
+    group: str,
+    topic: str,
+    handler: Any = None,  # noqa: ANN401
+    *,
+    selector: str = "*",
+    arguments: dict[str, Any] | None = None,
+    **settings: Any,  # noqa: ANN401
+) -> AsyncIterator[PushConsumer]:
+    """A started consumer that begins at the beginning, with its queues."""
+    config = PushConfig(**{"start_from": "earliest", **settings})
+    extra = arguments or {}
+    async with PushConsumer(
+        group, on_message=handler, namesrv=namesrv, config=config, **extra
+    ) as consumer:
+        await consumer.subscribe(topic, selector)
+        await consumer.ready(10)
+        yield consumer
+
+
+async def dead_letter(cluster: Cluster, group: str) -> Stored:
+    """Return the only dead letter of *group*, once it is there."""
+
+    def read() -> list[Stored]:
+        return wait_for_messages(cluster, f"%DLQ%{group}", 1, queues=1)
+
+    (dead,) = await asyncio.to_thread(read)
+    return dead
+
+
+# --- concurrent ----------------------------------------------------------------------------------
+
+
+async def test_everything_is_handled_once_and_committed(
+    namesrv: str, topic: str, group: str
+) -> None:
+    await send(namesrv, topic, numbers(500))
+    first, second = Notes(), Notes()
+    async with pushing(namesrv, group, topic, first):
+        await first.have(500)
+    async with pushing(namesrv, group, topic, second):
+        await send(namesrv, topic, ["new"])
+        await second.have(1)
+
+    assert sorted(first.bodies()) == sorted(numbers(500))
+    assert second.bodies() == ["new"]
+
+
+async def test_only_what_was_subscribed_to_is_handled(namesrv: str, topic: str, group: str) -> None:
+    await send(namesrv, topic, ["Aa"], tags="Aa")
+    await send(namesrv, topic, ["BB"], tags="BB")  # the broker sees the same hash
+    handled = Notes()
+    async with pushing(namesrv, group, topic, handled, selector="BB"):
+        await handled.have(1)
+        await send(namesrv, topic, ["more"], tags="BB")
+        await handled.have(2)
+
+    assert handled.bodies() == ["BB", "more"]
+
+
+async def test_plain_functions_handle_messages_too(namesrv: str, topic: str, group: str) -> None:
+    await send(namesrv, topic, numbers(50))
+    seen: list[bytes] = []
+    async with pushing(namesrv, group, topic, lambda message: seen.append(message.body)):
+        await until(lambda: len(seen) == 50, "all messages", 30)
+
+
+async def test_a_message_that_failed_comes_again_as_what_it_was(
+    namesrv: str, topic: str, group: str
+) -> None:
+    (where,) = await send(namesrv, topic, ["bad"], tags="new", keys="7")
+
+    def react(message: MessageExt) -> None:
+        if message.reconsume_times == 0:
+            raise RetryLater(1)
+
+    handled = Notes(react)
+    async with pushing(namesrv, group, topic, handled):
+        await handled.have(2)
+
+    first, again = handled.seen
+    assert (first.topic, again.topic) == (topic, topic)
+    assert first.queue == where
+    assert again.queue.topic == f"%RETRY%{group}"
+    assert (again.body, again.tags, again.keys) == (b"bad", "new", ("7",))
+    assert (again.reconsume_times, again.message_id) == (1, first.message_id)
+
+
+async def test_a_message_that_failed_too_often_is_a_dead_letter(
+    namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
+) -> None:
+    await send(namesrv, topic, ["bad"])
+
+    def react(_: MessageExt) -> None:
+        raise RetryLater(1)
+
+    events: list[object] = []
+    handled = Notes(react)
+    async with pushing(
+        namesrv,
+        group,
+        topic,
+        handled,
+        arguments={"on_event": events.append},
+        max_reconsume_times=1,
+    ):
+        await until(lambda: any(isinstance(e, MessageDeadLettered) for e in events), "event", 30)
+        dead = await dead_letter(rocketmq_cluster, group)
+
+    assert [each.reconsume_times for each in handled.seen] == [0, 1]
+    assert dead.body == b"bad"
+
+
+async def test_a_batch_handler_sends_back_what_it_does_not_acknowledge(
+    namesrv: str, topic: str, group: str
+) -> None:
+    await send(namesrv, topic, numbers(40))
+    done: list[str] = []
+    again: list[str] = []
+
+    async def handle(messages: list[MessageExt], context: BatchContext) -> None:
+        assert len({message.queue for message in messages}) == 1
+        for index, message in enumerate(messages):
+            if message.reconsume_times:
+                again.append(message.body.decode())
+            elif message.body in (b"3", b"30"):
+                context.ack_index, context.delay_level = index - 1, 1
+                return
+            else:
+                done.append(message.body.decode())
+
+    async with pushing(
+        namesrv, group, topic, arguments={"on_batch": handle}, consume_batch_size=10
+    ):
+        await until(lambda: {*done, *again} == {*numbers(40)}, "all messages", 30)
+
+    assert not {*done} & {*again}
+    assert {"3", "30"} <= {*again}
+
+
+async def test_what_cannot_be_decoded_goes_where_the_policy_says(
+    namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
+) -> None:
+    await send(namesrv, topic, ['{"id": 1}', "no JSON", '{"id": 2}'])
+    values: list[Any] = []
+    events: list[object] = []
+
+    async def handle(message: MessageExt) -> None:
+        values.append(message.value)
+
+    async with pushing(
+        namesrv,
+        group,
+        topic,
+        handle,
+        arguments={"on_event": events.append},
+        codec=JSONCodec(dict[str, int]),
+        undecodable="dead_letter",
+    ):
+        dead = await dead_letter(rocketmq_cluster, group)
+        await until(lambda: len(values) == 2, "two values", 30)
+
+    assert sorted(each["id"] for each in values) == [1, 2]
+    assert dead.body == b"no JSON"
+    assert any(isinstance(each, MessageUndecodable) for each in events)
+
+
+async def test_suspending_stops_what_is_cached_too(namesrv: str, topic: str, group: str) -> None:
+    handled = Notes()
+    async with pushing(namesrv, group, topic, handled) as consumer:
+        consumer.suspend()
+        await send(namesrv, topic, numbers(20))
+        assert consumer.is_suspended()
+        consumer_queues = consumer.assignment()
+        assert handled.seen == []
+        consumer.resume()
+        await handled.have(20)
+        assert consumer.assignment() == consumer_queues
+
+
+async def test_a_topic_can_be_left_and_another_taken_on(
+    namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
+) -> None:
+    other = f"{topic}-other"
+    await in_thread(rocketmq_cluster.create_topic, other)
+    handled = Notes()
+    async with pushing(namesrv, group, topic, handled) as consumer:
+        await send(namesrv, topic, ["1"])
+        await handled.have(1)
+        await consumer.subscribe(other)
+        await consumer.unsubscribe(topic)
+        await send(namesrv, topic, ["not for us"])
+        await send(namesrv, other, ["2"])
+        await handled.have(2)
+        assert {queue.topic for queue in consumer.assignment()} <= {other, f"%RETRY%{group}"}
+
+    assert handled.bodies() == ["1", "2"]
+
+
+# --- in order ------------------------------------------------------------------------------------
+
+
+async def test_queues_are_handled_in_order_with_tries_in_place(
+    namesrv: str, topic: str, group: str
+) -> None:
+    where = await send(namesrv, topic, numbers(200))
+    failed: set[str] = set()
+
+    def react(message: MessageExt) -> None:
+        body = message.body.decode()
+        if body.endswith("7") and body not in failed:
+            failed.add(body)
+            raise SuspendQueue(0.02)
+
+    handled = Notes(react)
+    async with pushing(namesrv, group, topic, handled, arguments={"orderly": True}):
+        await handled.have(220)
+
+    expected: dict[MessageQueue, list[str]] = defaultdict(list)
+    for body, queue in zip(numbers(200), where, strict=True):
+        expected[queue] += [body, body] if body.endswith("7") else [body]
+    found: dict[MessageQueue, list[str]] = defaultdict(list)
+    for message in handled.seen:
+        found[message.queue].append(message.body.decode())
+    assert found == expected
+
+
+async def test_orderly_queues_are_handed_over_without_overlap(
+    namesrv: str, topic: str, group: str
+) -> None:
+    running: set[MessageQueue] = set()
+    seen: dict[MessageQueue, list[int]] = defaultdict(list)
+
+    async def handle(message: MessageExt) -> None:
+        assert message.queue not in running, "two handlers of one queue"
+        running.add(message.queue)
+        await asyncio.sleep(0.001)
+        seen[message.queue].append(message.queue_offset)
+        running.discard(message.queue)
+
+    total = 0
+    async with pushing(namesrv, group, topic, handle, arguments={"orderly": True}) as first:
+        sending = asyncio.ensure_future(send(namesrv, topic, numbers(600)))
+        await until(lambda: bool(seen), "the first message", 30)
+        async with pushing(namesrv, group, topic, handle, arguments={"orderly": True}) as second:
+            await until(
+                lambda: len(first.assignment()) and len(second.assignment()) >= 2, "sharing", 30
+            )
+            total = len(await sending)
+            await until(lambda: sum(map(len, map(set, seen.values()))) == total, "all", 60)
+
+    for offsets in seen.values():
+        assert sorted(set(offsets)) == list(range(len(set(offsets))))
+        assert offsets == sorted(offsets)
+
+
+async def test_an_orderly_message_over_its_limit_is_a_dead_letter(
+    namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
+) -> None:
+    queue = (await send(namesrv, topic, ["bad"]))[0]
+    async with Producer("p", namesrv=namesrv) as producer:
+        await producer.send(Message(topic, b"good"), queue=queue)
+
+    def react(message: MessageExt) -> None:
+        if message.body == b"bad":
+            raise ValueError("bad")
+
+    handled = Notes(react)
+    async with pushing(
+        namesrv,
+        group,
+        topic,
+        handled,
+        arguments={"orderly": True},
+        max_reconsume_times=2,
+        suspend_seconds=0.01,
+    ):
+        await handled.have(4)
+        dead = await dead_letter(rocketmq_cluster, group)
+
+    assert handled.bodies() == ["bad", "bad", "bad", "good"]
+    assert dead.body == b"bad"
+
+
+# --- broadcasting --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+async def test_broadcasting_brings_everything_to_everybody(
+    namesrv: str,
+    topic: str,
+    group: str,
+    tmp_path: Path,
+    orderly: bool,
+) -> None:
+    await send(namesrv, topic, numbers(50))
+
+    def member(number: int, handled: Notes) -> Any:  # noqa: ANN401
+        return pushing(
+            namesrv,
+            group,
+            topic,
+            handled,
+            arguments={"orderly": orderly},
+            message_model=MessageModel.BROADCASTING,
+            offset_store=LocalFileOffsetStore(tmp_path / str(number)),
+        )
+
+    first, second, later = Notes(), Notes(), Notes()
+    async with member(1, first), member(2, second):
+        await first.have(50)
+        await second.have(50)
+    async with member(1, later):
+        await send(namesrv, topic, ["new"])
+        await later.have(1)
+
+    assert sorted(first.bodies()) == sorted(second.bodies()) == sorted(numbers(50))
+    assert later.bodies() == ["new"]
+
+
+async def test_a_broadcast_message_that_failed_is_reported(
+    namesrv: str,
+    topic: str,
+    group: str,
+    tmp_path: Path,
+) -> None:
+    await send(namesrv, topic, ["bad"])
+
+    def react(_: MessageExt) -> None:
+        raise ValueError("bad")
+
+    events: list[object] = []
+    async with pushing(
+        namesrv,
+        group,
+        topic,
+        Notes(react),
+        arguments={"on_event": events.append},
+        message_model=MessageModel.BROADCASTING,
+        offset_store=LocalFileOffsetStore(tmp_path),
+    ):
+        await until(lambda: any(isinstance(e, MessageDropped) for e in events), "event", 30)
