@@ -20,6 +20,7 @@ logger = get_logger(__name__)
 
 # Handlers that never wait would starve pulls and heartbeats: after so many everybody has a turn.
 STREAK: Final = 32
+TALLY_SECONDS: Final = 1.0
 LONGEST_WATCH_SECONDS: Final = 1.0
 
 
@@ -61,18 +62,21 @@ class Worker:
 class Tally:
     """What one worker did for one queue since it last told the statistics."""
 
-    __slots__ = ("_statistics", "assigned", "calls", "failed", "ok", "seconds")
+    __slots__ = ("_statistics", "assigned", "calls", "due", "failed", "ok", "seconds")
 
     def __init__(self, statistics: ConsumeStatistics) -> None:
         self._statistics = statistics
         self.assigned: WorkedQueue | None = None
+        self.due = 0.0  # a backlog of one queue must not keep the statistics waiting
         self.calls = self.ok = self.failed = 0
         self.seconds = 0.0
 
-    def begin(self, assigned: WorkedQueue) -> None:
+    def begin(self, assigned: WorkedQueue, now: float) -> None:
         """The next calls are for this queue."""
         self.end()
         self.assigned = assigned
+        self.due = now + TALLY_SECONDS
+        assigned.last_consume = now
 
     def end(self) -> None:
         """Tell the statistics."""
@@ -190,8 +194,8 @@ class Workers:
             else:
                 error = error or self._overdue(worker)
                 done = await self._service.finish(assigned, messages, said, error)
-            if assigned is not tally.assigned:
-                tally.begin(assigned)
+            if assigned is not tally.assigned or now >= tally.due:
+                tally.begin(assigned, now)
             tally.calls += 1
             tally.ok += done
             tally.failed += size - done

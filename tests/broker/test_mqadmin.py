@@ -10,12 +10,11 @@ from typing import Final, NamedTuple, Protocol
 
 import pytest
 
-from rocketmq_aio.config import LitePullConfig
+from rocketmq_aio.config import PushConfig
 from rocketmq_aio.consumer.lite_pull import LitePullConsumer
-from rocketmq_aio.consumer.running_info import Kind, running_info
+from rocketmq_aio.consumer.push import PushConsumer
 from rocketmq_aio.message import Message, MessageExt, MessageQueue
 from rocketmq_aio.producer.producer import Producer
-from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult, ConsumerRunningInfo, DirectOutcome
 from rocketmq_aio.testing import Cluster
 from tests.broker.reading_groups import (
     POLL_SECONDS,
@@ -47,6 +46,7 @@ class Choice(NamedTuple):
 
     consume_type: str
     open: Callable[[str, str, str], AbstractAsyncContextManager[Subject]]
+    orderly: bool = False
 
 
 class LitePullSubject:
@@ -70,7 +70,51 @@ async def lite_pull(namesrv: str, group: str, topic: str) -> AsyncIterator[Subje
         yield LitePullSubject(consumer)
 
 
-CHOICES: Final = {"lite_pull": Choice("CONSUME_ACTIVELY", lite_pull)}
+class PushSubject:
+    """Has a handler, which keeps what it saw, and commits by itself."""
+
+    def __init__(self, consumer: PushConsumer, seen: list[str]) -> None:
+        self._consumer = consumer
+        self._seen = seen
+        self.client_id = consumer.client.client_id
+
+    async def finish(self, wanted: Collection[str]) -> list[str]:
+        await until(lambda: set(wanted) <= set(self._seen), "the messages", POLL_SECONDS)
+        await until_done(self._all_committed, "the commits", POLL_SECONDS)
+        done, self._seen[:] = self._seen[:], []
+        return done
+
+    async def _all_committed(self) -> bool:
+        broker, group = self._consumer.client.broker, self._consumer.group
+        held = self._consumer.assignment()
+        ends = [await broker.max_offset(queue) for queue in held]
+        return ends == [await broker.query_offset(group, queue) for queue in held]
+
+
+def push(*, orderly: bool) -> Callable[[str, str, str], AbstractAsyncContextManager[Subject]]:
+    @asynccontextmanager
+    async def opened(namesrv: str, group: str, topic: str) -> AsyncIterator[Subject]:
+        seen: list[str] = []
+
+        async def handle(message: MessageExt) -> None:
+            seen.append(message.body.decode())
+
+        config = PushConfig(start_from="earliest", commit_interval_seconds=0.2)
+        async with PushConsumer(
+            group, on_message=handle, orderly=orderly, namesrv=namesrv, config=config
+        ) as consumer:
+            await consumer.subscribe(topic, EXPRESSION)
+            await consumer.ready(POLL_SECONDS)
+            yield PushSubject(consumer, seen)
+
+    return opened
+
+
+CHOICES: Final = {
+    "lite_pull": Choice("CONSUME_ACTIVELY", lite_pull),
+    "push": Choice("CONSUME_PASSIVELY", push(orderly=False)),
+    "orderly": Choice("CONSUME_PASSIVELY", push(orderly=True), orderly=True),
+}
 
 
 @pytest.fixture(params=CHOICES)
@@ -142,15 +186,19 @@ async def test_the_tool_shows_how_a_member_is(
         with_stacks = await mqadmin("consumerStatus", "-g", group, "-i", subject.client_id, "-s")
 
     assert re.search(rf"PROP_CONSUME_TYPE\s+: {choice.consume_type}$", printed, re.M), printed
-    assert re.search(r"PROP_CONSUMEORDERLY\s+: false$", printed, re.M)
+    assert re.search(rf"PROP_CONSUMEORDERLY\s+: {str(choice.orderly).lower()}$", printed, re.M)
     assert re.search(r"pullThresholdForQueue\s+: 1000$", printed, re.M)
     assert re.search(rf"Topic: {re.escape(topic)}\s.*SubExpression: a \|\| b", printed)
     details = re.findall(r"ProcessQueueInfo \[commitOffset=2, .*cachedMsgCount=0, .*", printed)
     assert len(details) == QUEUES, printed
     assert not any("lastPullTimestamp=1970" in detail for detail in details)
-    pull_rt, pull_tps = rows(printed.split("#Consumer RT&TPS#")[1], topic)[0][1:3]
-    assert float(pull_rt) > 0
-    assert float(pull_tps) > 0
+    assert all(f"locked={str(choice.orderly).lower()}" in detail for detail in details)
+    _, *figures = rows(printed.split("#Consumer RT&TPS#")[1], topic)[0]
+    pull_rt, pull_tps, _, ok_tps, failed_tps, failed = map(float, figures)
+    assert pull_rt > 0
+    assert pull_tps > 0
+    assert (ok_tps > 0) == (choice.consume_type == "CONSUME_PASSIVELY")
+    assert (failed_tps, failed) == (0, 0)
     assert "jstack" not in printed
     stacks = with_stacks.split("#Consumer jstack#")[1]
     assert f"task rocketmq:{group}" in stacks
@@ -220,43 +268,46 @@ async def stands_at(consumer: LitePullConsumer, queue: MessageQueue, position: i
 # --- trying its handler --------------------------------------------------------------------------
 
 
-class Trying(LitePullConsumer):
-    """Stands for a consumer with a handler."""
-
-    tried: list[tuple[MessageExt, str | None]]
-
-    async def consume_directly(
-        self, message: MessageExt, broker_name: str | None
-    ) -> ConsumeDirectlyResult:
-        self.tried.append((message, broker_name))
-        return ConsumeDirectlyResult(
-            consume_result=DirectOutcome.LATER, remark="not now", spent_time_mills=12
-        )
-
-    def running_info(self) -> ConsumerRunningInfo:
-        kind = Kind("CONSUME_PASSIVELY", concurrency=1)  # else the tool does not ask
-        engine = self._engine
-        return running_info(self.client, engine.config, [], [], engine.statistics, kind=kind)
-
-
+@pytest.mark.parametrize(
+    ("orderly", "fails", "expected"),
+    [
+        (False, False, "CR_SUCCESS"),
+        (True, False, "CR_SUCCESS"),
+        (False, True, "CR_THROW_EXCEPTION"),
+    ],
+)
 async def test_the_tool_tries_a_handler_with_a_message(
-    mqadmin: Tool, namesrv: str, topic: str, group: str, queue: MessageQueue
+    mqadmin: Tool,
+    namesrv: str,
+    topic: str,
+    group: str,
+    queue: MessageQueue,
+    orderly: bool,
+    fails: bool,
+    expected: str,
 ) -> None:
+    tried: list[MessageExt] = []
+
+    async def handle(message: MessageExt) -> None:
+        tried.append(message)
+        if fails:
+            raise ValueError("no good")
+
     async with (
         Producer("feeding", namesrv=namesrv) as producer,
-        Trying(group, namesrv=namesrv, config=LitePullConfig()) as consumer,
+        PushConsumer(group, on_message=handle, orderly=orderly, namesrv=namesrv) as consumer,
     ):
-        consumer.tried = []
-        message = Message(topic, b"try me", tags="a", keys="k1")
-        stored = await producer.send(message, queue=queue)
         await consumer.subscribe(topic, "b")  # whatever was subscribed to
         await consumer.ready(POLL_SECONDS)
+        message = Message(topic, b"try me", tags="a", keys="k1")
+        stored = await producer.send(message, queue=queue)
         printed = await mqadmin(
             *("queryMsgByUniqueKey", "-i", stored.message_id, "-t", topic, "-g", group),
             *("-d", consumer.client.client_id),
         )
 
-    assert "consumeResult=CR_LATER, remark=not now, spentTimeMills=12" in printed, printed
-    ((tried, broker_name),) = consumer.tried
-    assert (tried.body, tried.tags, tried.keys) == (b"try me", "a", ("k1",))
-    assert (tried.queue, broker_name) == (stored.queue, queue.broker_name)
+    assert f"order={str(orderly).lower()}" in printed, printed
+    assert f"consumeResult={expected}" in printed
+    assert ("no good" in printed) == fails
+    ((body, tags, keys, at),) = [(each.body, each.tags, each.keys, each.queue) for each in tried]
+    assert (body, tags, keys, at) == (b"try me", "a", ("k1",), queue)

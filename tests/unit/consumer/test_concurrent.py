@@ -32,6 +32,29 @@ async def test_what_a_handler_returns_from_is_settled() -> None:
     assert shop.statistics.snapshot("orders").consumed_per_second > 0
 
 
+async def test_a_backlog_of_one_queue_does_not_keep_the_statistics_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rocketmq_aio.consumer.workers.TALLY_SECONDS", 0.0)
+    reached, go = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: MessageExt) -> None:
+        if message.queue_offset == 5:
+            reached.set()
+            await go.wait()
+
+    async with Shop(handle, size=1) as shop:
+        shop.pull(*range(10))
+        await reached.wait()
+        so_far = shop.statistics.snapshot("orders")
+        touched = shop.queue().last_consume
+        go.set()
+        await shop.settled(10)
+
+    assert so_far.consumed_per_second == 4  # the fifth is told with the sixth
+    assert touched > 0
+
+
 async def test_so_many_handlers_run_at_once_as_there_are_workers() -> None:
     running, most, go = 0, 0, asyncio.Event()
 
