@@ -6,12 +6,13 @@ import os
 import re
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, field, fields
+from dataclasses import field
 from datetime import datetime
 from typing import Any, Final
 
 from rocketmq_aio.address import parse_address, parse_addresses
 from rocketmq_aio.codec import Codec, check_codec
+from rocketmq_aio.environment import bool_from, numbers_from
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import RPCHook
 from rocketmq_aio.message import MessageModel
@@ -127,7 +128,7 @@ class ClientConfig:
         :raises ConfigError: a variable holds what its setting does not take
         """
         env = os.environ if environ is None else environ
-        found = _numbers_from(cls, env)
+        found = numbers_from(cls, env)
         if namesrv := env.get("ROCKETMQ_NAMESRV") or env.get("NAMESRV_ADDR"):
             found["namesrv"] = namesrv
         if name := env.get("ROCKETMQ_INSTANCE_NAME"):
@@ -142,7 +143,7 @@ class ClientConfig:
             )
         for name in ("tls", "heartbeat_v2"):
             if text := env.get(f"ROCKETMQ_{name.upper()}"):
-                found[name] = _bool_from(f"ROCKETMQ_{name.upper()}", text)
+                found[name] = bool_from(f"ROCKETMQ_{name.upper()}", text)
         merged: dict[str, Any] = {**found, **given}
         return cls(**merged)  # unknown names are refused there
 
@@ -163,31 +164,6 @@ def _check_namesrv(namesrv: object) -> None:
 def _check_instance_name(name: object) -> None:
     if not isinstance(name, str) or not name or not name.isprintable() or "@" in name:
         raise ConfigError("instance_name", name, "expected printable text without @")
-
-
-def _bool_from(variable: str, text: str) -> bool:
-    if text.lower() in ("1", "true", "yes", "on"):
-        return True
-    if text.lower() in ("0", "false", "no", "off"):
-        return False
-    raise ConfigError(variable, text, "expected true or false")
-
-
-def _numbers_from(cls: type[Any], env: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for each in fields(cls):
-        text = env.get(f"ROCKETMQ_{each.name.upper()}")
-        if not text or each.default is MISSING or isinstance(each.default, bool):
-            continue
-        if isinstance(each.default, int | float):
-            try:
-                found[each.name] = type(each.default)(text)
-            except ValueError:
-                variable = f"ROCKETMQ_{each.name.upper()}"
-                raise ConfigError(variable, text, "expected a number") from None
-        elif each.name == "header_encoding":
-            found[each.name] = text
-    return found
 
 
 @settings
