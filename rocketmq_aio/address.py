@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from ipaddress import IPv6Address
 from typing import Final
 
@@ -47,3 +48,20 @@ def parse_addresses(text: str, *, setting: str = "namesrv") -> tuple[str, ...]:
     for part in parts:
         parse_address(part, setting=setting)
     return parts
+
+
+def check_namesrv(namesrv: object) -> None:
+    """Refuse what is neither ``host:port;host:port`` nor the URL of an address server.
+
+    :raises ConfigError: it says why
+    """
+    if not isinstance(namesrv, str):
+        raise ConfigError("namesrv", namesrv, "expected a string such as 127.0.0.1:9876")
+    if not namesrv.startswith("http://"):
+        parse_addresses(namesrv)
+        return
+    host = re.split("[/?#]", namesrv.removeprefix("http://"), maxsplit=1)[0]
+    try:
+        parse_address(host if ":" in host.rpartition("]")[2] else f"{host}:80")
+    except ConfigError as error:
+        raise ConfigError("namesrv", namesrv, f"no URL of a server: {error.reason}") from None

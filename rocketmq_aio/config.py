@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from datetime import datetime
 from typing import Any, Final
 
-from rocketmq_aio.address import parse_address, parse_addresses
+from rocketmq_aio.address import check_namesrv
 from rocketmq_aio.codec import Codec, check_codec
 from rocketmq_aio.environment import bool_from, numbers_from
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import RPCHook
 from rocketmq_aio.message import MessageModel
-from rocketmq_aio.names import check_topic
+from rocketmq_aio.names import check_instance_name, check_topic
 from rocketmq_aio.settings import (
     check_bool,
     check_choice,
@@ -90,7 +89,7 @@ class ClientConfig:
 
     def __post_init__(self) -> None:
         if self.namesrv is not None:
-            _check_namesrv(self.namesrv)
+            check_namesrv(self.namesrv)
         if self.credentials is not None and not isinstance(self.credentials, Credentials):
             raise ConfigError("credentials", "***", "expected Credentials(...)")
         if not isinstance(self.tls, bool | ssl.SSLContext):
@@ -114,7 +113,7 @@ class ClientConfig:
         check_count(self, "max_in_flight")
         check_count(self, "max_frame_bytes", least=MIN_FRAME_BYTES)
         if self.instance_name is not None:
-            _check_instance_name(self.instance_name)
+            check_instance_name(self.instance_name)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **given: object) -> ClientConfig:
@@ -146,24 +145,6 @@ class ClientConfig:
                 found[name] = bool_from(f"ROCKETMQ_{name.upper()}", text)
         merged: dict[str, Any] = {**found, **given}
         return cls(**merged)  # unknown names are refused there
-
-
-def _check_namesrv(namesrv: object) -> None:
-    if not isinstance(namesrv, str):
-        raise ConfigError("namesrv", namesrv, "expected a string such as 127.0.0.1:9876")
-    if not namesrv.startswith("http://"):
-        parse_addresses(namesrv)
-        return
-    host = re.split("[/?#]", namesrv.removeprefix("http://"), maxsplit=1)[0]
-    try:
-        parse_address(host if ":" in host.rpartition("]")[2] else f"{host}:80")
-    except ConfigError as error:
-        raise ConfigError("namesrv", namesrv, f"no URL of a server: {error.reason}") from None
-
-
-def _check_instance_name(name: object) -> None:
-    if not isinstance(name, str) or not name or not name.isprintable() or "@" in name:
-        raise ConfigError("instance_name", name, "expected printable text without @")
 
 
 @settings

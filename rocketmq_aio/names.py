@@ -61,3 +61,12 @@ def check_group(group: str) -> str:
     if group in DEFAULT_GROUPS:
         raise ConfigError("group", group, "this name is reserved; choose one for your application")
     return group
+
+
+def check_instance_name(name: object) -> None:
+    """Refuse what cannot be part of a client id.
+
+    :raises ConfigError: it says why
+    """
+    if not isinstance(name, str) or not name or not name.isprintable() or "@" in name:
+        raise ConfigError("instance_name", name, "expected printable text without @")
