@@ -93,9 +93,17 @@ class QueueLocks:
     # --- inside ---------------------------------------------------------------------------------
 
     def _due(self, interval_seconds: float) -> set[str]:
-        """Return the brokers with a lock that was asked for an interval ago or longer."""
+        """Return the brokers with a lock that was asked for an interval ago or longer.
+
+        And those that are away: one that restarts forgets its locks, and who asks first gets them.
+        """
         until = self._clock() + self._lease_seconds - interval_seconds
-        return {self._broker_of(queue) for queue, end in self._leases.items() if end <= until}
+        due = {self._broker_of(queue) for queue, end in self._leases.items() if end <= until}
+        return due | {b for b in map(self._broker_of, self._leases) if not self._is_connected(b)}
+
+    def _is_connected(self, broker: str) -> bool:
+        address = self._instance.routes.master(broker)
+        return address is not None and self._instance.remoting.is_connected(address)
 
     async def _renew(self, broker: str) -> None:
         try:
@@ -119,7 +127,9 @@ class QueueLocks:
             command = await self._request(LockBatchMQ(), queues)
             locked = read_body(command.body, LockBatchResponse).locked
         except RocketMQError as error:
-            logger.warning("queues_not_locked", broker=broker, queues=queues, reason=str(error))
+            logger.warning(
+                "queues_not_locked", broker=broker, queues=len(queues), reason=str(error)
+            )
             return
         granted = {each.queue() for each in locked}
         for queue, until in before.items():
@@ -136,7 +146,9 @@ class QueueLocks:
             try:
                 await self._request(UnlockBatchMQ(), queues)
             except RocketMQError as error:
-                logger.info("queues_not_unlocked", broker=broker, queues=queues, reason=str(error))
+                logger.info(
+                    "queues_not_unlocked", broker=broker, queues=len(queues), reason=str(error)
+                )
 
     async def _request(self, header: RequestHeader, queues: list[MessageQueue]) -> Command:
         address = self._instance.routes.master_of(queues[0])

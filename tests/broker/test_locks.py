@@ -14,6 +14,8 @@ from rocketmq_aio.consumer import locks as locks_module
 from rocketmq_aio.consumer.locks import QueueLocks
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.testing import Cluster
+from tests.unit.instance.guests import Guest
 from tests.unit.remoting.until import until
 
 LEASE, INTERVAL = 30.0, 20.0
@@ -25,7 +27,11 @@ async def locks_of(
 ) -> AsyncIterator[tuple[QueueLocks, list[MessageQueue], list[MessageQueue]]]:
     """Give the locks of a new client id, the queues of *topic*, and a list of what is lost."""
     lost: list[MessageQueue] = []
-    async with MQClientInstance(ClientConfig(namesrv=namesrv)) as instance:
+    async with (
+        MQClientInstance(ClientConfig(namesrv=namesrv)) as instance,
+        Guest(instance) as guest,
+    ):
+        guest.wanted = {topic}  # or its route would be forgotten
         queues = (await instance.routes.get(topic)).subscribe_queues
         yield (
             QueueLocks(instance, group, on_lost=lost.append, clock=clock, lease_seconds=LEASE),
@@ -83,3 +89,23 @@ async def test_locks_of_a_client_that_is_gone_are_not_free_at_once(
         await one.acquire(queues)
     async with locks_of(*names) as (two, queues, _):
         assert await two.acquire(queues) == frozenset()
+
+
+async def test_locks_are_asked_for_again_when_their_broker_has_restarted(
+    fresh_cluster: Callable[..., Cluster], rocketmq_group: str
+) -> None:
+    cluster = fresh_cluster()
+    cluster.create_topic("orders", queues=1)
+    names = (cluster.namesrv, rocketmq_group, "orders")
+    async with locks_of(*names) as (one, queues, lost), locks_of(*names) as (two, _, _):
+        await one.acquire(queues)
+        renewing = asyncio.create_task(one.keep_renewing(INTERVAL))
+        await asyncio.to_thread(cluster.brokers[0].restart)
+        back = monotonic()
+        await until(lambda: one._leases[queues[0]] > back + LEASE - 1, "the lock", INTERVAL)
+        theirs = await two.acquire(queues)
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
+
+        assert theirs == frozenset()
+        assert (one.holds(queues[0]), lost) == (True, [])

@@ -75,6 +75,7 @@ class FakeBroker(FakeServer):
 
     async def start(self) -> None:
         await super().start()
+        self.locks.owners.clear()  # kept in memory only
         self.state.store.host = ("127.0.0.1", self.port)
 
     @property

@@ -4,71 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 import pytest_asyncio
 
-from rocketmq_aio.config import ClientConfig
 from rocketmq_aio.consumer import locks as locks_module
-from rocketmq_aio.consumer.locks import QueueLocks
-from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Close, Reply
+from tests.unit.consumer.lock_members import (
+    GROUP,
+    INTERVAL,
+    OFTEN,
+    Member,
+    give_away,
+    joined,
+)
 from tests.unit.remoting.until import until
 
 LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
-GROUP = "billing"
 A0, A1 = (MessageQueue("orders", "broker-a", number) for number in range(2))
 B0 = MessageQueue("orders", "broker-b", 0)
 NOWHERE = MessageQueue("orders", "broker-z", 0)
-LEASE, INTERVAL = 30.0, 20.0
-
-
-class Clock:
-    """Stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Member:
-    """Locks of one client id, with what it was told."""
-
-    def __init__(self, instance: MQClientInstance) -> None:
-        self.client_id = instance.client_id
-        self.routes = instance.routes
-        self.clock = Clock()
-        self.lost: list[MessageQueue] = []
-        self.locks = QueueLocks(instance, GROUP, on_lost=self.lost.append, clock=self.clock)
-
-    @asynccontextmanager
-    async def renewing(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.locks.keep_renewing(INTERVAL))
-        yield
-        assert not task.done()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-@asynccontextmanager
-async def joined(cluster: FakeCluster) -> AsyncIterator[Member]:
-    config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=5)
-    async with MQClientInstance(config) as instance:
-        await instance.routes.get("orders")
-        yield Member(instance)
+LEASE = 30.0
 
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks_module, "LOOKS_PER_INTERVAL", 4000)
+    monkeypatch.setattr(locks_module, "LOOKS_PER_INTERVAL", OFTEN)
 
 
 @pytest_asyncio.fixture
@@ -81,11 +46,6 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 async def member(cluster: FakeCluster) -> AsyncIterator[Member]:
     async with joined(cluster) as member:
         yield member
-
-
-def give_away(cluster: FakeCluster, queue: MessageQueue) -> None:
-    """Let somebody else own *queue*."""
-    cluster.broker.locks.owners[GROUP][queue] = ("somebody", time.monotonic())
 
 
 async def test_what_a_broker_grants_is_held(cluster: FakeCluster, member: Member) -> None:

@@ -1,0 +1,57 @@
+"""Queue locks of brokers that restart: they have forgotten who owned what."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketmq_aio.consumer import locks as locks_module
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.protocol.codes import RequestCode
+from tests.fakes.cluster import FakeCluster
+from tests.unit.consumer.lock_members import GROUP, OFTEN, give_away, joined
+from tests.unit.remoting.until import until
+
+QUEUE = MessageQueue("orders", "broker-a", 0)
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks_module, "LOOKS_PER_INTERVAL", OFTEN)
+
+
+async def test_a_broker_that_comes_back_is_asked_at_once() -> None:
+    async with FakeCluster(topics={"orders": 1}) as cluster, joined(cluster) as member:
+        await member.locks.acquire([QUEUE])
+        async with member.renewing():
+            await cluster.broker.restart()
+            await until(lambda: cluster.broker.locks.any_in(GROUP), "the lock")
+
+            assert cluster.broker.locks.owner(GROUP, QUEUE) == member.client_id
+            assert member.locks.holds(QUEUE)
+            assert member.lost == []
+
+
+async def test_who_was_second_after_a_restart_hears_of_it_at_once() -> None:
+    async with FakeCluster(topics={"orders": 1}) as cluster, joined(cluster) as member:
+        await member.locks.acquire([QUEUE])
+        await cluster.broker.restart()
+        give_away(cluster, QUEUE)
+        async with member.renewing():
+            await until(lambda: member.lost, "the loss")
+
+            assert member.lost == [QUEUE]
+            assert not member.locks.holds(QUEUE)
+
+
+async def test_a_broker_that_is_away_is_asked_until_the_lease_ends() -> None:
+    async with FakeCluster(topics={"orders": 1}) as cluster, joined(cluster) as member:
+        await member.locks.acquire([QUEUE])
+        async with member.renewing():
+            await cluster.broker.stop()
+            held = member.locks.holds(QUEUE)
+            member.clock.now += locks_module.LEASE_SECONDS
+            await until(lambda: member.lost, "the loss")
+
+            assert held
+            assert member.lost == [QUEUE]
+            assert cluster.broker.requests_of(RequestCode.UNLOCK_BATCH_MQ) == []

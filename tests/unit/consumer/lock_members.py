@@ -1,0 +1,61 @@
+"""Members that lock queues of a fake cluster, by a clock that stands still until it is moved."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.consumer.locks import QueueLocks
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import MessageQueue
+from tests.fakes.cluster import FakeCluster
+
+GROUP: Final = "billing"
+INTERVAL: Final = 20.0
+OFTEN: Final = 4000  # looks per interval
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Member:
+    """Locks of one client id, with what it was told."""
+
+    def __init__(self, instance: MQClientInstance) -> None:
+        self.client_id = instance.client_id
+        self.routes = instance.routes
+        self.clock = Clock()
+        self.lost: list[MessageQueue] = []
+        self.locks = QueueLocks(instance, GROUP, on_lost=self.lost.append, clock=self.clock)
+
+    @asynccontextmanager
+    async def renewing(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.locks.keep_renewing(INTERVAL))
+        yield
+        assert not task.done()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def joined(cluster: FakeCluster) -> AsyncIterator[Member]:
+    config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=5)
+    async with MQClientInstance(config) as instance:
+        await instance.routes.get("orders")
+        yield Member(instance)
+
+
+def give_away(cluster: FakeCluster, queue: MessageQueue) -> None:
+    """Let somebody else own *queue*."""
+    cluster.broker.locks.owners[GROUP][queue] = ("somebody", time.monotonic())
