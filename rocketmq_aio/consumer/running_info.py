@@ -122,10 +122,10 @@ def _instant(start: str | datetime) -> str:
     return f"{start.astimezone(UTC):%Y%m%d%H%M%S}" if isinstance(start, datetime) else ""
 
 
-def _strategies(allocate: object) -> str:
+def _strategies(allocate: Any) -> str:  # noqa: ANN401 - as the setting takes it
     if isinstance(allocate, Mapping):
         return ";".join(f"{topic}={strategy_name(each)}" for topic, each in allocate.items())
-    return strategy_name(allocate) if callable(allocate) else "AVG"
+    return "AVG" if allocate is None else strategy_name(allocate)
 
 
 JAVA_NAMES: Final[tuple[tuple[str, str, Callable[[Any], str]], ...]] = (
