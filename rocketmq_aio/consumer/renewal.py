@@ -23,7 +23,8 @@ LONGEST_PAUSE_SECONDS: Final = 1.0
 class Renewal:
     """Renews what *in_use* names once half of its time is over, for at most *longest_seconds*.
 
-    *invisible_seconds* is the shortest time that messages have.  One task for all messages.  After that time, or a failure, a message comes again to the group.
+    *invisible_seconds* is the time that messages have; one task looks after all of them.  What is
+    not renewed any more comes again to the group.
     """
 
     def __init__(

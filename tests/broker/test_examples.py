@@ -219,3 +219,22 @@ def test_the_demo_ends_with_an_error_when_a_message_is_missing() -> None:
     ]
 
     assert codes == [1, 0, 1]
+
+
+def test_pop_shares_jobs_and_buries_the_one_that_always_fails(
+    rocketmq_cluster: Cluster, rocketmq_namesrv: str, rocketmq_topic: str
+) -> None:
+    options = ("--namesrv", rocketmq_namesrv, "--topic", rocketmq_topic)
+    if rocketmq_cluster.version.startswith("4."):
+        with started("pop", *options) as process:
+            code, output = outcome(process)
+        assert code != 0
+        assert "popping needs a broker of RocketMQ 5.0 or newer" in output
+        return
+
+    output = run("pop", *options)
+
+    done = sorted(map(int, re.findall(r"^worker \d: job (\d+) done$", output, re.M)))
+    assert done == [number for number in range(20) if number != 13]
+    assert len(re.findall(r"^worker \d: job 13 failed, try [12]$", output, re.M)) == 2
+    assert "the last one: MessageDeadLettered(" in output

@@ -286,3 +286,32 @@ async def test_popping(
     place = Place(rocketmq_namesrv, rocketmq_topic, rocketmq_group)
 
     await (scenario(place) if is_5 else refused(place))
+
+
+async def test_retry_topics_of_the_second_kind(
+    fresh_cluster: Callable[..., Cluster], rocketmq_version: str
+) -> None:
+    def start() -> Cluster:
+        cluster = fresh_cluster(broker_properties={"enableRetryTopicV2": "true"})
+        cluster.create_topic("jobs", queues=2)
+        return cluster
+
+    cluster = await asyncio.to_thread(start)
+    place = Place(cluster.namesrv, "jobs", "second")
+    if rocketmq_version.startswith("4."):
+        await refused(place)
+    else:
+        await tried_again_in_the_second_kind(place)
+    await asyncio.to_thread(cluster.close)
+
+
+async def tried_again_in_the_second_kind(place: Place) -> None:
+    await place.send(numbers(3))
+    async with place.popping(invisible_seconds=1) as consumer:
+        await received(consumer, 3)
+    async with place.popping() as consumer:
+        again = await received(consumer, 3)
+        assert {each.receipt.marker for each in again} == {"2"}
+        await consumer.change_invisible(again[0], 30)
+        await consumer.ack(again)
+        assert await is_quiet(consumer)
