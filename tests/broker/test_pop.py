@@ -246,9 +246,8 @@ async def selectors_pick(place: Place) -> None:
 async def what_nobody_took_is_given_back_at_the_end(place: Place) -> None:
     await place.send(numbers(8))
     async with place.popping(invisible_seconds=60) as consumer:
-        async for message in consumer:
-            await consumer.ack(message)
-            break
+        message = await anext(aiter(consumer))
+        await consumer.ack(message)
     async with place.popping() as consumer:
         rest = await received(consumer, 7)  # sooner than their time was over
 

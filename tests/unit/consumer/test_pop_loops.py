@@ -135,9 +135,9 @@ async def test_nothing_is_renewed_for_a_loop_that_was_left(cluster: FakeCluster)
 async def test_renewal_has_an_end(cluster: FakeCluster) -> None:
     put(cluster, "1")
     async with popping(cluster, invisible_seconds=0.2, renew_seconds=0.3) as consumer:
-        async for _ in consumer:
-            again = await consumer.receive()
-            break
+        loop = aiter(consumer)
+        await anext(loop)
+        again = await consumer.receive()
 
     assert [(each.body, each.reconsume_times) for each in again] == [(b"1", 1)]
 
@@ -160,10 +160,10 @@ async def test_an_ack_in_the_background_that_fails_is_told(cluster: FakeCluster)
     cluster.broker.on(ACK, Reply(13, remark="queue"))
     async with popping(cluster) as consumer:
         events = consumer.events()
-        async for message in consumer:
-            if message.body == b"2":
-                event = await anext(events)
-                break
+        loop = aiter(consumer)
+        for _ in range(2):
+            await anext(loop)
+        event = await anext(events)
 
     assert isinstance(event, AckFailed)
     assert (event.offset, event.queue.topic) == (0, TOPIC)

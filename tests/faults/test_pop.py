@@ -1,0 +1,171 @@
+"""Pop consumers through faults: nothing is lost, and what is acknowledged does not come again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from typing import Final
+
+import pytest
+
+from rocketmq_aio.consumer.events import MessageUnreadable
+from rocketmq_aio.consumer.pop import PopConsumer
+from rocketmq_aio.errors import AckError, ConnectionLostError
+from rocketmq_aio.protocol.codes import RequestCode
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.frame_rules import drop, duplicate
+from tests.fakes.proxy import FaultProxy
+from tests.fakes.script import Close
+from tests.faults.through import QUICK, through
+from tests.unit.consumer.consuming import TOPIC, numbers, put
+from tests.unit.consumer.popping import RETRY_TOPIC, bodies, leases, popping
+
+POP: Final = RequestCode.POP_MESSAGE
+ACK: Final = RequestCode.ACK_MESSAGE
+CHANGE: Final = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+
+
+async def all_done(consumer: PopConsumer, count: int) -> Counter[str]:
+    """Acknowledge messages until *count* different ones were; return how often each came."""
+    seen: Counter[str] = Counter()
+    async with asyncio.timeout(15):
+        while len(seen) < count:
+            taken = await consumer.receive(wait_seconds=5)
+            with contextlib.suppress(AckError):
+                await consumer.ack(taken)
+            seen.update(message.body.decode() for message in taken)
+    return seen
+
+
+async def test_messages_of_a_lost_answer_come_again(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(5))
+    async with FaultProxy(cluster.broker.address) as proxy:
+        proxy.down.on(drop, code=POP)
+        client = through(proxy, cluster, QUICK)
+        async with popping(cluster, client=client, invisible_seconds=0.5) as consumer:
+            seen = await all_done(consumer, 5)
+
+    assert seen == Counter(numbers(5))
+    assert leases(cluster) == 0
+    assert RETRY_TOPIC in cluster.broker.topics
+
+
+async def test_a_cut_inside_an_answer_loses_nothing(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(5))
+    cluster.broker.on(POP, Close(reset=True), times=2)
+    async with popping(cluster, invisible_seconds=0.5) as consumer:
+        seen = await all_done(consumer, 5)
+
+    assert seen == Counter(numbers(5))
+
+
+async def test_an_answer_that_comes_twice_is_taken_once(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(5))
+    async with FaultProxy(cluster.broker.address) as proxy:
+        proxy.down.on(duplicate, code=POP)
+        async with popping(cluster, client=through(proxy, cluster)) as consumer:
+            taken = await consumer.receive()
+            assert await consumer.receive(wait_seconds=0) == []
+
+    assert bodies(taken) == numbers(5)
+
+
+async def test_an_ack_whose_answer_is_lost_is_said_again(cluster: FakeCluster) -> None:
+    put(cluster, "1")
+    async with FaultProxy(cluster.broker.address) as proxy:
+        client = through(proxy, cluster, QUICK)
+        async with popping(cluster, client=client) as consumer:
+            [message] = await consumer.receive()
+            proxy.down.on(drop, code=ACK)
+            await consumer.ack(message)
+
+    assert len(cluster.broker.requests_of(ACK)) == 2
+    assert leases(cluster) == 0
+
+
+async def test_an_ack_that_never_arrives_is_told(cluster: FakeCluster) -> None:
+    put(cluster, "1")
+    cluster.broker.on(ACK, Close(reset=True), times=None)
+    async with popping(cluster) as consumer:
+        [message] = await consumer.receive(invisible_seconds=0.5)
+        with pytest.raises(AckError) as caught:
+            await consumer.ack(message)
+        cluster.broker.off(ACK)
+
+    assert isinstance(caught.value.lost[message], ConnectionLostError)
+
+
+async def test_a_broker_that_restarts_is_popped_again(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(3))
+    async with popping(cluster) as consumer:
+        await consumer.ack(await consumer.receive())
+        waiting = asyncio.ensure_future(consumer.receive(wait_seconds=10))
+        await cluster.broker.wait_for(POP, 3)
+        await cluster.broker.restart()
+        put(cluster, "after")
+
+        assert bodies(await waiting) == ["after"]
+
+
+async def test_the_message_of_a_cancelled_change_is_settled_at_most_late(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, "1")
+    async with popping(cluster) as consumer:
+        [message] = await consumer.receive()
+        held = cluster.broker.hold(CHANGE, times=1)
+        changing = asyncio.ensure_future(consumer.change_invisible(message, 0.3))
+        await held.wait(1)
+        changing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await changing
+        held.release()
+        with pytest.raises(AckError):
+            await consumer.ack(message)
+
+        [again] = await consumer.receive()
+        assert (again.body, again.reconsume_times) == (b"1", 1)
+        await consumer.ack(again)
+
+    assert leases(cluster) == 0
+
+
+async def test_an_unreadable_message_stops_none_but_those_behind_it(cluster: FakeCluster) -> None:
+    put(cluster, "good", "bad", "behind")
+    log = cluster.broker.topics[TOPIC].queues[0]
+    spoilt = log.messages[1]
+    record = spoilt.record[:4] + b"\0\0\0\0" + spoilt.record[8:]
+    object.__setattr__(spoilt, "record", record)
+    async with popping(cluster) as consumer:
+        events = consumer.events()
+        [good] = await consumer.receive(invisible_seconds=0.3)
+        await consumer.ack(good)
+        event = await anext(events)
+        rest = await all_done(consumer, 2)
+
+    assert isinstance(event, MessageUnreadable)
+    assert good.body == b"good"
+    assert set(rest) == {"bad", "behind"}
+
+
+async def test_workers_that_are_cancelled_and_come_back_do_everything(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(60))
+    done: Counter[str] = Counter()
+
+    async def work(consumer: PopConsumer) -> None:
+        async for message in consumer:
+            await asyncio.sleep(0.002)
+            done[message.body.decode()] += 1
+
+    async with popping(cluster, invisible_seconds=0.5) as consumer, asyncio.timeout(15):
+        while len(done) < 60:
+            tasks = [asyncio.ensure_future(work(consumer)) for _ in range(3)]
+            await asyncio.wait(tasks, timeout=0.03)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert set(done) == set(numbers(60))
