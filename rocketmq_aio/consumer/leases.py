@@ -17,6 +17,7 @@ from rocketmq_aio.consumer.pop_calls import PopCalls
 from rocketmq_aio.consumer.popped import Fate, PoppedMessage
 from rocketmq_aio.errors import (
     AckError,
+    BrokerError,
     BusyError,
     ConnectionLostError,
     NotConnectedError,
@@ -28,7 +29,7 @@ from rocketmq_aio.remoting.backoff import Backoff
 
 ACK_SECONDS: Final = 10.0  # for which an acknowledgement is tried again
 PASSING: Final = (BusyError, ConnectionLostError, NotConnectedError, RequestTimeoutError)
-UNKNOWN: Final = (ConnectionLostError, RequestTimeoutError)
+WITHOUT_EFFECT: Final = (BrokerError, NotConnectedError)
 # Seconds until the next try, by the number of tries before (as the Java client has them).
 RETRY_SECONDS: Final = (
     *(10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200),
@@ -143,7 +144,7 @@ class Leases:
         try:
             answer = await self._calls.change(message, seconds)
         except RocketMQError as error:
-            if not isinstance(error, UNKNOWN):
+            if isinstance(error, WITHOUT_EFFECT):
                 message.doubt = ""
             raise
         message.doubt = ""

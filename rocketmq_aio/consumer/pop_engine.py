@@ -39,6 +39,7 @@ ALL_QUEUES: Final = -1
 TRIED_TOO_OFTEN: Final = "it was tried too often"
 GIVEN_BACK_AT_ONCE: Final = 32
 GIVE_BACK_SECONDS: Final = 1.0  # until others get what nobody took here
+LOOP_WAIT_SECONDS: Final = 15.0  # of loops where receive() is not to wait
 CLOSE_SECONDS: Final = 3.0  # for acknowledging what is done and giving back the rest
 
 
@@ -181,7 +182,9 @@ class PopEngine:
         sources = {MessageQueue(topic, name, ALL_QUEUES) for name in wanted}
         for source in [each for each in self.loops if each.topic == topic]:
             if source not in sources:
-                self.loops.pop(source).stop()
+                loop = self.loops.pop(source)
+                self.rounds.forget(loop)
+                loop.stop()
         for source in sorted(sources - self.loops.keys()):
             loop = self.loops[source] = self._make_loop(source)
             # Of the instance: a request that is under way ends after its consumer, and what it
@@ -210,7 +213,8 @@ class PopEngine:
             self._acks.add(done)
             await self._acks.until_at_most(MAX_UNCONFIRMED)
         config = self.config
-        wish = Wish(config.batch_size, config.invisible_seconds, config.wait_seconds)
+        wait = config.wait_seconds or LOOP_WAIT_SECONDS
+        wish = Wish(config.batch_size, config.invisible_seconds, wait)
         while True:
             if taken := await self.rounds.receive(1, wish, check_running):
                 [worker.current] = taken

@@ -40,6 +40,10 @@ class PopRounds:
         """Return what *loop* is to ask for, once."""
         return self._wishes.pop(loop, None)
 
+    def forget(self, loop: PopLoop) -> None:
+        """Nobody will ask *loop* any more."""
+        self._wishes.pop(loop, None)
+
     async def receive(
         self, most: int, wish: Wish, check_running: Callable[[], object]
     ) -> list[PoppedMessage]:
@@ -57,6 +61,7 @@ class PopRounds:
                 self._raise_refusal(asked)
                 seconds = self._next_step(wish, asked, clock() - started)
                 if seconds <= 0:
+                    await asyncio.sleep(0)  # asking without a wait must not starve the loops
                     break
                 await self._stock.wait(seconds)
                 check_running()

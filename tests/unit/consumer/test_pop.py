@@ -13,6 +13,7 @@ from rocketmq_aio.consumer.popped import PoppedMessage
 from rocketmq_aio.errors import (
     AckError,
     BrokerError,
+    CodecError,
     ConfigError,
     ReceiptError,
     SubscriptionError,
@@ -344,6 +345,18 @@ async def test_after_a_lost_change_nothing_is_changed_again(cluster: FakeCluster
 
     assert len(cluster.broker.requests_of(CHANGE)) == 1
     assert len(cluster.broker.requests_of(ACK)) == 1
+
+
+async def test_after_an_unreadable_answer_to_a_change_nothing_is_changed_again(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, "1")
+    cluster.broker.on(CHANGE, Reply(ext={"popTime": "soon"}))
+    async with popping(cluster) as consumer:
+        [message] = await consumer.receive()
+        for kind in (CodecError, ReceiptError):
+            with pytest.raises(kind):
+                await consumer.change_invisible(message, 30)
 
 
 async def test_a_refused_change_can_be_repeated(cluster: FakeCluster) -> None:

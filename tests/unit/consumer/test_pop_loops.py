@@ -13,7 +13,7 @@ from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
 from tests.unit.consumer.consuming import TOPIC, numbers, put
-from tests.unit.consumer.popping import RETRY_TOPIC, leases, popping
+from tests.unit.consumer.popping import RETRY_TOPIC, leases, popper_of, popping
 from tests.unit.remoting.until import until
 
 ACK = RequestCode.ACK_MESSAGE
@@ -200,3 +200,13 @@ async def test_closing_ends_the_loop_and_confirms_what_is_done(cluster: FakeClus
     await task
 
     assert leases(cluster) == 0
+
+
+async def test_a_loop_without_a_topic_lets_others_work(cluster: FakeCluster) -> None:
+    async with popper_of(cluster, wait_seconds=0) as consumer:
+        looping = asyncio.ensure_future(anext(aiter(consumer)))
+        await asyncio.sleep(0)
+        await consumer.subscribe(TOPIC)
+        put(cluster, "1")
+
+        assert (await looping).body == b"1"

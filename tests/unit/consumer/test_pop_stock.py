@@ -1,0 +1,100 @@
+"""Messages that wait for somebody."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rocketmq_aio.consumer.pop_stock import Stock
+from rocketmq_aio.consumer.popped import Fate, PoppedMessage
+from rocketmq_aio.protocol.receipt import Receipt
+from tests.unit.consumer.parts import queue
+
+
+def popped(offset: int, queue_id: int = 0, deadline: float = 100.0) -> PoppedMessage:
+    receipt = Receipt(0, 0, 60_000, 1, "0", "broker-a", queue_id, offset)
+    of = queue(queue_id)
+    return PoppedMessage(
+        of.topic,
+        b"x",
+        of,
+        offset,
+        b"",
+        b"",
+        receipt=receipt,
+        deadline=deadline,
+        invisible_seconds=60.0,
+        received_at=0.0,
+    )
+
+
+def stock_of(*messages: PoppedMessage, orderly: bool = False) -> Stock:
+    stock = Stock(orderly=orderly)
+    stock.add(messages)
+    return stock
+
+
+def offsets(messages: list[PoppedMessage]) -> list[tuple[int, int]]:
+    return [(each.queue.queue_id, each.queue_offset) for each in messages]
+
+
+def test_messages_go_out_in_the_order_they_came() -> None:
+    stock = stock_of(*(popped(n) for n in range(5)))
+
+    assert offsets(stock.take(2, 0)) == [(0, 0), (0, 1)]
+    assert offsets(stock.take(9, 0)) == [(0, 2), (0, 3), (0, 4)]
+    assert stock.take(9, 0) == []
+
+
+def test_what_is_expired_or_settled_is_left_out() -> None:
+    settled = popped(2)
+    settled.fate = Fate.ACKED
+    stock = stock_of(popped(1, deadline=5.0), settled, popped(3))
+
+    assert offsets(stock.take(9, 5.0)) == [(0, 3)]
+
+
+def test_in_order_a_queue_waits_for_what_was_taken_before() -> None:
+    stock = stock_of(popped(0), popped(1), popped(0, 1), popped(2), orderly=True)
+
+    first = stock.take(1, 0)
+    assert offsets(first) == [(0, 0)]
+    assert offsets(stock.take(9, 0)) == [(1, 0)]
+    first[0].fate = Fate.ACKED
+    assert offsets(stock.take(9, 0)) == [(0, 1), (0, 2)]
+
+
+def test_in_order_what_is_expired_blocks_nothing() -> None:
+    stock = stock_of(popped(0, deadline=5.0), popped(1), orderly=True)
+
+    assert offsets(stock.take(1, 0)) == [(0, 0)]
+    assert stock.take(1, 4.9) == []
+    assert offsets(stock.take(1, 5.0)) == [(0, 1)]
+
+
+def test_what_is_removed_goes_out_to_nobody() -> None:
+    stock = stock_of(popped(0), popped(0, 1), popped(1))
+
+    assert offsets(stock.remove(lambda each: each.queue.queue_id == 0)) == [(0, 0), (0, 1)]
+    assert offsets(stock.take(9, 0)) == [(1, 0)]
+
+
+async def test_a_wait_ends_with_a_change_or_its_time() -> None:
+    stock = Stock(orderly=False)
+    waiting = [asyncio.ensure_future(stock.wait(60)) for _ in range(2)]
+    await asyncio.sleep(0)
+    stock.add([popped(0)])
+    await asyncio.gather(*waiting)
+    await stock.wait(0.001)
+
+
+async def test_a_wait_that_is_cancelled_leaves_nothing() -> None:
+    stock = Stock(orderly=False)
+    waiting = asyncio.ensure_future(stock.wait(60))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+    assert not stock._waiting
