@@ -83,7 +83,8 @@ class ConcurrentService:
             return None
         while line:
             assigned = line[0]
-            if not assigned.waiting:
+            waiting = assigned.waiting
+            if not waiting:
                 line.popleft().in_line = False
                 assigned.turn = 0
                 continue
@@ -91,6 +92,9 @@ class ConcurrentService:
             if assigned.turn >= TURN:
                 assigned.turn = 0
                 line.rotate(-1)
+            if self._batch_size == 1:  # no call where a message is all that is taken
+                assigned.active += 1
+                return assigned, [waiting.popleft()]
             return assigned, assigned.take(self._batch_size)
         return None
 

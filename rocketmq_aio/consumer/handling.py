@@ -22,8 +22,9 @@ DEAD_LETTER: Final = -1
 
 MessageHandler: TypeAlias = Callable[[MessageExt], Awaitable[object] | object]
 BatchHandler: TypeAlias = Callable[[list[MessageExt], "BatchContext"], Awaitable[object] | object]
-# Takes messages of one queue; returns what the handler said besides, if it had the chance to.
-Call: TypeAlias = Callable[[list[MessageExt]], Awaitable["BatchContext | None"]]
+# Takes messages of one queue; what is awaited is a `BatchContext` where the handler said more than
+# that it returned.  Anything else means nothing: it may be what the handler happened to return.
+Call: TypeAlias = Callable[[list[MessageExt]], Awaitable[object]]
 
 
 class RetryLater(Exception):  # noqa: N818 - it is an answer of the handler, not an error
@@ -163,16 +164,9 @@ class Handler:
 
 
 def _calling_one(handler: MessageHandler, threads: Executor | None) -> Call:
-    if threads is None:
-
-        async def call(messages: list[MessageExt]) -> None:
-            await handler(messages[0])  # type: ignore[misc]  # it is async
-    else:
-
-        async def call(messages: list[MessageExt]) -> None:
-            await _in_thread(threads, handler, messages[0])
-
-    return call
+    if threads is None:  # the handler's own coroutine is what is awaited: no other around it
+        return lambda messages: cast(Awaitable[object], handler(messages[0]))
+    return lambda messages: _in_thread(threads, handler, messages[0])
 
 
 def _calling_batch(handler: BatchHandler, threads: Executor | None) -> Call:
@@ -200,7 +194,7 @@ def decoding(call: Call, codec: Codec) -> Call:
     It raises `UndecodableError`, and calls no handler, when some have none.
     """
 
-    async def decode_and_call(messages: list[MessageExt]) -> BatchContext | None:
+    async def decode_and_call(messages: list[MessageExt]) -> object:
         _, bad = decode_all(codec, messages)
         if bad:
             raise UndecodableError(bad)
@@ -212,7 +206,7 @@ def decoding(call: Call, codec: Codec) -> Call:
 def hooked(call: Call, hooks: ConsumeHooks, group: str) -> Call:
     """Return a call that tells *hooks* about each batch."""
 
-    async def tell_and_call(messages: list[MessageExt]) -> BatchContext | None:
+    async def tell_and_call(messages: list[MessageExt]) -> object:
         first = messages[0]
         context = ConsumeContext(
             group=group, topic=first.topic, queue=first.queue, messages=messages

@@ -13,7 +13,14 @@ from rocketmq_aio.config import MAX_CONCURRENCY, ClientConfig, PushConfig
 from rocketmq_aio.consumer.callbacks import Listener
 from rocketmq_aio.consumer.events import ConsumerEvent
 from rocketmq_aio.consumer.group_member import GroupMember
-from rocketmq_aio.consumer.handling import BatchHandler, Handler, MessageHandler, decoding, hooked
+from rocketmq_aio.consumer.handling import (
+    BatchContext,
+    BatchHandler,
+    Handler,
+    MessageHandler,
+    decoding,
+    hooked,
+)
 from rocketmq_aio.consumer.hook_calls import checked_hooks
 from rocketmq_aio.consumer.push_engine import PushEngine
 from rocketmq_aio.consumer.send_back import restore_topic
@@ -167,7 +174,7 @@ class PushConsumer(GroupMember):
         outcome, remark = DirectOutcome.SUCCESS, None
         try:
             said = await self._call([message])
-            if said is not None and not said.done(1):
+            if isinstance(said, BatchContext) and not said.done(1):
                 outcome = DirectOutcome.LATER
         except Exception as error:  # noqa: BLE001 - the application's code
             outcome, remark = DirectOutcome.RAISED, repr(error)

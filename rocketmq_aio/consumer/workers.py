@@ -182,18 +182,20 @@ class Workers:
                 self.wake()
             assigned, messages = worker.assigned, worker.messages = taken
             worker.since = now
-            said = error = None
+            said: object = None
+            error: BaseException | None = None
             try:
                 said = await call(messages)
             except BaseException as raised:  # noqa: BLE001 - judged, and raised again if it is ours
                 error = self._judge(worker, raised)
             began, worker.since, now = now, 0.0, monotonic()
             done = size = len(messages)
-            if error is None and said is None and not worker.expired:
+            if error is None and type(said) is not BatchContext and not worker.expired:
                 succeed(assigned, messages)
             else:
                 error = error or self._overdue(worker)
-                done = await self._service.finish(assigned, messages, said, error)
+                context = said if isinstance(said, BatchContext) else None
+                done = await self._service.finish(assigned, messages, context, error)
             if assigned is not tally.assigned or now >= tally.due:
                 tally.begin(assigned, now)
             tally.calls += 1
