@@ -150,7 +150,38 @@ async def test_pull_copies_each_order_once_over_several_runs(
         assert sorted(copied.read_text().splitlines()) == sorted(orders[:so_far])
 
 
-async def test_a_worker_that_is_told_to_stop_commits_its_batch_and_leaves_the_rest(
+def test_push_tries_again_what_failed_and_its_dead_letters_can_be_looked_at_and_replayed(
+    rocketmq_namesrv: str, rocketmq_topic: str, rocketmq_group: str
+) -> None:
+    where = ("--namesrv", rocketmq_namesrv, "--group", rocketmq_group)
+
+    nothing_yet = run("dead_letters", *where)
+    output = run("push", *where, "--topic", rocketmq_topic)
+    looked = [run("dead_letters", *where), run("dead_letters", *where, "--replay")]
+    nothing_left = run("dead_letters", *where)
+
+    assert output.count("the bank is busy") == 4
+    tries = dict(re.findall(r"^order (\d+) is booked, at try (\d+)$", output, re.M))
+    assert tries == {str(number): "1" if number % 5 else "2" for number in range(20)}
+    assert re.search(r"^dead: offset \d+ of .+: PayloadError", output, re.M)
+    assert output.endswith("20 booked, 1 dead\n")
+    line = f"0: from {rocketmq_topic}, b'no order at all'\n1 dead letters"
+    assert looked == [f"{line}\n", f"{line} sent again\n"]
+    assert nothing_yet == nothing_left == "0 dead letters\n"
+
+
+def test_orderly_takes_the_steps_of_each_order_one_after_the_other(
+    rocketmq_namesrv: str, rocketmq_topic: str
+) -> None:
+    output = run("orderly", "--namesrv", rocketmq_namesrv, "--topic", rocketmq_topic)
+
+    assert output.count("jam: the bank is busy\n") == 2
+    steps = re.findall(r"^jam is (\w+)$", output, re.M)
+    assert steps == ["created", "paid", "packed", "shipped"]
+    assert output.endswith("6 of 6 orders went through all steps in order\n")
+
+
+async def test_a_worker_that_is_told_to_stop_finishes_and_commits_what_it_is_at_and_leaves_the_rest(
     rocketmq_namesrv: str, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     jobs = {f"done job {number}\n" for number in range(JOBS)}

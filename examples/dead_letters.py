@@ -1,0 +1,75 @@
+"""Look at the dead letters of a group, and send them again once the cause is mended.
+
+    python examples/dead_letters.py --namesrv 127.0.0.1:9876 --group push
+    python examples/dead_letters.py --namesrv 127.0.0.1:9876 --group push --replay
+
+Looking changes nothing.  A replay sends each one to the topic that it came from, as a new message,
+and stores how far it came: the next replay begins behind it.  Every group that reads the topic gets
+them.
+"""
+
+import argparse
+import asyncio
+from collections.abc import AsyncIterator
+
+from rocketmq_aio import (
+    Message,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PullStatus,
+    RouteNotFoundError,
+)
+
+
+async def letters(consumer: PullConsumer, queue: MessageQueue) -> AsyncIterator[MessageExt]:
+    """Yield the dead letters of *queue* that were not replayed yet."""
+    offset = await consumer.committed(queue) or await consumer.min_offset(queue)
+    result = await consumer.pull(queue, offset)
+    while result.status is not PullStatus.NO_NEW:
+        for message in result.messages:
+            yield message
+        result = await consumer.pull(queue, result.next_offset)
+
+
+def copy_of(letter: MessageExt, own: list[str]) -> Message:
+    """Return a message like the one that died; *own* are properties that are to go along."""
+    return Message(
+        letter.property("RETRY_TOPIC") or letter.topic,
+        letter.body,
+        tags=letter.tags,
+        keys=letter.keys or None,
+        properties={name: letter.properties[name] for name in own if name in letter.properties},
+    )
+
+
+async def main(namesrv: str | None, group: str, own: list[str], replay: bool) -> None:
+    async with (
+        PullConsumer(f"{group}-replay", namesrv=namesrv) as consumer,
+        Producer(f"{group}-replay", namesrv=namesrv) as producer,
+    ):
+        try:
+            queues = await consumer.message_queues(f"%DLQ%{group}")
+        except RouteNotFoundError:  # it is made for the first one
+            queues = []
+        count = 0
+        for queue in queues:
+            async for letter in letters(consumer, queue):
+                count += 1
+                copy = copy_of(letter, own)
+                print(f"{letter.queue_offset}: from {copy.topic}, {letter.body[:60]!r}")
+                if replay:
+                    await producer.send(copy)
+                    await consumer.commit(queue, letter.queue_offset + 1)
+    print(f"{count} dead letters{' sent again' if replay else ''}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--namesrv", help="host:port (default: ROCKETMQ_NAMESRV)")
+    parser.add_argument("--group", default="push")
+    parser.add_argument("--property", action="append", default=[], help="to go along; repeat it")
+    parser.add_argument("--replay", action="store_true")
+    arguments = parser.parse_args()
+    asyncio.run(main(arguments.namesrv, arguments.group, arguments.property, arguments.replay))
