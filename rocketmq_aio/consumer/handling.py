@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -111,6 +112,7 @@ class BatchContext:
 
         :raises ConfigError: the handler has set something else than numbers
         """
+        RetryLater(self.delay_level)  # checks it
         if self.rolled_back:
             return 0
         last = self.ack_index
@@ -118,12 +120,21 @@ class BatchContext:
             return size
         if type(last) is not int:
             raise ConfigError("ack_index", last, "expected a whole number or None")
-        RetryLater(self.delay_level)  # checks it
         return max(0, min(last + 1, size))
+
+
+def described(error: BaseException) -> str:
+    """Return the repr of what a handler raised, or its type when it has none."""
+    try:
+        return repr(error)
+    except Exception:  # noqa: BLE001 - the application's code
+        return type(error).__name__
 
 
 def is_async(handler: Callable[..., object]) -> bool:
     """Whether *handler* is to be called on the event loop; others get a thread."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
     call = getattr(handler, "__call__", None)  # noqa: B004 - its kind is asked for, not whether
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
 
@@ -143,10 +154,11 @@ class Handler:
         *,
         name: str,
     ) -> None:
-        handler, setting = on_message or on_batch, "on_message" if on_message else "on_batch"
         if (on_message is None) == (on_batch is None):
             raise ConfigError("on_message", on_message, "give either on_message= or on_batch=")
+        handler = on_batch if on_message is None else on_message
         if not callable(handler):
+            setting = "on_batch" if on_message is None else "on_message"
             raise ConfigError(setting, handler, "expected a function, plain or async")
         self.threads: ThreadPoolExecutor | None = None
         if not is_async(handler):
@@ -183,9 +195,17 @@ def _calling_batch(handler: BatchHandler, threads: Executor | None) -> Call:
 
 async def _in_thread(threads: Executor, handler: Callable[..., object], *args: Any) -> None:  # noqa: ANN401
     run = copy_context().run  # so that the handler sees the caller's context variables
-    outcome = await asyncio.get_running_loop().run_in_executor(threads, run, handler, *args)
+    loop = asyncio.get_running_loop()
+    outcome = await loop.run_in_executor(threads, run, _called, handler, *args)
     if inspect.isawaitable(outcome):  # a plain function that returns a coroutine
         await outcome
+
+
+def _called(handler: Callable[..., object], *args: object) -> object:
+    try:
+        return handler(*args)
+    except StopIteration as stop:  # a future does not take it: the worker would wait for ever
+        raise RuntimeError("the handler raised StopIteration") from stop
 
 
 def decoding(call: Call, codec: Codec) -> Call:
@@ -212,11 +232,11 @@ def hooked(call: Call, hooks: ConsumeHooks, group: str) -> Call:
             group=group, topic=first.topic, queue=first.queue, messages=messages
         )
         hooks.before(context)
-        started, context.status = monotonic(), "failed"
+        started = monotonic()
         try:
             said = await call(messages)
         except BaseException as error:
-            context.error = error
+            context.status, context.error = "failed", error
             raise
         else:
             context.status = "ok"
