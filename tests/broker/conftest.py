@@ -27,6 +27,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(TEST_SECONDS, func_only=True))
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the figures that tests recorded: how long it took, how many copies came."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            terminalreporter.write_line(f"{report.nodeid}: {name} = {value}")
+
+
 @pytest.fixture(scope="module")
 def fresh_cluster(rocketmq_version: str) -> Iterator[Callable[..., Cluster]]:
     """Starts clusters, with the arguments of `Cluster.start`, for tests that break them.

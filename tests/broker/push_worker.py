@@ -1,0 +1,137 @@
+"""A push consumer in a process of its own, which a test can stop, kill and freeze.
+
+python -m tests.broker.push_worker FILE ORDERS
+
+Appends a JSON line to FILE for whatever happens: what was written is there also after kill -9, and
+its times are those of one clock for all processes of the machine.  SIGTERM ends it in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from functools import partial
+from time import monotonic
+from typing import Any, Final
+from unittest.mock import patch
+
+import msgspec
+
+from rocketmq_aio import ClientConfig, LeaseLost, MessageExt, PushConfig, PushConsumer
+from rocketmq_aio.consumer import push_engine
+from rocketmq_aio.consumer.events import ConsumerEvent, QueuesAssigned, QueuesRevoked
+from rocketmq_aio.consumer.locks import LEASE_SECONDS, RENEW_SECONDS, QueueLocks
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.protocol.codes import RequestCode
+
+READY_SECONDS: Final = 60.0
+ELSEWHERE: Final = -1  # the queue id of what is not of the topic: retries
+
+
+class Orders(msgspec.Struct, kw_only=True):
+    """What a worker is to do; *lease_seconds* is for brokers that forget locks early."""
+
+    namesrv: str
+    group: str
+    topic: str
+    orderly: bool = False
+    handler_seconds: float = 0.02
+    lease_seconds: float = LEASE_SECONDS
+    settings: dict[str, Any] = {}
+    client: dict[str, Any] = {}
+
+
+class Diary:
+    """Writes down what happens; each line is (what, when, ...)."""
+
+    def __init__(self, path: str, topic: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._topic = topic
+
+    def say(self, what: str, *rest: object) -> None:
+        os.write(self._file, msgspec.json.encode([what, monotonic(), *rest]) + b"\n")
+
+    def on_event(self, event: ConsumerEvent) -> None:
+        if isinstance(event, QueuesAssigned | QueuesRevoked):
+            self.say(type(event).__name__, self._ids(event.queues))
+        elif isinstance(event, LeaseLost):
+            self.say("LeaseLost", self._ids([event.queue]))
+
+    def message(self, what: str, message: MessageExt) -> None:
+        number = message.queue.queue_id if message.queue.topic == self._topic else ELSEWHERE
+        self.say(what, number, message.queue_offset, message.body.decode())
+
+    def _ids(self, queues: Iterable[MessageQueue]) -> list[int]:
+        return [queue.queue_id for queue in queues if queue.topic == self._topic]
+
+    # --- an RPC hook: commits as they are sent --------------------------------------------------
+
+    def before_request(
+        self, address: str, code: int, ext_fields: MutableMapping[str, str], body: bytes
+    ) -> None:
+        if code == RequestCode.UPDATE_CONSUMER_OFFSET and ext_fields["topic"] == self._topic:
+            self.say("commit", int(ext_fields["queueId"]), int(ext_fields["commitOffset"]))
+
+    def after_response(
+        self, address: str, code: int, response_code: int, ext_fields: Mapping[str, str]
+    ) -> None:
+        """Answers are not written down."""
+
+
+class ShortLocks(QueueLocks):
+    """Locks with another lease, renewed in the same proportion of it."""
+
+    def __init__(
+        self,
+        lease: float,
+        instance: MQClientInstance,
+        group: str,
+        *,
+        on_lost: Callable[[MessageQueue], None],
+    ) -> None:
+        super().__init__(instance, group, on_lost=on_lost, lease_seconds=lease)
+        self._interval = lease * RENEW_SECONDS / LEASE_SECONDS
+
+    async def keep_renewing(self, interval_seconds: float = RENEW_SECONDS) -> None:
+        await super().keep_renewing(self._interval)
+
+
+async def work(orders: Orders, diary: Diary) -> None:
+    """Consume until SIGTERM; say so when the queues are there."""
+
+    async def handle(message: MessageExt) -> None:
+        diary.message("start", message)
+        await asyncio.sleep(orders.handler_seconds)
+        diary.message("end", message)
+
+    client = ClientConfig(namesrv=orders.namesrv, rpc_hooks=(diary,), **orders.client)
+    settings = {"start_from": "earliest", "commit_interval_seconds": 0.5, **orders.settings}
+    consumer = PushConsumer(
+        orders.group,
+        on_message=handle,
+        orderly=orders.orderly,
+        client=client,
+        config=PushConfig(**settings),
+        on_event=diary.on_event,
+    )
+    await consumer.subscribe(orders.topic)
+    diary.say("joining")
+    await consumer.start()
+    running = asyncio.create_task(consumer.run())
+    await asyncio.sleep(0)  # from now on it hears of signals
+    await consumer.ready(READY_SECONDS)
+    diary.say("ready")
+    await running
+
+
+def main(path: str, text: str) -> None:
+    orders = msgspec.json.decode(text, type=Orders)
+    with patch.object(push_engine, "QueueLocks", partial(ShortLocks, orders.lease_seconds)):
+        asyncio.run(work(orders, Diary(path, orders.topic)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
