@@ -14,7 +14,9 @@ from tests.fakes.history.events import (
     Echo,
     Epoch,
     Fault,
+    Handled,
     History,
+    LockChange,
     LogEntry,
     Outcome,
     Poll,
@@ -23,10 +25,11 @@ from tests.fakes.history.events import (
     Settled,
     Violation,
 )
+from tests.fakes.history.handling import HANDLING
 from tests.fakes.history.process import PROCESS
 from tests.fakes.history.producing import PRODUCING
 
-INVARIANTS = {**PRODUCING, **CONSUMING, **PROCESS}
+INVARIANTS = {**PRODUCING, **CONSUMING, **HANDLING, **PROCESS}
 
 
 def violations(history: History) -> list[Violation]:
@@ -42,7 +45,9 @@ __all__ = [
     "Echo",
     "Epoch",
     "Fault",
+    "Handled",
     "History",
+    "LockChange",
     "LogEntry",
     "Outcome",
     "Poll",

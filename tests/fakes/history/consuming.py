@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from rocketmq_aio.message import MessageQueue
-from tests.fakes.history.events import Commit, Delivered, Epoch, History
+from tests.fakes.history.events import Commit, Delivered, Epoch, Handled, History, Outcome
 
 
 def i9_everything_is_settled_in_the_end(history: History) -> Iterator[str]:
@@ -61,8 +61,10 @@ def i13_copies_are_explained(history: History) -> Iterator[str]:
     """A message comes once, and once more per change of owner and per fault or retry."""
     tenures = Counter(epoch.queue for epoch in history.epochs)
     counts = Counter((each.queue, each.offset) for each in history.deliveries)
+    counts += Counter((each.queue, each.offset) for each in history.handled)
+    again = Counter((e.queue, e.offset) for e in history.handled if e.outcome is not Outcome.OK)
     for (queue, offset), count in counts.items():
-        allowed = max(1, tenures[queue]) + history.extra_copies
+        allowed = max(1, tenures[queue]) + history.extra_copies + again[queue, offset]
         if count > allowed:
             yield f"{queue}@{offset} was delivered {count} times, {allowed} are explained"
 
@@ -70,7 +72,8 @@ def i13_copies_are_explained(history: History) -> Iterator[str]:
 def i16_only_what_is_wanted_is_delivered(history: History) -> Iterator[str]:
     """What is delivered lies in the log and passes the group's filter."""
     wanted = {(entry.queue, entry.offset): history.visible(entry) for entry in history.log}
-    for each in history.deliveries:
+    came: list[Delivered | Handled] = [*history.deliveries, *history.handled]
+    for each in came:
         if wanted and not wanted.get((each.queue, each.offset), False):
             yield f"{each.queue}@{each.offset} was delivered, but is not wanted"
 

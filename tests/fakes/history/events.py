@@ -103,6 +103,35 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Handled:
+    """One call of a handler with one message; *ended* is None if it never did.
+
+    *tries* is the reconsume count that the handler saw.  OK settles the message, FAIL asks for
+    another try, UNKNOWN is a handler that was cancelled or came too late.
+    """
+
+    consumer: str
+    epoch: int
+    queue: MessageQueue
+    offset: int
+    started: float
+    ended: float | None = None
+    outcome: Outcome = Outcome.UNKNOWN
+    tries: int = 0
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockChange:
+    """A broker granted a queue to *consumer*, or was asked to take it back."""
+
+    at: float
+    queue: MessageQueue
+    consumer: str
+    held: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
     """A commit as the wire or the broker shows it: *offset* is the next to be read.
 
@@ -175,6 +204,9 @@ class History:
     :ivar most_per_second: how many of those one second may hold
     :ivar buffered_bytes: samples of what the client held
     :ivar work: when units of work were done
+    :ivar orderly: the handlers of a queue take turns
+    :ivar stalls: times that a consumer stood still for longer than its locks hold
+    :ivar owners: who holds each queue after the group has come to rest
     """
 
     sends: list[Sent] = field(default_factory=list)
@@ -200,6 +232,11 @@ class History:
     echoes: list[Echo] = field(default_factory=list)
     work: list[float] = field(default_factory=list)
     fault: Fault | None = None
+    handled: list[Handled] = field(default_factory=list)
+    locks: list[LockChange] = field(default_factory=list)
+    orderly: bool = False
+    stalls: int = 0
+    owners: dict[MessageQueue, list[str]] | None = None
 
     def visible_offsets(self) -> dict[MessageQueue, list[int]]:
         """Return, queue by queue and ascending, what the group has to consume."""

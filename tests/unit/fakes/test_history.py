@@ -25,6 +25,7 @@ from tests.fakes.history import (
     Settled,
     violations,
 )
+from tests.unit.fakes.test_history_handling import PLANTED as OF_HANDLERS
 
 Q0 = MessageQueue("orders", "broker-a", 0)
 Q1 = MessageQueue("orders", "broker-a", 1)
@@ -276,7 +277,7 @@ def test_what_is_planted_is_found(invariant: str, plant: Callable[[History], Non
 
 
 def test_every_invariant_has_a_planted_violation() -> None:
-    assert {invariant for invariant, _ in PLANTED} == set(INVARIANTS)
+    assert {invariant for invariant, _ in [*PLANTED, *OF_HANDLERS]} == set(INVARIANTS)
 
 
 def test_redelivery_to_a_new_owner_is_no_violation() -> None:
