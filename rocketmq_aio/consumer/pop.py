@@ -210,19 +210,19 @@ class MessageLoop(Worker):
         return await self._engine.next_for(self, self._consumer.check_here)
 
 
-def _checked_most(most: object) -> int:
+def _checked_most(most: int) -> int:
     if type(most) is not int or not 1 <= most <= MAX_POP:
         raise ConfigError("max_messages", most, f"expected a whole number from 1 to {MAX_POP}")
     return most
 
 
-def _checked(value: object, name: str, default: float, *, zero: bool = False) -> float:
+def _checked(value: float | None, name: str, default: float, *, zero: bool = False) -> float:
     if value is None:
         return default
     good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not (0 < value <= LONGEST_SECONDS or (zero and value == 0)):  # type: ignore[operator]
+    if not good or not (0 < value <= LONGEST_SECONDS or (zero and value == 0)):
         raise ConfigError(name, value, f"expected seconds above 0, at most {LONGEST_SECONDS:g}")
-    return float(value)  # type: ignore[arg-type]
+    return float(value)
 
 
 def _several(messages: object) -> list[PoppedMessage]:

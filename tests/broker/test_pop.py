@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -18,7 +20,7 @@ from rocketmq_aio.consumer.popped import PoppedMessage
 from rocketmq_aio.errors import NotSupportedError, RouteNotFoundError, SubscriptionError
 from rocketmq_aio.message import MessageExt, MessageQueue, MessageSelector
 from rocketmq_aio.testing import Cluster
-from tests.broker.reading_groups import numbers, send
+from tests.broker.reading_groups import in_thread, numbers, send
 
 SECONDS: Final = 40.0  # real brokers give a message back some seconds late
 QUIET_SECONDS: Final = 3.0
@@ -314,3 +316,32 @@ async def tried_again_in_the_second_kind(place: Place) -> None:
         await consumer.change_invisible(again[0], 30)
         await consumer.ack(again)
         assert await is_quiet(consumer)
+
+
+async def test_the_admin_tool_shows_a_member(
+    rocketmq_cluster: Cluster,
+    rocketmq_topic: str,
+    rocketmq_group: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the tool leaves files
+    place = Place(rocketmq_cluster.namesrv, rocketmq_topic, rocketmq_group)
+    if rocketmq_cluster.version.startswith("4."):
+        await refused(place)
+        return
+    options = ("-g", place.group, "-n", place.namesrv)
+    consumer = PopConsumer(place.group, namesrv=place.namesrv)
+    await consumer.subscribe(place.topic, "a || b")
+    async with consumer:
+        client_id = consumer.client.client_id
+        ask = rocketmq_cluster.mqadmin
+        listed = await in_thread(ask, "consumerConnection", *options)
+        status = await in_thread(ask, "consumerStatus", *options, "-i", client_id)
+
+    assert "ConsumeType: CONSUME_PASSIVELY" in listed
+    assert re.search(rf"^{re.escape(place.topic)}\s+a \|\| b", listed, re.M), listed
+    assert re.search(r"popInvisibleTime\s+: 60000$", status, re.M), status
+    assert re.search(rf"Topic: {re.escape(place.topic)}\s.*SubExpression: a \|\| b", status), status
+    details = status.split("#Consumer Pop Detail#")[1]
+    assert re.search(rf"^{re.escape(place.topic)}\s+broker-a\s+-1\s", details, re.M), status
