@@ -19,6 +19,7 @@ from rocketmq_aio.consumer.handling import (
     BatchContext,
     RetryLater,
     UndecodableError,
+    described,
 )
 from rocketmq_aio.consumer.worked import WorkedQueue
 from rocketmq_aio.errors import PayloadError, RocketMQError
@@ -149,39 +150,20 @@ class ConcurrentService:
     ) -> None:
         if message.done or assigned.released:
             return  # a reset forgot it, or the next owner of the queue gets it
-        reason = repr(error) if error is not None else "the handler did not acknowledge it"
+        reason = described(error) if error is not None else "the handler did not acknowledge it"
+        _log_failure(message, reason)
         if self._send_back is None:
-            self._drop(assigned, message, reason)
+            self._on_event(dropped(message, reason))
+            assigned.settle(message)
             return
-        dead = level == DEAD_LETTER or message.reconsume_times >= self._max_reconsume_times
-        logger.info(
-            "message_failed",
-            queue=str(message.queue),
-            offset=message.queue_offset,
-            message_id=message.message_id,
-            reconsume_times=message.reconsume_times,
-            reason=reason,
-        )
         try:
             await self._send_back.send_back(message, level)
         except RocketMQError as failure:
             logger.warning("send_back_failed", queue=str(message.queue), reason=str(failure))
             self._host.spawn(self._again, assigned, message, name="local-retry")
             return
-        if dead:
+        if level == DEAD_LETTER or message.reconsume_times >= self._max_reconsume_times:
             self._on_event(dead_lettered(message, reason))
-        assigned.settle(message)
-
-    def _drop(self, assigned: WorkedQueue, message: MessageExt, reason: str) -> None:
-        logger.warning("message_dropped", queue=str(message.queue), reason=reason)
-        self._on_event(
-            MessageDropped(
-                queue=message.queue,
-                offset=message.queue_offset,
-                message_id=message.message_id,
-                reason=reason,
-            )
-        )
         assigned.settle(message)
 
     async def _again(self, assigned: WorkedQueue, message: MessageExt) -> None:
@@ -190,6 +172,28 @@ class ConcurrentService:
         message.local_retries += 1
         assigned.put_back([message])
         self.add(assigned)
+
+
+def _log_failure(message: MessageExt, reason: str) -> None:
+    logger.info(
+        "message_failed",
+        queue=str(message.queue),
+        offset=message.queue_offset,
+        message_id=message.message_id,
+        reconsume_times=message.reconsume_times,
+        reason=reason,
+    )
+
+
+def dropped(message: MessageExt, reason: str) -> MessageDropped:
+    """Return the event that tells of *message*, and log it: nobody has it any more."""
+    logger.warning("message_dropped", queue=str(message.queue), reason=reason)
+    return MessageDropped(
+        queue=message.queue,
+        offset=message.queue_offset,
+        message_id=message.message_id,
+        reason=reason,
+    )
 
 
 def dead_lettered(message: MessageExt, reason: str) -> MessageDeadLettered:

@@ -140,7 +140,10 @@ class MessageDeadLettered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageDropped:
-    """The handler of a broadcasting consumer failed: there it gets no second try."""
+    """A broadcasting consumer gave up a message: nobody tries it again.
+
+    A concurrent one does so when the handler fails, an orderly one where others have dead letters.
+    """
 
     queue: MessageQueue
     offset: int

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import anyio
 
-from rocketmq_aio.consumer.concurrent import dead_lettered, undecodable
+from rocketmq_aio.consumer.concurrent import dead_lettered, dropped, undecodable
 from rocketmq_aio.consumer.events import ConsumerEvent
 from rocketmq_aio.consumer.handling import (
     DEAD_LETTER,
@@ -16,6 +16,7 @@ from rocketmq_aio.consumer.handling import (
     RetryLater,
     SuspendQueue,
     UndecodableError,
+    described,
 )
 from rocketmq_aio.consumer.worked import WorkedQueue
 from rocketmq_aio.errors import RocketMQError
@@ -42,7 +43,7 @@ class OrderlyService:
     the failed one wait.
 
     :param holds: whether the queue is this consumer's to work on, asked before each batch
-    :param dead_letters: None in broadcasting, where only the handler ends the tries
+    :param dead_letters: None in broadcasting: what would be a dead letter is dropped and reported
     :param max_reconsume_times: None is no limit
     :param undecodable: what becomes of messages that the codec cannot read
     """
@@ -181,7 +182,7 @@ class OrderlyService:
             if message.done or assigned.released:
                 continue  # a reset forgot it, or the next owner of the queue gets it
             if at_once or self._had_enough(message):
-                if not await self._give_away(assigned, message, repr(error)):
+                if not await self._give_away(assigned, message, error):
                     left.append(message)
             else:
                 message.local_retries += 1
@@ -192,9 +193,14 @@ class OrderlyService:
         limit = self._max_reconsume_times
         return limit is not None and message.reconsume_times >= limit
 
-    async def _give_away(self, assigned: WorkedQueue, message: MessageExt, reason: str) -> bool:
+    async def _give_away(
+        self, assigned: WorkedQueue, message: MessageExt, error: BaseException | None
+    ) -> bool:
+        reason = described(error) if error is not None else "the handler did not acknowledge it"
         if self._dead_letters is None:
-            return False
+            self._on_event(dropped(message, reason))
+            assigned.settle(message)
+            return True
         try:
             await self._dead_letters.dead_letter(message, reason)
         except RocketMQError as failure:
@@ -221,6 +227,6 @@ class OrderlyService:
                 left.append(message)
             elif self._undecodable == "skip":
                 assigned.settle(message)
-            elif not await self._give_away(assigned, message, repr(fault)):
+            elif not await self._give_away(assigned, message, fault):
                 left.append(message)
         return left, 0.0

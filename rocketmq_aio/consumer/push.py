@@ -80,11 +80,10 @@ class PushConsumer(GroupMember):
             raise ConfigError("consume_batch_size", size, "on_message= takes single messages")
         consume_hooks, filters = checked_hooks(hooks)
         handler = Handler(on_message, on_batch, name=f"rocketmq-{group}")
-        if config.codec is not None:
-            codec = config.codec
-            handler.wrap(lambda call: decoding(call, codec))
         if consume_hooks:
             handler.wrap(lambda call: hooked(call, consume_hooks, group))
+        if (codec := config.codec) is not None:  # around the hooks: they hear of handlers that run
+            handler.wrap(lambda call: decoding(call, codec))
         self._call = handler.call
         self._close_seconds += config.close_timeout_seconds
         self._engine: PushEngine = PushEngine(
