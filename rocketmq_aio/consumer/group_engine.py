@@ -10,6 +10,7 @@ import anyio
 
 from rocketmq_aio.config import ConsumerConfig
 from rocketmq_aio.consumer.assigned import AssignedQueue
+from rocketmq_aio.consumer.broker_assignment import BrokerAssignment
 from rocketmq_aio.consumer.commits import Commits
 from rocketmq_aio.consumer.events import ConsumerEvent, EventStreams
 from rocketmq_aio.consumer.group_check import GroupCheck
@@ -68,7 +69,12 @@ class GroupEngine(Generic[Q]):
         self._running = False
         self._starts = StartPositions(instance, config, self.store)
         self.rebalancer = Rebalancer(
-            instance, group, config, topics=self._shared_topics, apply=self._apply
+            instance,
+            group,
+            config,
+            assignment=self._make_assignment(),
+            topics=self._shared_topics,
+            apply=self._apply,
         )
         self._checks = GroupCheck(
             instance,
@@ -83,6 +89,10 @@ class GroupEngine(Generic[Q]):
         if store is None and self.is_broadcasting:
             store = LocalFileOffsetStore()
         return store or RemoteOffsetStore(self.instance.broker, self.group)
+
+    def _make_assignment(self) -> BrokerAssignment | None:
+        """Return what lets the brokers share the queues out, or None: the members do."""
+        return None
 
     def _make_puller(
         self, limits: QueueLimits, *, lite: bool = False, interval_seconds: float = 0.0

@@ -26,7 +26,7 @@ from rocketmq_aio.consumer.push_engine import PushEngine
 from rocketmq_aio.consumer.send_back import restore_topic
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageExt, MessageQueue, MessageSelector
+from rocketmq_aio.message import MessageExt, MessageModel, MessageQueue, MessageSelector
 from rocketmq_aio.names import check_topic
 from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult, DirectOutcome
 
@@ -78,6 +78,11 @@ class PushConsumer(GroupMember):
         if on_message is not None and config.consume_batch_size > 1:
             size = config.consume_batch_size
             raise ConfigError("consume_batch_size", size, "on_message= takes single messages")
+        if not config.client_rebalance and (
+            orderly or config.message_model is not MessageModel.CLUSTERING
+        ):
+            reason = "brokers share queues out for concurrent consumption in a cluster only"
+            raise ConfigError("client_rebalance", config.client_rebalance, reason)
         consume_hooks, filters = checked_hooks(hooks)
         handler = Handler(on_message, on_batch, name=f"rocketmq-{group}")
         if consume_hooks:

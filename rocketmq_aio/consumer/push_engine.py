@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import anyio
 
 from rocketmq_aio.config import PushConfig
 from rocketmq_aio.consumer.assigned import AssignedQueue
+from rocketmq_aio.consumer.broker_assignment import BrokerAssignment
 from rocketmq_aio.consumer.callbacks import Listener
 from rocketmq_aio.consumer.commits import Commits
 from rocketmq_aio.consumer.concurrent import ConcurrentService
@@ -20,6 +22,7 @@ from rocketmq_aio.consumer.hook_calls import FilterHooks
 from rocketmq_aio.consumer.limits import TopicLimits
 from rocketmq_aio.consumer.locks import QueueLocks
 from rocketmq_aio.consumer.orderly import OrderlyService
+from rocketmq_aio.consumer.push_pops import PoppedQueue, PopSendBack, PushPops
 from rocketmq_aio.consumer.running_info import Kind, running_info
 from rocketmq_aio.consumer.send_back import SendBack
 from rocketmq_aio.consumer.tenures import Tenures
@@ -74,6 +77,7 @@ class PushEngine(GroupEngine[WorkedQueue]):
             may_commit=self._may_commit if self.locks else None,
             on_event=self.events.publish,
         )
+        self._pops = None if config.client_rebalance else self._make_pops()
         self.send_back = self._make_send_back() if clustering else None
         self._service = self._make_service()
         self.workers = Workers(
@@ -96,16 +100,40 @@ class PushEngine(GroupEngine[WorkedQueue]):
             make=self._make_queue,
             begin=self._begin_pulling,
             admit=self.locks.acquire if self.locks else None,
-            on_released=self._unlock if self.locks else None,
+            on_released=self._on_released,
             on_event=self.events.publish,
             on_assigned=on_assigned,
             on_revoked=on_revoked,
         )
 
-    def _make_send_back(self) -> SendBack:
+    @property
+    def _max_reconsume_times(self) -> int:
         times = self.config.max_reconsume_times
-        limit = DEFAULT_RECONSUME_TIMES if times is None else times
-        return SendBack(self.instance, self.group, max_reconsume_times=limit)
+        return DEFAULT_RECONSUME_TIMES if times is None else times
+
+    def _make_assignment(self) -> BrokerAssignment | None:
+        if self.config.client_rebalance:
+            return None
+        return BrokerAssignment(self.instance, self.group, self.config.message_model)
+
+    def _make_send_back(self) -> SendBack | PopSendBack:
+        limit = self._max_reconsume_times
+        send_back = SendBack(self.instance, self.group, max_reconsume_times=limit)
+        return send_back if self._pops is None else PopSendBack(send_back, self._pops)
+
+    def _make_pops(self) -> PushPops:
+        return PushPops(
+            self.instance,
+            self.group,
+            self.config,
+            self._host,
+            max_reconsume_times=self._max_reconsume_times,
+            filters=self._filters,
+            subscription_of=self._subscriptions.get,
+            in_hands=lambda: [m for worker in self.workers.busy for m in worker.messages],
+            on_messages=self._on_messages,
+            on_event=self.events.publish,
+        )
 
     def _make_service(self) -> ConcurrentService | OrderlyService:
         config, times = self.config, self.config.max_reconsume_times
@@ -125,14 +153,20 @@ class PushEngine(GroupEngine[WorkedQueue]):
             self._host,
             self.send_back,
             batch_size=config.consume_batch_size,
-            max_reconsume_times=DEFAULT_RECONSUME_TIMES if times is None else times,
+            max_reconsume_times=self._max_reconsume_times,
             undecodable=config.undecodable,
             wake=lambda: self.workers.wake(),
             on_event=self.events.publish,
         )
 
     def _make_queue(self, queue: MessageQueue) -> WorkedQueue:
-        assigned = RetryQueue(queue) if queue.topic == self._retry_topic else WorkedQueue(queue)
+        assigned: WorkedQueue
+        if self._pops is not None and queue in self.rebalancer.popped.get(queue.topic, ()):
+            assigned = self._pops.make(queue)
+        elif queue.topic.startswith(RETRY_PREFIX):
+            assigned = RetryQueue(queue)
+        else:
+            assigned = WorkedQueue(queue)
         assigned.paused = self._service.suspended
         return assigned
 
@@ -143,6 +177,9 @@ class PushEngine(GroupEngine[WorkedQueue]):
         self._service.add(assigned)
 
     def _begin_pulling(self, assigned: WorkedQueue) -> None:
+        if self._pops is not None and isinstance(assigned, PoppedQueue):
+            self._pops.begin(assigned)
+            return
         name = f"pull-{assigned.queue}"
         self._host.spawn(self._puller.run, assigned, self._wait_seconds, name=name)
 
@@ -155,6 +192,8 @@ class PushEngine(GroupEngine[WorkedQueue]):
             self._subscriptions[self._retry_topic] = retries
         await super().open(owner, commit_interval_seconds)
         self.workers.start()
+        if self._pops is not None:
+            self._pops.start()
         if self.locks is not None:
             self._host.spawn(self.locks.keep_renewing, name="locks")
 
@@ -178,6 +217,34 @@ class PushEngine(GroupEngine[WorkedQueue]):
 
     async def _prepare(self, wanted: Subscription, *, note: bool = True) -> None:
         await super()._prepare(wanted, note=note and wanted.topic != self._retry_topic)
+
+    # --- who reads what, and how ----------------------------------------------------------------
+
+    async def _apply(self, shares: dict[str, frozenset[MessageQueue]]) -> bool:
+        popped = {queue for queues in self.rebalancer.popped.values() for queue in queues}
+        switched = [
+            queue
+            for queue, assigned in self.table.items()
+            if isinstance(assigned, PoppedQueue) != (queue in popped)
+        ]
+        if switched:
+            await self._tenures.give_up(switched)
+        if self._pops is not None:
+            await self._follow_modes()
+        return await super()._apply(shares)
+
+    async def _follow_modes(self) -> None:
+        """Read the retries of pops of a topic that is pulled now: pops bring them by themselves."""
+        popped, known = self.rebalancer.popped, set(self._subscriptions)
+        pulled = {t for t in known if not t.startswith(RETRY_PREFIX) and not popped.get(t)}
+        wanted = {f"{self._retry_topic}{sign}{topic}" for topic in pulled for sign in "_+"}
+        read = {t for t in known if t.startswith(RETRY_PREFIX) and t != self._retry_topic}
+        for topic in read - wanted:
+            await self._tenures.change({topic}, partial(self._forget, topic))
+        for topic in wanted - read:
+            self._subscriptions[topic] = subscription(topic, "*", self.instance.started_ms)
+        if wanted != read:
+            await self.instance.heartbeats.beat_all(anew=True)
 
     # --- suspending -----------------------------------------------------------------------------
 
@@ -214,14 +281,19 @@ class PushEngine(GroupEngine[WorkedQueue]):
         await self._tenures.give_up((queue,))
         self.rebalancer.wake()
 
-    async def _unlock(self, released: list[WorkedQueue]) -> None:
+    async def _on_released(self, released: list[WorkedQueue]) -> None:
+        if self._pops is not None:
+            await self._pops.release(each for each in released if isinstance(each, PoppedQueue))
+        if self.locks is not None:
+            await self._unlock(self.locks, released)
+
+    async def _unlock(self, locks: QueueLocks, released: list[WorkedQueue]) -> None:
         """Unlock; a queue whose handler still runs is nobody else's until that ends."""
-        assert self.locks is not None
         for assigned in released:
             if assigned.in_hands and self._running:
                 self._host.spawn(self._unlock_later, assigned, name=f"unlock-{assigned.queue}")
         free = [each.queue for each in released if not (each.in_hands and self._running)]
-        await self.locks.release(free)
+        await locks.release(free)
 
     async def _unlock_later(self, assigned: WorkedQueue) -> None:
         assert self.locks is not None
@@ -239,8 +311,9 @@ class PushEngine(GroupEngine[WorkedQueue]):
             self.instance,
             self.config,
             self._subscriptions.values(),
-            self.table.values(),
+            [each for each in self.table.values() if not isinstance(each, PoppedQueue)],
             self.statistics,
             kind=kind,
+            popped=self._pops.info() if self._pops is not None else None,
             is_locked=self.locks.holds if self.locks else lambda queue: False,
         )

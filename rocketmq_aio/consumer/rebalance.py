@@ -9,12 +9,14 @@ from typing import Final
 import anyio
 
 from rocketmq_aio.config import ConsumerConfig
-from rocketmq_aio.consumer.allocation import allocate, strategy_for
-from rocketmq_aio.errors import ConfigError, RocketMQError
+from rocketmq_aio.consumer.allocation import AllocateStrategy, allocate, strategy_for
+from rocketmq_aio.consumer.broker_assignment import BrokerAssignment
+from rocketmq_aio.errors import ConfigError, NotSupportedError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageModel, MessageQueue
 from rocketmq_aio.names import RETRY_PREFIX
+from rocketmq_aio.protocol.requests.assignment import MessageRequestMode
 
 logger = get_logger(__name__)
 
@@ -25,6 +27,7 @@ LEAST_SECONDS: Final = 0.1  # between rounds: a flood of notifications is one ro
 class Rebalancer:
     """Works out the assignment in rounds; a round that cannot know changes nothing.
 
+    :param assignment: lets the brokers share the queues out, as far as they can
     :param topics: what is subscribed to
     :param apply: makes the assignment of these topics true, as far as it can be now; called in
         one task, one at a time
@@ -36,6 +39,7 @@ class Rebalancer:
         group: str,
         config: ConsumerConfig,
         *,
+        assignment: BrokerAssignment | None = None,
         topics: Callable[[], Collection[str]],
         apply: Callable[[dict[str, frozenset[MessageQueue]]], Awaitable[bool]],
     ) -> None:
@@ -44,12 +48,14 @@ class Rebalancer:
         self._interval = config.rebalance_interval_seconds
         self._shared = config.message_model is MessageModel.CLUSTERING
         self._allocate = config.allocate
+        self._assignment = assignment
         self._topics = topics
         self._apply = apply
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
         self._changes = 0  # of the topics
         self._ended = False
+        self.popped: dict[str, frozenset[MessageQueue]] = {}  # by topic: what is not to be pulled
         self.in_company = False  # whether other members were seen in the last round
 
     def wake(self) -> None:
@@ -117,13 +123,33 @@ class Rebalancer:
             return frozenset() if self._instance.routes.is_gone(topic) else None
         if not self._shared:
             return frozenset(route.subscribe_queues)
-        members = await self._instance.broker.consumer_ids(self._group, topic)
-        client_id = self._instance.client_id
+        client_id, members = self._instance.client_id, await self._members(topic)
         if client_id not in members:
+            return None
+        strategy = strategy_for(self._allocate, topic)
+        if self._assignment is not None:
+            try:
+                return await self._assigned(self._assignment, topic, strategy)
+            except NotSupportedError:  # by the broker, or for this topic
+                self.popped.pop(topic, None)
+        share = allocate(strategy, client_id, route.subscribe_queues, members)
+        return None if share is None else frozenset(share)
+
+    async def _members(self, topic: str) -> list[str]:
+        members = await self._instance.broker.consumer_ids(self._group, topic)
+        if self._instance.client_id not in members:
             # A restarted broker has forgotten everybody: keep what is held, introduce ourselves.
             await self._instance.heartbeats.beat_all(anew=True)
             members = await self._instance.broker.consumer_ids(self._group, topic)
         self.in_company = len(set(members)) > 1
-        strategy = strategy_for(self._allocate, topic)
-        share = allocate(strategy, client_id, route.subscribe_queues, members)
-        return None if share is None else frozenset(share)
+        return members
+
+    async def _assigned(
+        self, assignment: BrokerAssignment, topic: str, strategy: AllocateStrategy
+    ) -> frozenset[MessageQueue] | None:
+        modes = await assignment.of(topic, strategy)
+        if modes is None:
+            return None
+        pop = MessageRequestMode.POP
+        self.popped[topic] = frozenset(queue for queue, mode in modes.items() if mode is pop)
+        return frozenset(modes)

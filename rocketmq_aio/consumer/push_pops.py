@@ -1,0 +1,333 @@
+"""Popping on behalf of a push consumer: for the queues that the brokers want to be popped (5.x)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import anyio
+
+from rocketmq_aio.config import PushConfig
+from rocketmq_aio.consumer.events import AckFailed, ConsumerEvent, MessageUnreadable, PullFailed
+from rocketmq_aio.consumer.handling import DEAD_LETTER
+from rocketmq_aio.consumer.hook_calls import FilterHooks
+from rocketmq_aio.consumer.leases import Leases
+from rocketmq_aio.consumer.pop_acks import PopAcks
+from rocketmq_aio.consumer.pop_calls import PopCalls, Popped, Wish
+from rocketmq_aio.consumer.pop_loop import PopLoop
+from rocketmq_aio.consumer.popped import Fate, PoppedMessage
+from rocketmq_aio.consumer.renewal import Renewal
+from rocketmq_aio.consumer.send_back import SendBack
+from rocketmq_aio.consumer.worked import WorkedQueue
+from rocketmq_aio.errors import AckError, ReceiptError, RocketMQError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.protocol.bodies import PopProcessQueueInfo
+from rocketmq_aio.protocol.subscription import Subscription
+from rocketmq_aio.remoting.tasks import TaskHost
+
+logger = get_logger(__name__)
+
+# What the brokers' delay levels 1 to 18 mean unless they are configured otherwise.
+LEVEL_SECONDS: Final = (
+    *(1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200),
+)
+GIVE_BACK_SECONDS: Final = 1.0  # until others get what no handler began with here
+GIVEN_BACK_AT_ONCE: Final = 32
+CONFIRM_SECONDS: Final = 3.0  # for acknowledgements when a queue is given up
+LOOK_SECONDS: Final = 1.0
+
+
+class PoppedQueue(WorkedQueue):
+    """A queue whose messages are the handlers' for a time, and acknowledged one by one."""
+
+    __slots__ = ("_acks", "loop", "unwanted")
+
+    def __init__(self, queue: MessageQueue, acks: PopAcks) -> None:
+        super().__init__(queue)
+        self._acks = acks
+        self.loop: PopLoop | None = None
+        self.unwanted: list[MessageExt] = []  # taken here, but for others to handle
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many messages wait for a handler or its end."""
+        return len(self.waiting) + self.active
+
+    def put(self, messages: list[MessageExt]) -> None:
+        """Keep what a pop brought."""
+        self.waiting.extend(messages)
+
+    def settle(self, message: MessageExt) -> None:
+        """One message is done."""
+        if isinstance(message, PoppedMessage):
+            self._acks.add(message)
+
+    def complete(self, messages: list[MessageExt]) -> None:
+        """A handler has done all of *messages*."""
+        for message in messages:
+            self.settle(message)
+        self.hand_back(len(messages))
+
+    def hand_back(self, count: int) -> None:
+        """So many messages are not in a handler's hands any more."""
+        super().hand_back(count)
+        self.wake_puller()
+
+    def restart(self, offset: int) -> int:
+        """Positions are the broker's business."""
+        return 0
+
+    def refetch(self) -> None:
+        """Let what was chosen by an old expression come again."""
+        self._give_up()
+
+    def wake_puller(self) -> None:
+        """Something changed that the pop loop may be waiting for."""
+        if self.loop is not None:
+            self.loop.wake()
+
+    def drop(self) -> None:
+        """The queue is given up."""
+        super().drop()
+        if self.loop is not None:
+            self.loop.stop()
+
+    def forget_expired(self, now: float) -> None:
+        """Others get what could not be kept in time."""
+        waiting = self.waiting
+        if any(isinstance(each, PoppedMessage) and each.is_expired(now) for each in waiting):
+            kept = [m for m in waiting if not (isinstance(m, PoppedMessage) and m.is_expired(now))]
+            waiting.clear()
+            waiting.extend(kept)
+
+    def _give_up(self) -> None:
+        self.unwanted += self.waiting
+        self.waiting.clear()
+
+
+class PopSendBack:
+    """Returns messages in the way that they came."""
+
+    def __init__(self, pulled: SendBack, pops: PushPops) -> None:
+        self._pulled = pulled
+        self._pops = pops
+
+    async def send_back(self, message: MessageExt, delay_level: int = 0) -> None:
+        """Let the group have *message* again later, or make it a dead letter."""
+        if isinstance(message, PoppedMessage):
+            await self._pops.retry(message, delay_level)
+        else:
+            await self._pulled.send_back(message, delay_level)
+
+    async def dead_letter(self, message: MessageExt, reason: str) -> None:
+        """Make *message* a dead letter."""
+        if isinstance(message, PoppedMessage):
+            await self._pops.retry(message, DEAD_LETTER)
+        else:
+            await self._pulled.dead_letter(message, reason)
+
+
+class PushPops:
+    """Keeps a pop under way for every queue that is popped and has room.
+
+    :param in_hands: the messages that handlers work on now
+    :param on_messages: called when a queue has messages to hand out
+    """
+
+    def __init__(
+        self,
+        instance: MQClientInstance,
+        group: str,
+        config: PushConfig,
+        host: TaskHost,
+        *,
+        max_reconsume_times: int,
+        filters: FilterHooks,
+        subscription_of: Callable[[str], Subscription | None],
+        in_hands: Callable[[], Iterable[MessageExt]],
+        on_messages: Callable[[WorkedQueue], None],
+        on_event: Callable[[ConsumerEvent], None],
+    ) -> None:
+        self._instance = instance
+        self._config = config
+        self._host = host
+        self._filters = filters
+        self._subscription_of = subscription_of
+        self._in_hands = in_hands
+        self._on_messages = on_messages
+        self._on_event = on_event
+        # Brokers can begin at either end only: from an instant on means nothing is left out.
+        start = "latest" if config.start_from == "latest" else "earliest"
+        self._calls = PopCalls(instance, group, start_from=start)
+        self._leases = Leases(
+            self._calls,
+            max_reconsume_times=max_reconsume_times,
+            on_buried=lambda message: None,  # told by who asked for it
+        )
+        self._acks = PopAcks(self._leases, host, on_lost=self._ack_lost)
+        self._renewal = Renewal(
+            self._leases,
+            self._in_use,
+            invisible_seconds=config.pop_invisible_seconds,
+            longest_seconds=config.consume_timeout_seconds,
+        )
+        self._queues: dict[MessageQueue, PoppedQueue] = {}
+
+    def start(self) -> None:
+        """Begin to look after what is popped."""
+        self._host.spawn(self._renewal.run, name="renewal")
+        self._host.spawn(self._forget_expired, name="expired")
+
+    # --- queues ---------------------------------------------------------------------------------
+
+    def make(self, queue: MessageQueue) -> PoppedQueue:
+        """Return the state of a queue that is taken on."""
+        return PoppedQueue(queue, self._acks)
+
+    def begin(self, assigned: PoppedQueue) -> None:
+        """Pop until the queue is given up."""
+        loop = assigned.loop = PopLoop(
+            self._calls,
+            assigned.queue,
+            wanted=lambda: self._subscription_of(assigned.queue.topic),
+            next_wish=lambda _: self._next_wish(assigned),
+            on_popped=lambda loop, popped: self._on_popped(assigned, popped),
+            on_failed=self._on_failed,
+            on_idle=lambda: None,
+        )
+        self._queues[assigned.queue] = assigned
+        assigned.started.set()
+        # Of the instance: a request that is under way ends after its consumer, and what it brings
+        # is given back.
+        self._instance.host.spawn(loop.run, name=f"pop-{assigned.queue}")
+
+    async def release(self, released: Iterable[PoppedQueue]) -> None:
+        """Confirm what is done, and let others have what no handler began with."""
+        leaving = list(released)
+        with anyio.move_on_after(CONFIRM_SECONDS):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._acks.until_at_most, 0)
+                for assigned in leaving:
+                    tasks.start_soon(self._give_back, assigned.unwanted)
+        for assigned in leaving:
+            if self._queues.get(assigned.queue) is assigned:
+                del self._queues[assigned.queue]
+
+    def info(self) -> dict[MessageQueue, PopProcessQueueInfo]:
+        """Return the state of the queues, for administration tools."""
+        return {
+            queue: PopProcessQueueInfo(wait_ack_count=each.unacknowledged, droped=each.dropped)
+            for queue, each in self._queues.items()
+        }
+
+    # --- messages -------------------------------------------------------------------------------
+
+    async def retry(self, message: PoppedMessage, delay_level: int) -> None:
+        """Let the group have *message* again later, or make it a dead letter."""
+        try:
+            if delay_level == DEAD_LETTER:
+                await self._leases.bury(message)
+            elif delay_level:
+                await self._leases.retry(message, LEVEL_SECONDS[delay_level - 1])
+            else:
+                await self._leases.retry(message)
+        except (ReceiptError, AckError) as error:  # it comes again, sooner or later
+            logger.info("pop_not_returned", queue=str(message.queue), reason=str(error))
+            message.fate = Fate.RETURNED
+
+    def _next_wish(self, assigned: PoppedQueue) -> Wish | None:
+        config = self._config
+        if assigned.paused or assigned.unacknowledged > config.pop_threshold_per_queue:
+            return None
+        return Wish(config.pop_batch_size, config.pop_invisible_seconds, config.long_poll_seconds)
+
+    def _on_popped(self, assigned: PoppedQueue, popped: Popped) -> None:
+        if popped.fault is not None:
+            self._report_fault(assigned, popped)
+        wanted = self._subscription_of(assigned.queue.topic)
+        if wanted is None or assigned.dropped:
+            self._instance.host.spawn(self._give_back, popped.messages, name="give-back")
+            return
+        if assigned.unwanted:
+            unwanted, assigned.unwanted = assigned.unwanted, []
+            self._host.spawn(self._give_back, unwanted, name="give-back")
+        if accepted := self._accepted(popped.messages, wanted):
+            assigned.put(accepted)
+            self._on_messages(assigned)
+
+    def _accepted(
+        self, messages: Iterable[PoppedMessage], wanted: Subscription
+    ) -> list[MessageExt]:
+        """Return what handlers are to see; wrong tags and dead letters are dealt with."""
+        accepted: list[MessageExt] = []
+        for message in messages:
+            message.codec = self._config.codec
+            if wanted.tags and message.tags not in wanted.tags:  # one of equal hash
+                self._acks.add(message)
+            elif self._leases.is_overdue(message):
+                self._host.spawn(self.retry, message, DEAD_LETTER, name="bury")
+            else:
+                accepted.append(message)
+        if not self._filters or not accepted:
+            return accepted
+        kept = self._filters.filter(accepted)
+        left_out = {id(each) for each in accepted} - {id(each) for each in kept}
+        for each in accepted:
+            if id(each) in left_out and isinstance(each, PoppedMessage):
+                self._acks.add(each)
+        return kept
+
+    async def _give_back(self, messages: Iterable[MessageExt]) -> None:
+        """Let others have *messages* soon; what fails comes after its invisible time."""
+        limit = anyio.CapacityLimiter(GIVEN_BACK_AT_ONCE)
+
+        async def give(message: PoppedMessage) -> None:
+            async with limit:
+                try:
+                    await self._leases.change(message, GIVE_BACK_SECONDS)
+                except RocketMQError as error:
+                    logger.info("not_given_back", queue=str(message.queue), reason=str(error))
+
+        async with anyio.create_task_group() as tasks:
+            for message in messages:
+                if isinstance(message, PoppedMessage):
+                    tasks.start_soon(give, message)
+
+    def _in_use(self) -> Iterable[PoppedMessage]:
+        waiting = [each for queue in self._queues.values() for each in queue.waiting]
+        return [m for m in (*waiting, *self._in_hands()) if isinstance(m, PoppedMessage)]
+
+    async def _forget_expired(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            now = asyncio.get_running_loop().time()
+            for assigned in self._queues.values():
+                assigned.forget_expired(now)
+
+    # --- what is reported -----------------------------------------------------------------------
+
+    def _report_fault(self, assigned: PoppedQueue, popped: Popped) -> None:
+        offset = popped.messages[-1].queue_offset + 1 if popped.messages else 0
+        logger.warning("pop_unreadable", queue=str(assigned.queue), reason=str(popped.fault))
+        self._on_event(
+            MessageUnreadable(queue=assigned.queue, offset=offset, reason=str(popped.fault))
+        )
+
+    def _on_failed(self, loop: PopLoop, error: RocketMQError, first: bool) -> None:
+        if first and not loop.stopped:
+            logger.warning("pop_failed", source=str(loop.source), reason=str(error))
+            self._on_event(PullFailed(queue=loop.source, reason=str(error)))
+
+    def _ack_lost(self, message: PoppedMessage, error: RocketMQError) -> None:
+        logger.warning("ack_failed", queue=str(message.queue), reason=str(error))
+        self._on_event(
+            AckFailed(
+                queue=message.queue,
+                offset=message.queue_offset,
+                message_id=message.message_id,
+                reason=str(error),
+            )
+        )

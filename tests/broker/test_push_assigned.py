@@ -1,0 +1,136 @@
+"""Push consumers whose queues the brokers share out, to be pulled or popped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from rocketmq_aio import (
+    ConfigError,
+    MessageDeadLettered,
+    MessageExt,
+    MessageModel,
+    MessageQueue,
+    PushConfig,
+    PushConsumer,
+    RetryLater,
+)
+from rocketmq_aio.testing import Cluster, probe
+from tests.broker.reading_groups import is_5, numbers, send
+from tests.broker.test_push import Notes, dead_letter, pushing
+from tests.unit.remoting.until import until
+
+SET_MESSAGE_REQUEST_MODE = 401
+
+
+async def set_mode(cluster: Cluster, topic: str, group: str, mode: str, share: int = 0) -> None:
+    """Let the brokers of 5.x say that the group pulls or pops the topic."""
+    wish = {"topic": topic, "consumerGroup": group, "mode": mode, "popShareQueueNum": share}
+    body = json.dumps(wish).encode()
+    for broker in cluster.brokers:
+        reply = await asyncio.to_thread(
+            probe.request, broker.address, SET_MESSAGE_REQUEST_MODE, None, body
+        )
+        assert reply.code == (0 if is_5(cluster) else 3)
+
+
+async def test_brokers_share_the_queues_out(
+    namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
+) -> None:
+    first, second = Notes(), Notes()
+    async with pushing(namesrv, group, topic, first, client_rebalance=False) as one:
+        async with pushing(namesrv, group, topic, second, client_rebalance=False) as two:
+            await until(lambda: len(of(one, topic)) == len(of(two, topic)) == 2, "equal shares", 30)
+            await send(namesrv, topic, numbers(100))
+            await until(lambda: len(first.seen) + len(second.seen) >= 100, "all messages", 30)
+        await until(lambda: len(of(one, topic)) == 4, "all queues", 30)
+
+    assert sorted(first.bodies() + second.bodies()) == sorted(numbers(100))
+
+
+def of(consumer: PushConsumer, topic: str) -> list[MessageQueue]:
+    return [queue for queue in consumer.assignment() if queue.topic == topic]
+
+
+async def test_popped_messages_are_handled_once_and_acknowledged(
+    namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
+) -> None:
+    await set_mode(rocketmq_cluster, topic, group, "POP")
+    await send(namesrv, topic, numbers(300), tags="new")
+    first, second = Notes(), Notes()
+    async with pushing(namesrv, group, topic, first, selector="new", client_rebalance=False) as one:
+        await first.have(300)
+        expected = [-1] if is_5(rocketmq_cluster) else [0, 1, 2, 3]
+        assert [queue.queue_id for queue in of(one, topic)] == expected
+        info = one.running_info()
+        assert (b"waitAckCount" in bytes(info.mq_pop_table)) == is_5(rocketmq_cluster)
+    async with pushing(namesrv, group, topic, second, selector="new", client_rebalance=False):
+        await send(namesrv, topic, ["last"], tags="new")
+        await second.have(1)
+
+    assert sorted(first.bodies()) == sorted(numbers(300))
+    assert second.bodies() == ["last"]
+
+
+async def test_popped_messages_that_failed_come_again_and_end_as_dead_letters(
+    namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
+) -> None:
+    await set_mode(rocketmq_cluster, topic, group, "POP")
+    await send(namesrv, topic, ["bad", "good"])
+
+    def react(message: MessageExt) -> None:
+        if message.body == b"bad":
+            raise RetryLater(1)
+
+    events: list[object] = []
+    handled = Notes(react)
+    async with pushing(
+        namesrv,
+        group,
+        topic,
+        handled,
+        arguments={"on_event": events.append},
+        client_rebalance=False,
+        max_reconsume_times=1,
+    ):
+        await until(lambda: any(isinstance(e, MessageDeadLettered) for e in events), "event", 60)
+        dead = await dead_letter(rocketmq_cluster, group)
+
+    assert dead.body == b"bad"
+    assert sorted(handled.bodies()) == ["bad", "bad", "good"]
+    assert {message.topic for message in handled.seen} == {topic}
+
+
+async def test_a_change_of_mode_loses_nothing(
+    namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
+) -> None:
+    handled = Notes()
+    async with pushing(
+        namesrv, group, topic, handled, client_rebalance=False, rebalance_interval_seconds=0.3
+    ) as consumer:
+        await send(namesrv, topic, numbers(50))
+        await handled.have(50)
+        for mode, first in (("POP", 50), ("PULL", 100)):
+            await set_mode(rocketmq_cluster, topic, group, mode)
+            if is_5(rocketmq_cluster):
+                count = 1 if mode == "POP" else 4
+                await until(lambda count=count: len(of(consumer, topic)) == count, mode, 30)
+            await send(namesrv, topic, numbers(50, first))
+            await until(
+                lambda last=first + 50: {*numbers(last)} <= {*handled.bodies()}, f"all, {mode}", 60
+            )
+
+
+@pytest.mark.parametrize(
+    ("orderly", "model"), [(True, MessageModel.CLUSTERING), (False, MessageModel.BROADCASTING)]
+)
+def test_brokers_share_out_for_concurrent_consumption_only(
+    *, orderly: bool, model: MessageModel
+) -> None:
+    config = PushConfig(client_rebalance=False, message_model=model)
+    with pytest.raises(ConfigError, match="client_rebalance"):
+        PushConsumer(
+            "billing", on_message=Notes(), orderly=orderly, config=config, namesrv="127.0.0.1:1"
+        )
