@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 
 import anyio
@@ -41,6 +42,9 @@ class Heartbeats:
         self._short_form = short_form
         self._accepted: dict[str, int] = {}  # fingerprint that an address knows already
         self._v2: set[str] = set()
+        self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
+        self._asked = 0  # counts the calls of `beat`
+        self._told: dict[str, tuple[int, RocketMQError | None]] = {}
         self.broker_versions: dict[str, int] = {}
 
     async def keep_beating(self, interval_seconds: float) -> None:
@@ -65,7 +69,26 @@ class Heartbeats:
         return failures
 
     async def beat(self, address: str) -> RocketMQError | None:
-        """Tell one broker; a failure is logged and returned."""
+        """Tell one broker; a failure is logged and returned.
+
+        One at a time, for brokers work on requests in any order: the older of two could win.  Who
+        waited while a later one began is content with that.
+        """
+        self._asked += 1
+        asked = self._asked
+        async with self.turn(address):
+            begun, error = self._told.get(address, (0, None))
+            if begun < asked:
+                begun = self._asked
+                error = await self._beat(address)
+                self._told[address] = begun, error
+            return error
+
+    def turn(self, address: str) -> anyio.Lock:
+        """Return what has to be held to tell a broker who is here, or that somebody left."""
+        return self._turns[address]
+
+    async def _beat(self, address: str) -> RocketMQError | None:
         data = self._describe()
         if data is None:
             return None

@@ -184,7 +184,8 @@ class MQClientInstance:
     async def _unregister(self, header: UnregisterClient) -> None:
         async def leave(address: str) -> None:
             try:
-                await self.broker.unregister(address, header)
+                async with self.heartbeats.turn(address):  # else one under way could win
+                    await self.broker.unregister(address, header)
             except RocketMQError as error:
                 logger.info("unregister_failed", address=address, reason=str(error))
 

@@ -262,3 +262,46 @@ async def test_what_is_told_is_plain_json() -> None:
         assert said["clientID"] == "me"
         (subscription,) = said["consumerDataSet"][0]["subscriptionDataSet"]
         assert (subscription["topic"], subscription["subString"]) == ("orders", "*")
+
+
+async def test_of_two_heartbeats_the_newer_one_is_the_last() -> None:
+    async with beating() as made:
+        go = asyncio.Event()
+
+        async def slowly(*_: object) -> Reply:
+            await go.wait()
+            return Reply()
+
+        made.broker.on(HEART_BEAT, slowly, times=1)
+        first = asyncio.create_task(made.heartbeats.beat_all())
+        await made.broker.wait_for(HEART_BEAT)
+        made.data = described("new")
+        second = asyncio.create_task(made.heartbeats.beat_all())
+        await asyncio.sleep(0)
+        assert len(made.told()) == 1
+        go.set()
+        await asyncio.gather(first, second)
+
+    expressions = [
+        told.consumer_data_set[0].subscription_data_set[0].sub_string for told in made.told()
+    ]
+    assert expressions == ["*", "new"]
+
+
+async def test_those_who_wait_are_content_with_one_heartbeat() -> None:
+    async with beating() as made:
+        go = asyncio.Event()
+
+        async def slowly(*_: object) -> Reply:
+            await go.wait()
+            return Reply()
+
+        made.broker.on(HEART_BEAT, slowly, times=1)
+        first = asyncio.create_task(made.heartbeats.beat_all())
+        await made.broker.wait_for(HEART_BEAT)
+        others = [asyncio.create_task(made.heartbeats.beat_all()) for _ in range(10)]
+        await asyncio.sleep(0)
+        go.set()
+        assert await asyncio.gather(first, *others) == [{}] * 11
+
+        assert len(made.told()) == 2
