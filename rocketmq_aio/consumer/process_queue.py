@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from rocketmq_aio.message import MessageExt
@@ -95,13 +96,19 @@ class ProcessQueue:
         messages = self._messages
         return [messages[at] for at in range(len(messages) - number, len(messages))]
 
-    def cut(self, offset: int) -> None:
-        """Forget the messages from *offset* on, none of which is settled: they may come again."""
-        messages = self._messages
-        while messages and messages[-1].queue_offset >= offset:
+    def cut(self, forgettable: Callable[[MessageExt], bool]) -> int | None:
+        """Forget messages, none of which is settled, from the end on while they are *forgettable*.
+
+        They may come again.  Returns the offset of the first one forgotten, None when none was.
+        """
+        messages, offset = self._messages, None
+        while messages and forgettable(messages[-1]):
+            offset = messages[-1].queue_offset
             self.size_bytes -= len(messages.pop().body)
             self.count -= 1
-        self._largest = min(self._largest, offset - 1)
+        if offset is not None:
+            self._largest = offset - 1
+        return offset
 
     def clear(self) -> int:
         """Forget everything, offsets seen included, and return how many messages were dropped.

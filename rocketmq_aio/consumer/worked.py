@@ -9,7 +9,8 @@ from rocketmq_aio.consumer.assigned import UNKNOWN, AssignedQueue
 from rocketmq_aio.consumer.send_back import restore_topic
 from rocketmq_aio.message import MessageExt, MessageQueue
 
-# Room for so many messages has to come free before a pull loop is woken that waits for room.
+# Room for so many messages has to come free before a pull loop is woken that waits for room; less
+# in a queue with fewer, for those that are left may be in the hands of handlers for long.
 WAKE_AFTER: Final = 32
 
 
@@ -67,12 +68,12 @@ class WorkedQueue(AssignedQueue):
         """Forget what waits for its first try, and pull it again."""
         if self.next_offset == UNKNOWN:
             return
-        again = [each for each in self.waiting if each.local_retries]
-        fresh = [each for each in self.waiting if not each.local_retries]
-        if fresh:
-            self.next_offset = fresh[0].queue_offset
-            self.process_queue.cut(self.next_offset)
-        self.waiting = deque(again)
+        untried = {id(each) for each in self.waiting if not each.local_retries}
+        # Only what lies behind everything that handlers were given: that must not come again.
+        offset = self.process_queue.cut(lambda message: id(message) in untried)
+        if offset is not None:
+            self.next_offset = offset
+            self.waiting = deque(each for each in self.waiting if each.queue_offset < offset)
         self.generation += 1
         self.interrupt()
 
@@ -131,7 +132,8 @@ class WorkedQueue(AssignedQueue):
 
     def block(self) -> None:
         """The pull loop waits for room in this queue."""
-        self._wake_at = max(0, self.process_queue.count - WAKE_AFTER)
+        count = self.process_queue.count
+        self._wake_at = count - min(WAKE_AFTER, 1 + count // WAKE_AFTER)
 
     def _give_up(self) -> None:
         self.waiting.clear()

@@ -120,6 +120,19 @@ def test_a_refetch_keeps_what_handlers_have_and_what_failed_before(worked: Worke
     assert worked.settled == 2
 
 
+def test_a_refetch_keeps_what_lies_before_a_message_in_hands(worked: WorkedQueue) -> None:
+    pull(worked, *range(6))
+    first, second = worked.take(1), worked.take(1)
+    worked.put_back(first)
+    worked.refetch()
+
+    assert (worked.next_offset, offsets(worked.waiting)) == (2, [0])
+    worked.put(messages(2, 3))
+    assert worked.process_queue.count == 4
+    worked.settle(second[0])
+    assert (worked.settled, worked.process_queue.count) == (0, 3)
+
+
 def test_a_refetch_before_the_beginning_changes_nothing() -> None:
     worked = WorkedQueue(queue())
     worked.refetch()
@@ -146,7 +159,7 @@ async def test_a_blocked_puller_is_woken_when_there_is_room_for_a_pull(
 ) -> None:
     import asyncio
 
-    pull(worked, *range(100))
+    pull(worked, *range(1001))
     worked.wake = asyncio.get_running_loop().create_future()
     worked.block()
     taken = worked.take(WAKE_AFTER)
