@@ -1,0 +1,215 @@
+"""Groups of push consumers whose every handler is recorded, and judged at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from rocketmq_aio.config import ClientConfig, PushConfig
+from rocketmq_aio.consumer.events import ConsumerEvent
+from rocketmq_aio.consumer.locks import QueueLocks
+from rocketmq_aio.consumer.push import PushConsumer
+from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.names import RETRY_PREFIX
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.delays import WAITING_TOPIC
+from tests.fakes.history import History, Outcome, violations
+from tests.fakes.history.handlers import Behaviour, HandlerRecorder, fill
+from tests.fakes.history.recording import watch
+from tests.unit.consumer.consuming import GROUP, TOPIC
+from tests.unit.instance.guests import open_sockets
+from tests.unit.remoting.until import until
+
+RETRIES: Final = RETRY_PREFIX + GROUP
+SOON: Final = 0.02  # seconds that retries wait here, instead of ten and more
+
+
+async def accept(_message: MessageExt) -> None:
+    """Handle a message without ado."""
+
+
+class Group:
+    """Push consumers of one group on *cluster*, and the history of what they did.
+
+    :ivar notes: events, in the order in which consumers told them
+    :ivar resets: commits that somebody else asked for
+    """
+
+    def __init__(self, cluster: FakeCluster, *, orderly: bool = False) -> None:
+        self.cluster = cluster
+        self.orderly = orderly
+        self.history = History(orderly=orderly)
+        self.notes: list[ConsumerEvent] = []
+        self.members: list[PushConsumer] = []
+        self.resets: dict[MessageQueue, int] = {}
+        for broker in cluster.brokers:
+            broker.delays.seconds = [SOON] * len(broker.delays.seconds)
+
+    def member(
+        self,
+        behave: Behaviour = accept,
+        *,
+        client: Any = None,  # noqa: ANN401 - as the constructor takes it
+        on_event: Callable[[ConsumerEvent], object] | None = None,
+        **settings: Any,  # noqa: ANN401 - those of PushConfig
+    ) -> PushConsumer:
+        """Return a consumer that is recorded; it begins at the beginning and commits often."""
+        recorder = HandlerRecorder(self.history)
+
+        def note(event: ConsumerEvent) -> None:
+            recorder.on_event(event)
+            self.notes.append(event)
+            if on_event is not None:
+                on_event(event)
+
+        quick: dict[str, Any] = {
+            "start_from": "earliest",
+            "commit_interval_seconds": 0.02,
+            "suspend_seconds": SOON,
+            "close_timeout_seconds": 2.0,
+        }
+        consumer = PushConsumer(
+            GROUP,
+            on_message=recorder.handler(behave),
+            orderly=self.orderly,
+            client=client or ClientConfig(namesrv=self.cluster.namesrv),
+            config=PushConfig(**{**quick, **settings}),
+            on_event=note,
+        )
+        recorder.consumer = consumer.client.client_id
+        self.members.append(consumer)
+        return consumer
+
+    async def join(self, behave: Behaviour = accept, **settings: Any) -> PushConsumer:  # noqa: ANN401
+        """Return a member that consumes the topic."""
+        consumer = self.member(behave, **settings)
+        await consumer.subscribe(TOPIC)
+        await consumer.start()
+        return consumer
+
+    def told(self, kind: type[ConsumerEvent]) -> list[Any]:
+        """Return the events of one kind."""
+        return [event for event in self.notes if isinstance(event, kind)]
+
+    # --- what came of it ------------------------------------------------------------------------
+
+    def handled(self, outcome: Outcome = Outcome.OK) -> list[str]:
+        """Return the bodies of messages whose handlers ended like that, in that order."""
+        return [run.body.decode() for run in self.history.handled if run.outcome is outcome]
+
+    async def have(self, *bodies: str) -> None:
+        """Return once each of *bodies* was handled."""
+        await until(lambda: set(bodies) <= set(self.handled()), f"{bodies} to be handled", 10)
+
+    async def drained(self) -> None:
+        """Return once everything that is stored for the group is committed."""
+        await until(self._is_drained, "everything to be committed", 15)
+        self.history.drained = True
+
+    def _is_drained(self) -> bool:
+        if any(each.settled < each.next_offset for m in self.members for each in _table(m)):
+            return False
+        return not self._delayed() and all(
+            broker.committed(GROUP, name, number) == log.max_offset
+            for broker in self.cluster.brokers
+            for name in (TOPIC, RETRIES)
+            if name in broker.topics
+            for number, log in enumerate(broker.topics[name].queues)
+            if log.max_offset
+        )
+
+    def _delayed(self) -> bool:
+        """Whether messages that went back are still on their way."""
+        waiting = visible = 0
+        for broker in self.cluster.brokers:
+            if WAITING_TOPIC in broker.topics:
+                waiting += len(broker.messages(WAITING_TOPIC))
+                visible += len(broker.messages(RETRIES))
+        return visible < waiting
+
+    def owners(self) -> dict[MessageQueue, list[str]]:
+        """Return who has each queue of the topic now."""
+        return {
+            queue: [m.client.client_id for m in self.members if queue in m.assignment()]
+            for broker in self.cluster.brokers
+            for queue in (
+                MessageQueue(TOPIC, broker.name, number)
+                for number in range(len(broker.topics[TOPIC].queues))
+            )
+        }
+
+    async def at_rest(self) -> None:
+        """Return once every queue has one owner."""
+        await until(
+            lambda: all(len(owners) == 1 for owners in self.owners().values()), "one owner each", 10
+        )
+        self.history.owners = self.owners()
+
+    def judge(self) -> None:
+        """Fail if a promise was broken."""
+        fill(self.history, GROUP, TOPIC, brokers=self.cluster.brokers)
+        self.history.commits = [
+            replace(commit, reset=self.resets.get(commit.queue) == commit.offset)
+            for commit in self.history.commits
+        ]
+        assert self.history.handled, "no handler was called"
+        assert violations(self.history) == []
+
+
+def _table(member: PushConsumer) -> list[Any]:
+    return list(member._engine.table.values())
+
+
+@asynccontextmanager
+async def group_of(
+    cluster: FakeCluster,
+    *,
+    orderly: bool = False,
+    quiet: bool = True,
+) -> AsyncIterator[Group]:
+    """A group whose members are closed at the end; then its history is judged.
+
+    :param quiet: whether errors that are logged are held against it
+    """
+    group = Group(cluster, orderly=orderly)
+    before = _left()
+    with watch(group.history) if quiet else nullcontext():
+        try:
+            yield group
+        finally:
+            await asyncio.gather(*(member.close() for member in group.members))
+        await until(lambda: _left() <= before, "tasks, sockets and threads to end")
+    group.judge()
+
+
+def _left() -> Left:
+    """Return what is there besides the task that looks, which in a fixture is not always one."""
+    me = asyncio.current_task()
+    tasks = {task for task in asyncio.all_tasks() if task is not me}
+    return Left(tasks, open_sockets(), threading.active_count())
+
+
+class Left(NamedTuple):
+    """What members may leave behind; less or equal is as good as nothing."""
+
+    tasks: set[asyncio.Task[Any]]
+    sockets: int
+    threads: int
+
+    def __le__(self, other: object) -> bool:
+        assert isinstance(other, Left)
+        return all(mine <= theirs for mine, theirs in zip(self, other, strict=True))  # type: ignore[operator]
+
+
+class QuickLocks(QueueLocks):
+    """Locks with leases that end while a test waits."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:  # noqa: ANN401 - those of the base
+        super().__init__(*args, lease_seconds=0.6, **settings)
+
+    async def keep_renewing(self, interval_seconds: float = 0.2) -> None:
+        await super().keep_renewing(interval_seconds)

@@ -1,0 +1,395 @@
+"""Push consumers through faults: handlers that fail, brokers that refuse, broken connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from itertools import count
+
+import pytest
+import pytest_asyncio
+
+from rocketmq_aio.consumer.events import (
+    CommitFailed,
+    HandlerStuck,
+    MessageDeadLettered,
+    OffsetCorrected,
+    PullFailed,
+)
+from rocketmq_aio.consumer.handling import RetryLater
+from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.names import DLQ_PREFIX
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.frame_rules import drop, duplicate
+from tests.fakes.history import Outcome
+from tests.fakes.history.handlers import Behaviour
+from tests.fakes.misbehaviour import answered_twice, unanswered
+from tests.fakes.proxy import FaultProxy
+from tests.fakes.script import Close, Handler, Reply
+from tests.faults.pushing import RETRIES, SOON, Group, group_of
+from tests.faults.through import QUICK, through
+from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put, queue
+from tests.unit.remoting.until import until
+
+PULL, COMMIT = RequestCode.PULL_MESSAGE, RequestCode.UPDATE_CONSUMER_OFFSET
+BACK, SEND = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2
+
+REFUSALS = [
+    ResponseCode.SYSTEM_ERROR,
+    ResponseCode.SYSTEM_BUSY,
+    ResponseCode.FLOW_CONTROL,
+    ResponseCode.NO_PERMISSION,
+    ResponseCode.SUBSCRIPTION_NOT_LATEST,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+    999,
+]
+
+
+@pytest_asyncio.fixture
+async def group(cluster: FakeCluster) -> AsyncIterator[Group]:
+    async with group_of(cluster) as group:
+        yield group
+
+
+@pytest.fixture(autouse=True)
+def local_retries_come_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rocketmq_aio.consumer.concurrent.LOCAL_RETRY_SECONDS", SOON)
+
+
+def once(error: Callable[[], BaseException], *bodies: str) -> Behaviour:
+    """Raise when one of *bodies* comes for the first time."""
+    met: set[bytes] = set()
+
+    async def behave(message: MessageExt) -> None:
+        if message.body.decode() in bodies and message.body not in met:
+            met.add(message.body)
+            raise error()
+
+    return behave
+
+
+# --- handlers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError, RetryLater, asyncio.CancelledError, TimeoutError, StopAsyncIteration],
+    ids=lambda error: error.__name__,
+)
+async def test_a_message_whose_handler_raises_comes_again(
+    cluster: FakeCluster, group: Group, error: type[BaseException]
+) -> None:
+    put(cluster, *numbers(20))
+    await group.join(once(error, "3", "7"))
+    await group.have(*numbers(20))
+    await group.drained()
+
+    assert sorted(group.handled()) == sorted(numbers(20))
+    assert len(cluster.broker.requests_of(BACK)) == 2
+
+
+async def test_a_message_that_always_fails_dies_and_holds_nothing_up(
+    cluster: FakeCluster, group: Group
+) -> None:
+    async def behave(message: MessageExt) -> None:
+        if message.body == b"3":
+            raise ValueError("poison")
+
+    put(cluster, *numbers(10))
+    await group.join(behave, max_reconsume_times=3)
+    await until(lambda: group.told(MessageDeadLettered), "the event")
+    await group.drained()
+
+    assert group.handled(Outcome.FAIL) == ["3"] * 4
+    assert [run.tries for run in group.history.handled if run.body == b"3"] == [0, 1, 2, 3]
+    (dead,) = cluster.broker.messages(DLQ_PREFIX + GROUP)
+    assert dead.body == b"3"
+
+
+async def test_a_handler_that_hangs_is_told_cancelled_and_its_message_comes_again(
+    cluster: FakeCluster, group: Group
+) -> None:
+    tries = count()
+
+    async def behave(message: MessageExt) -> None:
+        if message.body == b"3" and next(tries) == 0:
+            await asyncio.Event().wait()
+
+    put(cluster, *numbers(10))
+    await group.join(behave, consume_timeout_seconds=0.2, stuck_seconds=0.05)
+    await group.have(*numbers(10))
+    await group.drained()
+
+    (stuck,) = group.told(HandlerStuck)
+    assert (stuck.queue, stuck.offset) == (queue(), 3)
+    assert group.handled(Outcome.UNKNOWN) == ["3"]
+
+
+async def test_what_a_handler_says_after_its_time_does_not_count(
+    cluster: FakeCluster, group: Group
+) -> None:
+    tries = count()
+    running: list[int] = []
+
+    async def behave(message: MessageExt) -> None:
+        running.append(len(running))
+        if next(tries) == 0:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            for _ in range(50):  # it takes its time, too
+                await asyncio.sleep(0)
+            assert len(running) == 1, "it came again while it was still handled"
+
+    put(cluster, "a")
+    await group.join(behave, consume_timeout_seconds=0.1)
+    await group.have("a")
+    await group.drained()
+
+    assert [run.outcome for run in group.history.handled] == [Outcome.UNKNOWN, Outcome.OK]
+    assert len(cluster.broker.requests_of(BACK)) == 1
+
+
+async def test_a_hanging_handler_holds_its_offset_and_nothing_else(
+    cluster: FakeCluster, group: Group
+) -> None:
+    let_go = asyncio.Event()
+
+    async def behave(message: MessageExt) -> None:
+        if message.body == b"3":
+            await let_go.wait()
+
+    put(cluster, *numbers(500))
+    put(cluster, *(f"b{number}" for number in range(500)), queue_id=1)
+    await group.join(behave, pull_threshold_per_queue=50, pull_batch_size=16)
+    await group.have(*(f"b{number}" for number in range(500)))
+    await until(lambda: cluster.broker.committed(GROUP, TOPIC, 1) == 500)
+    await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 3)
+    let_go.set()
+    await group.have(*numbers(500))
+    await group.drained()
+
+
+# --- messages that go back -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+async def test_a_broker_that_refuses_a_message_is_given_a_copy(
+    cluster: FakeCluster, group: Group, code: int
+) -> None:
+    cluster.broker.on(BACK, Reply(code, remark="not now"))
+    put(cluster, *numbers(5))
+    await group.join(once(ValueError, "3"))
+    await group.have(*numbers(5))
+    await group.drained()
+
+    assert len(cluster.broker.requests_of(SEND)) == 1
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+async def test_a_message_that_nobody_takes_back_is_kept_and_tried_here(
+    cluster: FakeCluster, group: Group, code: int
+) -> None:
+    tries = count()
+
+    async def behave(message: MessageExt) -> None:
+        if message.body == b"3" and next(tries) < 3:
+            raise ValueError
+
+    cluster.broker.on(BACK, Reply(code, remark="not now"), times=None)
+    cluster.broker.on(SEND, Reply(code, remark="not now"), times=None)
+    put(cluster, *numbers(10))
+    await group.join(behave)
+    await group.have(*numbers(10))
+    await group.drained()
+
+    assert [run.tries for run in group.history.handled if run.body == b"3"] == [0, 1, 2, 3]
+    assert "%RETRY%billing" not in {e.queue.topic for e in group.history.handled}
+
+
+@pytest.mark.parametrize("how", ["closed", "reset", "silent"])
+async def test_a_connection_lost_before_the_answer_costs_a_copy_and_no_message(
+    cluster: FakeCluster, proxy: FaultProxy, group: Group, how: str
+) -> None:
+    group.history.extra_copies = 1  # stored once, and once more because nobody knew
+    lost: dict[str, Handler] = {
+        "closed": stored_and(cluster, Close()),
+        "reset": stored_and(cluster, Close(reset=True)),
+        "silent": unanswered(cluster.broker),
+    }
+    cluster.broker.on(BACK, lost[how])
+    put(cluster, *numbers(5))
+    await group.join(once(ValueError, "3"), client=through(proxy, cluster, QUICK))
+    await group.have(*numbers(5))
+    await group.drained()
+
+    assert group.handled().count("3") == 2
+
+
+def stored_and(cluster: FakeCluster, outcome: Close) -> Handler:
+    def handler(command: object, connection: object) -> Close:
+        cluster.broker.answer(command, connection)  # type: ignore[arg-type]
+        return outcome
+
+    return handler
+
+
+async def test_all_connections_cut_again_and_again_lose_nothing(
+    cluster: FakeCluster, proxy: FaultProxy, group: Group
+) -> None:
+    async def behave(message: MessageExt) -> None:
+        await asyncio.sleep(0)
+        if message.reconsume_times == 0 and int(message.body) % 10 == 3:
+            raise ValueError
+
+    await group.join(behave, client=through(proxy, cluster, 1.0), pull_batch_size=8)
+    group.history.extra_copies = 10
+    for round_ in range(10):
+        put(cluster, *numbers(40, first=40 * round_), queue_id=round_ % 2)
+        await group.have(str(40 * round_))
+        proxy.cut(reset=round_ % 2 == 0)
+    await group.have(*numbers(400))
+    await group.drained()
+
+
+# --- brokers that refuse -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [*REFUSALS, ResponseCode.SUBSCRIPTION_NOT_EXIST])
+async def test_whatever_a_pull_is_answered_with_reading_goes_on(
+    cluster: FakeCluster, group: Group, code: int
+) -> None:
+    put(cluster, *numbers(5))
+    cluster.broker.on(PULL, Reply(code, remark="not now"), times=4)
+    await group.join()
+    await group.have(*numbers(5))
+    await group.drained()
+
+    assert sorted(group.handled()) == numbers(5)
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+async def test_whatever_a_commit_is_answered_with_it_is_made_again(
+    cluster: FakeCluster, group: Group, code: int
+) -> None:
+    put(cluster, *numbers(5))
+    cluster.broker.on(COMMIT, Reply(code, remark="not now"), times=3)
+    await group.join()
+    await group.drained()
+
+    assert len(group.told(CommitFailed)) >= 1
+    assert cluster.broker.committed(GROUP, TOPIC, 0) == 5
+
+
+@pytest.mark.parametrize("how", ["answers come twice", "requests come twice"])
+async def test_pulls_that_are_doubled_bring_each_message_once(
+    cluster: FakeCluster, proxy: FaultProxy, group: Group, how: str
+) -> None:
+    if how == "answers come twice":
+        cluster.broker.on(PULL, answered_twice(cluster.broker), times=None)
+    else:
+        proxy.up.on(duplicate, code=PULL, times=None)
+    put(cluster, *numbers(100))
+    await group.join(client=through(proxy, cluster), pull_batch_size=8)
+    await group.drained()
+
+    assert sorted(group.handled()) == sorted(numbers(100))
+
+
+async def test_a_pull_that_is_never_answered_is_made_again(
+    cluster: FakeCluster, proxy: FaultProxy, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rocketmq_aio.consumer.puller.HOLD_SLACK_SECONDS", QUICK)
+    proxy.down.on(drop, code=PULL, times=4)
+    put(cluster, *numbers(5))
+    await group.join(client=through(proxy, cluster), long_poll_seconds=QUICK)
+    await group.drained()
+
+    assert group.told(PullFailed)
+
+
+async def test_without_a_name_server_everything_goes_on(cluster: FakeCluster, group: Group) -> None:
+    consumer = await group.join(once(ValueError, "3"))
+    retries = MessageQueue(RETRIES, cluster.broker.name, 0)
+    await until(lambda: retries in consumer.assignment(), "the route of retries")
+    await cluster.name_server.stop()
+    put(cluster, *numbers(10))
+    await group.have(*numbers(10))
+    await cluster.name_server.start()
+
+
+async def test_retries_whose_topic_cannot_be_found_wait_for_the_name_server(
+    cluster: FakeCluster, group: Group
+) -> None:
+    cluster.broker.on(RequestCode.HEART_BEAT, Reply(), times=None)  # so it makes no topic yet
+    consumer = await group.join(once(ValueError, "3"))
+    await cluster.name_server.stop()
+    cluster.broker.off(RequestCode.HEART_BEAT)
+    await consumer.client.heartbeats.beat_all(anew=True)
+    put(cluster, *numbers(10))
+    await group.have(*(each for each in numbers(10) if each != "3"))
+    await cluster.name_server.start()
+    await group.have("3")
+    await group.drained()
+
+
+async def test_a_broker_that_is_restarted_repeats_only_what_was_on_its_way(
+    cluster: FakeCluster, group: Group
+) -> None:
+    await group.join(once(ValueError, "13", "93"), long_poll_seconds=0.2)
+    for round_ in range(5):
+        put(cluster, *numbers(20, first=20 * round_))
+        await group.have(str(20 * round_))
+        await cluster.broker.restart()
+    group.history.extra_copies = 5
+    await group.have(*numbers(100))
+    await group.drained()
+
+
+# --- offsets that move ---------------------------------------------------------------------------
+
+
+async def test_an_offset_that_is_corrected_while_handlers_run_loses_nothing(
+    cluster: FakeCluster, group: Group
+) -> None:
+    let_go = asyncio.Event()
+
+    async def behave(message: MessageExt) -> None:
+        if message.body in (b"7", b"8"):
+            await let_go.wait()
+
+    put(cluster, *numbers(10))
+    await group.join(behave, long_poll_seconds=0.1)
+    await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 7)
+    log = cluster.broker.topics[TOPIC].queues[0]
+    del log.messages[8:]  # a broker that lost its last messages
+    await until(lambda: group.told(OffsetCorrected), "the event")
+    let_go.set()
+    put(cluster, "new 8", "new 9")
+    group.history.extra_copies = 1  # two messages had these offsets
+    await group.have("new 8", "new 9", "7")
+    await group.drained()
+
+
+@pytest.mark.parametrize("target", [2, 15], ids=["back", "on"])
+async def test_a_reset_while_handlers_run_forgets_what_they_say(
+    cluster: FakeCluster, group: Group, target: int
+) -> None:
+    let_go = asyncio.Event()
+
+    async def behave(message: MessageExt) -> None:
+        if message.body in (b"7", b"9"):
+            await let_go.wait()
+
+    put(cluster, *numbers(20))
+    consumer = await group.join(behave)
+    await group.have("19")
+    group.resets[queue()] = target
+    group.history.extra_copies = 1
+    await consumer.reset_offsets(TOPIC, {queue(): target})
+    assert cluster.broker.committed(GROUP, TOPIC, 0) == target
+    await until(lambda: group.handled().count("19") == 2)
+    let_go.set()
+    await group.drained()
+    assert len(group.handled()) == 20 + 20 - target
