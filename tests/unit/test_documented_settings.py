@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketmq_aio import ClientConfig, LitePullConfig, PopConfig, ProducerConfig
+from rocketmq_aio import ClientConfig, LitePullConfig, PopConfig, ProducerConfig, PushConfig
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "configuration.md"
 SIZES = {"KiB": 1024, "MiB": 1024 * 1024}
@@ -35,7 +35,9 @@ def shown(field: Field[object]) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-@pytest.mark.parametrize("config", [ClientConfig, ProducerConfig, LitePullConfig, PopConfig])
+@pytest.mark.parametrize(
+    "config", [ClientConfig, ProducerConfig, LitePullConfig, PushConfig, PopConfig]
+)
 def test_every_setting_is_documented_with_its_default(config: type) -> None:
     told = documented(config)
 
