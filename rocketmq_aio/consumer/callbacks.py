@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import anyio
 
+from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.log import get_logger
 
 logger = get_logger(__name__)
@@ -15,6 +17,27 @@ logger = get_logger(__name__)
 LISTENER_SECONDS: Final = 5.0  # the longest that a listener may hold up a rebalance
 
 Listener = Callable[..., Awaitable[Any] | Any]
+
+
+def is_async(function: Callable[..., object]) -> bool:
+    """Whether calling *function* makes a coroutine, as far as that can be known."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    call = getattr(function, "__call__", None)  # noqa: B004 - its kind is asked for, not whether
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def check_listener(setting: str, listener: object, *, may_be_async: bool = True) -> None:
+    """Refuse what cannot be called, or would never be awaited.
+
+    :raises ConfigError: it says why
+    """
+    if listener is None:
+        return
+    if not callable(listener):
+        raise ConfigError(setting, listener, "expected a function")
+    if not may_be_async and is_async(listener):
+        raise ConfigError(setting, listener, "expected a plain function: it is never awaited")
 
 
 async def call_listener(listener: Listener | None, *args: object) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -13,6 +12,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from rocketmq_aio.codec import Codec, decode_all
 from rocketmq_aio.config import MAX_CONCURRENCY
+from rocketmq_aio.consumer.callbacks import is_async
 from rocketmq_aio.consumer.hook_calls import ConsumeHooks
 from rocketmq_aio.errors import ConfigError, PayloadError
 from rocketmq_aio.hooks import ConsumeContext
@@ -129,14 +129,6 @@ def described(error: BaseException) -> str:
         return repr(error)
     except Exception:  # noqa: BLE001 - the application's code
         return type(error).__name__
-
-
-def is_async(handler: Callable[..., object]) -> bool:
-    """Whether *handler* is to be called on the event loop; others get a thread."""
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    call = getattr(handler, "__call__", None)  # noqa: B004 - its kind is asked for, not whether
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
 
 
 class Handler:

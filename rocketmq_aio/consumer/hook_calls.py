@@ -22,6 +22,8 @@ def checked_hooks(hooks: Iterable[object]) -> tuple[ConsumeHooks, FilterHooks]:
 
     :raises ConfigError: one does neither, or does it in a coroutine
     """
+    if not isinstance(hooks, Iterable):
+        raise ConfigError("hooks", hooks, "expected a list of hooks")
     given = list(hooks)
     for hook in given:
         _check_hook(hook)

@@ -10,7 +10,7 @@ from time import monotonic, time_ns
 from typing import Final
 
 from rocketmq_aio.config import MAX_CONCURRENCY, ClientConfig, PushConfig
-from rocketmq_aio.consumer.callbacks import Listener
+from rocketmq_aio.consumer.callbacks import Listener, check_listener
 from rocketmq_aio.consumer.events import ConsumerEvent
 from rocketmq_aio.consumer.group_member import GroupMember
 from rocketmq_aio.consumer.handling import (
@@ -72,17 +72,11 @@ class PushConsumer(GroupMember):
         on_event: Callable[[ConsumerEvent], object] | None = None,
     ) -> None:
         super().__init__(group, namesrv=namesrv, client=client)
-        if config is not None and not isinstance(config, PushConfig):
-            raise ConfigError("config", config, "expected a PushConfig")
-        config = config or PushConfig()
-        if on_message is not None and config.consume_batch_size > 1:
-            size = config.consume_batch_size
-            raise ConfigError("consume_batch_size", size, "on_message= takes single messages")
-        if not config.client_rebalance and (
-            orderly or config.message_model is not MessageModel.CLUSTERING
-        ):
-            reason = "brokers share queues out for concurrent consumption in a cluster only"
-            raise ConfigError("client_rebalance", config.client_rebalance, reason)
+        config = PushConfig() if config is None else config
+        _check_modes(config, orderly=orderly, single=on_message is not None)
+        check_listener("on_assigned", on_assigned)
+        check_listener("on_revoked", on_revoked)
+        check_listener("on_event", on_event, may_be_async=False)
         consume_hooks, filters = checked_hooks(hooks)
         handler = Handler(on_message, on_batch, name=f"rocketmq-{group}")
         if consume_hooks:
@@ -196,3 +190,20 @@ class PushConsumer(GroupMember):
 
     async def _shut(self) -> None:
         await self._engine.shut(self)
+
+
+def _check_modes(config: object, *, orderly: object, single: bool) -> None:
+    """Refuse settings that do not go together.
+
+    :param single: whether the handler takes one message at a time
+    """
+    if not isinstance(config, PushConfig):
+        raise ConfigError("config", config, "expected a PushConfig")
+    if type(orderly) is not bool:
+        raise ConfigError("orderly", orderly, "expected True or False")
+    if single and (size := config.consume_batch_size) > 1:
+        raise ConfigError("consume_batch_size", size, "on_message= takes single messages")
+    clustering = config.message_model is MessageModel.CLUSTERING
+    if not config.client_rebalance and (orderly or not clustering):
+        reason = "brokers share queues out for concurrent consumption in a cluster only"
+        raise ConfigError("client_rebalance", config.client_rebalance, reason)
