@@ -79,25 +79,30 @@ class ConcurrentService:
 
     def take(self) -> tuple[WorkedQueue, list[MessageExt]] | None:
         """Return messages of one queue for a handler, None when there are none now."""
-        line = self._line
-        if self.suspended:
+        assigned = self.next_queue()
+        if assigned is None:
             return None
-        while line:
+        assigned.turn += 1
+        if assigned.turn >= TURN:
+            self.end_turn(assigned)
+        return assigned, assigned.take(self._batch_size)
+
+    def next_queue(self) -> WorkedQueue | None:
+        """Return the queue whose turn it is, which has messages that wait."""
+        line = self._line
+        while line and not self.suspended:
             assigned = line[0]
-            waiting = assigned.waiting
-            if not waiting:
-                line.popleft().in_line = False
-                assigned.turn = 0
-                continue
-            assigned.turn += 1
-            if assigned.turn >= TURN:
-                assigned.turn = 0
-                line.rotate(-1)
-            if self._batch_size == 1:  # no call where a message is all that is taken
-                assigned.active += 1
-                return assigned, [waiting.popleft()]
-            return assigned, assigned.take(self._batch_size)
+            if assigned.waiting:
+                return assigned
+            line.popleft().in_line = False
+            assigned.turn = 0
         return None
+
+    def end_turn(self, assigned: WorkedQueue) -> None:
+        """It is the next queue's turn."""
+        assigned.turn = 0
+        if self._line and self._line[0] is assigned:
+            self._line.rotate(-1)
 
     def succeed(self, assigned: WorkedQueue, messages: list[MessageExt]) -> None:
         """All of *messages* are done."""

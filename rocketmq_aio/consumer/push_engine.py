@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
@@ -15,19 +15,22 @@ from rocketmq_aio.consumer.broker_assignment import BrokerAssignment
 from rocketmq_aio.consumer.callbacks import Listener
 from rocketmq_aio.consumer.commits import Commits
 from rocketmq_aio.consumer.concurrent import ConcurrentService
-from rocketmq_aio.consumer.events import ConsumerEvent, LeaseLost, PullFailed
+from rocketmq_aio.consumer.events import ConsumerEvent, LeaseLost
 from rocketmq_aio.consumer.group_engine import GroupEngine
 from rocketmq_aio.consumer.handling import Handler
 from rocketmq_aio.consumer.hook_calls import FilterHooks
 from rocketmq_aio.consumer.limits import TopicLimits
 from rocketmq_aio.consumer.locks import QueueLocks
+from rocketmq_aio.consumer.offsets import check_offset
 from rocketmq_aio.consumer.orderly import OrderlyService
 from rocketmq_aio.consumer.push_pops import PoppedQueue, PopSendBack, PushPops
 from rocketmq_aio.consumer.running_info import Kind, running_info
 from rocketmq_aio.consumer.send_back import SendBack
+from rocketmq_aio.consumer.stalls import Stalls
 from rocketmq_aio.consumer.tenures import Tenures
 from rocketmq_aio.consumer.worked import RetryQueue, WorkedQueue
 from rocketmq_aio.consumer.workers import Workers
+from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.owners import ConsumerOwner
 from rocketmq_aio.message import MessageQueue
@@ -71,10 +74,15 @@ class PushEngine(GroupEngine[WorkedQueue]):
         self.locks = (
             QueueLocks(instance, group, on_lost=self._on_lost) if orderly and clustering else None
         )
+        self.stalls = (
+            Stalls(self._host, self.table, self.store, give_up=self._start_over)
+            if clustering and not orderly
+            else None
+        )
         self.commits = Commits(
             self.store,
             self.table,
-            may_commit=self._may_commit if self.locks else None,
+            may_commit=self._may_commit,
             on_event=self.events.publish,
         )
         self._pops = None if config.client_rebalance else self._make_pops()
@@ -85,6 +93,8 @@ class PushEngine(GroupEngine[WorkedQueue]):
             self._service,
             handler.call,
             self.statistics,
+            queues=self._service if isinstance(self._service, ConcurrentService) else None,
+            one=handler.one,
             size=config.concurrency,
             can_cancel=handler.threads is None,
             timeout_seconds=config.consume_timeout_seconds,
@@ -171,9 +181,6 @@ class PushEngine(GroupEngine[WorkedQueue]):
         return assigned
 
     def _on_messages(self, assigned: WorkedQueue) -> None:
-        if assigned.failure is not None:
-            event = PullFailed(queue=assigned.queue, reason=str(assigned.failure))
-            self.events.publish(event)
         self._service.add(assigned)
 
     def _begin_pulling(self, assigned: WorkedQueue) -> None:
@@ -196,14 +203,18 @@ class PushEngine(GroupEngine[WorkedQueue]):
             self._pops.start()
         if self.locks is not None:
             self._host.spawn(self.locks.keep_renewing, name="locks")
+        if self.stalls is not None:
+            self._host.spawn(self.stalls.watch, name="stalls")
 
     async def shut(self, owner: ConsumerOwner) -> None:
         """Stop pulling, let running handlers end, commit, unlock, leave, release everything."""
+        # After a failure no handler runs any more.
+        drain_seconds = self.config.close_timeout_seconds if self._running else 0.0
         self._running = False
         self.stopped.set()
         self.rebalancer.end()
         try:
-            await self._tenures.release_all(drain_seconds=self.config.close_timeout_seconds)
+            await self._tenures.release_all(drain_seconds=drain_seconds)
         finally:  # also when that took too long
             await self._host.close()
             if self._threads is not None:
@@ -246,6 +257,21 @@ class PushEngine(GroupEngine[WorkedQueue]):
         if wanted != read:
             await self.instance.heartbeats.beat_all(anew=True)
 
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on where the application says, and commit it."""
+        check_offset(offset)
+        self._check_pulled(queue)
+        await self.check_in_range(queue, offset)
+        self._check_pulled(queue)
+        await self.reset_offsets({queue: offset})
+
+    def _check_pulled(self, queue: MessageQueue) -> None:
+        assigned = self.table.get(queue)
+        if assigned is None or assigned.dropped:
+            raise ConfigError("queue", queue, "it is not assigned to this consumer")
+        if isinstance(assigned, PoppedQueue):
+            raise ConfigError("queue", queue, "it is popped: the broker keeps its offsets")
+
     # --- suspending -----------------------------------------------------------------------------
 
     def suspend(self) -> None:
@@ -267,10 +293,17 @@ class PushEngine(GroupEngine[WorkedQueue]):
         """Whether `suspend` was called last."""
         return self._service.suspended
 
-    # --- locks of orderly queues ----------------------------------------------------------------
+    # --- queues that others may have ------------------------------------------------------------
 
     def _may_commit(self, assigned: AssignedQueue) -> bool:
-        return self.locks is None or self.locks.holds(assigned.queue)
+        if self.locks is not None:
+            return self.locks.holds(assigned.queue)
+        return self.stalls is None or self.stalls.may_commit(assigned)
+
+    async def _start_over(self, queues: Collection[MessageQueue]) -> None:
+        """Give *queues* up as if they had to be, and take on anew what is still this member's."""
+        await self._tenures.give_up(queues, drain_seconds=self._drain_seconds)
+        self.rebalancer.wake()
 
     def _on_lost(self, queue: MessageQueue) -> None:
         if queue in self.table:

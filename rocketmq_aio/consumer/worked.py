@@ -25,7 +25,7 @@ class WorkedQueue(AssignedQueue):
     def __init__(self, queue: MessageQueue) -> None:
         super().__init__(queue)
         self.waiting: deque[MessageExt] = deque()
-        self.active = 0  # messages in the hands of handlers
+        self.active = 0  # messages in the hands of handlers, or workers that take them one by one
         self.in_line = False  # among the queues that workers take from
         self.turn = 0
         self.uncommitted: list[MessageExt] = []  # done, but the handler wants to commit later
@@ -73,7 +73,9 @@ class WorkedQueue(AssignedQueue):
         offset = self.process_queue.cut(lambda message: id(message) in untried)
         if offset is not None:
             self.next_offset = offset
-            self.waiting = deque(each for each in self.waiting if each.queue_offset < offset)
+            kept = [each for each in self.waiting if each.queue_offset < offset]
+            self.waiting.clear()  # the same deque: workers hold on to it
+            self.waiting.extend(kept)
         self.generation += 1
         self.interrupt()
 

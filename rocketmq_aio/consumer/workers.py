@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Final, Protocol
 
 from rocketmq_aio.consumer.events import ConsumerEvent, HandlerStuck
-from rocketmq_aio.consumer.handling import BatchContext, Call, ConsumeTimeoutError
+from rocketmq_aio.consumer.handling import BatchContext, Call, ConsumeTimeoutError, One
 from rocketmq_aio.consumer.statistics import ConsumeStatistics
 from rocketmq_aio.consumer.worked import WorkedQueue
 from rocketmq_aio.log import get_logger
@@ -42,6 +42,18 @@ class Service(Protocol):
     ) -> int:
         """The handler said something else than that all are done; returns how many are."""
         ...
+
+
+class QueueService(Service, Protocol):
+    """A service whose messages need not be taken one by one from it."""
+
+    suspended: bool
+
+    def next_queue(self) -> WorkedQueue | None:
+        """Return the queue whose turn it is, which has messages that wait."""
+
+    def end_turn(self, assigned: WorkedQueue) -> None:
+        """It is the next queue's turn."""
 
 
 class Worker:
@@ -95,6 +107,8 @@ class Workers:
     An idle worker is woken when there is something to do, and wakes the next one before it calls
     the handler: so a handler that waits has company, and one that does not costs no wake-ups.
 
+    :param queues: the service, if it lets workers take single messages from its queues, with *one*
+        instead of *call* to call for them: the short way
     :param can_cancel: whether a call that takes too long can be cancelled; a thread cannot
     :param timeout_seconds: the longest a call may take
     :param stuck_seconds: calls that take longer are reported
@@ -107,6 +121,8 @@ class Workers:
         call: Call,
         statistics: ConsumeStatistics,
         *,
+        queues: QueueService | None = None,
+        one: One | None = None,
         size: int,
         can_cancel: bool,
         timeout_seconds: float,
@@ -117,6 +133,7 @@ class Workers:
         self._service = service
         self._call = call
         self._statistics = statistics
+        self._short_way = None if queues is None or one is None else (queues, one)
         self.size = size
         self._can_cancel = can_cancel
         self._timeout = timeout_seconds
@@ -164,7 +181,10 @@ class Workers:
         worker.task = asyncio.current_task()
         try:
             while worker.number < self.size:
-                await self._serve(worker)
+                if self._short_way is not None:
+                    await self._serve_queues(worker, *self._short_way)
+                else:
+                    await self._serve(worker)
                 if worker.number < self.size:
                     await self._wait()
         finally:
@@ -208,6 +228,55 @@ class Workers:
                 await asyncio.sleep(0)
                 now = monotonic()
         tally.end()
+
+    async def _serve_queues(self, worker: Worker, queues: QueueService, one: One) -> None:
+        """Work until there is nothing to do, the short way."""
+        company = False
+        while worker.number < self.size and (assigned := queues.next_queue()) is not None:
+            if not company:
+                company = True
+                self.wake()
+            assigned.active += 1  # so that nobody believes all to be done in between
+            began, calls, failed = monotonic(), 0, 0
+            try:
+                calls, failed = await self._work_through(worker, assigned, queues, one)
+            finally:
+                assigned.hand_back(1)
+            now = assigned.last_consume = monotonic()
+            topic, done = assigned.queue.topic, calls - failed
+            self._statistics.note_consumed(topic, done, failed, now - began, calls=calls)
+            await asyncio.sleep(0)
+
+    async def _work_through(
+        self, worker: Worker, assigned: WorkedQueue, queues: QueueService, one: One
+    ) -> tuple[int, int]:
+        """Handle messages of a queue while it is its turn; return how many, and how many failed."""
+        waiting, settle = assigned.waiting, assigned.settle
+        worker.assigned = assigned
+        calls = failed = 0
+        while waiting and not queues.suspended:
+            message = waiting.popleft()
+            worker.messages = [message]
+            worker.since = monotonic()
+            error: BaseException | None = None
+            try:
+                await one(message)
+            except BaseException as raised:  # noqa: BLE001 - judged, and raised again if it is ours
+                error = self._judge(worker, raised)
+            worker.since = 0.0
+            calls += 1
+            if error is None and not worker.expired:
+                settle(message)
+            else:
+                failed += 1
+                assigned.active += 1
+                error = error or self._overdue(worker)
+                await queues.finish(assigned, [message], None, error)
+            assigned.turn += 1
+            if assigned.turn >= STREAK or worker.number >= self.size:
+                queues.end_turn(assigned)
+                break
+        return calls, failed
 
     def _judge(self, worker: Worker, raised: BaseException) -> BaseException:
         """Return what the handler failed with; raise what is meant for the worker itself."""

@@ -97,6 +97,8 @@ class Shop:
             self.service,
             self.handler.call,
             self.statistics,
+            queues=self.service if isinstance(self.service, ConcurrentService) else None,
+            one=self.handler.one,
             size=size,
             can_cancel=self.handler.threads is None,
             timeout_seconds=timeout_seconds,
