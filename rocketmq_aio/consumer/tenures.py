@@ -80,12 +80,14 @@ class Tenures(Generic[Q]):
                     await self._release(change.release, drain_seconds=drain_seconds)
         return admitted == change.acquire
 
-    async def give_up(self, queues: Collection[MessageQueue]) -> None:
-        """Give up *queues* at once, whoever works on their messages."""
+    async def give_up(
+        self, queues: Collection[MessageQueue], *, drain_seconds: float = 0.0
+    ) -> None:
+        """Give up those of *queues* that are held; at once, whoever works on their messages."""
         async with self._changing:
             held = tuple(each for each in queues if each in self._table)
             if held:
-                await self._release(held, drain_seconds=0)
+                await self._release(held, drain_seconds=drain_seconds)
 
     async def release_all(self, *, drain_seconds: float = 0.0) -> None:
         """Give up everything; for leaving."""

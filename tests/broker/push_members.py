@@ -125,6 +125,10 @@ class PushMember:
         for queue in queues:
             del self.held[queue]
 
+    def furthest(self, queue: int) -> int:
+        """Return the last offset of *queue* that was handed to a handler, -1 for none."""
+        return max((each.offset for each in self.deliveries if each.queue == queue), default=-1)
+
     def first_start(self, queue: int, since: float) -> float | None:
         """Return when the first handler of *queue* began at or after *since*."""
         starts = self.starts[queue]
@@ -196,6 +200,8 @@ class PushGroup:
         return round(at - since, 2)
 
     def _settled_at(self, since: float) -> float | None:
+        if not all(self.shares()):
+            return None
         firsts: list[float] = []
         for queue in range(self.queues):
             owners = [each for each in self.members if queue in each.held]
@@ -233,17 +239,17 @@ class PushGroup:
             queues[each.queue].append(each)
         return queues
 
-    def overlaps(self) -> list[tuple[Delivery, Delivery]]:
-        """Return handlers of one queue that ran at the same time; a dead one has ended."""
-        found = []
+    def overlapped(self) -> list[Delivery]:
+        """Return handlers during which others of the same queue began; a dead one has ended."""
+        found: dict[Delivery, None] = {}
         for deliveries in self.by_queue().values():
-            running: Delivery | None = None
+            longest: Delivery | None = None
             for each in deliveries:
-                if running is not None and (running.ended or 0.0) > each.started:
-                    found.append((running, each))
-                if running is None or (each.ended or 0.0) > (running.ended or 0.0):
-                    running = each
-        return found
+                if longest is not None and (longest.ended or 0.0) > each.started:
+                    found[longest] = None
+                if longest is None or (each.ended or 0.0) > (longest.ended or 0.0):
+                    longest = each
+        return list(found)
 
     def disorder(self) -> list[Delivery]:
         """Return deliveries that passed a message over, or went back within one tenure."""
@@ -274,6 +280,21 @@ class PushGroup:
                 early.append(commit)
             checked[commit.queue] = max(checked[commit.queue], commit.offset)
         return early
+
+    def commits_back(self) -> list[Commit]:
+        """Return commits below one that another member had sent before."""
+        commits = sorted(
+            ((c, m) for m in self.members for c in m.commits), key=lambda pair: pair[0].at
+        )
+        highest: dict[int, tuple[int, PushMember]] = {}
+        found = []
+        for commit, member in commits:
+            offset, owner = highest.get(commit.queue, (-1, member))
+            if commit.offset < offset and owner is not member:
+                found.append(commit)
+            if commit.offset >= offset:
+                highest[commit.queue] = (commit.offset, member)
+        return found
 
 
 class Feeding:

@@ -23,6 +23,7 @@ from rocketmq_aio import ClientConfig, LeaseLost, MessageExt, PushConfig, PushCo
 from rocketmq_aio.consumer import push_engine
 from rocketmq_aio.consumer.events import ConsumerEvent, QueuesAssigned, QueuesRevoked
 from rocketmq_aio.consumer.locks import LEASE_SECONDS, RENEW_SECONDS, QueueLocks
+from rocketmq_aio.consumer.stalls import Stalls
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
@@ -32,7 +33,10 @@ ELSEWHERE: Final = -1  # the queue id of what is not of the topic: retries
 
 
 class Orders(msgspec.Struct, kw_only=True):
-    """What a worker is to do; *lease_seconds* is for brokers that forget locks early."""
+    """What a worker is to do.
+
+    *lease_seconds* is how long it may stand still and keep its queues.
+    """
 
     namesrv: str
     group: str
@@ -129,7 +133,11 @@ async def work(orders: Orders, diary: Diary) -> None:
 
 def main(path: str, text: str) -> None:
     orders = msgspec.json.decode(text, type=Orders)
-    with patch.object(push_engine, "QueueLocks", partial(ShortLocks, orders.lease_seconds)):
+    lease = orders.lease_seconds
+    with (
+        patch.object(push_engine, "QueueLocks", partial(ShortLocks, lease)),
+        patch.object(push_engine, "Stalls", partial(Stalls, limit_seconds=lease)),
+    ):
         asyncio.run(work(orders, Diary(path, orders.topic)))
 
 
