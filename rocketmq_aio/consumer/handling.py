@@ -26,6 +26,7 @@ BatchHandler: TypeAlias = Callable[[list[MessageExt], "BatchContext"], Awaitable
 # Takes messages of one queue; what is awaited is a `BatchContext` where the handler said more than
 # that it returned.  Anything else means nothing: it may be what the handler happened to return.
 Call: TypeAlias = Callable[[list[MessageExt]], Awaitable[object]]
+One: TypeAlias = Callable[[MessageExt], Awaitable[object]]
 
 
 class RetryLater(Exception):  # noqa: N818 - it is an answer of the handler, not an error
@@ -136,6 +137,7 @@ class Handler:
 
     :ivar threads: where plain functions run; None for an async handler
     :ivar call: takes messages of one queue
+    :ivar one: an async handler of single messages with nothing around it, else None
     :raises ConfigError: not exactly one of the two is given, or it cannot be called
     """
 
@@ -162,8 +164,13 @@ class Handler:
             else _calling_batch(cast(BatchHandler, on_batch), self.threads)
         )
 
+        self.one: One | None = None
+        if on_message is not None and self.threads is None:
+            self.one = cast(One, on_message)
+
     def wrap(self, around: Callable[[Call], Call]) -> None:
         """Put something around every call."""
+        self.one = None
         self.call = around(self.call)
 
 
