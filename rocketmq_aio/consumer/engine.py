@@ -214,11 +214,6 @@ class LitePullEngine(GroupEngine[TakenQueue]):
             raise failures[0]
         return dict(sorted(found.items()))
 
-    async def offset_range(self, queue: MessageQueue) -> tuple[int, int]:
-        """Return the smallest and largest offset that a seek may go to."""
-        least = await self.instance.broker.min_offset(queue)
-        return least, await self.instance.broker.max_offset(queue)
-
     async def start_of(self, queue: MessageQueue, start: str | datetime) -> int:
         """Return the offset of the beginning, the end or an instant."""
         return await self._starts.offset_of(queue, start)

@@ -82,6 +82,20 @@ class OffsetCorrected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueueHeld:
+    """The broker said that *requested* does not exist, and ``offset_illegal`` is ``"error"``.
+
+    Nothing is pulled of the queue until a `seek` says where to go on; the broker would do so at
+    *suggested*.  *remark* holds its words.
+    """
+
+    queue: MessageQueue
+    requested: int
+    suggested: int
+    remark: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageUnreadable:
     """The message at *offset* cannot be decoded: the queue is held there and tried again."""
 
@@ -175,6 +189,7 @@ ConsumerEvent: TypeAlias = (
     | ClientIdNotUnique
     | SubscriptionMatchesNothing
     | OffsetCorrected
+    | QueueHeld
     | MessageUnreadable
     | MessageUndecodable
     | HandlerStuck

@@ -17,13 +17,13 @@ from rocketmq_aio.consumer.group_check import GroupCheck
 from rocketmq_aio.consumer.hook_calls import FilterHooks
 from rocketmq_aio.consumer.limits import QueueLimits
 from rocketmq_aio.consumer.offset_file import LocalFileOffsetStore
-from rocketmq_aio.consumer.offsets import OffsetStore, RemoteOffsetStore
+from rocketmq_aio.consumer.offsets import OffsetStore, RemoteOffsetStore, check_offset
 from rocketmq_aio.consumer.puller import Puller
 from rocketmq_aio.consumer.rebalance import Rebalancer
 from rocketmq_aio.consumer.start_position import StartPositions
 from rocketmq_aio.consumer.statistics import ConsumeStatistics
 from rocketmq_aio.consumer.tenures import Tenures
-from rocketmq_aio.errors import RouteNotFoundError
+from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.instance.heartbeats import check_accepted
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.owners import ConsumerOwner
@@ -183,11 +183,13 @@ class GroupEngine(Generic[Q]):
         check_accepted(await self.instance.heartbeats.beat_all(anew=True))
         self.rebalancer.wake()
 
-    async def unsubscribe(self, topic: str) -> None:
-        """Stop reading *topic*."""
+    async def unsubscribe(self, topic: str, *, drain_seconds: float = 0.0) -> None:
+        """Stop reading *topic*; messages in hands may be done within *drain_seconds*."""
         if self._running and topic in self._subscriptions:
             # Forgotten with its queues: a caller who is cancelled before leaves it as it was.
-            await self._tenures.change({topic}, lambda: self._forget(topic))
+            await self._tenures.change(
+                {topic}, lambda: self._forget(topic), drain_seconds=drain_seconds
+            )
             await self.instance.heartbeats.beat_all(anew=True)
         else:
             self._forget(topic)
@@ -280,6 +282,18 @@ class GroupEngine(Generic[Q]):
         for queue, assigned in self.table.items():
             if queue.topic == topic and is_logical(queue):
                 assigned.interrupt()  # a broker that gave it away holds the pull all the same
+
+    async def check_in_range(self, queue: MessageQueue, offset: int) -> None:
+        """Refuse what a seek cannot go to.
+
+        :raises ConfigError: *queue* has no such offset
+        """
+        check_offset(offset)
+        least = await self.instance.broker.min_offset(queue)
+        largest = await self.instance.broker.max_offset(queue)
+        if not least <= offset <= largest:
+            reason = f"the queue has offsets from {least} to {largest}"
+            raise ConfigError("offset", offset, reason)
 
     async def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Go on where an administrator says, and commit it."""

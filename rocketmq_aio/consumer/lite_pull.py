@@ -204,10 +204,7 @@ class LitePullConsumer(GroupMember):
         """
         check_offset(offset)
         self._assigned(queue)
-        least, largest = await self._engine.offset_range(queue)
-        if not least <= offset <= largest:
-            reason = f"the queue has offsets from {least} to {largest}"
-            raise ConfigError("offset", offset, reason)
+        await self._engine.check_in_range(queue, offset)
         self._assigned(queue).move(offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:

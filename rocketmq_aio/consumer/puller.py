@@ -15,6 +15,7 @@ from rocketmq_aio.consumer.events import (
     MessageUnreadable,
     OffsetCorrected,
     PullFailed,
+    QueueHeld,
 )
 from rocketmq_aio.consumer.hook_calls import FilterHooks
 from rocketmq_aio.consumer.limits import QueueLimits
@@ -299,6 +300,14 @@ class Puller(Generic[Q]):
         reset = RESET_REMARK in remark
         if policy == "error" and not reset:
             assigned.failure = refusal(command, address)
+            self._on_event(
+                QueueHeld(
+                    queue=assigned.queue,
+                    requested=requested,
+                    suggested=answer.next_begin_offset,
+                    remark=remark,
+                )
+            )
             self._on_messages(assigned)  # wakes a poll, which raises it
             return
         generation, corrected = assigned.generation, answer.next_begin_offset

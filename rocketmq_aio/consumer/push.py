@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from threading import current_thread, main_thread
 from time import monotonic, time_ns
 from typing import Final
@@ -18,7 +19,10 @@ from rocketmq_aio.consumer.handling import (
     BatchHandler,
     Handler,
     MessageHandler,
+    RetryLater,
+    SuspendQueue,
     decoding,
+    described,
     hooked,
 )
 from rocketmq_aio.consumer.hook_calls import checked_hooks
@@ -29,6 +33,7 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageExt, MessageModel, MessageQueue, MessageSelector
 from rocketmq_aio.names import check_topic
 from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult, DirectOutcome
+from rocketmq_aio.remoting.tasks import is_hosted
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -109,6 +114,26 @@ class PushConsumer(GroupMember):
         check_topic(topic)
         await self._engine.subscribe(topic, selector, time_ns() // 1_000_000)
 
+    async def unsubscribe(self, topic: str) -> None:
+        """Stop reading *topic*: running handlers end, what is done is committed.
+
+        They have ``close_timeout_seconds`` for it.  From inside a handler nobody is waited for.
+        """
+        self._check_usable()
+        wait = 0.0 if is_hosted() else self._engine.config.close_timeout_seconds
+        await self._engine.unsubscribe(topic, drain_seconds=wait)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at *offset*, and commit it: what is cached of the queue is dropped.
+
+        Running handlers end, and what becomes of their messages does not count.  So pulling goes
+        on that a `QueueHeld` event told of, too.
+
+        :raises ConfigError: the queue is not assigned, is popped, or has no such offset
+        """
+        self._check_running()
+        await self._engine.seek(queue, offset)
+
     def suspend(self) -> None:
         """Call no handler until `resume`, also not with what is cached; running ones end."""
         self._check_running()
@@ -143,16 +168,10 @@ class PushConsumer(GroupMember):
         if self._can_prepare():
             await self.start()
         self._check_running()
-        stop = self._engine.stopped
-        loop = asyncio.get_running_loop()
-        signals = STOP_SIGNALS if current_thread() is main_thread() else ()
-        for number in signals:
-            loop.add_signal_handler(number, stop.set)
         try:
-            await stop.wait()
+            with _set_by_signals(self._engine.stopped):
+                await self._engine.stopped.wait()
         finally:
-            for number in signals:
-                loop.remove_signal_handler(number)
             await self.close()
         self._raise_failure()
 
@@ -169,13 +188,7 @@ class PushConsumer(GroupMember):
         """An administrator tries the handler with one message."""
         restore_topic(message)
         started = monotonic()
-        outcome, remark = DirectOutcome.SUCCESS, None
-        try:
-            said = await self._call([message])
-            if isinstance(said, BatchContext) and not said.done(1):
-                outcome = DirectOutcome.LATER
-        except Exception as error:  # noqa: BLE001 - the application's code
-            outcome, remark = DirectOutcome.RAISED, repr(error)
+        outcome, remark = await self._try(message)
         return ConsumeDirectlyResult(
             consume_result=outcome,
             order=self._engine.orderly,
@@ -185,11 +198,41 @@ class PushConsumer(GroupMember):
 
     # --- inside ---------------------------------------------------------------------------------
 
+    async def _try(self, message: MessageExt) -> tuple[DirectOutcome, str | None]:
+        """Call the handler; return what came of it, and its words."""
+        try:
+            said = await self._call([message])
+            if isinstance(said, BatchContext) and not said.done(1):
+                return DirectOutcome.LATER, None
+        except (RetryLater, SuspendQueue) as answer:
+            return DirectOutcome.LATER, str(answer)
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise  # it is meant for the caller, and not the handler's own
+            return DirectOutcome.RAISED, described(error)
+        except Exception as error:  # noqa: BLE001 - the application's code
+            return DirectOutcome.RAISED, described(error)
+        return DirectOutcome.SUCCESS, None
+
     async def _open(self) -> None:
         await self._engine.open(self, self._engine.config.commit_interval_seconds)
 
     async def _shut(self) -> None:
         await self._engine.shut(self)
+
+
+@contextmanager
+def _set_by_signals(event: asyncio.Event) -> Iterator[None]:
+    """Let a signal to end set *event*; only the main thread may ask for that."""
+    loop = asyncio.get_running_loop()
+    signals = STOP_SIGNALS if current_thread() is main_thread() else ()
+    for number in signals:
+        loop.add_signal_handler(number, event.set)
+    try:
+        yield
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
 
 
 def _check_modes(config: object, *, orderly: object, single: bool) -> None:
