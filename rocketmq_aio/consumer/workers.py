@@ -254,10 +254,11 @@ class Workers:
         waiting, settle = assigned.waiting, assigned.settle
         worker.assigned = assigned
         calls = failed = 0
+        due = monotonic() + TALLY_SECONDS
         while waiting and not queues.suspended:
             message = waiting.popleft()
             worker.messages = [message]
-            worker.since = monotonic()
+            worker.since = now = monotonic()
             error: BaseException | None = None
             try:
                 await one(message)
@@ -273,8 +274,10 @@ class Workers:
                 error = error or self._overdue(worker)
                 await queues.finish(assigned, [message], None, error)
             assigned.turn += 1
-            if assigned.turn >= STREAK or worker.number >= self.size:
+            if assigned.turn >= STREAK:
                 queues.end_turn(assigned)
+                break
+            if now >= due or worker.number >= self.size:
                 break
         return calls, failed
 
