@@ -89,4 +89,4 @@ async def test_a_rolling_deploy_under_load_loses_nothing(
     assert members.early_commits() == []
     assert members.copies() <= MEMBERS * MEMBERS * BUSY
     if orderly:
-        assert (members.overlaps(), members.disorder(), members.copies()) == ([], [], 0)
+        assert (members.overlapped(), members.disorder(), members.copies()) == ([], [], 0)
