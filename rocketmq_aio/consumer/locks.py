@@ -132,6 +132,7 @@ class QueueLocks:
             )
             return
         granted = {each.queue() for each in locked}
+        self._drop_ended()  # whose queues were passed over meanwhile: they begin anew
         for queue, until in before.items():
             if self._leases.get(queue) != until:
                 continue  # released, or reported as lost, while the answer was awaited

@@ -66,6 +66,7 @@ class PushEngine(GroupEngine[WorkedQueue]):
         )
         self.orderly = orderly
         self.stopped = asyncio.Event()  # or asked to stop
+        self._handled_yet: set[MessageQueue] = set()  # given up, and not unlocked for that
         self._drain_seconds = config.close_timeout_seconds
         self._retry_topic = RETRY_PREFIX + group
         self._handler = handler
@@ -219,6 +220,7 @@ class PushEngine(GroupEngine[WorkedQueue]):
             await self._host.close()
             if self._threads is not None:
                 self._threads.shutdown(wait=False, cancel_futures=True)
+            await self._unlock_rest()
             await self._leave(owner)
 
     def fail(self) -> None:
@@ -323,17 +325,27 @@ class PushEngine(GroupEngine[WorkedQueue]):
     async def _unlock(self, locks: QueueLocks, released: list[WorkedQueue]) -> None:
         """Unlock; a queue whose handler still runs is nobody else's until that ends."""
         for assigned in released:
-            if assigned.in_hands and self._running:
+            if assigned.in_hands:
+                self._handled_yet.add(assigned.queue)
                 self._host.spawn(self._unlock_later, assigned, name=f"unlock-{assigned.queue}")
-        free = [each.queue for each in released if not (each.in_hands and self._running)]
-        await locks.release(free)
+        await locks.release([each.queue for each in released if not each.in_hands])
 
     async def _unlock_later(self, assigned: WorkedQueue) -> None:
         assert self.locks is not None
         assigned.all_settled = anyio.Event()
         await assigned.all_settled.wait()
+        self._handled_yet.discard(assigned.queue)
         if assigned.queue not in self.table:
             await self.locks.release([assigned.queue])
+
+    async def _unlock_rest(self) -> None:
+        """Unlock what handlers were cancelled with.
+
+        A thread cannot be cancelled: its queue stays locked until the broker forgets that.
+        """
+        ended = self._threads is None and not self.workers.busy
+        if self.locks is not None and ended and self._handled_yet:
+            await self.locks.release(self._handled_yet)
 
     # --- for the instance -----------------------------------------------------------------------
 

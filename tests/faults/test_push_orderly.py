@@ -1,0 +1,386 @@
+"""Orderly push consumers: locks that are refused or lost, queues that move while handlers run."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from itertools import count
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from rocketmq_aio.config import ClientConfig, PushConfig
+from rocketmq_aio.consumer.events import LeaseLost, QueuesRevoked
+from rocketmq_aio.consumer.push import PushConsumer
+from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.history import Outcome
+from tests.fakes.proxy import FaultProxy
+from tests.fakes.script import Close, Reply
+from tests.faults.pushing import Group, QuickLocks, group_of
+from tests.faults.test_push import REFUSALS, once
+from tests.faults.through import QUICK, through
+from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put, queue
+from tests.unit.remoting.until import until
+
+LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
+COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
+
+
+@pytest_asyncio.fixture
+async def group(cluster: FakeCluster) -> AsyncIterator[Group]:
+    async with group_of(cluster, orderly=True) as group:
+        yield group
+
+
+@pytest.fixture
+def leases_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rocketmq_aio.consumer.push_engine.QueueLocks", QuickLocks)
+
+
+class Gate:
+    """A handler that waits at one message until it may go on."""
+
+    def __init__(self, body: str = "3") -> None:
+        self.body = body.encode()
+        self.reached = asyncio.Event()
+        self.open = asyncio.Event()
+
+    async def __call__(self, message: MessageExt) -> None:
+        if message.body == self.body and not self.open.is_set():
+            self.reached.set()
+            await self.open.wait()
+
+
+def owner(cluster: FakeCluster, queue_id: int = 0) -> str | None:
+    return cluster.broker.locks.owner(GROUP, queue(queue_id))
+
+
+# --- handlers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError, TimeoutError])
+async def test_a_message_whose_handler_raises_is_tried_again_in_place(
+    cluster: FakeCluster, group: Group, error: type[BaseException]
+) -> None:
+    put(cluster, *numbers(20))
+    await group.join(once(error, "3", "7"))
+    await group.drained()
+
+    assert group.handled() == numbers(20)
+
+
+async def test_a_handler_that_hangs_is_cancelled_and_called_again_before_the_next(
+    cluster: FakeCluster, group: Group
+) -> None:
+    tries = count()
+
+    async def behave(message: MessageExt) -> None:
+        if message.body == b"3" and next(tries) < 2:
+            await asyncio.Event().wait()
+
+    put(cluster, *numbers(10))
+    await group.join(behave, consume_timeout_seconds=0.1)
+    await group.drained()
+
+    assert group.handled() == numbers(10)
+    assert group.handled(Outcome.UNKNOWN) == ["3", "3"]
+
+
+@pytest.mark.parametrize("target", [2, 8], ids=["back", "on"])
+async def test_a_reset_waits_for_the_handler_that_runs(
+    cluster: FakeCluster, group: Group, target: int
+) -> None:
+    gate = Gate("5")
+    put(cluster, *numbers(10))
+    consumer = await group.join(gate)
+    await gate.reached.wait()
+    group.resets[queue()] = target
+    await consumer.reset_offsets(TOPIC, {queue(): target})
+    put(cluster, "b", queue_id=1)
+    await group.have("b")
+    assert len(group.handled()) == 6, "another handler of the queue began"
+    group.history.epochs.clear()  # a reset begins anew, and this history cannot tell when
+    group.history.extra_copies, group.history.orderly = 1, False
+    gate.open.set()
+    await group.drained()
+
+    assert [each for each in group.handled() if each != "b"] == [
+        *numbers(6),
+        *numbers(10 - target, target),
+    ]
+
+
+# --- locks that are refused ----------------------------------------------------------------------
+
+
+async def test_a_queue_whose_lock_another_has_is_waited_for(
+    cluster: FakeCluster, group: Group
+) -> None:
+    locks = cluster.broker.locks
+    locks.owners[GROUP][queue(0)] = ("somebody-else", asyncio.get_running_loop().time())
+    put(cluster, "a")
+    put(cluster, "b", queue_id=1)
+    consumer = await group.join()
+    await group.have("b")
+    await cluster.broker.wait_for(LOCK, 3)
+    assert queue(0) not in consumer.assignment()
+    del locks.owners[GROUP][queue(0)]
+
+    await group.drained()
+    assert group.handled() == ["b", "a"]
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+async def test_whatever_a_lock_is_answered_with_it_is_asked_for_again(
+    cluster: FakeCluster, group: Group, code: int
+) -> None:
+    cluster.broker.on(LOCK, Reply(code, remark="not now"), times=2)
+    put(cluster, *numbers(5))
+    await group.join()
+    await group.drained()
+
+    assert group.handled() == numbers(5)
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+async def test_a_dead_letter_that_nobody_takes_holds_the_queue(
+    cluster: FakeCluster, group: Group, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rocketmq_aio.consumer.orderly.DEAD_LETTER_PAUSE_SECONDS", 0.02)
+
+    async def behave(message: MessageExt) -> None:
+        if message.body == b"3":
+            raise ValueError("poison")
+
+    refused = Reply(code, remark="not now")
+    cluster.broker.on(RequestCode.CONSUMER_SEND_MSG_BACK, refused)
+    cluster.broker.on(RequestCode.SEND_MESSAGE_V2, refused, times=2)
+    put(cluster, *numbers(6))
+    await group.join(behave, max_reconsume_times=1)
+    await group.drained()
+
+    assert group.handled() == ["0", "1", "2", "4", "5"]
+    assert [stored.body for stored in cluster.broker.messages(f"%DLQ%{GROUP}")] == [b"3"]
+
+
+# --- locks that are lost -------------------------------------------------------------------------
+
+
+def give_to_another(cluster: FakeCluster) -> Callable[[], None]:
+    """Give queue 0 to somebody else; return what takes it from them."""
+    owners = cluster.broker.locks.owners[GROUP]
+    owners[queue(0)] = ("somebody-else", asyncio.get_running_loop().time())
+    return lambda: owners.pop(queue(0), None) and None
+
+
+def refuse_renewals(cluster: FakeCluster) -> Callable[[], None]:
+    cluster.broker.on(LOCK, Reply(ResponseCode.SYSTEM_BUSY, remark="not now"), times=None)
+    return lambda: cluster.broker.off(LOCK)
+
+
+def answer_no_renewal(cluster: FakeCluster) -> Callable[[], None]:
+    cluster.broker.on(LOCK, None, times=None)
+    return lambda: cluster.broker.off(LOCK)
+
+
+def hang_up_on_renewals(cluster: FakeCluster) -> Callable[[], None]:
+    cluster.broker.on(LOCK, Close(reset=True), times=None)
+    return lambda: cluster.broker.off(LOCK)
+
+
+@pytest.mark.usefixtures("leases_end_soon")
+@pytest.mark.parametrize(
+    "lose", [give_to_another, refuse_renewals, answer_no_renewal, hang_up_on_renewals]
+)
+async def test_a_lost_lock_stops_delivery_and_commits_at_once(
+    cluster: FakeCluster,
+    proxy: FaultProxy,
+    group: Group,
+    lose: Callable[[FakeCluster], Callable[[], None]],
+) -> None:
+    gate = Gate()
+    put(cluster, *numbers(10))
+    client = through(proxy, cluster, QUICK)
+    consumer = await group.join(gate, client=client, commit_interval_seconds=30.0)
+    await gate.reached.wait()
+    find = lose(cluster)
+    await until(lambda: any(e.queue == queue(0) for e in group.told(LeaseLost)), "the event")
+    await until(lambda: queue(0) in revoked(group), "the queue to be given up")
+    gate.open.set()
+    await group.have("3")
+    assert group.handled() == numbers(4)
+    assert cluster.broker.committed(GROUP, TOPIC, 0) is None, "nothing of it was committed"
+
+    group.history.extra_copies = 1
+    find()
+    await group.have(*numbers(10))
+    await consumer.close()
+    assert cluster.broker.committed(GROUP, TOPIC, 0) == 10
+
+
+@pytest.mark.usefixtures("leases_end_soon")
+async def test_locks_are_renewed_as_long_as_a_handler_takes(
+    cluster: FakeCluster, group: Group
+) -> None:
+    gate = Gate()
+    put(cluster, *numbers(10))
+    await group.join(gate)
+    await gate.reached.wait()
+    asked = len(cluster.broker.requests_of(LOCK))
+    await cluster.broker.wait_for(LOCK, asked + 10)
+    gate.open.set()
+    await group.drained()
+
+    assert group.told(LeaseLost) == []
+    assert group.handled() == numbers(10)
+
+
+# --- queues that move while their handlers run ---------------------------------------------------
+
+
+def revoked(group: Group) -> set[MessageQueue]:
+    return {each for event in group.told(QueuesRevoked) for each in event.queues}
+
+
+async def test_a_queue_is_unlocked_only_after_its_handler_has_ended(
+    cluster: FakeCluster, group: Group
+) -> None:
+    gates = [Gate("3"), Gate("b3")]
+    put(cluster, *numbers(10))
+    put(cluster, *(f"b{number}" for number in range(10)), queue_id=1)
+
+    async def behave(message: MessageExt) -> None:
+        for gate in gates:
+            await gate(message)
+
+    first = await group.join(behave, close_timeout_seconds=0.1)
+    for gate in gates:
+        await gate.reached.wait()
+    second = await group.join()
+    await until(lambda: revoked(group) & {queue(0), queue(1)}, "a queue to be given up")
+    (moved,) = revoked(group) & {queue(0), queue(1)}
+    await cluster.broker.wait_for(LOCK, len(cluster.broker.requests_of(LOCK)) + 3)
+    assert cluster.broker.locks.owner(GROUP, moved) == first.client.client_id
+    assert moved not in second.assignment()
+
+    for gate in gates:
+        gate.open.set()
+    await until(lambda: moved in second.assignment(), "the queue to be taken on")
+    group.history.extra_copies = 1
+    await group.at_rest()
+    await group.drained()
+
+
+async def test_a_queue_that_comes_back_waits_for_the_handler_of_its_last_tenure(
+    cluster: FakeCluster, group: Group
+) -> None:
+    gate = Gate()
+    put(cluster, *numbers(10))
+    first = await group.join(gate, close_timeout_seconds=0.05)
+    await gate.reached.wait()
+    await first.unsubscribe(TOPIC)
+    await first.subscribe(TOPIC)
+    await until(lambda: len(first.assignment()) >= 2, "the queues to be back")
+    put(cluster, "b", queue_id=1)
+    await group.have("b")
+    assert "4" not in group.handled()
+    gate.open.set()
+    await group.drained()
+
+    assert owner(cluster) == first.client.client_id
+
+
+CLOSERS: dict[str, Callable[[PushConsumer], Coroutine[Any, Any, None]]] = {
+    "close": lambda consumer: consumer.close(),
+    "unsubscribe": lambda consumer: consumer.unsubscribe(TOPIC),
+}
+
+
+@pytest.mark.parametrize("how", CLOSERS)
+async def test_leaving_lets_the_handler_end_before_it_unlocks(
+    cluster: FakeCluster, group: Group, how: str
+) -> None:
+    gate = Gate()
+    put(cluster, *numbers(10))
+    consumer = await group.join(gate)
+    await gate.reached.wait()
+    leaving = asyncio.create_task(CLOSERS[how](consumer))
+    await until(lambda: queue() not in consumer.assignment(), "the queue to be left")
+    assert owner(cluster) == consumer.client.client_id
+    gate.open.set()
+    await leaving
+
+    assert group.handled() == numbers(4)
+    assert cluster.broker.committed(GROUP, TOPIC, 0) == 4
+    await until(lambda: owner(cluster) is None, "the lock to be given back")
+
+
+async def test_a_handler_that_never_ends_is_cancelled_before_its_queue_is_unlocked(
+    cluster: FakeCluster, group: Group
+) -> None:
+    gate = Gate()
+    put(cluster, *numbers(10))
+    consumer = await group.join(gate, close_timeout_seconds=0.1)
+    await gate.reached.wait()
+    await consumer.close()
+
+    assert group.handled(Outcome.UNKNOWN) == ["3"]
+    assert cluster.broker.committed(GROUP, TOPIC, 0) == 3
+    assert owner(cluster) is None
+
+
+async def test_a_thread_that_outlives_its_consumer_keeps_the_lock(cluster: FakeCluster) -> None:
+    reached, let_go = threading.Event(), threading.Event()
+
+    def behave(_message: MessageExt) -> None:
+        reached.set()
+        let_go.wait(10)
+
+    put(cluster, *numbers(3))
+    consumer = PushConsumer(
+        GROUP,
+        on_message=behave,
+        orderly=True,
+        client=ClientConfig(namesrv=cluster.namesrv),
+        config=PushConfig(start_from="earliest", close_timeout_seconds=0.1),
+    )
+    await consumer.subscribe(TOPIC)
+    await consumer.start()
+    await until(reached.is_set, "the handler to begin")
+    await consumer.close()
+    kept = owner(cluster), owner(cluster, 1)
+    let_go.set()
+
+    assert kept == (consumer.client.client_id, None)
+    assert cluster.broker.committed(GROUP, TOPIC, 0) in (None, 0)
+    await until(lambda: not [t for t in threading.enumerate() if GROUP in t.name], "the thread")
+
+
+@pytest.mark.usefixtures("leases_end_soon")
+async def test_a_lease_that_ran_out_while_it_was_renewed_is_lost_all_the_same(
+    cluster: FakeCluster, group: Group
+) -> None:
+    """Else its queue, passed over meanwhile, would have been waited for by nobody."""
+    gate = Gate()
+    put(cluster, *numbers(10))
+    consumer = await group.join(gate, pull_threshold_per_queue=5)
+    await gate.reached.wait()
+    held = cluster.broker.hold(LOCK)
+    await held.wait(1)
+    locks = consumer._engine.locks
+    assert locks is not None
+    while locks.holds(queue()):  # noqa: ASYNC110 - the time between two looks at it is short
+        await asyncio.sleep(0)
+    gate.open.set()
+    while "3" not in group.handled():  # noqa: ASYNC110 - likewise
+        await asyncio.sleep(0)
+    cluster.broker.off(LOCK)
+    held.release()
+
+    group.history.extra_copies = 1
+    await group.have(*numbers(10))
+    await group.drained()
