@@ -8,10 +8,9 @@ With ROCKETMQ_NAMESRV set, `uvicorn fastapi_app:app` in this folder does the sam
 """
 
 import argparse
-import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TypedDict
 
 import uvicorn
@@ -19,16 +18,18 @@ from fastapi import FastAPI, HTTPException, Request
 from pydantic import BaseModel, ValidationError
 
 from rocketmq_aio import (
-    LitePullConfig,
-    LitePullConsumer,
     Message,
     MessageExt,
     Producer,
+    PushConfig,
+    PushConsumer,
+    RetryLater,
     RocketMQError,
     SendUnknownError,
 )
 
 TOPIC = os.environ.get("ORDERS_TOPIC", "orders")
+HEALTHY_SECONDS = 1.0
 
 
 class Order(BaseModel):
@@ -41,38 +42,37 @@ class Stored(BaseModel):
     offset: int
 
 
+class Orders:
+    """What was ordered so far, as the consumer heard of it."""
+
+    def __init__(self) -> None:
+        self.taken: list[Order] = []
+
+    async def take(self, message: MessageExt) -> None:
+        try:
+            order = Order.model_validate_json(message.body)
+        except ValidationError as error:
+            raise RetryLater(-1) from error  # it would fail for ever: to the dead letters
+        self.taken.append(order)
+
+
 class State(TypedDict):
     producer: Producer
-    orders: list[Order]
-    consuming: asyncio.Task[None]
-
-
-def take(message: MessageExt, orders: list[Order]) -> None:
-    try:
-        orders.append(Order.model_validate_json(message.body))
-    except ValidationError as error:
-        # It would fail for ever: note it and go on, or it would end the consumer.
-        print(f"no order: {message!r}: {error}", flush=True)
-
-
-async def consume(orders: list[Order]) -> None:
-    config = LitePullConfig(start_from="earliest")
-    # Opened by the task that is cancelled: a message interrupted in work is not committed.
-    async with LitePullConsumer("shop", config=config) as consumer:
-        await consumer.subscribe(TOPIC)
-        async for message in consumer:
-            take(message, orders)
+    consumer: PushConsumer
+    orders: Orders
 
 
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncIterator[State]:
-    orders: list[Order] = []
-    async with Producer("shop-producer") as producer:
-        consuming = asyncio.create_task(consume(orders))
-        yield {"producer": producer, "orders": orders, "consuming": consuming}
-        consuming.cancel()
-        with suppress(asyncio.CancelledError):
-            await consuming
+    orders = Orders()
+    config = PushConfig(start_from="earliest")
+    async with (
+        Producer("shop-producer") as producer,
+        PushConsumer("shop", on_message=orders.take, config=config) as consumer,
+    ):
+        await consumer.subscribe(TOPIC)
+        yield {"producer": producer, "consumer": consumer, "orders": orders}
+    # Leaving lets running handlers end, stores how far they came, and leaves the group.
 
 
 app = FastAPI(lifespan=lifespan)
@@ -92,14 +92,17 @@ async def place_order(order: Order, request: Request) -> Stored:
 
 @app.get("/orders")
 async def list_orders(request: Request) -> list[Order]:
-    orders: list[Order] = request.state.orders
-    return orders
+    orders: Orders = request.state.orders
+    return orders.taken
 
 
 @app.get("/health")
 async def health(request: Request) -> str:
-    if request.state.consuming.done():
-        raise HTTPException(503, "the consumer has ended")
+    consumer: PushConsumer = request.state.consumer
+    try:
+        await consumer.ready(HEALTHY_SECONDS)
+    except (RocketMQError, TimeoutError) as error:
+        raise HTTPException(503, f"the consumer does not work: {error}") from error
     return "ok"
 
 
