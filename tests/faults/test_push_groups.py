@@ -1,0 +1,260 @@
+"""Groups of push consumers whose members come and go: nothing lost, one owner, little twice."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from rocketmq_aio.consumer.events import QueuesRevoked
+from rocketmq_aio.message import MessageExt
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.history import Fault, Outcome
+from tests.fakes.proxy import FaultProxy
+from tests.faults.pushing import SOON, Group, group_of
+from tests.faults.test_push import once
+from tests.faults.through import through
+from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put, queue
+from tests.unit.remoting.until import until
+
+QUEUES = 8
+
+in_both_ways = pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+
+
+@pytest_asyncio.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster(topics={TOPIC: QUEUES}) as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def local_retries_come_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rocketmq_aio.consumer.concurrent.LOCAL_RETRY_SECONDS", SOON)
+
+
+async def briefly(_message: MessageExt) -> None:
+    await asyncio.sleep(0.001)
+
+
+class Sender:
+    """Puts messages into all queues while a test goes on."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self.sent = 0
+
+    def send(self, count: int) -> None:
+        for _ in range(count):
+            put(self.cluster, str(self.sent), queue_id=self.sent % QUEUES)
+            self.sent += 1
+
+    async def keep_sending(self) -> None:
+        while True:
+            self.send(QUEUES)
+            await asyncio.sleep(0.01)
+
+
+@in_both_ways
+async def test_a_second_member_that_comes_and_goes_loses_nothing(
+    cluster: FakeCluster, orderly: bool
+) -> None:
+    async with group_of(cluster, orderly=orderly) as group:
+        sender = Sender(cluster)
+        sending = asyncio.create_task(sender.keep_sending())
+        await group.join(briefly)
+        await until(lambda: len(group.handled()) > QUEUES)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        for _ in range(4):
+            await visit(group)
+        group.history.fault = Fault(started=started, healed=loop.time(), observed=True)
+        sender.send(QUEUES)
+        sending.cancel()
+        await group.have(*numbers(sender.sent))
+        await group.at_rest()
+        await group.drained()
+        group.history.work = [run.started for run in group.history.handled]
+
+        twice = len(group.handled()) - sender.sent
+        assert twice == 0, "all were handed over in peace"
+
+
+async def visit(group: Group) -> None:
+    """Join, work, and leave."""
+    member = await group.join(briefly)
+    await until(lambda: _has_handled(group, member.client.client_id), "its share")
+    await member.close()
+
+
+def _has_handled(group: Group, consumer: str) -> bool:
+    return any(run.consumer == consumer for run in group.history.handled)
+
+
+@in_both_ways
+async def test_members_that_flap_without_pause_lose_nothing(
+    cluster: FakeCluster, orderly: bool
+) -> None:
+    choose = random.Random(7)
+    async with group_of(cluster, orderly=orderly) as group:
+        sender = Sender(cluster)
+        sending = asyncio.create_task(sender.keep_sending())
+        present = [await group.join(once(ValueError, "5", "77")) for _ in range(2)]
+        for _ in range(10):
+            if len(present) < 2 or (len(present) < 4 and choose.random() < 0.5):
+                present.append(await group.join(briefly))
+            else:
+                await present.pop(choose.randrange(len(present))).close()
+            await asyncio.sleep(choose.random() * 0.1)
+        sending.cancel()
+        await group.have(*numbers(sender.sent))
+        await group.at_rest()
+        await group.drained()
+
+
+@in_both_ways
+async def test_a_member_that_dies_with_messages_in_hands_is_replaced(
+    cluster: FakeCluster, orderly: bool
+) -> None:
+    async with (
+        FaultProxy(cluster.broker.address) as proxy,
+        group_of(cluster, orderly=orderly) as group,
+    ):
+        cluster.broker.locks.kept_seconds = 1.0
+        sender = Sender(cluster)
+        victim = await group.join(briefly, client=through(proxy, cluster, 0.3))
+        await group.join(briefly)
+        await group.at_rest()
+        sender.send(10 * QUEUES)
+        await until(lambda: _has_handled(group, victim.client.client_id))
+        group.history.stalls = QUEUES  # its handlers know nothing of the cut
+        group.history.orderly = False  # and to its end it holds locks that others took over
+        proxy.refuse()
+        proxy.cut(reset=True)
+        sender.send(10 * QUEUES)
+        group.history.owners = None
+        group.history.extra_copies = 1
+        await group.have(*numbers(sender.sent))
+        await victim.close()
+        group.members.remove(victim)
+        await group.drained()
+
+
+@in_both_ways
+async def test_a_queue_taken_away_while_its_handler_runs_waits_for_it(
+    cluster: FakeCluster, orderly: bool
+) -> None:
+    async with group_of(cluster, orderly=orderly) as group:
+        let_go = asyncio.Event()
+
+        async def behave(message: MessageExt) -> None:
+            if message.body.startswith(b"slow"):
+                await let_go.wait()
+
+        for number in range(QUEUES):
+            put(cluster, f"slow {number}", f"after {number}", queue_id=number)
+        first = await group.join(behave, concurrency=2 * QUEUES)
+        await until(lambda: len(group.history.handled) >= QUEUES)
+        second = await group.join()
+        await until(lambda: len(first.assignment()) < QUEUES)
+        assert not group.told(QueuesRevoked), "they are waited for"
+        let_go.set()
+        await until(lambda: second.assignment(), "its share")
+        await group.at_rest()
+        await group.drained()
+
+        assert len(group.handled()) == 2 * QUEUES, "something came twice"
+
+
+async def test_a_queue_whose_handler_takes_too_long_goes_to_the_next_owner_without_it(
+    cluster: FakeCluster,
+) -> None:
+    async with group_of(cluster) as group:
+        let_go = asyncio.Event()
+
+        async def behave(message: MessageExt) -> None:
+            if message.body.startswith(b"slow"):
+                await let_go.wait()
+
+        for number in range(QUEUES):
+            put(cluster, f"slow {number}", f"after {number}", queue_id=number)
+        first = await group.join(behave, concurrency=2 * QUEUES, close_timeout_seconds=0.1)
+        await until(lambda: len(group.history.handled) >= QUEUES)
+        second = await group.join()
+        await until(lambda: _has_handled(group, second.client.client_id), "its share")
+        moved = {queue(number) for number in range(QUEUES)} - set(first.assignment())
+        await until(lambda: all(_committed(cluster, each.queue_id) == 2 for each in moved))
+        let_go.set()
+        await group.at_rest()
+        await group.drained()
+
+
+def _committed(cluster: FakeCluster, queue_id: int) -> int | None:
+    return cluster.broker.committed(GROUP, TOPIC, queue_id)
+
+
+async def test_a_message_that_fails_after_its_queue_has_gone_is_left_to_the_next_owner(
+    cluster: FakeCluster,
+) -> None:
+    async with group_of(cluster) as group:
+        let_go = asyncio.Event()
+
+        async def behave(message: MessageExt) -> None:
+            await let_go.wait()
+            raise ValueError
+
+        put(cluster, "a")
+        first = await group.join(behave, close_timeout_seconds=0.05)
+        await until(lambda: group.history.handled)
+        await first.unsubscribe(TOPIC)
+        let_go.set()
+        await until(lambda: group.handled(Outcome.FAIL))
+        await group.join()
+        await group.have("a")
+        await group.drained()
+
+        assert [run.tries for run in group.history.handled] == [0, 0], "it was sent back, too"
+
+
+@in_both_ways
+async def test_leaving_a_topic_lets_its_handlers_end(cluster: FakeCluster, orderly: bool) -> None:
+    async with group_of(cluster, orderly=orderly) as group:
+        let_go = asyncio.Event()
+
+        async def behave(message: MessageExt) -> None:
+            if message.body == b"a":
+                await let_go.wait()
+
+        put(cluster, "a", "b", "c")
+        consumer = await group.join(behave, concurrency=1)
+        await until(lambda: group.history.handled)
+        leaving = asyncio.create_task(consumer.unsubscribe(TOPIC))
+        await until(lambda: queue() not in consumer.assignment())
+        let_go.set()
+        await leaving
+
+        assert group.handled() == ["a"]
+        assert _committed(cluster, 0) == 1
+        await consumer.subscribe(TOPIC)
+        await group.drained()
+        assert group.handled() == ["a", "b", "c"]
+
+
+@in_both_ways
+async def test_a_handler_can_leave_its_own_topic(cluster: FakeCluster, orderly: bool) -> None:
+    async with group_of(cluster, orderly=orderly) as group:
+
+        async def behave(message: MessageExt) -> None:
+            if message.body == b"b":
+                await asyncio.wait_for(consumer.unsubscribe(TOPIC), 5)
+
+        put(cluster, "a", "b", "c")
+        consumer = await group.join(behave, concurrency=1, close_timeout_seconds=60.0)
+        await group.have("a", "b")
+
+        assert queue() not in consumer.assignment()
+        assert group.handled() == ["a", "b"]
+        assert _committed(cluster, 0) == 1
