@@ -19,7 +19,7 @@ from tests.unit.consumer.consuming import GROUP, TOPIC, committed, numbers, put,
 from tests.unit.consumer.pushing import DEAD, RETRIES, Events, Notes, push_consumer, pushing
 from tests.unit.remoting.until import until
 
-SOON = {"commit_interval_seconds": 0.01}
+SOON: dict[str, Any] = {"commit_interval_seconds": 0.01}
 
 
 class Gate:
