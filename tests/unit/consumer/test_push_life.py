@@ -1,0 +1,308 @@
+"""The life of a push consumer: `run`, closing in time, and the end that nobody wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rocketmq_aio.consumer.push import PushConsumer
+from rocketmq_aio.errors import ClosedError, NotRunningError
+from rocketmq_aio.message import MessageExt
+from tests.fakes.cluster import FakeCluster
+from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put, queue
+from tests.unit.consumer.pushing import Notes, push_consumer, pushing
+from tests.unit.consumer.working import forever
+from tests.unit.instance.guests import nothing_left
+from tests.unit.remoting.until import until
+
+
+@asynccontextmanager
+async def running(consumer: PushConsumer) -> AsyncIterator[asyncio.Task[None]]:
+    """A consumer inside `run`, with its queues."""
+    await consumer.subscribe(TOPIC)
+    task = asyncio.ensure_future(consumer.run())
+    await until(lambda: not consumer._can_prepare() and consumer._running, "the start")
+    await consumer.ready(5)
+    yield task
+    await asyncio.wait([task], timeout=5)
+    assert task.done()
+
+
+class Bugs(Exception):  # noqa: N818 - what a bug in this package raises
+    """Not known to anybody."""
+
+
+def break_down(consumer: PushConsumer) -> None:
+    """Let a background task of the consumer fail."""
+
+    async def fail() -> None:
+        raise Bugs("a bug")
+
+    consumer._engine._host.spawn(fail, name="bug")
+
+
+# --- run -----------------------------------------------------------------------------------------
+
+
+async def test_run_starts_consumes_and_returns_when_it_is_closed_elsewhere(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(3))
+    handled = Notes()
+    consumer = push_consumer(cluster, handled)
+    async with nothing_left():
+        async with running(consumer) as task:
+            await handled.have(3)
+            await consumer.close()
+        task.result()
+
+    assert cluster.broker.committed(GROUP, TOPIC, 0) == 3
+
+
+async def test_run_serves_a_consumer_that_is_started(cluster: FakeCluster) -> None:
+    async with pushing(cluster, Notes()) as consumer:
+        task = asyncio.ensure_future(consumer.run())
+        await asyncio.sleep(0)
+        assert not task.done()
+        await consumer.close()
+        await task
+
+
+async def test_run_that_is_cancelled_closes_in_order(cluster: FakeCluster) -> None:
+    put(cluster, "a")
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: MessageExt) -> None:
+        begun.set()
+        await go.wait()
+
+    consumer = push_consumer(cluster, handle)
+    async with nothing_left(), running(consumer) as task:
+        await begun.wait()
+        task.cancel()
+        await until(lambda: consumer._engine.table[queue()].dropped, "the hand-over")
+        go.set()
+
+    assert task.cancelled()
+    assert cluster.broker.committed(GROUP, TOPIC, 0) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_run_ends_on_a_signal_and_gives_the_signal_back(
+    cluster: FakeCluster, number: signal.Signals
+) -> None:
+    before = signal.getsignal(number)
+    async with nothing_left(), running(push_consumer(cluster, Notes())) as task:
+        os.kill(os.getpid(), number)
+    task.result()
+
+    assert signal.getsignal(number) in (before, signal.SIG_DFL, signal.default_int_handler)
+
+
+async def test_run_outside_the_main_thread_leaves_signals_alone(cluster: FakeCluster) -> None:
+    consumers: list[PushConsumer] = []
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def consume() -> None:
+        loops.append(asyncio.get_running_loop())
+        consumer = push_consumer(cluster, Notes())
+        consumers.append(consumer)
+        await consumer.subscribe(TOPIC)
+        await consumer.run()
+
+    thread = threading.Thread(target=lambda: asyncio.run(consume()))
+    thread.start()
+    try:
+        await until(lambda: consumers and consumers[0]._running, "the start")
+        closing = asyncio.run_coroutine_threadsafe(consumers[0].close(), loops[0])
+        await asyncio.wrap_future(closing)
+    finally:
+        await asyncio.to_thread(thread.join, 5)
+
+    assert not thread.is_alive()
+
+
+PROGRAM = """
+import asyncio, sys
+from rocketmq_aio import PushConfig, PushConsumer
+
+async def handle(message):
+    print("begun", flush=True)
+    await asyncio.sleep(0.2)
+    print("done", flush=True)
+
+async def main():
+    config = PushConfig(start_from="earliest")
+    consumer = PushConsumer("billing", on_message=handle, namesrv=sys.argv[1], config=config)
+    await consumer.subscribe("orders")
+    await consumer.run()
+    print("ended", flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_program_that_is_asked_to_end_finishes_its_work(cluster: FakeCluster) -> None:
+    put(cluster, "a")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", PROGRAM, cluster.namesrv), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(15):
+            assert await process.stdout.readline() == b"begun\n"
+            process.terminate()
+            rest = await process.stdout.read()
+            code = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+
+    assert (rest, code) == (b"done\nended\n", 0)
+    assert cluster.broker.committed(GROUP, TOPIC, 0) == 1
+    assert GROUP not in cluster.broker.members.groups
+
+
+# --- failing -------------------------------------------------------------------------------------
+
+
+async def test_run_ends_with_what_a_background_task_failed_with(cluster: FakeCluster) -> None:
+    consumer = push_consumer(cluster, Notes())
+    async with nothing_left(), running(consumer) as task:
+        break_down(consumer)
+
+    with pytest.raises(NotRunningError) as caught:
+        task.result()
+    assert isinstance(caught.value.__cause__, Bugs)
+
+
+async def test_after_a_failure_every_call_says_so_and_streams_end(cluster: FakeCluster) -> None:
+    async with nothing_left(), pushing(cluster, Notes()) as consumer:
+        stream = consumer.events()
+        break_down(consumer)
+        async for _ in stream:
+            pass
+        for call in (consumer.suspend, consumer.resume, lambda: consumer.set_concurrency(2)):
+            with pytest.raises(NotRunningError, match="a bug"):
+                call()
+        with pytest.raises(NotRunningError, match="a bug"):
+            await consumer.ready()
+
+
+async def test_after_a_failure_closing_waits_for_no_handler(cluster: FakeCluster) -> None:
+    put(cluster, "a")
+    async with asyncio.timeout(5):
+        async with pushing(cluster, forever, close_timeout_seconds=3600.0) as consumer:
+            await until(lambda: consumer._engine.workers.busy, "a handler")
+            stream = consumer.events()
+            break_down(consumer)
+            async for _ in stream:
+                pass
+
+
+# --- closing while handlers run ------------------------------------------------------------------
+
+
+async def test_closing_waits_for_running_handlers_and_commits_what_they_did(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(3))
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: MessageExt) -> None:
+        begun.set()
+        await go.wait()
+
+    async with nothing_left(), pushing(cluster, handle, concurrency=1) as consumer:
+        await begun.wait()
+        closing = asyncio.ensure_future(consumer.close())
+        held = consumer._engine.table[queue()]
+        await until(lambda: held.all_settled is not None, "the wait for the handler")
+        go.set()
+        await closing
+
+    assert cluster.broker.committed(GROUP, TOPIC, 0) == 1  # those that had not begun come again
+
+
+@pytest.mark.parametrize("seconds", [0, 0.05])
+async def test_a_handler_that_does_not_end_is_cancelled_and_settles_nothing(
+    cluster: FakeCluster, seconds: float
+) -> None:
+    put(cluster, "a")
+    cancelled = asyncio.Event()
+
+    async def handle(_: MessageExt) -> None:
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async with (
+        nothing_left(),
+        asyncio.timeout(5),
+        pushing(cluster, handle, close_timeout_seconds=seconds) as consumer,
+    ):
+        await until(lambda: consumer._engine.workers.busy, "a handler")
+
+    assert cancelled.is_set()
+    assert cluster.broker.committed(GROUP, TOPIC, 0) in (None, 0)
+
+
+async def test_a_plain_function_that_does_not_end_keeps_its_thread_but_not_the_consumer(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, "a")
+    begun, go = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+
+    def handle(_: MessageExt) -> None:
+        threads.append(threading.current_thread())
+        begun.set()
+        go.wait()
+
+    try:
+        async with (
+            nothing_left(),
+            asyncio.timeout(5),
+            pushing(cluster, handle, close_timeout_seconds=0.05),
+        ):
+            await until(begun.is_set, "a handler")
+        assert threads[0].is_alive()
+    finally:
+        go.set()
+    await until(lambda: not threads[0].is_alive(), "the end of the thread")
+
+    assert cluster.broker.committed(GROUP, TOPIC, 0) in (None, 0)
+
+
+async def test_threads_end_with_the_consumer(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(20))
+    threads: set[threading.Thread] = set()
+
+    def handle(_: MessageExt) -> None:
+        threads.add(threading.current_thread())
+
+    async with pushing(cluster, handle) as consumer:
+        await until(lambda: consumer._engine.table[queue()].settled == 20, "all messages")
+    await until(lambda: not any(thread.is_alive() for thread in threads), "their end")
+
+
+async def test_what_is_closed_is_closed(cluster: FakeCluster) -> None:
+    async with pushing(cluster, Notes()) as consumer:
+        pass
+
+    calls: list[Callable[[], object]] = [consumer.suspend, consumer.resume]
+    for call in calls:
+        with pytest.raises(ClosedError):
+            call()
+    with pytest.raises(ClosedError):
+        await consumer.run()
+    await consumer.close()
