@@ -21,6 +21,8 @@ logger = get_logger(__name__)
 # Handlers that never wait would starve pulls and heartbeats: after so many everybody has a turn.
 STREAK: Final = 32
 TALLY_SECONDS: Final = 1.0
+# Whatever else a handler raises is about its message: the consumer outlives it.
+THE_PROGRAM_ENDS: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
 LONGEST_WATCH_SECONDS: Final = 1.0
 
 
@@ -287,7 +289,7 @@ class Workers:
         task = worker.task
         if isinstance(raised, asyncio.CancelledError) and task is not None and task.cancelling():
             raise raised
-        if not isinstance(raised, Exception | asyncio.CancelledError):
+        if isinstance(raised, THE_PROGRAM_ENDS):
             raise raised
         return overdue or raised
 

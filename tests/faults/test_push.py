@@ -73,9 +73,13 @@ def once(error: Callable[[], BaseException], *bodies: str) -> Behaviour:
 # --- handlers ------------------------------------------------------------------------------------
 
 
+class Odd(BaseException):
+    """What test tools raise, and some frameworks, so that nobody catches it."""
+
+
 @pytest.mark.parametrize(
     "error",
-    [ValueError, RetryLater, asyncio.CancelledError, TimeoutError, StopAsyncIteration],
+    [ValueError, RetryLater, asyncio.CancelledError, TimeoutError, StopAsyncIteration, Odd],
     ids=lambda error: error.__name__,
 )
 async def test_a_message_whose_handler_raises_comes_again(
