@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from rocketmq_aio import (
+    ClientConfig,
+    ConsumerEvent,
+    CorruptOffsetFile,
+    HandlerStuck,
+    LocalFileOffsetStore,
+    Message,
+    MessageExt,
+    MessageModel,
+    MessageQueue,
+    Producer,
+    PushConfig,
+    PushConsumer,
+    RetryLater,
+)
+from rocketmq_aio.consumer import concurrent
+from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.testing import Broker, Cluster
 from tests.broker.push_members import Feeding, PushGroup, PushMember
 from tests.broker.push_worker import Orders
+from tests.broker.reading_groups import numbers, send
+from tests.fakes.proxy import FaultProxy
+from tests.unit.remoting.until import until
 
 QUEUES = 8
 LEASE_SECONDS = 3.0  # of members: less than the two times of the broker
-LOCK_SECONDS = 8  # of the broker, which has 60 by default; containers keep that
+LOCK_SECONDS = 6  # of the broker, which has 60 by default; containers keep that
 IDLE_SECONDS = 4  # after which the broker gives a silent member up; 120 by default
 TAKEN_OVER_SECONDS = 100.0
 RESUME_SECONDS = 10.0
+EACH = 150  # messages a queue
+STUCK_AT = 20
+CACHED = 32  # messages of a queue before pulling pauses
 
 Recorder = Callable[[str, object], None]
 
@@ -64,6 +91,30 @@ async def members(
     )
     async with PushGroup(orders, tmp_path, QUEUES) as members:
         yield members
+
+
+@asynccontextmanager
+async def pushing(
+    cluster: Cluster,
+    group: str,
+    topic: str,
+    handler: Callable[[MessageExt], object],
+    *,
+    on_event: Callable[[ConsumerEvent], object] | None = None,
+    mapper: Callable[[str], str] | None = None,
+    **settings: Any,  # noqa: ANN401 - those of PushConfig
+) -> AsyncIterator[PushConsumer]:
+    """A started consumer of this process that begins at the beginning, with its queues."""
+    client = ClientConfig(
+        namesrv=cluster.namesrv, address_mapper=mapper, heartbeat_interval_seconds=1.0
+    )
+    config = PushConfig(start_from="earliest", **settings)
+    async with PushConsumer(
+        group, on_message=handler, client=client, config=config, on_event=on_event
+    ) as consumer:
+        await consumer.subscribe(topic)
+        await consumer.ready(10)
+        yield consumer
 
 
 # --- members that stand still --------------------------------------------------------------------
@@ -125,3 +176,189 @@ def stale(stalled: PushMember, resumed: float) -> list[object]:
         each for each in stalled.commits if resumed < each.at < anew.get(each.queue, math.inf)
     ]
     return [*deliveries, *commits]
+
+
+# --- servers that die ----------------------------------------------------------------------------
+
+
+async def test_the_only_broker_is_killed_under_load_and_nothing_that_was_sent_is_lost(
+    members: PushGroup, broker: Broker, record_property: Recorder
+) -> None:
+    async with Feeding(members.orders.namesrv, members.orders.topic) as feeding:
+        await members.join(2)
+        await feeding.more(100)
+        await asyncio.to_thread(broker.kill)
+        await until(lambda: feeding.failed, "a send to fail", 10)
+        await asyncio.to_thread(broker.start)
+        back = monotonic()
+        await feeding.more(100)
+        await members.until(
+            lambda: min(m.deliveries[-1].started for m in members.members) > back, "all members"
+        )
+        firsts = [m.first_start(queue, back) for m in members.members for queue in m.held]
+    await members.until(lambda: not feeding.missing(members), "all messages")
+
+    resumed = min(first for first in firsts if first is not None) - back
+    record_property("resumed_seconds", round(resumed, 2))
+    # Commits of the last five seconds are gone with the broker, and until all are back in their
+    # group each thinks that it is alone: who takes another's queue begins at an older offset.
+    record_property("copies", members.copies())
+    assert resumed < RESUME_SECONDS
+    assert members.early_commits() == []
+
+
+async def test_without_a_name_server_everything_goes_on(
+    cluster: Cluster, members: PushGroup, record_property: Recorder
+) -> None:
+    async with FaultProxy(cluster.namesrv) as names:
+        members.orders.namesrv = names.address
+        async with Feeding(names.address, members.orders.topic) as feeding:
+            await members.join(2)
+            names.refuse()
+            names.cut()
+            await feeding.more(200)
+            await members.present[0].kill()  # what it had is the other's all the same
+            await members.until(lambda: not feeding.missing(members), "all messages")
+            await names.accept()
+            await members.join()
+            await feeding.more(100)
+        await members.until(lambda: not feeding.missing(members), "all messages")
+
+    record_property("copies", members.copies())
+    assert feeding.failed == 0
+    assert members.early_commits() == []
+
+
+async def test_a_broker_that_dies_before_it_says_that_it_took_a_message_back_loses_none(
+    cluster: Cluster,
+    broker: Broker,
+    rocketmq_group: str,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(concurrent, "LOCAL_RETRY_SECONDS", 0.1)
+    tries: list[int] = []
+
+    async def handle(message: MessageExt) -> None:
+        tries.append(message.reconsume_times)
+        if len(tries) == 1:
+            raise RetryLater(1)
+
+    async with FaultProxy(broker.address) as proxy:
+        mapper = proxy.map_address
+        async with pushing(cluster, rocketmq_group, topic, handle, mapper=mapper) as consumer:
+            taken_back = proxy.down.hold(code=RequestCode.CONSUMER_SEND_MSG_BACK)
+            await send(cluster.namesrv, topic, ["bad"])
+            await taken_back.wait(1)
+            await asyncio.to_thread(broker.kill)
+            await until(lambda: len(tries) == 2, "the try without a broker", 10)
+            await asyncio.to_thread(broker.start)
+            await until(lambda: len(tries) == 3, "what the broker had taken back", 30)
+            settled = await consumer.consumed_offsets(topic)
+
+    assert tries == [0, 1, 1]
+    assert sum(settled.values()) == 1
+
+
+# --- handlers that hang --------------------------------------------------------------------------
+
+
+async def test_a_stuck_handler_is_named_and_holds_its_own_queue_up_alone(
+    cluster: Cluster, rocketmq_group: str, topic: str
+) -> None:
+    free, stuck = asyncio.Event(), Counter[MessageQueue]()
+    done: Counter[MessageQueue] = Counter()
+    events: list[ConsumerEvent] = []
+
+    async def handle(message: MessageExt) -> None:
+        if message.queue.queue_id == 0 and message.queue_offset == STUCK_AT:
+            stuck[message.queue] += 1
+            await free.wait()
+        await asyncio.sleep(0.01)
+        done[message.queue] += 1
+
+    async with pushing(
+        cluster,
+        rocketmq_group,
+        topic,
+        handle,
+        on_event=events.append,
+        stuck_seconds=0.5,
+        pull_threshold_per_queue=CACHED,
+        max_span=CACHED,
+        pull_batch_size=CACHED,
+    ) as consumer:
+        await feed_all(cluster.namesrv, topic, EACH)
+        first, *others = (q for q in consumer.assignment() if q.topic == topic)
+        cached: list[int] = []
+
+        def look() -> bool:
+            held = consumer._engine.table.values()
+            cached.append(max(each.process_queue.count for each in held))
+            return all(done[queue] == EACH for queue in others)
+
+        await until(look, "the other queues", 30)
+        await until(lambda: any(isinstance(e, HandlerStuck) for e in events), "the report", 10)
+        behind = done[first]
+        free.set()
+        await until(lambda: done[first] == EACH, "the stuck queue", 30)
+
+    named = [(e.queue, e.offset) for e in events if isinstance(e, HandlerStuck)]
+    assert named == [(first, STUCK_AT)]
+    assert stuck[first] == 1
+    assert behind <= STUCK_AT + 2 * CACHED
+    assert max(cached) <= 2 * CACHED  # a pull begins below the threshold
+
+
+async def feed_all(namesrv: str, topic: str, count: int) -> None:
+    """Send *count* messages to each queue of the topic."""
+    async with Producer("feeding", namesrv=namesrv) as producer:
+
+        async def fill(number: int) -> None:
+            for _ in range(count):
+                queue = MessageQueue(topic, "broker-a", number)
+                await producer.send(Message(topic, b"x"), queue=queue)
+
+        await asyncio.gather(*(fill(number) for number in range(QUEUES)))
+
+
+# --- files that break ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("broken", [1, 2], ids=["with a backup", "without"])
+async def test_half_an_offset_file_is_told_of_and_set_aside(
+    cluster: Cluster, rocketmq_group: str, topic: str, tmp_path: Path, broken: int
+) -> None:
+    seen: list[str] = []
+    events: list[ConsumerEvent] = []
+
+    def run() -> AbstractAsyncContextManager[PushConsumer]:
+        return pushing(
+            cluster,
+            rocketmq_group,
+            topic,
+            lambda message: seen.append(message.body.decode()),
+            on_event=events.append,
+            message_model=MessageModel.BROADCASTING,
+            offset_store=LocalFileOffsetStore(tmp_path),
+            commit_interval_seconds=0.05,
+        )
+
+    async with run():
+        await send(cluster.namesrv, topic, numbers(20))
+        await until(lambda: len(seen) == 20, "all messages", 30)
+        await until(lambda: [*tmp_path.rglob("offsets.json.bak")], "a second commit", 10)
+    assert not any(isinstance(each, CorruptOffsetFile) for each in events)
+    for path in sorted(tmp_path.rglob("offsets.json*"))[:broken]:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    seen.clear()
+    async with run():
+        await send(cluster.namesrv, topic, ["new"])
+        await until(lambda: "new" in seen, "the new message", 30)
+        if broken == 2:  # nothing is known any more: the group is new, and begins where it says
+            await until(lambda: len(seen) == 21, "all messages again", 30)
+
+    told = [each for each in events if isinstance(each, CorruptOffsetFile)]
+    assert [each.recovered for each in told] == [broken == 1] * broken
+    assert all(each.kept_as.exists() for each in told)
+    assert len(seen) == len(set(seen))
