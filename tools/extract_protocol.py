@@ -18,7 +18,7 @@ from extract_frames import write_golden, write_recorded
 from readable_json import Json, file_name, read, write
 
 SPOKEN: Final = (
-    *(11, 14, 15, 29, 30, 31, 32, 34, 35, 36, 38, 39, 40, 41, 42, 46, 105),
+    *(11, 14, 15, 29, 30, 31, 32, 34, 35, 36, 37, 38, 39, 40, 41, 42, 46, 105),
     *(203, 220, 221, 307, 309, 310, 320, 326, 361, 400),
     *(200050, 200051, 200053, 200151),
 )

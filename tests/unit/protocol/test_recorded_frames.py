@@ -16,6 +16,7 @@ from rocketmq_aio.protocol.fastjson import read_body, to_standard
 from rocketmq_aio.protocol.header import Header, read_header, to_ext_fields, wire_names
 from rocketmq_aio.protocol.record import decode_batch, decode_messages, encode_batch_entry
 from rocketmq_aio.protocol.requests import client, from_broker, offsets, pop, pull, send, send_back
+from rocketmq_aio.protocol.requests.transactions import EndTransaction
 from rocketmq_aio.remoting.acl import sign
 from tests.unit.protocol.wire_files import (
     COMMON_FIELDS,
@@ -55,6 +56,7 @@ REQUESTS: Final[dict[int, type[Header]]] = {
         send.SendMessage,
         send.SendBatchMessage,
         send_back.ConsumerSendMsgBack,
+        EndTransaction,
     )
 }
 ANSWERS: Final[dict[int, type[Header]]] = {

@@ -1,0 +1,26 @@
+"""Transactions: 37 END_TRANSACTION, how the local part of a half message ended."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.header import RequestHeader
+
+
+class EndTransaction(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
+    """Make a half message visible, or drop it.  A broker answers all but "unknown"."""
+
+    code: ClassVar[int] = RequestCode.END_TRANSACTION
+
+    topic: str | None = None
+    producer_group: str
+    tran_state_table_offset: int
+    commit_log_offset: int
+    commit_or_rollback: int
+    from_transaction_check: bool = False
+    msg_id: str
+    transaction_id: str | None = None
+    broker_name: str | None = msgspec.field(name="bname", default=None)
