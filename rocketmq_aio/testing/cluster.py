@@ -73,6 +73,12 @@ class _Node:
         except TimeoutError as error:
             raise self._failure(str(error)) from error
 
+    def check_running(self) -> None:
+        """See `Cluster.check_running`."""
+        if not self._server.running:
+            output = self._server.log_tail()
+            raise ClusterError(f"{self.name} at {self.address} does not run; it printed:\n{output}")
+
     def _alive_and_ready(self) -> None:
         if not self._server.running:
             raise self._failure("ended while it started")
@@ -184,6 +190,15 @@ class Cluster:
         """Wait until every name server answers and knows every broker, and each answers."""
         for node in (*self.namesrvs, *self.brokers):
             node.wait_ready()
+
+    def check_running(self) -> None:
+        """Tell of a server that ended by itself, with what it printed last.
+
+        :raises ClusterError: one did, or was killed and not started again
+        """
+        if not isinstance(self._backend, ExternalBackend):
+            for node in (*self.namesrvs, *self.brokers):
+                node.check_running()
 
     def create_topic(
         self, name: str, *, queues: int = 8, brokers: Iterable[Broker] | None = None

@@ -22,6 +22,7 @@ from rocketmq_aio.testing.server import (
     Launched,
     Server,
     copy_logs,
+    head,
     tail,
 )
 
@@ -79,7 +80,8 @@ class JVMServer(Server):
         self._signal(signal.SIGCONT)
 
     def log_tail(self) -> str:
-        return tail(self._log)
+        crashes = [head(report) for report in sorted(self._home.glob("hs_err_pid*.log"))]
+        return "\n".join([tail(self._log), *crashes])
 
     def save_logs(self, folder: Path) -> None:
         copy_logs(self._home / "logs", folder / self._home.name)

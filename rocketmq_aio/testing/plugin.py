@@ -69,6 +69,7 @@ def rocketmq_namesrv(rocketmq_cluster: Cluster) -> str:
 @pytest.fixture
 def rocketmq_topic(request: pytest.FixtureRequest, rocketmq_cluster: Cluster) -> Iterator[str]:
     """A topic of four queues per broker for this test alone, deleted after it."""
+    rocketmq_cluster.check_running()
     topic = unique_name(request.node.name)
     rocketmq_cluster.create_topic(topic, queues=FIXTURE_QUEUES)
     yield topic

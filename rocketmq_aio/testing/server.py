@@ -91,6 +91,12 @@ def tail(path: Path) -> str:
     return "\n".join(lines[-TAIL_LINES:])
 
 
+def head(path: Path) -> str:
+    """Return the first lines of a report."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(lines[:TAIL_LINES])
+
+
 def copy_logs(source: Path, folder: Path) -> None:
     # A server may still rotate its files: what disappears meanwhile is not missed.
     shutil.copytree(

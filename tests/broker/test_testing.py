@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from rocketmq_aio.testing import Broker, Cluster, StartError, probe
+from rocketmq_aio.testing import Broker, Cluster, ClusterError, StartError, probe
 
 SEND_MESSAGE: Final = 10
 GET_MAX_OFFSET: Final = 30
@@ -179,3 +180,21 @@ def check_stored(broker: Broker, topic: str) -> None:
 def check_gone(processes: list[Path]) -> None:
     if left := [process for process in processes if process.exists()]:
         raise probe.ProbeError(str(left))
+
+
+def test_a_server_that_ended_by_itself_is_named_with_what_it_printed(cluster: Cluster) -> None:
+    cluster.check_running()
+    broker = cluster.brokers[0]
+    assert broker.pid is not None
+    os.kill(broker.pid, signal.SIGKILL)
+    probe.wait_until(lambda: _is_gone(broker), seconds=30, what="still running")
+    with pytest.raises(ClusterError, match=r"broker-a at .* does not run"):
+        cluster.check_running()
+
+    broker.start()
+    cluster.check_running()
+
+
+def _is_gone(broker: Broker) -> None:
+    if broker.pid is not None:
+        raise probe.ProbeError(f"{broker.name} is still there")

@@ -217,6 +217,10 @@ def test_servers_of_an_external_cluster_are_left_alone(external: Cluster, action
             getattr(server, action)()
 
 
+def test_an_external_cluster_is_believed_to_run(external: Cluster) -> None:
+    external.check_running()
+
+
 def test_an_external_cluster_has_no_logs_for_us(external: Cluster) -> None:
     assert external.save_logs() is None
 
