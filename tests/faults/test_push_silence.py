@@ -1,0 +1,217 @@
+"""Push consumers whose broker falls silent or refuses for long: no storm, no stale word."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from rocketmq_aio.config import ClientConfig, PushConfig
+from rocketmq_aio.consumer.events import LeaseLost, OffsetCorrected, PullFailed
+from rocketmq_aio.consumer.push import PushConsumer
+from rocketmq_aio.message import MessageExt
+from rocketmq_aio.names import DLQ_PREFIX
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.history.recording import request_times
+from tests.fakes.proxy import FaultProxy
+from tests.fakes.script import Close, Reply
+from tests.faults.pushing import SOON, Group, QuickLocks, group_of
+from tests.faults.test_push import stored_and
+from tests.faults.through import QUICK, through
+from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put, queue
+from tests.unit.remoting.until import until
+
+PULL, LOCK = RequestCode.PULL_MESSAGE, RequestCode.LOCK_BATCH_MQ
+WATCH_SECONDS = 1.2  # for a pace per second to show
+
+
+@pytest_asyncio.fixture(params=[False, True], ids=["concurrent", "orderly"])
+async def group(cluster: FakeCluster, request: pytest.FixtureRequest) -> AsyncIterator[Group]:
+    async with group_of(cluster, orderly=request.param) as group:
+        yield group
+
+
+# --- silence -------------------------------------------------------------------------------------
+
+
+async def test_a_cut_that_nobody_is_told_of_loses_nothing(
+    cluster: FakeCluster, proxy: FaultProxy, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rocketmq_aio.consumer.puller.HOLD_SLACK_SECONDS", QUICK)
+    client = through(proxy, cluster, QUICK)
+    await group.join(client=client, long_poll_seconds=QUICK)
+    put(cluster, *numbers(20))
+    await group.have("19")
+    proxy.stall()
+    put(cluster, *numbers(20, first=20))
+    await until(lambda: group.told(PullFailed), "the silence to be noticed")
+    proxy.flow()
+    group.history.epochs.clear()  # what was held up arrives now, whoever has the queue
+    await group.have(*numbers(40))
+    await group.drained()
+
+
+async def test_a_lease_that_ends_in_silence_stops_delivery_and_commits(
+    cluster: FakeCluster, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rocketmq_aio.consumer.push_engine.QueueLocks", QuickLocks)
+    async with group_of(cluster, orderly=True) as group:
+        reached, let_go = asyncio.Event(), asyncio.Event()
+
+        async def behave(message: MessageExt) -> None:
+            if message.body == b"3":
+                reached.set()
+                await let_go.wait()
+
+        put(cluster, *numbers(10))
+        client = through(proxy, cluster, QUICK)
+        await group.join(behave, client=client, commit_interval_seconds=60.0)
+        await reached.wait()
+        proxy.stall()
+        await until(lambda: len(group.told(LeaseLost)) >= 2, "the leases to end")
+        let_go.set()
+        await group.have("3")
+        assert "4" not in group.handled()
+        proxy.refuse()
+        proxy.cut(reset=True)  # after a minute or two of silence a broker forgets
+        cluster.broker.locks.owners.clear()
+        other = await group.join()
+        group.history.extra_copies = 1
+        await group.have(*numbers(10))
+        await other.close()
+        assert cluster.broker.committed(GROUP, TOPIC, 0) == 10
+        proxy.flow()
+        await proxy.accept()
+        await group.at_rest()
+        await group.drained()
+        assert cluster.broker.committed(GROUP, TOPIC, 0) == 10
+
+
+# --- refusals that last --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, 999])
+async def test_pulls_that_are_refused_for_long_keep_their_pace(
+    cluster: FakeCluster, group: Group, code: int
+) -> None:
+    await group.join()
+    put(cluster, "a")
+    await group.have("a")
+    cluster.broker.on(PULL, Reply(code, remark="not now"), times=None)
+    began = asyncio.get_running_loop().time()
+    put(cluster, "b")
+    put(cluster, "c", queue_id=1)
+    await asyncio.sleep(WATCH_SECONDS)  # it is the time itself that is looked at
+    cluster.broker.off(PULL)
+    pulled = [at for at in request_times(PULL, cluster.broker) if at > began]
+    group.history.paced["pulls of three queues"] = pulled
+    group.history.most_per_second = 30
+    await group.drained()
+
+
+async def test_locks_that_are_refused_for_long_keep_their_pace(cluster: FakeCluster) -> None:
+    async with group_of(cluster, orderly=True) as group:
+        cluster.broker.on(LOCK, Reply(ResponseCode.SYSTEM_BUSY, remark="not now"), times=None)
+        put(cluster, "a")
+        await group.join()
+        await asyncio.sleep(WATCH_SECONDS)  # it is the time itself that is looked at
+        group.history.paced["locks"] = request_times(LOCK, cluster.broker)
+        assert group.history.paced["locks"]
+        cluster.broker.off(LOCK)
+        await group.drained()
+
+
+# --- what else may go wrong ----------------------------------------------------------------------
+
+
+async def test_an_offset_that_is_corrected_waits_for_the_handler_that_runs(
+    cluster: FakeCluster,
+) -> None:
+    async with group_of(cluster, orderly=True) as group:
+        reached, let_go = asyncio.Event(), asyncio.Event()
+
+        async def behave(message: MessageExt) -> None:
+            if message.body == b"7":
+                reached.set()
+                await let_go.wait()
+
+        put(cluster, *numbers(10))
+        await group.join(behave, long_poll_seconds=0.1)
+        await reached.wait()
+        del cluster.broker.topics[TOPIC].queues[0].messages[8:]  # it lost its last messages
+        await until(lambda: group.told(OffsetCorrected), "the event")
+        put(cluster, "new 8", "new 9")
+        assert group.handled() == numbers(7)
+        group.history.extra_copies = 1
+        let_go.set()
+        await group.drained()
+
+        runs = [run.body.decode() for run in group.history.handled]
+        assert runs[:8] == numbers(8)
+        assert runs[-2:] == ["new 8", "new 9"]
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+async def test_a_dead_letter_whose_answer_is_lost_lies_there_twice_and_holds_nothing_up(
+    cluster: FakeCluster, reset: bool
+) -> None:
+    async def behave(message: MessageExt) -> None:
+        if message.body == b"3":
+            raise ValueError("poison")
+
+    async with group_of(cluster, orderly=True) as group:
+        back = RequestCode.CONSUMER_SEND_MSG_BACK
+        cluster.broker.on(back, stored_and(cluster, Close(reset=reset)))
+        put(cluster, *numbers(6))
+        await group.join(behave, max_reconsume_times=0)
+        await group.drained()
+
+        dead = cluster.broker.messages(DLQ_PREFIX + GROUP)
+        assert [each.body for each in dead] == [b"3", b"3"]
+        assert group.handled() == ["0", "1", "2", "4", "5"]
+
+
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+async def test_what_a_thread_says_after_its_time_does_not_count(
+    cluster: FakeCluster, orderly: bool
+) -> None:
+    cluster.broker.delays.seconds = [SOON] * len(cluster.broker.delays.seconds)
+    running, most, calls = 0, 0, 0
+    guard, let_go = threading.Lock(), threading.Event()
+
+    def behave(_message: MessageExt) -> None:
+        nonlocal running, most, calls
+        with guard:
+            running, calls = running + 1, calls + 1
+            first, most = calls == 1, max(most, running)
+        if first:
+            let_go.wait(10)
+        with guard:
+            running -= 1
+
+    put(cluster, "a")
+    async with PushConsumer(
+        GROUP,
+        on_message=behave,
+        orderly=orderly,
+        client=ClientConfig(namesrv=cluster.namesrv),
+        config=PushConfig(
+            start_from="earliest",
+            consume_timeout_seconds=0.1,
+            commit_interval_seconds=0.02,
+            suspend_seconds=SOON,
+        ),
+    ) as consumer:
+        await consumer.subscribe(TOPIC)
+        await until(lambda: any(w.expired for w in consumer._engine.workers.busy), "its time")
+        assert cluster.broker.committed(GROUP, TOPIC, 0) in (None, 0)
+        let_go.set()
+        await until(lambda: calls == 2, "the message to come again")
+        await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 1)
+
+    assert most == 1, "it was handled twice at once"
+    assert cluster.broker.committed(GROUP, queue().topic, 0) == 1
