@@ -296,38 +296,23 @@ class Puller(Generic[Q]):
     async def _moved(self, assigned: Q, command: Command, address: str, requested: int) -> None:
         """The broker has no such offset: follow the policy, and never silently."""
         answer = read_header(command, PullMessageResponse)
-        policy, remark = self._config.offset_illegal, command.remark or ""
+        remark, corrected = command.remark or "", answer.next_begin_offset
         reset = RESET_REMARK in remark
-        if policy == "error" and not reset:
-            assigned.failure = refusal(command, address)
-            self._on_event(
-                QueueHeld(
-                    queue=assigned.queue,
-                    requested=requested,
-                    suggested=answer.next_begin_offset,
-                    remark=remark,
-                )
-            )
-            self._on_messages(assigned)  # wakes a poll, which raises it
+        policy = "broker" if reset else self._config.offset_illegal
+        if policy == "error":
+            self._hold(assigned, refusal(command, address), requested, corrected)
             return
-        generation, corrected = assigned.generation, answer.next_begin_offset
-        if policy in ("earliest", "latest") and not reset:
+        generation = assigned.generation
+        if policy in ("earliest", "latest"):
             corrected = await self._starts.offset_of(assigned.queue, policy)
         if assigned.generation != generation:
             return
-        dropped = 0
-        if reset:
-            dropped = assigned.restart(corrected)
-        elif corrected < requested:
-            dropped = assigned.step_back(corrected)
-        else:
-            # Messages that were deleted before they could be pulled; the cached ones are good.
-            assigned.advance(corrected)
+        dropped = _correct(assigned, requested, corrected, reset=reset)
         event = OffsetCorrected(
             queue=assigned.queue,
             requested=requested,
             corrected=assigned.next_offset,
-            policy="broker" if reset else policy,
+            policy=policy,
             remark=remark,
             dropped=dropped,
         )
@@ -335,6 +320,19 @@ class Puller(Generic[Q]):
         self._on_event(event)
         if reset or corrected < requested:
             await self._on_corrected(assigned)
+
+    def _hold(self, assigned: Q, error: BrokerError, requested: int, suggested: int) -> None:
+        """Pull nothing more until the application has decided."""
+        assigned.failure = error
+        event = QueueHeld(
+            queue=assigned.queue,
+            requested=requested,
+            suggested=suggested,
+            remark=error.remark or "",
+        )
+        logger.warning("queue_held", queue=str(assigned.queue), event_value=repr(event))
+        self._on_event(event)
+        self._on_messages(assigned)  # wakes a poll, which raises it
 
     async def _recover(self, assigned: Q, error: RocketMQError, backoff: Backoff) -> None:
         if not backoff.failures:
@@ -356,3 +354,14 @@ class Puller(Generic[Q]):
         if now - self._introduced >= INTRODUCE_SECONDS:
             self._introduced = now
             await self._instance.heartbeats.beat_all(anew=True)
+
+
+def _correct(assigned: AssignedQueue, requested: int, corrected: int, *, reset: bool) -> int:
+    """Go on at *corrected*; return how many cached messages were dropped for it."""
+    if reset:
+        return assigned.restart(corrected)
+    if corrected < requested:
+        return assigned.step_back(corrected)
+    # Messages that were deleted before they could be pulled; the cached ones are good.
+    assigned.advance(corrected)
+    return 0

@@ -69,39 +69,15 @@ class PushEngine(GroupEngine[WorkedQueue]):
         self._handled_yet: set[MessageQueue] = set()  # given up, and not unlocked for that
         self._drain_seconds = config.close_timeout_seconds
         self._retry_topic = RETRY_PREFIX + group
-        self._handler = handler
         self._threads = handler.threads
-        clustering = not self.is_broadcasting
-        self.locks = (
-            QueueLocks(instance, group, on_lost=self._on_lost) if orderly and clustering else None
-        )
-        self.stalls = (
-            Stalls(self._host, self.table, self.store, give_up=self._start_over)
-            if clustering and not orderly
-            else None
-        )
+        self.locks, self.stalls = self._make_watches()
         self.commits = Commits(
-            self.store,
-            self.table,
-            may_commit=self._may_commit,
-            on_event=self.events.publish,
+            self.store, self.table, may_commit=self._may_commit, on_event=self.events.publish
         )
         self._pops = None if config.client_rebalance else self._make_pops()
-        self.send_back = self._make_send_back() if clustering else None
+        self.send_back = None if self.is_broadcasting else self._make_send_back()
         self._service = self._make_service()
-        self.workers = Workers(
-            self._host,
-            self._service,
-            handler.call,
-            self.statistics,
-            queues=self._service if isinstance(self._service, ConcurrentService) else None,
-            one=handler.one,
-            size=config.concurrency,
-            can_cancel=handler.threads is None,
-            timeout_seconds=config.consume_timeout_seconds,
-            stuck_seconds=config.stuck_seconds,
-            on_event=self.events.publish,
-        )
+        self.workers = self._make_workers(handler)
         limits = TopicLimits(config, self.table, orderly=orderly)
         interval = config.pull_interval_seconds
         self._puller = self._make_puller(limits, interval_seconds=interval)
@@ -115,6 +91,30 @@ class PushEngine(GroupEngine[WorkedQueue]):
             on_event=self.events.publish,
             on_assigned=on_assigned,
             on_revoked=on_revoked,
+        )
+
+    def _make_watches(self) -> tuple[QueueLocks | None, Stalls | None]:
+        """Return what tells that others may have the queues; nobody else in broadcasting."""
+        if self.is_broadcasting:
+            return None, None
+        if self.orderly:
+            return QueueLocks(self.instance, self.group, on_lost=self._on_lost), None
+        return None, Stalls(self._host, self.table, self.store, give_up=self._start_over)
+
+    def _make_workers(self, handler: Handler) -> Workers:
+        config, service = self.config, self._service
+        return Workers(
+            self._host,
+            service,
+            handler.call,
+            self.statistics,
+            queues=service if isinstance(service, ConcurrentService) else None,
+            one=handler.one,
+            size=config.concurrency,
+            can_cancel=handler.threads is None,
+            timeout_seconds=config.consume_timeout_seconds,
+            stuck_seconds=config.stuck_seconds,
+            on_event=self.events.publish,
         )
 
     @property
