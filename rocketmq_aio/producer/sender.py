@@ -1,0 +1,113 @@
+"""What every way of sending needs: room, the queues of topics, ids, attempts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
+from ipaddress import ip_address
+from time import monotonic, time_ns
+from typing import Final
+
+from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.errors import (
+    ClosedError,
+    ConfigError,
+    NameServerUnavailableError,
+    NotConnectedError,
+    RocketMQError,
+)
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.member import Member
+from rocketmq_aio.producer.attempts import Attempts
+from rocketmq_aio.producer.in_flight import InFlight
+from rocketmq_aio.producer.publishing import TopicPublish, find_publish
+from rocketmq_aio.protocol.message_id import MessageIdGenerator
+
+UNUSED_MS: Final = 10 * 60 * 1000  # a topic not sent to for so long is forgotten
+RENEW_SECONDS: Final = 0.5  # a topic whose brokers fail is asked about no more often
+
+
+class Sender(Member):
+    """Base of producers: bounds, the topics sent to lately, and their place in the instance."""
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        namesrv: str | None,
+        client: MQClientInstance | ClientConfig | None,
+        config: ProducerConfig | None,
+    ) -> None:
+        super().__init__(group, namesrv=namesrv, client=client)
+        if config is not None and not isinstance(config, ProducerConfig):
+            raise ConfigError("config", config, "expected a ProducerConfig")
+        self._config = config or ProducerConfig()
+        self._room = InFlight(self._config.max_in_flight, self._config.max_in_flight_bytes)
+        self._topics: dict[str, TopicPublish] = {}
+        host = ip_address(self._instance.address).packed
+        self._ids = MessageIdGenerator(host, os.getpid(), secrets.randbits(32))
+        self._attempts = Attempts(self._instance, self._config, self._renewed)
+
+    # --- for the instance -----------------------------------------------------------------------
+
+    def topics(self) -> Iterable[str]:
+        """Topics sent to lately, and the one that says where new ones can be created."""
+        now_ms = time_ns() // 1_000_000
+        unused = [t for t, each in self._topics.items() if now_ms - each.used_ms > UNUSED_MS]
+        for topic in unused:
+            del self._topics[topic]
+        return [self._config.template_topic, *self._topics]
+
+    def on_route_changed(self, topic: str) -> None:
+        """Take the queues anew with the next send."""
+        self._topics.pop(topic, None)
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        self._instance.register_producer(self)
+
+    async def _shut(self) -> None:
+        self._room.refuse(ClosedError(f"{self!r} is closed"))
+        # Sends that are under way end by their own deadlines.
+        await self._room.wait_until_empty()
+        await self._instance.unregister_producer(self)
+
+    async def _wait_for_room(self, size: int, deadline: float, topic: str) -> None:
+        try:
+            async with asyncio.timeout(deadline - monotonic()):
+                await self._room.wait_and_take(size)
+        except TimeoutError:
+            reason = "no room among the unanswered sends (max_in_flight, max_in_flight_bytes)"
+            raise self._attempts.never_sent(topic, NotConnectedError("-", reason)) from None
+
+    async def _publish(self, topic: str, deadline: float) -> TopicPublish:
+        try:
+            async with asyncio.timeout(deadline - monotonic()):
+                publish = await find_publish(
+                    self._instance.routes, topic, self._group, self._config
+                )
+        except TimeoutError:
+            silent = TimeoutError("no answer before the deadline of the send")
+            addresses = self._instance.name_servers.addresses
+            raise NameServerUnavailableError(dict.fromkeys(addresses, silent)) from None
+        publish.used_ms = time_ns() // 1_000_000
+        return self._topics.setdefault(topic, publish)
+
+    async def _renewed(self, publish: TopicPublish, deadline: float) -> TopicPublish:
+        """Return the newest queues: brokers may have come or moved since the last refresh.
+
+        A name server that does not answer changes nothing, and takes half of the time at most.
+        """
+        topic, now = publish.topic, monotonic()
+        if self._topics.get(topic) is publish and now - publish.renewed_at > RENEW_SECONDS:
+            publish.renewed_at = now
+            with suppress(RocketMQError, TimeoutError):
+                async with asyncio.timeout((deadline - now) / 2):
+                    await self._instance.routes.fetch(topic)
+        with suppress(RocketMQError):
+            return self._topics.get(topic) or await self._publish(topic, deadline)
+        return publish
