@@ -28,6 +28,7 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
 
+SLOW_EVERY: Final = 40
 READY_SECONDS: Final = 60.0
 ELSEWHERE: Final = -1  # the queue id of what is not of the topic: retries
 
@@ -35,7 +36,8 @@ ELSEWHERE: Final = -1  # the queue id of what is not of the topic: retries
 class Orders(msgspec.Struct, kw_only=True):
     """What a worker is to do.
 
-    *lease_seconds* is how long it may stand still and keep its queues.
+    *lease_seconds* is how long it may stand still and keep its queues.  *slow_seconds* is how long
+    its handler takes for every `SLOW_EVERY`th message of a queue, *handler_seconds* for the others.
     """
 
     namesrv: str
@@ -43,6 +45,7 @@ class Orders(msgspec.Struct, kw_only=True):
     topic: str
     orderly: bool = False
     handler_seconds: float = 0.02
+    slow_seconds: float = 0.0
     lease_seconds: float = LEASE_SECONDS
     settings: dict[str, Any] = {}
     client: dict[str, Any] = {}
@@ -108,7 +111,8 @@ async def work(orders: Orders, diary: Diary) -> None:
 
     async def handle(message: MessageExt) -> None:
         diary.message("start", message)
-        await asyncio.sleep(orders.handler_seconds)
+        is_slow = orders.slow_seconds and message.queue_offset % SLOW_EVERY == 0
+        await asyncio.sleep(orders.slow_seconds if is_slow else orders.handler_seconds)
         diary.message("end", message)
 
     client = ClientConfig(namesrv=orders.namesrv, rpc_hooks=(diary,), **orders.client)
