@@ -81,8 +81,9 @@ async def test_a_rolling_deploy_under_load_loses_nothing(
         await members.join(MEMBERS)
         for old in members.present:
             await old.stop()
-            new = await members.join()
-        record_property("settled_seconds", await members.settled(new.joining))
+            await members.join()
+        newest = members.members[-1]
+        record_property("settled_seconds", await members.settled(newest.joining))
         await feeding.more(100)
     await members.until(lambda: not feeding.missing(members), "all messages")
 
