@@ -16,10 +16,12 @@ from rocketmq_aio.consumer.events import (
 )
 from rocketmq_aio.consumer.handling import (
     DEAD_LETTER,
+    NOT_ACKNOWLEDGED,
     BatchContext,
     RetryLater,
     UndecodableError,
     described,
+    log_failure,
 )
 from rocketmq_aio.consumer.worked import WorkedQueue
 from rocketmq_aio.errors import PayloadError, RocketMQError
@@ -143,6 +145,8 @@ class ConcurrentService:
         assigned.put_back([message for message in messages if id(message) not in bad])
         self.add(assigned)
         for message, reason in error.messages:
+            if message.done or assigned.released:
+                continue  # a reset forgot it, or the next owner of the queue gets it
             self._on_event(undecodable(message, reason, self._undecodable))
             if self._undecodable == "skip":
                 assigned.settle(message)
@@ -155,8 +159,8 @@ class ConcurrentService:
     ) -> None:
         if message.done or assigned.released:
             return  # a reset forgot it, or the next owner of the queue gets it
-        reason = described(error) if error is not None else "the handler did not acknowledge it"
-        _log_failure(message, reason)
+        reason = described(error) if error is not None else NOT_ACKNOWLEDGED
+        log_failure(message, error, reason)
         if self._send_back is None:
             self._on_event(dropped(message, reason))
             assigned.settle(message)
@@ -177,17 +181,6 @@ class ConcurrentService:
         message.local_retries += 1
         assigned.put_back([message])
         self.add(assigned)
-
-
-def _log_failure(message: MessageExt, reason: str) -> None:
-    logger.info(
-        "message_failed",
-        queue=str(message.queue),
-        offset=message.queue_offset,
-        message_id=message.message_id,
-        reconsume_times=message.reconsume_times,
-        reason=reason,
-    )
 
 
 def dropped(message: MessageExt, reason: str) -> MessageDropped:

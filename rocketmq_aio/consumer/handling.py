@@ -16,10 +16,14 @@ from rocketmq_aio.consumer.callbacks import is_async
 from rocketmq_aio.consumer.hook_calls import ConsumeHooks
 from rocketmq_aio.errors import ConfigError, PayloadError
 from rocketmq_aio.hooks import ConsumeContext
+from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageExt, MessageQueue
+
+logger = get_logger(__name__)
 
 MAX_DELAY_LEVEL: Final = 18
 DEAD_LETTER: Final = -1
+NOT_ACKNOWLEDGED: Final = "the handler did not acknowledge it"
 
 MessageHandler: TypeAlias = Callable[[MessageExt], Awaitable[object] | object]
 BatchHandler: TypeAlias = Callable[[list[MessageExt], "BatchContext"], Awaitable[object] | object]
@@ -29,7 +33,11 @@ Call: TypeAlias = Callable[[list[MessageExt]], Awaitable[object]]
 One: TypeAlias = Callable[[MessageExt], Awaitable[object]]
 
 
-class RetryLater(Exception):  # noqa: N818 - it is an answer of the handler, not an error
+class Answer(Exception):  # noqa: N818 - not an error
+    """What a handler raises, or returns, to say more than that it failed."""
+
+
+class RetryLater(Answer):
     """Raised by a handler: the message is to be tried again.
 
     :param delay_level: 0 lets the broker choose (longer each time), 1 to 18 is one of its levels
@@ -43,7 +51,7 @@ class RetryLater(Exception):  # noqa: N818 - it is an answer of the handler, not
         self.delay_level = delay_level
 
 
-class SuspendQueue(Exception):  # noqa: N818 - likewise
+class SuspendQueue(Answer):
     """Raised by an orderly handler: try again in place after *seconds* (default: the setting)."""
 
     def __init__(self, seconds: float | None = None) -> None:
@@ -132,6 +140,22 @@ def described(error: BaseException) -> str:
         return type(error).__name__
 
 
+def log_failure(message: MessageExt, error: BaseException | None, reason: str) -> None:
+    """Log that a message was not done; with a traceback where the handler did not mean it."""
+    meant = isinstance(error, Answer) or error is None
+    tell = logger.info if meant else logger.warning
+    first = not message.reconsume_times  # a message that fails for hours is told shortly
+    tell(
+        "message_failed",
+        queue=str(message.queue),
+        offset=message.queue_offset,
+        message_id=message.message_id,
+        reconsume_times=message.reconsume_times,
+        reason=reason,
+        **({"exc_info": error} if first and not meant else {}),
+    )
+
+
 class Handler:
     """What the application gave to handle messages with, ready to be called by workers.
 
@@ -181,23 +205,27 @@ def _calling_one(handler: MessageHandler, threads: Executor | None) -> Call:
 
 
 def _calling_batch(handler: BatchHandler, threads: Executor | None) -> Call:
-    async def call(messages: list[MessageExt]) -> BatchContext | None:
+    async def call(messages: list[MessageExt]) -> BatchContext | Answer | None:
         context = BatchContext(messages[0].queue)
+        said: object
         if threads is None:
-            await handler(messages, context)  # type: ignore[misc]  # it is async
+            said = await handler(messages, context)  # type: ignore[misc]  # it is async
         else:
-            await _in_thread(threads, handler, messages, context)
+            said = await _in_thread(threads, handler, messages, context)
+        if isinstance(said, Answer):
+            return said
         return context if context.says_more else None
 
     return call
 
 
-async def _in_thread(threads: Executor, handler: Callable[..., object], *args: Any) -> None:  # noqa: ANN401
+async def _in_thread(threads: Executor, handler: Callable[..., object], *args: Any) -> object:  # noqa: ANN401
     run = copy_context().run  # so that the handler sees the caller's context variables
     loop = asyncio.get_running_loop()
     outcome = await loop.run_in_executor(threads, run, _called, handler, *args)
     if inspect.isawaitable(outcome):  # a plain function that returns a coroutine
-        await outcome
+        outcome = await outcome
+    return outcome
 
 
 def _called(handler: Callable[..., object], *args: object) -> object:

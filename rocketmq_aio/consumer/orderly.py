@@ -12,11 +12,13 @@ from rocketmq_aio.consumer.concurrent import dead_lettered, dropped, undecodable
 from rocketmq_aio.consumer.events import ConsumerEvent
 from rocketmq_aio.consumer.handling import (
     DEAD_LETTER,
+    NOT_ACKNOWLEDGED,
     BatchContext,
     RetryLater,
     SuspendQueue,
     UndecodableError,
     described,
+    log_failure,
 )
 from rocketmq_aio.consumer.worked import WorkedQueue
 from rocketmq_aio.errors import RocketMQError
@@ -177,10 +179,12 @@ class OrderlyService:
     ) -> list[MessageExt]:
         """Count one more try for each, and return those that get one."""
         at_once = isinstance(error, RetryLater) and error.delay_level == DEAD_LETTER
+        reason = described(error) if error is not None else NOT_ACKNOWLEDGED
         left: list[MessageExt] = []
         for message in failed:
             if message.done or assigned.released:
                 continue  # a reset forgot it, or the next owner of the queue gets it
+            log_failure(message, error, reason)
             if at_once or self._had_enough(message):
                 if not await self._give_away(assigned, message, error):
                     left.append(message)
@@ -196,7 +200,7 @@ class OrderlyService:
     async def _give_away(
         self, assigned: WorkedQueue, message: MessageExt, error: BaseException | None
     ) -> bool:
-        reason = described(error) if error is not None else "the handler did not acknowledge it"
+        reason = described(error) if error is not None else NOT_ACKNOWLEDGED
         if self._dead_letters is None:
             self._on_event(dropped(message, reason))
             assigned.settle(message)
@@ -215,9 +219,12 @@ class OrderlyService:
         self, assigned: WorkedQueue, messages: list[MessageExt], error: UndecodableError
     ) -> tuple[list[MessageExt], float]:
         """Deal with those that cannot be decoded; return what is to come again, and when."""
-        bad = {id(message): reason for message, reason in error.messages}
-        for message, reason in error.messages:
-            self._on_event(undecodable(message, reason, self._undecodable))
+        if assigned.released:
+            return [], 0.0  # the next owner of the queue gets them
+        bad = {id(each): reason for each, reason in error.messages if not each.done}
+        for message in messages:
+            if (reason := bad.get(id(message))) is not None:
+                self._on_event(undecodable(message, reason, self._undecodable))
         if self._undecodable == "retry":
             # In place: what lies behind the first bad one waits with it.
             return await self._count(assigned, messages, error), self._suspend_seconds

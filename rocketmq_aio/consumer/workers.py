@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Final, Protocol
 
 from rocketmq_aio.consumer.events import ConsumerEvent, HandlerStuck
-from rocketmq_aio.consumer.handling import BatchContext, Call, ConsumeTimeoutError, One
+from rocketmq_aio.consumer.handling import Answer, BatchContext, Call, ConsumeTimeoutError, One
 from rocketmq_aio.consumer.statistics import ConsumeStatistics
 from rocketmq_aio.consumer.worked import WorkedQueue
 from rocketmq_aio.log import get_logger
@@ -208,6 +208,8 @@ class Workers:
             error: BaseException | None = None
             try:
                 said = await call(messages)
+                if isinstance(said, Answer):  # returned instead of raised
+                    error = said
             except BaseException as raised:  # noqa: BLE001 - judged, and raised again if it is ours
                 error = self._judge(worker, raised)
             began, worker.since, now = now, 0.0, monotonic()
@@ -263,7 +265,9 @@ class Workers:
             worker.since = now = monotonic()
             error: BaseException | None = None
             try:
-                await one(message)
+                said = await one(message)
+                if said is not None and isinstance(said, Answer):  # returned instead of raised
+                    error = said
             except BaseException as raised:  # noqa: BLE001 - judged, and raised again if it is ours
                 error = self._judge(worker, raised)
             worker.since = 0.0

@@ -50,6 +50,41 @@ async def test_a_message_that_failed_is_sent_back_and_settled(error: Exception, 
     assert len(dead) == (level == -1)
 
 
+@pytest.mark.parametrize("kind", ["async", "plain", "batch"])
+async def test_an_answer_that_is_returned_counts_as_if_it_was_raised(kind: str) -> None:
+    async def handle(_: object, __: object = None) -> object:
+        return RetryLater(7)
+
+    handlers: dict[str, dict[str, Any]] = {
+        "async": {"on_message": handle},
+        "plain": {"on_message": lambda _: RetryLater(7)},
+        "batch": {"on_batch": handle},
+    }
+    async with Shop(**handlers[kind]) as shop:
+        shop.pull(0)
+        await shop.settled(1)
+
+    assert shop.back.sent == [(0, 7)]
+
+
+async def test_a_failure_is_logged_with_its_traceback_the_first_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def handle(message: MessageExt) -> None:
+        if message.queue_offset == 0:
+            raise ValueError("bad")
+        raise RetryLater(1)
+
+    with caplog.at_level("INFO", "rocketmq_aio"):
+        async with Shop(handle) as shop:
+            shop.pull(0, 1)
+            await shop.settled(2)
+
+    failures = [each for each in caplog.records if "message_failed" in each.getMessage()]
+    assert [each.levelname for each in failures] == ["WARNING", "INFO"]
+    assert ["Traceback" in each.getMessage() for each in failures] == [True, False]
+
+
 async def test_the_last_try_is_told() -> None:
     async def handle(_: MessageExt) -> None:
         raise ValueError("bad")
