@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 from ipaddress import IPv6Address
 from struct import Struct
@@ -13,10 +13,20 @@ import msgspec
 
 from rocketmq_aio.codec import Codec, decode_with
 from rocketmq_aio.errors import CodecError, ConfigError, InvalidMessageError
-from rocketmq_aio.names import UNSENDABLE_TOPICS, topic_fault
+from rocketmq_aio.message_fields import (
+    EPOCH,
+    as_bytes,
+    checked_flag,
+    checked_sharding_key,
+    checked_tag,
+    checked_topic,
+    checked_topics,
+    delivery_time,
+)
 from rocketmq_aio.properties import (
     DELAY,
     KEYS,
+    SHARDING_KEY,
     TAGS,
     WAIT,
     check_encoded,
@@ -26,12 +36,6 @@ from rocketmq_aio.properties import (
     split_keys,
     take_properties,
 )
-
-MAX_DELAY_LEVEL: Final = 18  # 1s 5s 10s 30s 1m .. 10m 20m 30m 1h 2h in the broker's default
-MAX_FLAG: Final = 0x7FFF_FFFF
-MAX_CHECKED_TOPICS: Final = 10_000
-
-_checked_topics: set[str] = set()  # a topic is validated once, not once per message
 
 
 class MessageQueue(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -79,17 +83,30 @@ class Message:
     :param keys: one key or several, each without spaces; the broker indexes them for search
     :param properties: user properties; names of the system are refused
     :param delay_level: 1 to 18, the broker's delay table (1 = 1 s ... 18 = 2 h); 0 = now
+    :param delay_seconds: deliver so long after the broker got it; brokers from 5.0
+    :param deliver_at: deliver at this time, an aware datetime; brokers from 5.0
+    :param sharding_key: messages with one key go to one queue, in order (see `Producer.send`)
     :param wait_store_ok: False lets the broker answer before its flush and replicas are done
     :raises InvalidMessageError: a rule is broken; nothing was sent
     """
 
-    __slots__ = ("body", "encoded_properties", "flag", "properties", "topic")
+    __slots__ = (
+        "body",
+        "encoded_properties",
+        "flag",
+        "properties",
+        "sharding_key",
+        "timed",
+        "topic",
+    )
 
     topic: str
     body: bytes
     flag: int
     properties: dict[str, str]
     encoded_properties: str
+    sharding_key: str | None
+    timed: bool  # has a delivery time that brokers before 5.0 do not know
 
     def __init__(  # noqa: C901 - flat: a call per check would cost a tenth of a send
         self,
@@ -101,12 +118,15 @@ class Message:
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
         delay_level: int = 0,
+        delay_seconds: float | None = None,
+        deliver_at: datetime | None = None,
+        sharding_key: str | None = None,
         wait_store_ok: bool = True,
     ) -> None:
-        if type(topic) is not str or topic not in _checked_topics:
-            topic = _checked_topic(topic)
+        if type(topic) is not str or topic not in checked_topics:
+            topic = checked_topic(topic)
         if type(body) is not bytes:
-            body = _as_bytes(topic, body)
+            body = as_bytes(topic, body)
         if not body:
             raise InvalidMessageError(topic, "the body is empty; brokers of 5.x refuse that")
         named: dict[str, str] = {}
@@ -119,12 +139,20 @@ class Message:
             encoded += f"KEYS\x01{joined}\x02"
         if tags is not None:
             if type(tags) is not str or "|" in tags or not tags.strip():
-                tags = _checked_tag(topic, tags)
+                tags = checked_tag(topic, tags)
             named[TAGS] = tags
             encoded += f"TAGS\x01{tags}\x02"
-        if delay_level:
-            named[DELAY] = level = _checked_delay_level(topic, delay_level)
-            encoded += f"DELAY\x01{level}\x02"
+        self.timed = False
+        if delay_level or delay_seconds is not None or deliver_at is not None:
+            when = delivery_time(topic, delay_level, delay_seconds, deliver_at)
+            if when is not None:
+                name, value = when
+                named[name] = value
+                encoded += f"{name}\x01{value}\x02"
+                self.timed = name != DELAY
+        if sharding_key is not None:
+            named[SHARDING_KEY] = sharding_key = checked_sharding_key(topic, sharding_key)
+            encoded += f"{SHARDING_KEY}\x01{sharding_key}\x02"
         named[WAIT] = wait = "true" if wait_store_ok else "false"
         encoded += f"WAIT\x01{wait}\x02"
         pairs = len(named)
@@ -132,7 +160,8 @@ class Message:
             check_encoded(topic, encoded, pairs)
         self.topic = topic
         self.body = body
-        self.flag = _checked_flag(topic, flag) if flag else 0
+        self.flag = checked_flag(topic, flag) if flag else 0
+        self.sharding_key = sharding_key
         self.properties = named
         self.encoded_properties = encoded
 
@@ -151,49 +180,13 @@ class Message:
         """The delay level; 0 means now."""
         return int(self.properties.get(DELAY, "0"))
 
+    @property
+    def delayed(self) -> bool:
+        """Whether it is to be delivered later, in whichever way."""
+        return self.timed or DELAY in self.properties
+
     def __repr__(self) -> str:
         return f"<Message {self.topic!r} {len(self.body)} bytes tags={self.tags!r}>"
-
-
-def _checked_topic(topic: object) -> str:
-    if (fault := topic_fault(topic)) is not None:
-        raise InvalidMessageError(topic, fault)
-    assert isinstance(topic, str)
-    if topic in UNSENDABLE_TOPICS:
-        raise InvalidMessageError(topic, "the broker keeps this topic to itself")
-    plain = str.__str__(topic)  # an enum's member would be written by its name
-    if len(_checked_topics) < MAX_CHECKED_TOPICS:
-        _checked_topics.add(plain)
-    return plain
-
-
-def _as_bytes(topic: str, body: object) -> bytes:
-    if not isinstance(body, bytes | bytearray | memoryview):
-        kind = type(body).__name__
-        raise InvalidMessageError(topic, f"the body is {kind}, expected bytes (encode text first)")
-    return bytes(body)
-
-
-def _checked_tag(topic: str, tag: object) -> str:
-    if not isinstance(tag, str) or not tag.strip():
-        raise InvalidMessageError(topic, f"tags={tag!r}: expected one non-empty string")
-    if "|" in tag:
-        raise InvalidMessageError(topic, f"tags={tag!r}: a message has one tag, without a bar")
-    return str.__str__(tag)
-
-
-def _checked_flag(topic: str, flag: object) -> int:
-    if type(flag) is not int or not -MAX_FLAG - 1 <= flag <= MAX_FLAG:
-        raise InvalidMessageError(topic, f"flag={flag!r}: a signed 32-bit number is expected")
-    return flag
-
-
-def _checked_delay_level(topic: str, level: object) -> str:
-    if type(level) is not int or not 0 < level <= MAX_DELAY_LEVEL:
-        raise InvalidMessageError(
-            topic, f"delay_level={level!r}: expected 1 to {MAX_DELAY_LEVEL} (0 = now)"
-        )
-    return str(level)
 
 
 _HEAD = Struct(">iiiiiqqiq")  # size magic crc queue-id flag queue-offset log-offset sys-flag born
@@ -202,7 +195,6 @@ _TAIL = Struct(">iiqi")  # port, reconsume times, prepared transaction offset, b
 _BORN_IPV6: Final = 0x10
 _STORE_IPV6: Final = 0x20
 _BORN_AT: Final = 48
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class MessageExt(msgspec.Struct, gc=False, eq=False):
@@ -252,6 +244,11 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
     def keys(self) -> tuple[str, ...]:
         """The keys; empty when there are none."""
         return split_keys(find_property(self.raw_properties, b"KEYS\x01") or "")
+
+    @property
+    def sharding_key(self) -> str | None:
+        """What its order is kept by, or None."""
+        return find_property(self.raw_properties, b"__SHARDINGKEY\x01")
 
     @property
     def message_id(self) -> str:
@@ -348,7 +345,7 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
 
 def _time(field: str, position: int, millis: int) -> datetime:
     try:
-        return _EPOCH + timedelta(milliseconds=millis)
+        return EPOCH + timedelta(milliseconds=millis)
     except OverflowError as error:
         raise CodecError(field, position, f"{millis} ms: {error}") from error
 
