@@ -221,10 +221,9 @@ class OrderlyService:
         """Deal with those that cannot be decoded; return what is to come again, and when."""
         if assigned.released:
             return [], 0.0  # the next owner of the queue gets them
-        bad = {id(each): reason for each, reason in error.messages if not each.done}
-        for message in messages:
-            if (reason := bad.get(id(message))) is not None:
-                self._on_event(undecodable(message, reason, self._undecodable))
+        bad = {id(message): reason for message, reason in error.messages}
+        for message, reason in error.messages:
+            self._on_event(undecodable(message, reason, self._undecodable))
         if self._undecodable == "retry":
             # In place: what lies behind the first bad one waits with it.
             return await self._count(assigned, messages, error), self._suspend_seconds

@@ -202,6 +202,8 @@ class PushConsumer(GroupMember):
         """Call the handler; return what came of it, and its words."""
         try:
             said = await self._call([message])
+            if isinstance(said, RetryLater | SuspendQueue):
+                return DirectOutcome.LATER, str(said)
             if isinstance(said, BatchContext) and not said.done(1):
                 return DirectOutcome.LATER, None
         except (RetryLater, SuspendQueue) as answer:

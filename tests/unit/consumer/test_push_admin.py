@@ -83,6 +83,18 @@ async def test_what_the_handler_raises_is_part_of_the_answer(
     assert (result.consume_result, result.remark) == (outcome, remark)
 
 
+async def test_a_handler_may_return_what_it_may_raise(cluster: FakeCluster) -> None:
+    async def handle(_: MessageExt) -> RetryLater:
+        return RetryLater(3)
+
+    async with pushing(cluster, handle) as consumer:
+        consumer.suspend()
+        put(cluster, "a")
+        result = await tried(cluster, only(cluster))
+
+    assert result.consume_result == "CR_LATER"
+
+
 @pytest.mark.parametrize(
     ("ack_index", "outcome"),
     [

@@ -15,6 +15,7 @@ import pytest
 from rocketmq_aio.consumer.push import PushConsumer
 from rocketmq_aio.errors import ClosedError, NotRunningError
 from rocketmq_aio.message import MessageExt
+from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put, queue
 from tests.unit.consumer.pushing import Notes, push_consumer, pushing
@@ -306,3 +307,15 @@ async def test_what_is_closed_is_closed(cluster: FakeCluster) -> None:
     with pytest.raises(ClosedError):
         await consumer.run()
     await consumer.close()
+
+
+async def test_who_waits_until_it_is_ready_learns_of_the_end(cluster: FakeCluster) -> None:
+    cluster.broker.hold(RequestCode.QUERY_CONSUMER_OFFSET)
+    async with push_consumer(cluster, Notes()) as consumer:
+        await consumer.subscribe(TOPIC)
+        waiting = asyncio.ensure_future(consumer.ready())
+        await until(lambda: consumer._engine.table, "queues")
+        await consumer.close()
+
+        with pytest.raises(ClosedError):
+            await waiting

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from rocketmq_aio.codec import JSONCodec
 from rocketmq_aio.consumer.events import MessageDeadLettered, MessageDropped, MessageUndecodable
-from rocketmq_aio.consumer.handling import BatchContext
+from rocketmq_aio.consumer.handling import BatchContext, UndecodableError
 from rocketmq_aio.consumer.offset_file import LocalFileOffsetStore
+from rocketmq_aio.errors import PayloadError
 from rocketmq_aio.hooks import ConsumeContext
 from rocketmq_aio.message import MessageExt, MessageModel
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.consuming import committed, numbers, put
 from tests.unit.consumer.pushing import DEAD, RETRIES, Events, Notes, pushing
+from tests.unit.consumer.working import Shop
 from tests.unit.remoting.until import until
 
 CODEC = JSONCodec(int)
@@ -178,3 +181,26 @@ async def test_a_failure_without_words_is_a_failure_like_any_other(cluster: Fake
         (dead,) = await events.have(MessageDeadLettered)
 
     assert dead.reason == "MuteError"
+
+
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+@pytest.mark.parametrize("policy", ["skip", "dead_letter"])
+async def test_what_the_next_owner_of_a_queue_gets_is_not_dealt_with_here(
+    policy: str, orderly: bool
+) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: MessageExt) -> None:
+        begun.set()
+        await go.wait()
+        raise UndecodableError([(message, PayloadError("codec", "bad"))])
+
+    async with Shop(handle, orderly=orderly, undecodable=policy) as shop:
+        assigned = shop.pull(0)
+        await begun.wait()
+        assigned.drop()
+        assigned.released = True
+        go.set()
+        await until(lambda: not assigned.in_hands, "the handler's end")
+
+    assert (shop.events, shop.back.sent, shop.back.dead) == ([], [], [])
