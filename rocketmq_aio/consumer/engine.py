@@ -6,11 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
-import anyio
-
 from rocketmq_aio.config import LitePullConfig
 from rocketmq_aio.consumer.callbacks import Listener
 from rocketmq_aio.consumer.group_engine import GroupEngine
+from rocketmq_aio.consumer.lag import lag_of, wait_until_started
 from rocketmq_aio.consumer.limits import CacheLimits
 from rocketmq_aio.consumer.line import Line
 from rocketmq_aio.consumer.queue_watch import QueueWatch
@@ -18,15 +17,13 @@ from rocketmq_aio.consumer.requested_commits import RequestedCommits
 from rocketmq_aio.consumer.running_info import running_info
 from rocketmq_aio.consumer.taken import Cache, TakenQueue
 from rocketmq_aio.consumer.tenures import DRAIN_SECONDS, Tenures
-from rocketmq_aio.errors import ConfigError, RequestTimeoutError, RocketMQError
+from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.owners import ConsumerOwner
 from rocketmq_aio.message import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerRunningInfo
-from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.subscription import Subscription, subscription
 
-QUERIES_AT_ONCE: Final = 16
 EXCLUSIVE: Final = "subscribe() and assign() exclude each other in one consumer"
 
 
@@ -179,40 +176,12 @@ class LitePullEngine(GroupEngine[TakenQueue]):
             await assigned.started.wait()
 
     async def wait_until_started(self, assigned: TakenQueue) -> None:
-        """Return when it is known where the queue begins, or that it is not read any more.
-
-        :raises RocketMQError: that cannot be known now
-        """
-        seconds = self.instance.config.request_timeout_seconds
-        with anyio.move_on_after(seconds):
-            await assigned.started.wait()
-        if not assigned.started.is_set():
-            code, broker = RequestCode.QUERY_CONSUMER_OFFSET, assigned.queue.broker_name
-            raise assigned.trouble or RequestTimeoutError(broker, code, seconds)
+        """See `rocketmq_aio.consumer.lag.wait_until_started`."""
+        await wait_until_started(self.instance, assigned)
 
     async def lag(self) -> dict[MessageQueue, int]:
         """Ask for the end of every assigned queue."""
-        found: dict[MessageQueue, int] = {}
-        failures: list[RocketMQError] = []
-        limit = anyio.CapacityLimiter(QUERIES_AT_ONCE)
-
-        async def ask(assigned: TakenQueue) -> None:
-            async with limit:
-                try:
-                    await self.wait_until_started(assigned)
-                    end = await self.instance.broker.max_offset(assigned.queue)
-                except RocketMQError as error:
-                    failures.append(error)
-                    return
-            if not assigned.dropped:
-                found[assigned.queue] = max(0, end - assigned.delivered)
-
-        async with anyio.create_task_group() as tasks:
-            for assigned in list(self.table.values()):
-                tasks.start_soon(ask, assigned)
-        if failures:
-            raise failures[0]
-        return dict(sorted(found.items()))
+        return await lag_of(self.instance, self.table.values(), lambda each: each.delivered)
 
     async def start_of(self, queue: MessageQueue, start: str | datetime) -> int:
         """Return the offset of the beginning, the end or an instant."""

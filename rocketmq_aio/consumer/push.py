@@ -134,6 +134,16 @@ class PushConsumer(GroupMember):
         self._check_running()
         await self._engine.seek(queue, offset)
 
+    async def lag(self) -> dict[MessageQueue, int]:
+        """Return how many messages of each queue are not done, those at work included.
+
+        Queues that are popped are left out: their progress is the broker's business.
+
+        :raises RocketMQError: a broker did not answer
+        """
+        self._check_running()
+        return await self._engine.lag()
+
     def suspend(self) -> None:
         """Call no handler until `resume`, also not with what is cached; running ones end."""
         self._check_running()

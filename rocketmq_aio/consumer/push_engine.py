@@ -19,6 +19,7 @@ from rocketmq_aio.consumer.events import ConsumerEvent, LeaseLost
 from rocketmq_aio.consumer.group_engine import GroupEngine
 from rocketmq_aio.consumer.handling import Handler
 from rocketmq_aio.consumer.hook_calls import FilterHooks
+from rocketmq_aio.consumer.lag import lag_of
 from rocketmq_aio.consumer.limits import TopicLimits
 from rocketmq_aio.consumer.locks import QueueLocks
 from rocketmq_aio.consumer.offsets import check_offset
@@ -346,6 +347,11 @@ class PushEngine(GroupEngine[WorkedQueue]):
         ended = self._threads is None and not self.workers.busy
         if self.locks is not None and ended and self._handled_yet:
             await self.locks.release(self._handled_yet)
+
+    async def lag(self) -> dict[MessageQueue, int]:
+        """Ask for the end of every queue that is pulled; popped ones have no position here."""
+        pulled = [each for each in self.table.values() if not isinstance(each, PoppedQueue)]
+        return await lag_of(self.instance, pulled, lambda each: each.settled)
 
     # --- for the instance -----------------------------------------------------------------------
 

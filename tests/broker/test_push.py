@@ -236,6 +236,17 @@ async def test_suspending_stops_what_is_cached_too(namesrv: str, topic: str, gro
         assert consumer.assignment() == consumer_queues
 
 
+async def test_the_lag_is_what_is_not_done(namesrv: str, topic: str, group: str) -> None:
+    handled = Notes()
+    async with pushing(namesrv, group, topic, handled) as consumer:
+        consumer.suspend()
+        await send(namesrv, topic, numbers(20))
+        assert sum((await consumer.lag()).values()) == 20
+        consumer.resume()
+        await handled.have(20)
+        assert sum((await consumer.lag()).values()) == 0
+
+
 async def test_a_topic_can_be_left_and_another_taken_on(
     namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
 ) -> None:
