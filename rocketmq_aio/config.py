@@ -15,7 +15,7 @@ from rocketmq_aio.environment import bool_from, numbers_from
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import RPCHook
 from rocketmq_aio.message import MessageModel
-from rocketmq_aio.names import check_instance_name, check_topic
+from rocketmq_aio.names import check_instance_name, check_namespace, check_topic
 from rocketmq_aio.settings import (
     check_bool,
     check_choice,
@@ -32,6 +32,7 @@ COMPRESSIONS: Final = ("zlib", "lz4", "zstd", None)
 OFFSET_POLICIES: Final = ("broker", "earliest", "latest", "error")
 UNDECODABLE_POLICIES: Final = ("retry", "dead_letter", "skip")
 HEADER_ENCODINGS: Final = ("json", "rocketmq")
+NAMESPACE_VERSIONS: Final = (1, 2)
 MAX_CONCURRENCY: Final = 1000
 MAX_PULL: Final = 1024  # messages that one pull may bring
 MAX_POP: Final = 32
@@ -63,6 +64,9 @@ class ClientConfig:
         server that answers with such a list
     :param tls: True verifies certificate and host name against the system's authorities; an
         ``ssl.SSLContext`` decides for itself
+    :param namespace: what all topics and groups belong to; they are named without it everywhere
+    :param namespace_version: 1: brokers know names as ``<namespace>%<name>``; 2: requests carry
+        the namespace beside the names, for servers that ask for it
     :param instance_name: part of the client id; unique per process and instance by default
     :param address_mapper: turns an address that a route advertises into one that is reachable
         from here (containers, tunnels); called with ``host:port``, returns ``host:port``
@@ -74,6 +78,8 @@ class ClientConfig:
     namesrv: str | None = None
     credentials: Credentials | None = None
     tls: ssl.SSLContext | bool = False
+    namespace: str | None = None
+    namespace_version: int = 1
     instance_name: str | None = None
     address_mapper: Callable[[str], str] | None = None
     rpc_hooks: tuple[RPCHook, ...] = ()
@@ -110,10 +116,14 @@ class ClientConfig:
         )
         check_bool(self, "heartbeat_v2")
         check_choice(self, "header_encoding", HEADER_ENCODINGS)
+        check_count(self, "namespace_version")
+        check_choice(self, "namespace_version", NAMESPACE_VERSIONS)
         check_count(self, "max_in_flight")
         check_count(self, "max_frame_bytes", least=MIN_FRAME_BYTES)
         if self.instance_name is not None:
             check_instance_name(self.instance_name)
+        if self.namespace is not None:
+            check_namespace(self.namespace)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **given: object) -> ClientConfig:
@@ -121,7 +131,8 @@ class ClientConfig:
 
         ``ROCKETMQ_NAMESRV``, ``ROCKETMQ_ACCESS_KEY``, ``ROCKETMQ_SECRET_KEY``,
         ``ROCKETMQ_SECURITY_TOKEN``, ``ROCKETMQ_TLS`` (true or false), ``ROCKETMQ_INSTANCE_NAME``,
-        and the numbers by their own names, for example ``ROCKETMQ_REQUEST_TIMEOUT_SECONDS``.
+        ``ROCKETMQ_NAMESPACE``, and the numbers by their own names, for example
+        ``ROCKETMQ_REQUEST_TIMEOUT_SECONDS``.
         A variable that is empty counts as not set.
 
         :raises ConfigError: a variable holds what its setting does not take
@@ -130,8 +141,9 @@ class ClientConfig:
         found = numbers_from(cls, env)
         if namesrv := env.get("ROCKETMQ_NAMESRV") or env.get("NAMESRV_ADDR"):
             found["namesrv"] = namesrv
-        if name := env.get("ROCKETMQ_INSTANCE_NAME"):
-            found["instance_name"] = name
+        for setting in ("instance_name", "namespace"):
+            if name := env.get(f"ROCKETMQ_{setting.upper()}"):
+                found[setting] = name
         access_key = env.get("ROCKETMQ_ACCESS_KEY", "")
         secret_key = env.get("ROCKETMQ_SECRET_KEY", "")
         if access_key or secret_key:  # one without the other is refused

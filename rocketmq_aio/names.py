@@ -16,6 +16,7 @@ MAX_GROUP: Final = 255
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+NAMESPACE: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 NAME_RULE: Final = "only letters, digits and the characters % | _ - are allowed"
 DEFAULT_GROUPS: Final = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
 
@@ -70,3 +71,13 @@ def check_instance_name(name: object) -> None:
     """
     if not isinstance(name, str) or not name or not name.isprintable() or "@" in name:
         raise ConfigError("instance_name", name, "expected printable text without @")
+
+
+def check_namespace(namespace: object) -> None:
+    """Refuse what cannot be a namespace.
+
+    :raises ConfigError: it says why
+    """
+    if not isinstance(namespace, str) or not NAMESPACE.fullmatch(namespace):
+        reason = "expected 1 to 64 letters, digits and the characters _ -"
+        raise ConfigError("namespace", namespace, reason)

@@ -134,7 +134,9 @@ class GroupEngine(Generic[Q]):
     async def open(self, owner: ConsumerOwner, commit_interval_seconds: float) -> None:
         """Join with what was prepared, and begin to work."""
         if isinstance(self.store, LocalFileOffsetStore):
-            self.store.bind(self.instance.config.instance_name or DEFAULT_INSTANCE, self.group)
+            config = self.instance.config
+            owner_group = f"{config.namespace}%{self.group}" if config.namespace else self.group
+            self.store.bind(config.instance_name or DEFAULT_INSTANCE, owner_group)
             self.store.on_corrupt = self.events.publish
             self._file = self.store
         await self.store.load()

@@ -11,6 +11,7 @@ from rocketmq_aio.consumer.pulled import RESET_REMARK, read_pulled
 from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.namespaces import Namespace
 from rocketmq_aio.protocol.requests.pull import PullMessageResponse
 from rocketmq_aio.protocol.subscription import Subscription
 
@@ -87,7 +88,13 @@ def raw(answer: Answer) -> RawPull:
     )
 
 
-def decoded(answer: Answer, queue: MessageQueue, offset: int, wanted: Subscription) -> PullResult:
+def decoded(
+    answer: Answer,
+    queue: MessageQueue,
+    offset: int,
+    wanted: Subscription,
+    namespace: Namespace | None = None,
+) -> PullResult:
     """Return the messages of *answer* that are wanted.
 
     :raises CodecError: the one at *offset* cannot be read
@@ -96,7 +103,7 @@ def decoded(answer: Answer, queue: MessageQueue, offset: int, wanted: Subscripti
     messages: list[MessageExt] = []
     next_offset = fields.next_begin_offset
     if status is PullStatus.FOUND:
-        messages, next_offset, fault = read_pulled(body, fields, queue, offset, wanted)
+        messages, next_offset, fault = read_pulled(body, fields, queue, offset, wanted, namespace)
         if fault is not None and next_offset == offset:
             raise fault
         if not messages:

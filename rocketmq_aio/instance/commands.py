@@ -11,6 +11,7 @@ import msgspec
 from rocketmq_aio.errors import NotSupportedError
 from rocketmq_aio.instance.owners import ConsumerOwner, DirectConsumer
 from rocketmq_aio.instance.stacks import all_stacks
+from rocketmq_aio.message import MessageExt
 from rocketmq_aio.protocol.bodies import (
     ConsumeDirectlyResult,
     ConsumerStatusBody,
@@ -21,6 +22,7 @@ from rocketmq_aio.protocol.bodies import (
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.namespaces import Namespace
 from rocketmq_aio.protocol.record import decode_message
 from rocketmq_aio.protocol.requests.from_broker import (
     ConsumeMessageDirectly,
@@ -43,8 +45,11 @@ class BrokerCommands:
     What has no owner is refused: transactions and replies need a producer that asked for them.
     """
 
-    def __init__(self, consumers: Mapping[str, ConsumerOwner]) -> None:
+    def __init__(
+        self, consumers: Mapping[str, ConsumerOwner], namespace: Namespace | None = None
+    ) -> None:
         self._consumers = consumers
+        self._namespace = namespace
         self._handlers: dict[int, Handler] = {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset_offsets,
@@ -59,7 +64,13 @@ class BrokerCommands:
         if handler is None:
             remark = f"request type {command.code} is not supported by this client"
             raise NotSupportedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark, address)
-        return await handler(command)
+        if self._namespace is None:
+            return await handler(command)
+        self._namespace.asked(command)
+        reply = await handler(command)
+        if reply is None:
+            return None
+        return *reply[:2], self._namespace.outer_json(command.code, reply[2])
 
     async def _members_changed(self, command: Command) -> Reply:
         header = read_header(command, NotifyConsumerIdsChanged)
@@ -89,6 +100,9 @@ class BrokerCommands:
         info = self._owner(header.consumer_group).running_info()
         if header.jstack_enable:
             info = msgspec.structs.replace(info, jstack=all_stacks())
+        if self._namespace is not None:
+            table = {self._namespace.outer(t): each for t, each in info.status_table.items()}
+            info = msgspec.structs.replace(info, status_table=table)
         return ResponseCode.SUCCESS, None, msgspec.json.encode(info)
 
     async def _consume_directly(self, command: Command) -> Reply:
@@ -97,7 +111,7 @@ class BrokerCommands:
         if not isinstance(owner, DirectConsumer):
             remark = f"request type {command.code} is not supported: the consumer has no handler"
             raise NotSupportedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
-        message = decode_message(command.body, header.broker_name or "")
+        message = self._message(command, header.broker_name or "")
         result = ConsumeDirectlyResult(
             consume_result=DirectOutcome.RAISED,
             remark=f"cancelled: it was not done within {DIRECT_SECONDS:g} s",
@@ -106,6 +120,12 @@ class BrokerCommands:
         with anyio.move_on_after(DIRECT_SECONDS):
             result = await owner.consume_directly(message, header.broker_name)
         return ResponseCode.SUCCESS, None, msgspec.json.encode(result)
+
+    def _message(self, command: Command, broker_name: str) -> MessageExt:
+        message = decode_message(command.body, broker_name)
+        if self._namespace is not None:
+            self._namespace.received(message)
+        return message
 
     def _owner(self, group: str) -> ConsumerOwner:
         if (consumer := self._consumers.get(group)) is None:

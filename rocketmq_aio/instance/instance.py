@@ -29,6 +29,7 @@ from rocketmq_aio.instance.owners import ConsumerOwner, Owner
 from rocketmq_aio.instance.routes import RouteTable
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.protocol.bodies import HeartbeatData, ProducerData
+from rocketmq_aio.protocol.namespaces import namespace_of
 from rocketmq_aio.protocol.requests.client import UnregisterClient
 from rocketmq_aio.remoting.client import RemotingClient
 from rocketmq_aio.remoting.tasks import TaskHost
@@ -68,7 +69,7 @@ class MQClientInstance:
         self.remoting = RemotingClient(
             config,
             self.host,
-            on_request=BrokerCommands(self._consumers).answer,
+            on_request=BrokerCommands(self._consumers, namespace_of(config)).answer,
             on_connected=self._connected,
         )
         self.name_servers = NameServers(config, self.remoting)

@@ -21,6 +21,7 @@ from rocketmq_aio.protocol.codes import (
 )
 from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.protocol.header import RequestHeader, to_ext_fields
+from rocketmq_aio.protocol.namespaces import namespace_fields, namespace_of
 from rocketmq_aio.remoting.acl import sign
 from rocketmq_aio.remoting.backoff import Backoff, BackoffError
 from rocketmq_aio.remoting.connection import Connection, Frame, MakeFrame
@@ -64,9 +65,13 @@ class RemotingClient:
         self._closed_until: dict[str, tuple[float, str]] = {}
         self._closed = False
         self._dialer = Dialer(config)
-        # Prepared frames cannot be signed or shown to hooks, and are written in binary.
+        self.namespace = namespace_of(config)
+        self._namespace_fields = namespace_fields(config)
+        # Prepared frames cannot be signed, shown to hooks or moved to a namespace, and are binary.
         self.takes_prepared = (
             config.credentials is None
+            and self.namespace is None
+            and not self._namespace_fields
             and not config.rpc_hooks
             and config.header_encoding == "rocketmq"
         )
@@ -107,6 +112,8 @@ class RemotingClient:
 
         seconds = self._config.request_timeout_seconds if timeout is None else timeout
         command = await self.exchange(address, int(header.code), frame, seconds)
+        if self.namespace is not None:
+            self.namespace.answer(int(header.code), command)
         if self._config.rpc_hooks:
             self._show_response(address, int(header.code), command)
         return command
@@ -174,6 +181,9 @@ class RemotingClient:
     ) -> bytes:
         ext = to_ext_fields(header)
         code = int(header.code)
+        if self.namespace is not None:
+            body = self.namespace.request(code, ext, body)
+        ext.update(self._namespace_fields)
         for hook in self._config.rpc_hooks:
             ext = _shown_request(hook, address, code, ext, body)
         if self._config.credentials is not None:

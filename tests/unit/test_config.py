@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rocketmq_aio.auto_batch import AutoBatch
 from rocketmq_aio.codec import JSONCodec, MsgpackCodec, RawCodec
 from rocketmq_aio.config import (
     ClientConfig,
@@ -170,6 +171,12 @@ def test_switches_are_true_or_false(kind: Settings, name: str, value: object) ->
         (ClientConfig, "instance_name", "a@b"),
         (ClientConfig, "instance_name", "a\nb"),
         (ClientConfig, "instance_name", 5),
+        (ProducerConfig, "auto_batch", True),
+        (ProducerConfig, "fault_isolation", 1),
+        (AutoBatch, "linger_seconds", -0.1),
+        (AutoBatch, "linger_seconds", 31),
+        (AutoBatch, "max_bytes", 0),
+        (AutoBatch, "max_messages", 1025),
         (ProducerConfig, "compression", "gzip"),
         (ProducerConfig, "compression", False),
         (ProducerConfig, "compression_level", 0),
@@ -287,6 +294,16 @@ def test_of_a_list_the_bad_part_is_named() -> None:
     error = refusal(ClientConfig, namesrv="a:1;b")
 
     assert (error.setting, error.value) == ("namesrv", "b")
+
+
+@pytest.mark.parametrize("namespace", ["", "a%b", "a b", "a|b", "x" * 65, "ä", 5])
+def test_what_cannot_be_a_namespace_is_refused(namespace: object) -> None:
+    assert refusal(ClientConfig, namespace=namespace).setting == "namespace"
+
+
+@pytest.mark.parametrize("version", [3, 1.0, "1"])
+def test_there_are_two_versions_of_namespaces(version: object) -> None:
+    assert refusal(ClientConfig, namespace_version=version).setting == "namespace_version"
 
 
 # --- secrets ------------------------------------------------------------------------------------

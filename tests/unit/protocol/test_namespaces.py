@@ -1,0 +1,173 @@
+"""Names of a namespace: what brokers are told, and what the application sees."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.namespaces import Namespace, namespace_fields, namespace_of
+from rocketmq_aio.protocol.record import decode_message
+from tests.unit.stored import Stored
+
+NAMESPACE = Namespace("shop")
+
+PAIRS = [
+    ("orders", "shop%orders"),
+    ("%RETRY%billing", "%RETRY%shop%billing"),
+    ("%DLQ%billing", "%DLQ%shop%billing"),
+]
+SHARED = ["TBW102", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRACE_TOPIC", "rmq_sys_wheel_timer", ""]
+
+
+@pytest.mark.parametrize(("name", "stored"), PAIRS)
+def test_a_name_is_put_into_its_namespace_and_taken_out_again(name: str, stored: str) -> None:
+    assert NAMESPACE.outer(name) == stored
+    assert NAMESPACE.outer(stored) == stored  # it is inside already
+    assert NAMESPACE.inner(stored) == name
+    assert NAMESPACE.inner(name) == name
+
+
+@pytest.mark.parametrize("name", [*SHARED, "CLIENT_INNER_PRODUCER", "CID_RMQ_SYS_TRANS"])
+def test_names_of_the_brokers_are_the_same_everywhere(name: str) -> None:
+    assert NAMESPACE.outer(name) == name
+
+
+def test_a_name_of_another_namespace_stays_what_it_is() -> None:
+    assert NAMESPACE.inner("market%orders") == "market%orders"
+    assert NAMESPACE.inner("shopping%orders") == "shopping%orders"
+
+
+def test_the_fields_of_a_request_are_changed_and_nothing_else() -> None:
+    ext = {"consumerGroup": "billing", "topic": "orders", "subscription": "orders", "queueId": "0"}
+
+    body = NAMESPACE.request(RequestCode.PULL_MESSAGE, ext, b'{"topic":"orders"}')
+
+    assert ext == {
+        "consumerGroup": "shop%billing",
+        "topic": "shop%orders",
+        "subscription": "orders",
+        "queueId": "0",
+    }
+    assert body == b'{"topic":"orders"}'  # that of a message, say
+
+
+def test_a_send_is_marked_as_java_clients_do_it() -> None:
+    ext = {"a": "shop-producer", "b": "orders", "c": "TBW102", "i": "TAGS\x01orders\x02"}
+
+    NAMESPACE.request(RequestCode.SEND_MESSAGE_V2, ext, b"")
+
+    assert ext == {
+        "a": "shop%shop-producer",
+        "b": "shop%orders",
+        "c": "TBW102",
+        "i": "TAGS\x01orders\x02INSTANCE_ID\x01shop\x02",
+    }
+
+
+def test_the_names_among_the_properties_of_a_send_are_changed() -> None:
+    text = "MY-PGROUP\x01a\x02PGROUP\x01tx\x02RETRY_TOPIC\x01orders\x02INSTANCE_ID\x01shop\x02"
+    ext = {"a": "CLIENT_INNER_PRODUCER", "b": "%RETRY%billing", "c": "TBW102", "i": text}
+
+    NAMESPACE.request(RequestCode.SEND_MESSAGE_V2, ext, b"")
+
+    assert ext["a"] == "CLIENT_INNER_PRODUCER"
+    assert ext["i"] == text.replace("\x01tx", "\x01shop%tx").replace("\x01ord", "\x01shop%ord")
+
+
+@pytest.mark.parametrize(
+    ("topic", "stored"),
+    [
+        ("orders", "shop%orders"),
+        ("%RETRY%billing_orders", "%RETRY%shop%billing_shop%orders"),
+        ("%RETRY%billing+orders", "%RETRY%shop%billing+shop%orders"),
+    ],
+)
+def test_an_ack_names_the_retry_topic_that_pops_came_from(topic: str, stored: str) -> None:
+    ext = {"consumerGroup": "billing", "topic": topic}
+
+    NAMESPACE.request(RequestCode.ACK_MESSAGE, ext, b"")
+
+    assert ext == {"consumerGroup": "shop%billing", "topic": stored}
+
+
+def test_the_names_in_a_json_body_are_changed() -> None:
+    subscription = {"topic": "orders", "subString": 'a = \'"topic":"x"\' or "group"'}
+    consumer = {"groupName": "billing", "subscriptionDataSet": [subscription]}
+    body = msgspec.json.encode({"clientID": "topic", "consumerDataSet": [consumer]})
+
+    changed = NAMESPACE.request(RequestCode.HEART_BEAT, {}, body)
+
+    subscription["topic"] = "shop%orders"
+    consumer["groupName"] = "shop%billing"
+    assert msgspec.json.decode(changed) == {"clientID": "topic", "consumerDataSet": [consumer]}
+
+
+def test_the_names_in_the_body_of_an_answer_are_changed_back() -> None:
+    body = b'{"subscriptionTable":{"shop%orders":{"topic":"shop%orders","sub":"a shop%orders"}}}'
+    answer = Command(0, 1, body=body)
+    other = Command(0, 1, body=body)
+
+    NAMESPACE.answer(RequestCode.GET_CONSUMER_CONNECTION_LIST, answer)
+    NAMESPACE.answer(RequestCode.PULL_MESSAGE, other)
+
+    assert answer.body == body.replace(b'"shop%', b'"')
+    assert other.body == body
+
+
+def test_a_request_of_a_broker_is_about_the_applications_names() -> None:
+    # Objects as keys: brokers write JSON that is none.
+    body = b'{"offsetTable":{{"brokerName":"a","queueId":0,"topic":"shop%orders"}:5}}'
+    ext: dict[str, str] = {"group": "shop%billing", "topic": "shop%orders", "isForce": "true"}
+    command = Command(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, 1, ext=ext, body=body)
+
+    NAMESPACE.asked(command)
+
+    assert command.ext_fields() == {"group": "billing", "topic": "orders", "isForce": "true"}
+    assert command.body == body.replace(b"shop%", b"")
+
+
+def test_received_messages_show_the_applications_names() -> None:
+    stored = Stored(
+        topic=b"%RETRY%shop%billing",
+        properties=b"RETRY_TOPIC\x01shop%orders\x02TAGS\x01shop%new\x02",
+    ).to_bytes()
+    queue = MessageQueue("%RETRY%billing", "broker-a", 3)
+
+    (message,), fault = NAMESPACE.decode(stored, queue)
+    alone = decode_message(stored, "broker-a")
+    NAMESPACE.received(alone)
+
+    assert fault is None
+    for each in (message, alone):
+        assert (each.topic, each.queue) == ("%RETRY%billing", queue)
+        assert each.property("RETRY_TOPIC") == "orders"
+        assert each.tags == "shop%new"
+
+
+def test_a_message_of_another_namespace_is_no_answer() -> None:
+    stored = Stored(topic=b"market%orders").to_bytes()
+
+    messages, fault = NAMESPACE.decode(stored, MessageQueue("orders", "broker-a", 0))
+
+    assert messages == []
+    assert "another topic" in str(fault)
+
+
+def test_which_namespace_is_meant() -> None:
+    first = namespace_of(ClientConfig(namespace="shop"))
+    told = namespace_of(ClientConfig(namesrv="http://MQ_INST_123_abc.mq.example.com:8080"))
+    second = ClientConfig(namespace="shop", namespace_version=2)
+
+    assert first is not None
+    assert first.name == "shop"
+    assert told is not None
+    assert told.name == "MQ_INST_123_abc"
+    assert namespace_of(ClientConfig(namesrv="127.0.0.1:9876")) is None
+    assert namespace_of(second) is None
+    assert namespace_fields(second) == {"nsd": "true", "ns": "shop"}
+    assert namespace_fields(ClientConfig(namespace="shop")) == {}
+    assert namespace_fields(ClientConfig()) == {}
