@@ -212,6 +212,7 @@ async def test_a_message_that_fails_after_its_queue_has_gone_is_left_to_the_next
         await first.unsubscribe(TOPIC)
         let_go.set()
         await until(lambda: group.handled(Outcome.FAIL))
+        await first.close()
         await group.join()
         await group.have("a")
         await group.drained()
