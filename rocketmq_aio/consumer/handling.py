@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -220,9 +221,10 @@ def _calling_batch(handler: BatchHandler, threads: Executor | None) -> Call:
 
 
 async def _in_thread(threads: Executor, handler: Callable[..., object], *args: Any) -> object:  # noqa: ANN401
-    run = copy_context().run  # so that the handler sees the caller's context variables
+    # A copy of the context, so that the handler sees the caller's variables.
+    run = functools.partial(copy_context().run, _called, handler, *args)
     loop = asyncio.get_running_loop()
-    outcome = await loop.run_in_executor(threads, run, _called, handler, *args)
+    outcome = await loop.run_in_executor(threads, run)
     if inspect.isawaitable(outcome):  # a plain function that returns a coroutine
         outcome = await outcome
     return outcome
