@@ -15,8 +15,7 @@ from tests.broker.push_worker import Orders
 
 QUEUES = 16
 MEMBERS = 4
-SETTLED_SECONDS = 2.0  # after a graceful change on a machine that has the time
-LATEST_SECONDS = 15.0  # the same where eight processes share two cores
+SETTLED_SECONDS = 15.0  # after a change, where eight processes share two cores; usually 0.5
 BUSY = 20  # handlers of a member that may run at a change: what may come twice
 
 Recorder = Callable[[str, object], None]
@@ -49,7 +48,8 @@ async def test_members_join_leave_and_die_under_load_and_nothing_is_lost(
         await members.join(MEMBERS - 1)
         newcomer = await members.join()
         took["join"] = await members.settled(newcomer.joining)
-        assert members.shares() == [QUEUES // MEMBERS] * MEMBERS
+        equal = [QUEUES // MEMBERS] * MEMBERS
+        await members.until(lambda: members.shares() == equal, "equal shares")
 
         began = monotonic()
         await members.present[0].stop()
@@ -65,7 +65,7 @@ async def test_members_join_leave_and_die_under_load_and_nothing_is_lost(
     record_property("settled_seconds", took)
     record_property("messages", len(feeding.stored))
     record_property("copies", {"join_leave": graceful, "kill": members.copies() - graceful})
-    assert max(took.values()) < LATEST_SECONDS
+    assert max(took.values()) < SETTLED_SECONDS
     assert graceful <= (MEMBERS + 1) * BUSY
     assert members.early_commits() == []
 
