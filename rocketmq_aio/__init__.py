@@ -1,5 +1,6 @@
 """An asyncio client for Apache RocketMQ, over the brokers' native remoting protocol."""
 
+from rocketmq_aio.auto_batch import AutoBatch
 from rocketmq_aio.codec import Codec, JSONCodec, MsgpackCodec, RawCodec
 from rocketmq_aio.config import (
     ClientConfig,
@@ -53,6 +54,7 @@ from rocketmq_aio.consumer.statistics import TopicStatistics
 from rocketmq_aio.errors import (
     AckError,
     AuthError,
+    BackpressureError,
     BatchError,
     BrokerError,
     BusyError,
@@ -105,6 +107,8 @@ __all__ = [
     "AllocateMachineRoomNearby",
     "AllocateStrategy",
     "AuthError",
+    "AutoBatch",
+    "BackpressureError",
     "BatchContext",
     "BatchError",
     "BrokerError",

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from rocketmq_aio.address import check_namesrv
+from rocketmq_aio.auto_batch import AutoBatch
 from rocketmq_aio.codec import Codec, check_codec
 from rocketmq_aio.environment import bool_from, numbers_from
 from rocketmq_aio.errors import ConfigError
@@ -17,12 +18,15 @@ from rocketmq_aio.hooks import RPCHook
 from rocketmq_aio.message import MessageModel
 from rocketmq_aio.names import check_instance_name, check_namespace, check_topic
 from rocketmq_aio.settings import (
+    check_allocate,
     check_bool,
     check_choice,
     check_count,
+    check_instance,
     check_invisible,
     check_most,
     check_seconds,
+    check_start_from,
     settings,
 )
 
@@ -171,6 +175,8 @@ class ProducerConfig:
         *compress_above_bytes* or more; brokers and clients of 4.9.0 to 4.9.3 read zlib only
     :param max_in_flight: unanswered sends; further ones wait
     :param max_in_flight_bytes: bytes of bodies in unanswered sends; further ones wait
+    :param auto_batch: lets concurrent sends travel together; None sends each alone
+    :param fault_isolation: leave brokers out for a while that do not answer, or slowly
     :param template_topic: whose route tells where a topic that does not exist yet may be created
     :param template_queues: how many queues a topic created by a first send gets
     :param codec: makes the bodies of `Producer.send_value`, such as ``JSONCodec(Order)``
@@ -185,6 +191,8 @@ class ProducerConfig:
     max_message_bytes: int = 4 * MIB
     max_in_flight: int = 1024
     max_in_flight_bytes: int = 64 * MIB
+    auto_batch: AutoBatch | None = None
+    fault_isolation: bool = True
     template_topic: str = "TBW102"
     template_queues: int = 4
     codec: Codec | None = None
@@ -193,7 +201,8 @@ class ProducerConfig:
         check_seconds(self, "send_timeout_seconds")
         check_codec(self.codec)
         check_count(self, "retries", least=0)
-        check_bool(self, "retry_other_broker")
+        check_bool(self, "retry_other_broker", "fault_isolation")
+        check_instance(self, "auto_batch", AutoBatch)
         check_choice(self, "compression", COMPRESSIONS)
         check_topic(self.template_topic, setting="template_topic")
         check_count(
@@ -244,7 +253,7 @@ class ConsumerConfig:
         check_codec(self.codec)
         if not isinstance(self.message_model, MessageModel):
             raise ConfigError("message_model", self.message_model, "expected a MessageModel")
-        _check_start_from(self.start_from)
+        check_start_from(self.start_from)
         check_count(
             self,
             "pull_batch_size",
@@ -254,25 +263,7 @@ class ConsumerConfig:
         )
         check_choice(self, "offset_illegal", OFFSET_POLICIES)
         check_seconds(self, "long_poll_seconds", "rebalance_interval_seconds")
-        _check_allocate(self.allocate)
-
-
-def _check_allocate(choice: object) -> None:
-    if isinstance(choice, Mapping):
-        for topic, strategy in choice.items():
-            check_topic(topic, setting="allocate")
-            if not callable(strategy):
-                raise ConfigError("allocate", strategy, f"expected a callable for {topic!r}")
-    elif choice is not None and not callable(choice):
-        raise ConfigError("allocate", choice, "expected a callable, or a mapping of topic to such")
-
-
-def _check_start_from(start: object) -> None:
-    if isinstance(start, datetime):
-        if start.tzinfo is None:
-            raise ConfigError("start_from", start, "the datetime needs a time zone")
-    elif start not in ("latest", "earliest"):
-        raise ConfigError("start_from", start, 'expected "latest", "earliest" or a datetime')
+        check_allocate(self.allocate)
 
 
 @settings

@@ -181,6 +181,19 @@ class SendUnknownError(SendError):
     outcome = "it may have been stored"
 
 
+class BackpressureError(RocketMQError):
+    """`send_nowait` found no room: the message was not sent; try later, or await `send`."""
+
+    def __init__(self, topic: str, in_flight: int, in_flight_bytes: int) -> None:
+        super().__init__(
+            f"no room for a message to {topic!r}: {in_flight} sends with {in_flight_bytes} bytes "
+            "are unanswered (max_in_flight, max_in_flight_bytes)"
+        )
+        self.topic = topic
+        self.in_flight = in_flight
+        self.in_flight_bytes = in_flight_bytes
+
+
 class BatchError(RocketMQError):
     """Of the requests of one `send_batch` call some failed.
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from difflib import get_close_matches
 from functools import wraps
 from typing import Final, TypeVar, dataclass_transform
 
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.names import check_topic
 
 T = TypeVar("T")
 
@@ -66,7 +68,7 @@ def check_count(config: object, *names: str, least: int = 1) -> None:
             raise ConfigError(name, value, f"expected a whole number, at least {least}")
 
 
-def check_most(config: object, name: str, most: int) -> None:
+def check_most(config: object, name: str, most: float) -> None:
     """Refuse more than *most*."""
     value = getattr(config, name)
     if value > most:
@@ -86,3 +88,30 @@ def check_bool(config: object, *names: str) -> None:
         value = getattr(config, name)
         if type(value) is not bool:
             raise ConfigError(name, value, "expected True or False")
+
+
+def check_instance(config: object, name: str, kind: type) -> None:
+    """Refuse what is neither None nor of *kind*."""
+    value = getattr(config, name)
+    if value is not None and not isinstance(value, kind):
+        raise ConfigError(name, value, f"expected {kind.__name__}(...) or None")
+
+
+def check_allocate(choice: object) -> None:
+    """Refuse what shares no queues out."""
+    if isinstance(choice, Mapping):
+        for topic, strategy in choice.items():
+            check_topic(topic, setting="allocate")
+            if not callable(strategy):
+                raise ConfigError("allocate", strategy, f"expected a callable for {topic!r}")
+    elif choice is not None and not callable(choice):
+        raise ConfigError("allocate", choice, "expected a callable, or a mapping of topic to such")
+
+
+def check_start_from(start: object) -> None:
+    """Refuse what names no position."""
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise ConfigError("start_from", start, "the datetime needs a time zone")
+    elif start not in ("latest", "earliest"):
+        raise ConfigError("start_from", start, 'expected "latest", "earliest" or a datetime')

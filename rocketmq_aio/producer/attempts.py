@@ -18,6 +18,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import SendResult
+from rocketmq_aio.producer.faults import Faults
 from rocketmq_aio.producer.outgoing import SEND, SEND_BATCH, Outgoing
 from rocketmq_aio.producer.publishing import TopicPublish
 from rocketmq_aio.producer.retries import failure, is_retryable
@@ -26,6 +27,7 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.remoting.backoff import Backoff, BackoffError
 
 LEAST_SECONDS: Final = 0.01  # less time than this is no time for another attempt
+EARLY_SECONDS: Final = 0.001  # timers of uvloop may end so much too early
 
 
 class Course:
@@ -67,12 +69,16 @@ class Attempts:
     """Tries a send until it is stored, refused for good, out of attempts or out of time.
 
     :param renew: returns the newest queues of a topic: (known ones, deadline) -> queues
+    :param faults: is told how brokers answer
     """
 
-    def __init__(self, instance: MQClientInstance, config: ProducerConfig, renew: Renew) -> None:
+    def __init__(
+        self, instance: MQClientInstance, config: ProducerConfig, renew: Renew, faults: Faults
+    ) -> None:
         self._remoting = instance.remoting
         self._routes = instance.routes
         self._renew = renew
+        self._faults = faults
         self._retries = config.retries
         self.retries_weaker = config.retry_other_broker
         self._prepared = instance.remoting.takes_prepared
@@ -82,6 +88,8 @@ class Attempts:
         started = monotonic()
         try:
             result = sent.result(await self.first(sent, publish, deadline - started))
+            if (now := monotonic()) - started > self._faults.bound:
+                self._faults.answered(sent.target, started, now)
             if result.ok or not self.retries_weaker:
                 return result
         except RocketMQError as cause:
@@ -108,7 +116,7 @@ class Attempts:
         """Go on after an attempt, begun at *started*, that did not end as it should."""
         course = Course(sent)
         attempts_left = self._retries
-        while course.goes_on(outcome, started) and deadline - monotonic() > LEAST_SECONDS:
+        while self._goes_on(course, outcome, started, deadline):
             if _has_moved(outcome):
                 self._routes.doubt(sent.topic)
             if not isinstance(outcome, BackoffError):  # which was no attempt
@@ -125,15 +133,27 @@ class Attempts:
                 return outcome
         return course.end()
 
+    def _goes_on(
+        self, course: Course, outcome: RocketMQError | SendResult, started: float, deadline: float
+    ) -> bool:
+        now = monotonic()
+        if not isinstance(outcome, SendResult):
+            self._faults.failed(course.sent.target, outcome, started, now)
+        return course.goes_on(outcome, started) and deadline - now > LEAST_SECONDS
+
     async def _once_more(
         self, sent: Outgoing, publish: TopicPublish, seconds: float, attempts_left: int
     ) -> RocketMQError | SendResult:
         if attempts_left and len(publish.brokers) > 1 and not sent.fixed:
             seconds /= 2
+        started = monotonic()
         try:
-            return sent.result(await self._request(sent, publish, seconds))
+            result = sent.result(await self._request(sent, publish, seconds))
         except RocketMQError as cause:
             return cause
+        if (now := monotonic()) - started > self._faults.bound:
+            self._faults.answered(sent.target, started, now)
+        return result
 
     def never_sent(self, topic: str, cause: RocketMQError) -> SendError:
         """Return the error of a send that found no room."""
@@ -165,7 +185,7 @@ class Attempts:
         pause = self._remoting.pause_left(sent.target.address)
         if sent.target.broker_name in course.refused:
             pause = max(pause, course.pause())
-        await asyncio.sleep(min(pause, deadline - monotonic() - LEAST_SECONDS))
+        await asyncio.sleep(min(pause + EARLY_SECONDS, deadline - monotonic() - LEAST_SECONDS))
         return publish
 
 

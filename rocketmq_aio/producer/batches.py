@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from rocketmq_aio.auto_batch import MAX_BATCH_MESSAGES
 from rocketmq_aio.config import ProducerConfig
 from rocketmq_aio.errors import InvalidMessageError
 from rocketmq_aio.message import Message, SendResult
@@ -17,7 +18,6 @@ from rocketmq_aio.protocol.message_id import MessageIdGenerator
 from rocketmq_aio.protocol.record import encode_batch_entry
 
 ENTRY_BYTES = 22  # of an entry besides body and properties
-MAX_BATCH_MESSAGES = 1024  # per request: the broker answers with an id for each
 
 
 class Batch(msgspec.Struct, gc=False):

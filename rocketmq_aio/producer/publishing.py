@@ -58,7 +58,7 @@ class TopicPublish:
         self._broker_of = route.broker_of
         self._masters = {n: a[MASTER_ID] for n, a in route.brokers.items() if MASTER_ID in a}
         self._templates: dict[str, tuple[SendTemplate, SendTemplate]] = {}
-        self._targets = [self.target(queue) for queue in self.queues]
+        self._all = self._targets = [self.target(queue) for queue in self.queues]
         # A random start, so that many producers do not all begin with the first queue.
         self._next = random.randrange(len(self._targets))
 
@@ -67,17 +67,26 @@ class TopicPublish:
         self._next = turn = (self._next + 1) % len(self._targets)
         return self._targets[turn]
 
+    def leave_out(self, addresses: frozenset[str]) -> None:
+        """Take no turns with the brokers at *addresses*, unless there are no others."""
+        turns = [target for target in self._all if target.address not in addresses] or self._all
+        self._targets, self._next = turns, random.randrange(len(turns))
+
     def masters(self) -> dict[str, str]:
         """Return the brokers that have queues of the topic, and their addresses."""
         return {broker: self._masters[broker] for broker in self.brokers}
 
     def next_target_avoiding(self, failed: frozenset[str]) -> Target:
-        """Return the next queue that is not on a *failed* broker; any if all are."""
+        """Return the next queue that is not on a *failed* broker; any if all are.
+
+        Better one that is left out than one that has failed.
+        """
         for _ in self._targets:
             target = self.next_target()
             if target.broker_name not in failed:
                 return target
-        return self.next_target()
+        others = [target for target in self._all if target.broker_name not in failed]
+        return random.choice(others) if others else self.next_target()
 
     def target(self, queue: MessageQueue) -> Target:
         """Return how to send to *queue*.

@@ -22,9 +22,11 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.member import Member
 from rocketmq_aio.producer.attempts import Attempts
+from rocketmq_aio.producer.faults import Faults, Isolation
 from rocketmq_aio.producer.in_flight import InFlight
 from rocketmq_aio.producer.publishing import TopicPublish, find_publish
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
+from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 
 UNUSED_MS: Final = 10 * 60 * 1000  # a topic not sent to for so long is forgotten
 RENEW_SECONDS: Final = 0.5  # a topic whose brokers fail is asked about no more often
@@ -49,7 +51,13 @@ class Sender(Member):
         self._topics: dict[str, TopicPublish] = {}
         host = ip_address(self._instance.address).packed
         self._ids = MessageIdGenerator(host, os.getpid(), secrets.randbits(32))
-        self._attempts = Attempts(self._instance, self._config, self._renewed)
+        self._faults = Faults(
+            self._topics.values,
+            self._ask_isolated,
+            self._start_probing,
+            enabled=self._config.fault_isolation,
+        )
+        self._attempts = Attempts(self._instance, self._config, self._renewed, self._faults)
 
     # --- for the instance -----------------------------------------------------------------------
 
@@ -64,6 +72,7 @@ class Sender(Member):
     def on_route_changed(self, topic: str) -> None:
         """Take the queues anew with the next send."""
         self._topics.pop(topic, None)
+        self._faults.forget(self._instance.routes.addresses())
 
     # --- inside ---------------------------------------------------------------------------------
 
@@ -74,6 +83,7 @@ class Sender(Member):
         self._room.refuse(ClosedError(f"{self!r} is closed"))
         # Sends that are under way end by their own deadlines.
         await self._room.wait_until_empty()
+        self._faults.forget(set())
         await self._instance.unregister_producer(self)
 
     async def _wait_for_room(self, size: int, deadline: float, topic: str) -> None:
@@ -95,7 +105,18 @@ class Sender(Member):
             addresses = self._instance.name_servers.addresses
             raise NameServerUnavailableError(dict.fromkeys(addresses, silent)) from None
         publish.used_ms = time_ns() // 1_000_000
+        publish.leave_out(self._faults.left_out)
         return self._topics.setdefault(topic, publish)
+
+    def _start_probing(self) -> None:
+        self._instance.host.spawn(self._faults.probe_while_isolated, name="probes")
+
+    async def _ask_isolated(self, held: Isolation) -> None:
+        queue = held.queue
+        header = GetMaxOffset(
+            topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
+        )
+        await self._instance.remoting.request(held.address, header)
 
     async def _renewed(self, publish: TopicPublish, deadline: float) -> TopicPublish:
         """Return the newest queues: brokers may have come or moved since the last refresh.
