@@ -194,6 +194,19 @@ class BackpressureError(RocketMQError):
         self.in_flight_bytes = in_flight_bytes
 
 
+class HalfMessageError(RocketMQError):
+    """The message of a transaction was not stored as safely as asked for, and was taken back.
+
+    The local part did not run: the whole transaction may be tried again.  ``result`` says what was
+    missing.
+    """
+
+    def __init__(self, result: SendResult) -> None:
+        missed = f"half message {result.message_id} was stored with {result.status.name} only"
+        super().__init__(f"{missed}: the transaction is rolled back")
+        self.result = result
+
+
 class BatchError(RocketMQError):
     """Of the requests of one `send_batch` call some failed.
 

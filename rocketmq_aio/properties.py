@@ -23,6 +23,7 @@ TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 SHARDING_KEY: Final = "__SHARDINGKEY"
 UNIQ_KEY: Final = "UNIQ_KEY"
+PRODUCER_GROUP: Final = "PGROUP"  # of the producer that is asked about a half message
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 INNER_NUM: Final = "INNER_NUM"
 INNER_BASE: Final = "INNER_BASE"

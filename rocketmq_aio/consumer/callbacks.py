@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -10,6 +9,7 @@ from typing import Any, Final
 import anyio
 
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.functions import is_async as is_async  # also for those who import it from here
 from rocketmq_aio.log import get_logger
 
 logger = get_logger(__name__)
@@ -17,14 +17,6 @@ logger = get_logger(__name__)
 LISTENER_SECONDS: Final = 5.0  # the longest that a listener may hold up a rebalance
 
 Listener = Callable[..., Awaitable[Any] | Any]
-
-
-def is_async(function: Callable[..., object]) -> bool:
-    """Whether calling *function* makes a coroutine, as far as that can be known."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    call = getattr(function, "__call__", None)  # noqa: B004 - its kind is asked for, not whether
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def check_listener(setting: str, listener: object, *, may_be_async: bool = True) -> None:

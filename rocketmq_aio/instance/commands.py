@@ -9,9 +9,11 @@ import anyio
 import msgspec
 
 from rocketmq_aio.errors import NotSupportedError
-from rocketmq_aio.instance.owners import ConsumerOwner, DirectConsumer
+from rocketmq_aio.instance.owners import ConsumerOwner, DirectConsumer, Owner, TransactionOwner
 from rocketmq_aio.instance.stacks import all_stacks
+from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageExt
+from rocketmq_aio.properties import PRODUCER_GROUP
 from rocketmq_aio.protocol.bodies import (
     ConsumeDirectlyResult,
     ConsumerStatusBody,
@@ -25,6 +27,7 @@ from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.namespaces import Namespace
 from rocketmq_aio.protocol.record import decode_message
 from rocketmq_aio.protocol.requests.from_broker import (
+    CheckTransactionState,
     ConsumeMessageDirectly,
     GetConsumerRunningInfo,
     GetConsumerStatus,
@@ -36,19 +39,25 @@ from rocketmq_aio.remoting.server import Reply
 MAX_OFFSET: Final = 2**63 - 1
 DIRECT_SECONDS: Final = 9.0  # the broker waits 10 s for the answer
 
+logger = get_logger(__name__)
+
 Handler = Callable[[Command], Awaitable[Reply | None]]
 
 
 class BrokerCommands:
     """Routes each request of a broker to its owner.
 
-    What has no owner is refused: transactions and replies need a producer that asked for them.
+    What has no owner is refused, or dropped where no answer is expected.
     """
 
     def __init__(
-        self, consumers: Mapping[str, ConsumerOwner], namespace: Namespace | None = None
+        self,
+        consumers: Mapping[str, ConsumerOwner],
+        producers: Mapping[str, Owner],
+        namespace: Namespace | None = None,
     ) -> None:
         self._consumers = consumers
+        self._producers = producers
         self._namespace = namespace
         self._handlers: dict[int, Handler] = {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
@@ -60,6 +69,9 @@ class BrokerCommands:
 
     async def answer(self, address: str, command: Command) -> Reply | None:
         """Return the reply to *command* from the broker at *address*."""
+        if command.code == RequestCode.CHECK_TRANSACTION_STATE:
+            self._check_transaction(address, command)
+            return None
         handler = self._handlers.get(command.code)
         if handler is None:
             remark = f"request type {command.code} is not supported by this client"
@@ -71,6 +83,16 @@ class BrokerCommands:
         if reply is None:
             return None
         return *reply[:2], self._namespace.outer_json(command.code, reply[2])
+
+    def _check_transaction(self, address: str, command: Command) -> None:
+        header = read_header(command, CheckTransactionState)
+        message = self._message(command, header.broker_name or "")
+        group = message.property(PRODUCER_GROUP) or ""
+        owner = self._producers.get(group)
+        if isinstance(owner, TransactionOwner):
+            owner.on_transaction_check(address, header, message)
+        else:  # it asks again, perhaps somebody else
+            logger.warning("transaction_check_without_producer", group=group, address=address)
 
     async def _members_changed(self, command: Command) -> Reply:
         header = read_header(command, NotifyConsumerIdsChanged)

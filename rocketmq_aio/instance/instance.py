@@ -6,6 +6,7 @@ import asyncio
 import os
 import secrets
 import socket
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from time import time_ns
@@ -65,11 +66,13 @@ class MQClientInstance:
         self._producers: dict[str, Owner] = {}
         self._consumers: dict[str, ConsumerOwner] = {}
         self._readers: list[Owner] = []
+        self.connects: Counter[str] = Counter()  # connections made so far, by address
         self.host = TaskHost(f"rocketmq:{self.client_id}", on_failure=self._fail)
+        commands = BrokerCommands(self._consumers, self._producers, namespace_of(config))
         self.remoting = RemotingClient(
             config,
             self.host,
-            on_request=BrokerCommands(self._consumers, namespace_of(config)).answer,
+            on_request=commands.answer,
             on_connected=self._connected,
         )
         self.name_servers = NameServers(config, self.remoting)
@@ -210,6 +213,7 @@ class MQClientInstance:
             owner.on_route_changed(topic)
 
     def _connected(self, address: str) -> None:
+        self.connects[address] += 1
         # A new connection knows no group: tell it at once, or the broker forgets this member.
         self.heartbeats.forget(address)
         if address in self._heartbeat_addresses():

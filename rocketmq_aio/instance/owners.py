@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult, ConsumerData, ConsumerRunningInfo
+from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
 
 
 class Owner(Protocol):
@@ -51,6 +52,17 @@ class ConsumerOwner(Owner, Protocol):
 
     def running_info(self) -> ConsumerRunningInfo:
         """Its state, for administration tools."""
+        ...
+
+
+@runtime_checkable
+class TransactionOwner(Protocol):
+    """A producer that brokers may ask how a transaction ended."""
+
+    def on_transaction_check(
+        self, address: str, header: CheckTransactionState, message: MessageExt
+    ) -> None:
+        """The broker at *address* asks about its half message; the answer is another request."""
         ...
 
 

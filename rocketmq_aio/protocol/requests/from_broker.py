@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import msgspec
+
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import RequestHeader
 
@@ -19,6 +21,7 @@ class CheckTransactionState(RequestHeader, frozen=True, kw_only=True, rename="ca
     msg_id: str | None = None
     transaction_id: str | None = None
     offset_msg_id: str | None = None
+    broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
 class NotifyConsumerIdsChanged(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):

@@ -11,7 +11,7 @@ import pytest
 
 from rocketmq_aio.instance import commands as commands_module
 from rocketmq_aio.instance.commands import BrokerCommands
-from rocketmq_aio.instance.owners import ConsumerOwner
+from rocketmq_aio.instance.owners import ConsumerOwner, Owner
 from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.protocol.bodies import (
     ConsumeDirectlyResult,
@@ -97,10 +97,12 @@ class Asking:
 
 
 @asynccontextmanager
-async def asking(consumer: Consumer | None = None) -> AsyncIterator[Asking]:
+async def asking(
+    consumer: Consumer | None = None, producers: dict[str, Owner] | None = None
+) -> AsyncIterator[Asking]:
     consumer = consumer or Consumer()
     owners: dict[str, ConsumerOwner] = {"billing": consumer}
-    commands = BrokerCommands(owners)
+    commands = BrokerCommands(owners, producers or {})
     async with FakeBroker() as broker, open_client(on_request=commands.answer) as opened:
         await opened.ask(broker.address)
         yield Asking(broker, consumer)
@@ -266,7 +268,6 @@ async def test_a_message_that_cannot_be_read_is_not_tried(body: bytes) -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        RequestCode.CHECK_TRANSACTION_STATE,
         RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
         12345,
     ],

@@ -1,0 +1,264 @@
+"""TransactionProducer: messages that appear together with a change made elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from time import monotonic, time_ns
+from typing import Final
+
+import anyio
+
+from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.errors import (
+    ConfigError,
+    HalfMessageError,
+    NameServerUnavailableError,
+    RocketMQError,
+    RouteNotFoundError,
+)
+from rocketmq_aio.functions import is_async
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
+from rocketmq_aio.names import check_topic
+from rocketmq_aio.producer.decisions import Decisions, Half, TransactionState
+from rocketmq_aio.producer.endings import Endings
+from rocketmq_aio.producer.half_messages import check_transactional, make_half, place_of
+from rocketmq_aio.producer.outgoing import Outgoing, check_sizes, outgoing
+from rocketmq_aio.producer.producer import MAX_TIMEOUT, Producer
+from rocketmq_aio.producer.publishing import QueueSelector, Target, TopicPublish
+from rocketmq_aio.producer.retries import may_have_stored
+from rocketmq_aio.producer.transaction import HalfSend, Transaction, TransactionResult
+from rocketmq_aio.producer.transaction_checks import CheckFunction, TransactionChecks
+from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
+
+logger = get_logger(__name__)
+
+LAST_SECONDS: Final = 5.0  # transactions that are under way at the close may end so long
+MAX_CONCURRENCY: Final = 1000
+
+Execute = Callable[[Transaction], Awaitable[object] | object]
+
+
+class TransactionProducer(Producer):
+    """A producer whose messages can be part of a transaction.
+
+    ::
+
+        async with producer.transaction(Message("orders", b"42 is paid", keys="42")) as tx:
+            await database.mark_paid(42, tx.message_id)
+
+    Every member of the group must be able to answer for all of its transactions: a broker that did
+    not hear how one ended asks whichever member is there.
+
+    :param check: tells how a transaction ended, from what the application has stored; an ``async
+        def`` or a plain function (run in a thread).  It is asked for what is not known here: after
+        `Transaction.unknown` and for transactions of other members, also of dead ones
+    :param check_concurrency: checks that may run at once
+    :param topics: topics whose transactions it answers for from the start, before it sends any
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        check: CheckFunction,
+        namesrv: str | None = None,
+        client: MQClientInstance | ClientConfig | None = None,
+        config: ProducerConfig | None = None,
+        check_concurrency: int = 16,
+        topics: Iterable[str] = (),
+    ) -> None:
+        if not callable(check):
+            raise ConfigError("check", check, "expected a function")
+        if type(check_concurrency) is not int or not 1 <= check_concurrency <= MAX_CONCURRENCY:
+            reason = f"expected a whole number from 1 to {MAX_CONCURRENCY}"
+            raise ConfigError("check_concurrency", check_concurrency, reason)
+        if isinstance(topics, str):
+            raise ConfigError("topics", topics, "expected several topics, not one string")
+        super().__init__(group, namesrv=namesrv, client=client, config=config)
+        self._answers_for = {check_topic(topic, setting="topics") for topic in topics}
+        self._introduced: dict[str, int] = {}  # connections over which a broker heard of the group
+        self._decisions = Decisions()
+        self._endings = Endings(self._instance, self._group)
+        self._checks = TransactionChecks(
+            check, self._instance, self._decisions, self._endings, check_concurrency
+        )
+
+    def transaction(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Transaction:
+        """Return a transaction around *message*, to be used with ``async with``.
+
+        Entering it sends the half message, with the errors of `send`; the block does not run then.
+        Leaving it tells the broker, and raises nothing of its own: a decision that could not be
+        told (see `Transaction.result`) is asked for later.
+
+        :param timeout_seconds: for the half message, default ``send_timeout_seconds``
+        :raises InvalidMessageError: the message cannot be part of a transaction
+        """
+        seconds = self._config.send_timeout_seconds
+        if timeout_seconds is not None:
+            seconds = _checked_seconds(timeout_seconds)
+        return Transaction(self, HalfSend(check_transactional(message), queue, selector, seconds))
+
+    async def send_in_transaction(
+        self,
+        message: Message,
+        execute: Execute,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        timeout_seconds: float | None = None,
+    ) -> TransactionResult:
+        """Send *message* if *execute*, the local part, says COMMIT; return how it ended.
+
+        *execute* takes the `Transaction`; it is an ``async def`` or a plain function (run in a
+        thread).  What it raises rolls back and is raised here; anything but a `TransactionState`
+        is left to the check.
+
+        :raises RocketMQError: as entering `transaction`; *execute* was not called
+        """
+        chosen = self.transaction(
+            message, queue=queue, selector=selector, timeout_seconds=timeout_seconds
+        )
+        async with chosen as running:
+            if is_async(execute):
+                state = await execute(running)  # type: ignore[misc]  # it is async
+            else:
+                state = await asyncio.to_thread(execute, running)
+            await running.decide(state)
+        assert chosen.result is not None
+        return chosen.result
+
+    # --- for the instance and the transactions --------------------------------------------------
+
+    def topics(self) -> Iterable[str]:
+        """Also those whose brokers may have to ask, however long ago something was sent there."""
+        return {*super().topics(), *self._answers_for}
+
+    def on_transaction_check(
+        self, address: str, header: CheckTransactionState, message: MessageExt
+    ) -> None:
+        """The broker at *address* asks how the transaction of *message* ended."""
+        message.codec = self._config.codec
+        self._checks.receive(address, header, message)
+
+    async def send_half(self, send: HalfSend) -> tuple[Half, SendResult]:
+        """Send a half message; see `transaction`."""
+        self._check_running()
+        deadline = monotonic() + send.seconds
+        size, topic = len(send.message.body), send.message.topic
+        if not self._room.try_take(size):
+            await self._wait_for_room(size, deadline, topic)
+        try:
+            publish = self._topics.get(topic)
+            if publish is None:
+                check_sizes(send.message, self._config)
+                publish = await self._publish(topic, deadline)
+            self._answers_for.add(topic)
+            sent = self._aimed(send, publish)
+            await self._introduce(sent.target.address, deadline)
+            return await self._run(sent, publish, deadline)
+        finally:
+            self._room.give(size)
+
+    async def end_half(self, half: Half, state: TransactionState) -> RocketMQError | None:
+        """Tell the broker how it ended; see `Endings.tell`."""
+        self._decisions.make(half, state)
+        try:
+            deadline = monotonic() + self._config.send_timeout_seconds
+            error = await self._endings.tell(half, deadline)
+        finally:
+            self._decisions.done(half)
+        if error is not None:
+            logger.warning(
+                "transaction_not_confirmed",
+                message_id=half.message_id,
+                state=state.value,
+                reason=str(error),
+            )
+        return error
+
+    def leave_half(self, half: Half) -> None:
+        """Leave it to the check."""
+        self._decisions.done(half)
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        await super()._open()
+        for topic in self._answers_for:
+            with suppress(RouteNotFoundError, NameServerUnavailableError):  # asked for again later
+                await self._instance.routes.get(topic)
+        # Now, for a broker may have been waiting for somebody of this group to ask.
+        await self._instance.heartbeats.beat_all()
+
+    async def _shut(self) -> None:
+        with anyio.move_on_after(LAST_SECONDS):
+            await self._decisions.wait_until_idle()
+        await super()._shut()
+
+    def _aimed(self, send: HalfSend, publish: TopicPublish) -> Outgoing:
+        target = _target(send, publish)
+        now_ms = publish.used_ms = time_ns() // 1_000_000
+        message_id = self._ids.next_id(now_ms)
+        sent = outgoing(send.message, target, message_id, now_ms, self._config)
+        sent.fixed = send.queue is not None or send.selector is not None
+        make_half(sent, self._group)
+        return sent
+
+    async def _introduce(self, address: str, deadline: float) -> None:
+        """Have the broker know the group: it would have nobody to ask.
+
+        A broker that cannot be reached is left to the attempts of the send, which may find another.
+        """
+        connects = self._instance.connects
+        if address in self._introduced and self._introduced[address] == connects[address]:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout((deadline - monotonic()) / 2):
+                if await self._instance.heartbeats.beat(address) is None:
+                    self._introduced[address] = connects[address]
+
+    async def _run(
+        self, sent: Outgoing, publish: TopicPublish, deadline: float
+    ) -> tuple[Half, SendResult]:
+        half = Half(sent.message_id, sent.topic)
+        self._decisions.begin(half)
+        try:
+            result = await self._attempts.run(sent, publish, deadline)
+            half.stored(place_of(sent, result), result.transaction_id or sent.message_id)
+        except BaseException as error:
+            # The local part never runs: should a broker have it all the same, it hears so.
+            if not isinstance(error, RocketMQError) or may_have_stored(error):
+                self._decisions.make(half, TransactionState.ROLLBACK)
+            self._decisions.done(half)
+            raise
+        if not result.ok:
+            await self.end_half(half, TransactionState.ROLLBACK)
+            raise HalfMessageError(result)
+        return half, result
+
+
+def _checked_seconds(given: float) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < MAX_TIMEOUT:
+        raise ConfigError("timeout_seconds", given, "expected a number of seconds above 0")
+    return given
+
+
+def _target(send: HalfSend, publish: TopicPublish) -> Target:
+    if send.queue is not None and send.selector is not None:
+        raise ConfigError("selector", send.selector, "give either queue= or selector=")
+    if send.queue is not None:
+        return publish.target(send.queue)
+    if send.selector is not None:
+        return publish.target(send.selector(publish.queues, send.message))
+    return publish.next_target()
