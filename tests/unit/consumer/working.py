@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rocketmq_aio.consumer.concurrent import ConcurrentService
@@ -141,3 +142,17 @@ class Shop:
 async def forever(_: object = None) -> None:
     """Handle a message without ever coming to an end."""
     await asyncio.Event().wait()
+
+
+@contextmanager
+def handling(
+    on_message: Any = None,  # noqa: ANN401 - as the class takes it
+    on_batch: Any = None,  # noqa: ANN401 - likewise
+) -> Iterator[Handler]:
+    """A handler whose threads end with the block."""
+    handler = Handler(on_message, on_batch, name="test")
+    try:
+        yield handler
+    finally:
+        if handler.threads is not None:
+            handler.threads.shutdown()
