@@ -91,8 +91,13 @@ from rocketmq_aio.message import (
     SendResult,
     SendStatus,
 )
+from rocketmq_aio.producer.ordering import (
+    SelectByMachineRoom,
+    SelectByRandom,
+    select_by_hash,
+)
 from rocketmq_aio.producer.producer import Producer
-from rocketmq_aio.producer.publishing import QueueSelector, select_by_hash
+from rocketmq_aio.producer.publishing import QueueSelector
 
 __version__ = "0.1.0"
 
@@ -180,6 +185,8 @@ __all__ = [
     "RetryLater",
     "RocketMQError",
     "RouteNotFoundError",
+    "SelectByMachineRoom",
+    "SelectByRandom",
     "SendAttempt",
     "SendError",
     "SendResult",

@@ -84,6 +84,12 @@ class Heartbeats:
                 self._told[address] = begun, error
             return error
 
+    async def version_of(self, address: str) -> int | None:
+        """Return the version number of a broker; None while it does not answer."""
+        if address not in self.broker_versions:
+            await self.beat(address)
+        return self.broker_versions.get(address)
+
     def turn(self, address: str) -> anyio.Lock:
         """Return what has to be held to tell a broker who is here, or that somebody left."""
         return self._turns[address]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -36,6 +36,8 @@ class TopicRoute:
     """The route of one topic; equal routes mean that nothing changed.
 
     :ivar owners: the brokers that hold the logical queues of a static topic now
+    :ivar ordered_queues: the queues that may be written to by the topic's configuration, those of
+        brokers without a master included
     """
 
     topic: str
@@ -43,6 +45,7 @@ class TopicRoute:
     subscribe_queues: tuple[MessageQueue, ...]
     brokers: dict[str, dict[int, str]] = field(default_factory=dict)
     owners: dict[MessageQueue, str] = field(default_factory=dict)
+    ordered_queues: tuple[MessageQueue, ...] = ()
 
     def broker_of(self, queue: MessageQueue) -> str:
         """Return the name of the broker that holds *queue*."""
@@ -56,7 +59,10 @@ def read_route(topic: str, data: TopicRouteData) -> TopicRoute:
         return _static_route(topic, owners, brokers)
     publish: list[MessageQueue] = []
     subscribe: list[MessageQueue] = []
+    ordered: list[MessageQueue] = []
     for each in data.queue_datas:
+        if each.perm & PERM_WRITE:
+            ordered += _queues(topic, each.broker_name, each.write_queue_nums)
         addresses = brokers.get(each.broker_name)
         if not addresses:
             continue
@@ -64,13 +70,15 @@ def read_route(topic: str, data: TopicRouteData) -> TopicRoute:
             publish += _queues(topic, each.broker_name, each.write_queue_nums)
         if each.perm & PERM_READ:
             subscribe += _queues(topic, each.broker_name, each.read_queue_nums)
-    if data.order_topic_conf:
-        publish = _ordered(topic, data.order_topic_conf, brokers) or publish
+    if conf := data.order_topic_conf:
+        ordered = _ordered(topic, conf) or ordered
+        publish = [q for q in ordered if MASTER_ID in brokers.get(q.broker_name, ())] or publish
     return TopicRoute(
         topic=topic,
         publish_queues=tuple(sorted(publish)),
         subscribe_queues=tuple(sorted(subscribe)),
         brokers=brokers,
+        ordered_queues=tuple(sorted(ordered)),
     )
 
 
@@ -84,6 +92,7 @@ def _static_route(
         subscribe_queues=tuple(queues),
         brokers=brokers,
         owners=owners,
+        ordered_queues=tuple(queues),
     )
 
 
@@ -91,12 +100,12 @@ def _queues(topic: str, broker: str, count: int) -> list[MessageQueue]:
     return [MessageQueue(topic, broker, number) for number in range(count)]
 
 
-def _ordered(topic: str, conf: str, brokers: Mapping[str, dict[int, str]]) -> list[MessageQueue]:
+def _ordered(topic: str, conf: str) -> list[MessageQueue]:
     """Read ``broker-a:4;broker-b:4``, which wins over the permissions of an order topic."""
     queues: list[MessageQueue] = []
     for part in conf.split(";"):
         broker, _, count = part.strip().rpartition(":")
-        if MASTER_ID in brokers.get(broker, ()) and count.isascii() and count.isdigit():
+        if broker and count.isascii() and count.isdigit():
             queues += _queues(topic, broker, min(int(count[:6]), MAX_QUEUES - len(queues)))
     return queues
 

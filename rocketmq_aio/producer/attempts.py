@@ -163,7 +163,7 @@ class Attempts:
         self, sent: Outgoing, publish: TopicPublish, seconds: float
     ) -> Coroutine[Any, Any, Command]:
         address = sent.target.address
-        if self._prepared:
+        if self._prepared and not sent.reply:
             code = SEND_BATCH if sent.batch else SEND
             return self._remoting.exchange(address, code, sent.frame, seconds)
         header = sent.header(publish)

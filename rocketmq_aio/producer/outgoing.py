@@ -14,7 +14,11 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.compression import compress
 from rocketmq_aio.protocol.fastjson import READ_ERRORS
 from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.requests.send import SendMessage, SendMessageResponse
+from rocketmq_aio.protocol.requests.send import (
+    SendMessage,
+    SendMessageResponse,
+    SendReplyMessage,
+)
 from rocketmq_aio.remoting.refusals import refusal
 
 # The broker stores more than is sent: its cluster name, and from 5.x region and trace flag.
@@ -47,6 +51,7 @@ class Outgoing(msgspec.Struct, gc=False):
     batch: bool = False
     fixed: bool = False  # the queue is kept over all attempts
     failed_brokers: frozenset[str] = frozenset()
+    reply: bool = False  # to a request
 
     def frame(self, opaque: int) -> tuple[bytes, bytes]:
         """Return head and body of a prepared frame."""
@@ -58,8 +63,11 @@ class Outgoing(msgspec.Struct, gc=False):
 
     def header(self, publish: TopicPublish) -> SendMessage:
         """Return the same as a typed header, for signed requests and hooks."""
+        header = publish.header(self.target.queue, batch=self.batch)
+        if self.reply:
+            header = SendReplyMessage(**msgspec.structs.asdict(header))
         return msgspec.structs.replace(
-            publish.header(self.target.queue, batch=self.batch),
+            header,
             sys_flag=self.sys_flag,
             born_timestamp=self.born_ms,
             flag=self.flag,
@@ -137,10 +145,18 @@ def encode_properties(message: Message, message_id: str) -> bytes:
     :raises InvalidMessageError: they are too long for the stored record
     """
     encoded = f"{message.encoded_properties}UNIQ_KEY\x01{message_id}\x02".encode()
+    check_properties(message.topic, encoded)
+    return encoded
+
+
+def check_properties(topic: str, encoded: bytes) -> None:
+    """Refuse properties that are too long for the stored record.
+
+    :raises InvalidMessageError: they are
+    """
     if len(encoded) > MAX_PROPERTIES - PROPERTIES_SPARE:
         reason = (
             f"keys, tags and properties take {len(encoded)} bytes, "
             f"at most {MAX_PROPERTIES - PROPERTIES_SPARE} fit"
         )
-        raise InvalidMessageError(message.topic, reason)
-    return encoded
+        raise InvalidMessageError(topic, reason)

@@ -21,15 +21,15 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import Message, MessageQueue, SendResult
 from rocketmq_aio.names import check_topic
 from rocketmq_aio.producer.batches import Batch, batches
+from rocketmq_aio.producer.careful import CarefulSender, Chosen, chosen_target
 from rocketmq_aio.producer.outgoing import check_sizes, outgoing
-from rocketmq_aio.producer.publishing import QueueSelector, Target, TopicPublish
-from rocketmq_aio.producer.sender import Sender
+from rocketmq_aio.producer.publishing import QueueSelector
 
 MAX_TIMEOUT: Final = 10.0**9
 BATCHES_AT_ONCE: Final = 4  # requests of one send_batch call in flight together
 
 
-class Producer(Sender):
+class Producer(CarefulSender):
     """Sends messages; use one for the whole application, from as many tasks as you like.
 
     Concurrent calls are the way to speed: their frames share writes, and the bounds
@@ -57,6 +57,7 @@ class Producer(Sender):
         message: Message,
         *,
         queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
         selector: QueueSelector | None = None,
         timeout_seconds: float | None = None,
     ) -> SendResult:
@@ -65,6 +66,9 @@ class Producer(Sender):
         Without *queue* or *selector* the topic's queues take turns, and a retry avoids the broker
         that failed.  With one of them a retry goes to the same queue.  All attempts carry the same
         message id.  A result whose status is not SEND_OK is stored too, with a weaker guarantee.
+
+        Messages with one *sharding_key*, here or of the message, go to one queue whatever fails,
+        one after another in the order of the calls; other keys do not wait for them.
 
         :param timeout_seconds: one deadline for everything, default ``send_timeout_seconds``
         :raises InvalidMessageError: it breaks a rule; nothing was sent
@@ -82,6 +86,9 @@ class Producer(Sender):
         if timeout_seconds is not None:
             seconds = _checked_timeout(timeout_seconds)
         deadline = monotonic() + seconds
+        if sharding_key is not None or message.sharding_key is not None or message.timed:
+            chosen = Chosen(queue, selector, sharding_key)
+            return await self._send_carefully(message, chosen, deadline)
         size = len(message.body)
         room = self._room
         if not room.try_take(size):
@@ -92,7 +99,10 @@ class Producer(Sender):
                 check_sizes(message, self._config)
                 publish = await self._publish(message.topic, deadline)
             fixed = queue is not None or selector is not None
-            target = _chosen(publish, message, queue, selector) if fixed else publish.next_target()
+            if fixed:
+                target = chosen_target(publish, message, queue, selector)
+            else:
+                target = publish.next_target()
             now_ms = publish.used_ms = time_ns() // 1_000_000
             sent = outgoing(message, target, self._ids.next_id(now_ms), now_ms, self._config)
             sent.fixed = fixed
@@ -106,6 +116,7 @@ class Producer(Sender):
         value: Any,  # noqa: ANN401 - what the codec takes
         *,
         queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
         selector: QueueSelector | None = None,
         timeout_seconds: float | None = None,
         **message_fields: Any,  # noqa: ANN401 - those of Message
@@ -120,6 +131,7 @@ class Producer(Sender):
         codec = self._config.codec
         if codec is None:
             raise ConfigError("codec", None, "send_value needs ProducerConfig(codec=...)")
+        message_fields["sharding_key"] = sharding_key
         message = Message(topic, encode_with(codec, value), **message_fields)
         return await self.send(
             message, queue=queue, selector=selector, timeout_seconds=timeout_seconds
@@ -130,9 +142,12 @@ class Producer(Sender):
         message: Message,
         *,
         queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
         selector: QueueSelector | None = None,
     ) -> None:
         """Send *message* without waiting for an answer: whether it was stored stays unknown.
+
+        A *sharding_key* chooses the queue; brokers may store such messages in another order.
 
         :raises InvalidMessageError: it breaks a rule; nothing was sent
         :raises RouteNotFoundError: there is no such topic, or no queue of it can be written to
@@ -145,14 +160,10 @@ class Producer(Sender):
         if publish is None:
             check_sizes(message, self._config)
             publish = await self._publish(message.topic, deadline)
-        if queue is not None or selector is not None:
-            target = _chosen(publish, message, queue, selector)
-        else:
-            target = publish.next_target()
-        now_ms = publish.used_ms = time_ns() // 1_000_000
-        sent = outgoing(message, target, self._ids.next_id(now_ms), now_ms, self._config)
+        way = self._way(message, Chosen(queue, selector, sharding_key))
+        sent = await self._outgoing_by(way, message, publish, deadline)
         header = sent.header(publish)
-        await self._instance.remoting.oneway(target.address, header, sent.body)
+        await self._instance.remoting.oneway(sent.target.address, header, sent.body)
 
     async def send_batch(
         self,
@@ -253,17 +264,3 @@ def _checked_timeout(given: float) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < MAX_TIMEOUT:
         raise ConfigError("timeout_seconds", given, "expected a number of seconds above 0")
     return given
-
-
-def _chosen(
-    publish: TopicPublish,
-    message: Message,
-    queue: MessageQueue | None,
-    selector: QueueSelector | None,
-) -> Target:
-    if queue is not None and selector is not None:
-        raise ConfigError("selector", selector, "give either queue= or selector=")
-    if queue is None:
-        assert selector is not None
-        queue = selector(publish.queues, message)
-    return publish.target(queue)

@@ -14,24 +14,9 @@ from rocketmq_aio.instance.routes import RouteTable, TopicRoute
 from rocketmq_aio.message import Message, MessageQueue
 from rocketmq_aio.protocol.codes import MASTER_ID
 from rocketmq_aio.protocol.requests.send import SendBatchMessage, SendMessage
-from rocketmq_aio.protocol.subscription import java_hash
 from rocketmq_aio.protocol.templates import SendTemplate
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-
-
-def select_by_hash(key: str) -> QueueSelector:
-    """Return a selector that sends everything with *key* to one queue, as the Java client would.
-
-    The queue changes when the number of queues does.
-    """
-    value = java_hash(key)
-
-    def select(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
-        # Java: the remainder has the sign of the hash, and its absolute value is taken.
-        return queues[abs(value) % len(queues)]
-
-    return select
 
 
 class Target(msgspec.Struct, frozen=True, gc=False):
@@ -50,6 +35,7 @@ class TopicPublish:
     def __init__(self, route: TopicRoute, group: str, config: ProducerConfig) -> None:
         self.topic = route.topic
         self.queues = route.publish_queues
+        self.ordered_queues = route.ordered_queues or route.publish_queues
         self.used_ms = 0
         self.renewed_at = 0.0
         self.brokers = {route.broker_of(queue) for queue in self.queues}
@@ -88,8 +74,8 @@ class TopicPublish:
         others = [target for target in self._all if target.broker_name not in failed]
         return random.choice(others) if others else self.next_target()
 
-    def target(self, queue: MessageQueue) -> Target:
-        """Return how to send to *queue*.
+    def target(self, queue: MessageQueue, last_address: str | None = None) -> Target:
+        """Return how to send to *queue*; at *last_address* if its broker has none now.
 
         :raises ConfigError: it is no queue of this topic
         :raises RouteNotFoundError: the route names no master of its broker
@@ -97,13 +83,17 @@ class TopicPublish:
         if not isinstance(queue, MessageQueue) or queue.topic != self.topic:
             raise ConfigError("queue", queue, f"it does not belong to topic {self.topic!r}")
         broker = self._broker_of(queue)
-        address = self._masters.get(broker)
+        address = self._masters.get(broker, last_address)
         if address is None:
             raise RouteNotFoundError(self.topic, f"its route names no master of {broker!r}")
         if broker not in self._templates:
             plain, batch = self.header(queue), self.header(queue, batch=True)
             self._templates[broker] = SendTemplate(plain), SendTemplate(batch)
         return Target(queue, broker, address, *self._templates[broker])
+
+    def is_closed(self, queue: MessageQueue) -> bool:
+        """Whether its broker is there, and the topic's permissions leave *queue* out."""
+        return queue.broker_name in self._masters and queue not in self.ordered_queues
 
     def header(self, queue: MessageQueue, *, batch: bool = False) -> SendMessage:
         """Return the header of a send to *queue*, without what differs per message."""
@@ -157,4 +147,6 @@ async def _created_route(routes: RouteTable, topic: str, config: ProducerConfig)
         for queue in template.publish_queues
         if queue.queue_id < config.template_queues
     )
-    return replace(template, topic=topic, publish_queues=queues, subscribe_queues=())
+    return replace(
+        template, topic=topic, publish_queues=queues, subscribe_queues=(), ordered_queues=queues
+    )

@@ -37,6 +37,30 @@ class SendBatchMessage(SendMessage, frozen=True, kw_only=True, gc=False):
     code: ClassVar[int] = RequestCode.SEND_BATCH_MESSAGE
 
 
+class SendReplyMessage(SendMessage, frozen=True, kw_only=True, gc=False):
+    """The reply to a request message; the broker hands it on to who asked."""
+
+    code: ClassVar[int] = RequestCode.SEND_REPLY_MESSAGE_V2
+
+
+class RecallMessage(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
+    """Do not deliver a message that waits for its time."""
+
+    code: ClassVar[int] = RequestCode.RECALL_MESSAGE
+
+    producer_group: str | None = None
+    topic: str
+    recall_handle: str
+    broker_name: str | None = msgspec.field(name="bname", default=None)
+
+
+class RecallMessageResponse(Header, frozen=True, kw_only=True, rename="camel", gc=False):
+    """The message's own id."""
+
+    msg_id: str
+    region_id: str = msgspec.field(name="MSG_REGION", default="DefaultRegion")
+
+
 class SendMessageResponse(Header, frozen=True, kw_only=True, rename="camel", gc=False):
     """Where it was stored; the last two come beside the declared fields in every answer."""
 

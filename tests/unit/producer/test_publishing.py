@@ -10,7 +10,8 @@ from rocketmq_aio.config import ProducerConfig
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.instance.routes import TopicRoute, read_route
 from rocketmq_aio.message import Message, MessageQueue
-from rocketmq_aio.producer.publishing import TopicPublish, find_publish, select_by_hash
+from rocketmq_aio.producer.ordering import select_by_hash
+from rocketmq_aio.producer.publishing import TopicPublish, find_publish
 from rocketmq_aio.protocol.bodies import TopicRouteData
 from tests.unit.instance.route_data import READ, A, B, broker, queues, route
 

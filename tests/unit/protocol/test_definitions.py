@@ -32,7 +32,8 @@ RESPONSES: Final[dict[type[Header], tuple[int, ...]]] = {
     pop.ChangeInvisibleTimeResponse: (200053,),
     pop.PopMessageResponse: (200050,),
     pull.PullMessageResponse: (11, 361),
-    send.SendMessageResponse: (310, 320),
+    send.RecallMessageResponse: (370,),
+    send.SendMessageResponse: (310, 320, 325),
 }
 
 SHAPES: Final[dict[type[bodies.Body], tuple[str, ...]]] = {

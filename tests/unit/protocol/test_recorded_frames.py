@@ -54,7 +54,9 @@ REQUESTS: Final[dict[int, type[Header]]] = {
         from_broker.ConsumeMessageDirectly,
         from_broker.PushReplyMessage,
         send.SendMessage,
+        send.RecallMessage,
         send.SendBatchMessage,
+        send.SendReplyMessage,
         send_back.ConsumerSendMsgBack,
         EndTransaction,
     )
@@ -69,6 +71,8 @@ ANSWERS: Final[dict[int, type[Header]]] = {
     34: client.HeartbeatResponse,
     310: send.SendMessageResponse,
     320: send.SendMessageResponse,
+    325: send.SendMessageResponse,
+    370: send.RecallMessageResponse,
     361: pull.PullMessageResponse,
     200050: pop.PopMessageResponse,
     200053: pop.ChangeInvisibleTimeResponse,

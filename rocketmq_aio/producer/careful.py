@@ -1,0 +1,222 @@
+"""Sends that need more than a queue whose turn it is: in order, with a delivery time, replies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
+from time import monotonic, time_ns
+from typing import NamedTuple
+
+from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.errors import ConfigError, NotConnectedError, NotSupportedError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import Message, MessageQueue, SendResult
+from rocketmq_aio.producer.ordering import OrderedTopic, Turns
+from rocketmq_aio.producer.outgoing import Outgoing, check_properties, check_sizes, outgoing
+from rocketmq_aio.producer.publishing import QueueSelector, Target, TopicPublish
+from rocketmq_aio.producer.sender import Sender
+from rocketmq_aio.properties import NAME_END, PAIR_END, SHARDING_KEY
+from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
+
+
+class Way(NamedTuple):
+    """How a message goes.
+
+    :ivar aim: returns the queue of the first attempt
+    :ivar fixed: all attempts go to that queue
+    :ivar extra: properties of the system, in wire form
+    :ivar key: sends with one key go one after another
+    :ivar reply: it answers a request
+    """
+
+    aim: Callable[[TopicPublish], Target]
+    fixed: bool
+    extra: bytes = b""
+    key: str | None = None
+    reply: bool = False
+
+
+class Chosen(NamedTuple):
+    """What the arguments of a send say about its queue; one of them at most is given."""
+
+    queue: MessageQueue | None = None
+    selector: QueueSelector | None = None
+    sharding_key: str | None = None
+
+
+class CarefulSender(Sender):
+    """Base of producers: what `send` does not do on its short way."""
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        namesrv: str | None,
+        client: MQClientInstance | ClientConfig | None,
+        config: ProducerConfig | None,
+    ) -> None:
+        super().__init__(group, namesrv=namesrv, client=client, config=config)
+        self._turns = Turns()
+        self._ordered: dict[str, OrderedTopic] = {}
+
+    def topics(self) -> Iterable[str]:
+        """Topics sent to lately; the queues of keys are forgotten with the others."""
+        before = set(self._topics)
+        wanted = super().topics()
+        for topic in before.difference(self._topics):
+            self._ordered.pop(topic, None)
+        return wanted
+
+    async def _send_carefully(
+        self, message: Message, chosen: Chosen, deadline: float, extra: bytes = b""
+    ) -> SendResult:
+        way = self._way(message, chosen, extra)
+        if way.key is None:
+            return await self._send_by(way, message, deadline)
+        return await self._send_in_order(way, message, deadline)
+
+    def _way(self, message: Message, chosen: Chosen, extra: bytes = b"") -> Way:
+        """Return how *message* goes: the arguments of the call win over its own key."""
+        queue, selector, key = chosen
+        if key is not None:
+            if queue is not None or selector is not None:
+                raise ConfigError("sharding_key", key, "give one of queue=, selector=, and it")
+            key = _checked_key(key)
+            if key != message.sharding_key:
+                if message.sharding_key is not None:
+                    raise ConfigError("sharding_key", key, "the message has another one")
+                extra += _sharding_property(key)
+        elif queue is not None or selector is not None:
+            aim = partial(chosen_target, message=message, queue=queue, selector=selector)
+            return Way(aim, True, extra)
+        else:
+            key = message.sharding_key
+        if key is None:
+            return Way(TopicPublish.next_target, False, extra)
+        return Way(partial(self._ordered_target, key), True, extra, key)
+
+    async def _send_in_order(self, way: Way, message: Message, deadline: float) -> SendResult:
+        """Send *message* when all sends of its key before it have ended, however."""
+        assert way.key is not None
+        lane = message.topic, way.key
+        if not self._turns.try_take(lane):
+            await self._wait_for_turn(lane, deadline)
+        try:
+            self._check_running()
+            return await self._send_by(way, message, deadline)
+        finally:
+            self._turns.give(lane)
+
+    async def _send_by(self, way: Way, message: Message, deadline: float) -> SendResult:
+        """Send *message* as *way* says, within the bounds on unanswered sends."""
+        size = len(message.body)
+        if not self._room.try_take(size):
+            await self._wait_for_room(size, deadline, message.topic)
+        try:
+            publish = self._topics.get(message.topic)
+            if publish is None:
+                check_sizes(message, self._config)
+                publish = await self._publish(message.topic, deadline)
+            sent = await self._outgoing_by(way, message, publish, deadline)
+            return await self._attempts.run(sent, publish, deadline)
+        finally:
+            self._room.give(size)
+
+    async def _outgoing_by(
+        self, way: Way, message: Message, publish: TopicPublish, deadline: float
+    ) -> Outgoing:
+        target, fixed = way.aim(publish), way.fixed
+        if message.timed:
+            target, fixed = await self._timed_target(publish, target, fixed, deadline)
+        now_ms = publish.used_ms = time_ns() // 1_000_000
+        sent = outgoing(message, target, self._ids.next_id(now_ms), now_ms, self._config)
+        sent.fixed = fixed
+        sent.reply = way.reply
+        if way.extra:
+            sent.properties += way.extra
+            check_properties(message.topic, sent.properties)
+        return sent
+
+    def _ordered_target(self, key: str, publish: TopicPublish) -> Target:
+        known = self._ordered.get(publish.topic)
+        if known is None:
+            known = self._ordered[publish.topic] = OrderedTopic(publish)
+        return known.target(publish, key)
+
+    async def _wait_for_turn(self, lane: tuple[str, str], deadline: float) -> None:
+        try:
+            async with asyncio.timeout(deadline - monotonic()):
+                await self._turns.wait_and_take(lane)
+        except TimeoutError:
+            reason = "a send before it with the same sharding key has not ended"
+            raise self._attempts.never_sent(lane[0], NotConnectedError("-", reason)) from None
+
+    # --- delivery times -------------------------------------------------------------------------
+
+    async def _timed_target(
+        self, publish: TopicPublish, target: Target, fixed: bool, deadline: float
+    ) -> tuple[Target, bool]:
+        """Return a target whose broker keeps delivery times, and whether it has to stay.
+
+        Brokers before 5.0 deliver such a message at once.
+
+        :raises NotSupportedError: no broker keeps them
+        """
+        versions = self._instance.heartbeats.broker_versions
+        unfit: frozenset[str] = frozenset()
+        while not await self._keeps_times(target, deadline):
+            unfit |= {target.broker_name}
+            if fixed or unfit >= publish.brokers:
+                raise self._unfit(publish.topic, target)
+            target = publish.next_target_avoiding(unfit)
+        masters = publish.masters().values()
+        return target, fixed or any(versions.get(each, 0) < V5_0_0 for each in masters)
+
+    async def _keeps_times(self, target: Target, deadline: float) -> bool:
+        heartbeats = self._instance.heartbeats
+        version = heartbeats.broker_versions.get(target.address)
+        if version is None:
+            try:
+                async with asyncio.timeout(deadline - monotonic()):
+                    version = await heartbeats.version_of(target.address)
+            except TimeoutError:
+                return False
+        return version is not None and version >= V5_0_0
+
+    def _unfit(self, topic: str, target: Target) -> Exception:
+        if self._instance.heartbeats.broker_versions.get(target.address) is None:
+            reason = "it does not say whether it keeps delivery times"
+            return self._attempts.never_sent(topic, NotConnectedError(target.address, reason))
+        remark = "delay_seconds and deliver_at need a broker from 5.0: this one delivers at once"
+        return NotSupportedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark, target.address)
+
+
+def _checked_key(key: object) -> str:
+    """Return *key*, which an argument gives.
+
+    :raises ConfigError: it is no key
+    """
+    if not isinstance(key, str) or not key.strip() or NAME_END in key or PAIR_END in key:
+        reason = "expected a non-empty string without U+0001 and U+0002"
+        raise ConfigError("sharding_key", key, reason)
+    return str.__str__(key)
+
+
+def _sharding_property(key: str) -> bytes:
+    return f"{SHARDING_KEY}{NAME_END}{key}{PAIR_END}".encode()
+
+
+def chosen_target(
+    publish: TopicPublish,
+    message: Message,
+    queue: MessageQueue | None,
+    selector: QueueSelector | None,
+) -> Target:
+    """Return where the caller wants *message* to go."""
+    if queue is not None and selector is not None:
+        raise ConfigError("selector", selector, "give either queue= or selector=")
+    if queue is None:
+        assert selector is not None
+        queue = selector(publish.queues, message)
+    return publish.target(queue)

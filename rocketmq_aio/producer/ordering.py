@@ -1,0 +1,161 @@
+"""Order: which queue a key belongs to, and sends of one key after another."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+from rocketmq_aio.errors import ConfigError, RouteNotFoundError
+from rocketmq_aio.message import Message, MessageQueue
+from rocketmq_aio.producer.publishing import QueueSelector, Target, TopicPublish
+from rocketmq_aio.protocol.subscription import java_hash
+
+_hash = lru_cache(maxsize=8192)(java_hash)  # which is a loop over the characters of a key
+
+# --- selectors ------------------------------------------------------------------------------------
+
+
+def select_by_hash(key: str) -> QueueSelector:
+    """Return a selector that sends everything with *key* to one queue, as the Java client would.
+
+    The queue changes when the number of queues that answer does; that of a ``sharding_key`` stays.
+    """
+    value = java_hash(key)
+
+    def select(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        return queues[_index(value, len(queues))]
+
+    return select
+
+
+class SelectByRandom:
+    """Sends every message to a queue chosen at random."""
+
+    def __call__(self, queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        return random.choice(queues)
+
+
+class SelectByMachineRoom:
+    """Sends to brokers named ``<room>@<broker>`` in *rooms* only, to their queues in turn.
+
+    *inner* chooses among these queues instead.  While no broker of the rooms can be written to,
+    sends fail: they do not leave the rooms.
+
+    :raises ConfigError: *rooms* is not a collection of names; when called: no queue is in them
+    """
+
+    def __init__(self, rooms: Iterable[str], inner: QueueSelector | None = None) -> None:
+        if isinstance(rooms, str):
+            raise ConfigError("rooms", rooms, "expected a collection of names, not one string")
+        self.rooms = frozenset(rooms)
+        if not self.rooms or not all(isinstance(room, str) and room for room in self.rooms):
+            raise ConfigError("rooms", rooms, "expected at least one name, and only names")
+        self._inner = inner
+        self._turn = random.randrange(2**16)
+
+    def __call__(self, queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        inside = [queue for queue in queues if self._is_inside(queue)]
+        if not inside:
+            reason = "no broker that can be written to is named <room>@<broker> so"
+            raise ConfigError("rooms", sorted(self.rooms), reason)
+        if self._inner is not None:
+            return self._inner(inside, message)
+        self._turn += 1
+        return inside[self._turn % len(inside)]
+
+    def _is_inside(self, queue: MessageQueue) -> bool:
+        room, found, _ = queue.broker_name.partition("@")
+        return bool(found) and room in self.rooms
+
+
+def _index(value: int, count: int) -> int:
+    # Java: the remainder has the sign of the hash, and its absolute value is taken.
+    return abs(value) % count
+
+
+# --- the queues of keys ---------------------------------------------------------------------------
+
+
+class OrderedTopic:
+    """The queues over which the keys of one topic are spread.
+
+    They are taken from the first route and kept: brokers that fail, are made read-only, come or
+    get more queues do not move a key.  Only when an administrator takes one of the queues away is
+    the list taken anew.
+    """
+
+    def __init__(self, publish: TopicPublish) -> None:
+        self.queues = publish.ordered_queues
+        self._addresses: dict[str, str] = {}
+        self._targets: dict[MessageQueue, Target] = {}
+        self._seen: TopicPublish | None = None
+
+    def target(self, publish: TopicPublish, key: str) -> Target:
+        """Return where *key* goes, whether its broker answers or not.
+
+        :raises RouteNotFoundError: its queue cannot be written to at present
+        """
+        if publish is not self._seen:
+            self._look_at(publish)
+        queue = self.queues[_index(_hash(key), len(self.queues))]
+        found = self._targets.get(queue)
+        if found is None:
+            if publish.is_closed(queue):
+                reason = f"queue {queue} may not be written to, and its keys go nowhere else"
+                raise RouteNotFoundError(publish.topic, reason)
+            found = publish.target(queue, self._addresses.get(queue.broker_name))
+            self._targets[queue] = found
+        return found
+
+    def _look_at(self, publish: TopicPublish) -> None:
+        self._seen = publish
+        self._targets = {}
+        self._addresses |= publish.masters()
+        there = set(publish.ordered_queues)
+        brokers = {queue.broker_name for queue in there}
+        if any(q.broker_name in brokers and q not in there for q in self.queues):
+            self.queues = publish.ordered_queues
+
+
+# --- one after another ----------------------------------------------------------------------------
+
+
+class Turns:
+    """One at a time for each key, first come first served; an idle key takes no memory."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[str, str], deque[asyncio.Future[None]]] = {}
+
+    def try_take(self, key: tuple[str, str]) -> bool:
+        """Take the turn of *key*, unless somebody has it."""
+        if key in self._waiting:
+            return False
+        self._waiting[key] = deque()
+        return True
+
+    def give(self, key: tuple[str, str]) -> None:
+        """Hand the turn on to who waits longest."""
+        waiting = self._waiting[key]
+        while waiting:
+            turn = waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        del self._waiting[key]
+
+    async def wait_and_take(self, key: tuple[str, str]) -> None:
+        """Wait in line for the turn of *key*, which somebody has."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[key].append(turn)
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self.give(key)  # it came in the moment of the cancellation
+            raise
+
+    def __len__(self) -> int:
+        return len(self._waiting)
