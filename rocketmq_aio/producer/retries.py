@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from rocketmq_aio.errors import (
-    AuthError,
     BrokerError,
     CodecError,
     ConnectionLostError,
@@ -21,6 +20,7 @@ from rocketmq_aio.errors import (
     SubscriptionError,
 )
 from rocketmq_aio.protocol.codes import ResponseCode
+from rocketmq_aio.remoting.refusals import is_about_account
 
 # Codes of a broker that another broker, or the same one later, may not answer with.
 RETRYABLE_CODES: Final = frozenset(
@@ -40,14 +40,15 @@ RETRYABLE_CODES: Final = frozenset(
 TRANSPORT: Final = (NotConnectedError, ConnectionLostError, RequestTimeoutError)
 
 
-# Refusals that concern the account or the request itself: another attempt ends the same way.
-FINAL_KINDS: Final = (AuthError, SubscriptionError, OffsetIllegalError)
+# Refusals that concern the request itself: another attempt ends the same way.
+FINAL_KINDS: Final = (SubscriptionError, OffsetIllegalError)
 
 
 def is_retryable(error: RocketMQError) -> bool:
     """Whether another attempt can end differently."""
     if isinstance(error, BrokerError):
-        return error.code in RETRYABLE_CODES and not isinstance(error, FINAL_KINDS)
+        final = isinstance(error, FINAL_KINDS) or is_about_account(error)
+        return error.code in RETRYABLE_CODES and not final
     return isinstance(error, TRANSPORT)
 
 

@@ -14,13 +14,17 @@ if TYPE_CHECKING:
     from rocketmq_aio.testing.errors import NotOwnedError as NotOwnedError
     from rocketmq_aio.testing.errors import StartError as StartError
     from rocketmq_aio.testing.errors import UnavailableError as UnavailableError
+    from rocketmq_aio.testing.security import Account as Account
+    from rocketmq_aio.testing.security import ServerTLS as ServerTLS
 
 __all__ = [
+    "Account",
     "Broker",
     "Cluster",
     "ClusterError",
     "NameServer",
     "NotOwnedError",
+    "ServerTLS",
     "StartError",
     "UnavailableError",
 ]

@@ -8,14 +8,17 @@ from typing import Final
 
 from rocketmq_aio.testing.errors import ClusterError, UnavailableError
 from rocketmq_aio.testing.external import ExternalBackend
-from rocketmq_aio.testing.jvm import JVMBackend
+from rocketmq_aio.testing.jvm import UNSECURED, JVMBackend
+from rocketmq_aio.testing.security import Security
 from rocketmq_aio.testing.server import Backend
 
 NAMES: Final = ("auto", "external", "containers", "jvm")
 
 
-def open_backend(name: str, version: str) -> Backend:
+def open_backend(name: str, version: str, security: Security = UNSECURED) -> Backend:
     """Return the backend *name*; "auto" is decided by the environment, then by the machine.
+
+    Accounts and TLS are for servers that run as plain Java processes.
 
     :raises ClusterError: there is no such backend
     :raises UnavailableError: it cannot be used here, with what to install
@@ -23,6 +26,10 @@ def open_backend(name: str, version: str) -> Backend:
     wanted = os.environ.get("ROCKETMQ_AIO_BACKEND", "auto") if name == "auto" else name
     if wanted not in NAMES:
         raise ClusterError(f"no backend {wanted!r}: choose one of {', '.join(NAMES)}")
+    if security != UNSECURED:
+        if wanted not in ("auto", "jvm"):
+            raise ClusterError(f"accounts and tls need the backend 'jvm', not {wanted!r}")
+        return JVMBackend(version, security)
     if wanted == "external" or (wanted == "auto" and os.environ.get("ROCKETMQ_NAMESRV")):
         return ExternalBackend(os.environ.get("ROCKETMQ_NAMESRV", ""))
     if wanted == "containers":

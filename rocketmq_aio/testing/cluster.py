@@ -16,6 +16,8 @@ from rocketmq_aio.testing.backends import open_backend
 from rocketmq_aio.testing.conf import CLUSTER_NAME
 from rocketmq_aio.testing.errors import ClusterError, StartError
 from rocketmq_aio.testing.external import ExternalBackend, ExternalServer
+from rocketmq_aio.testing.jvm import UNSECURED
+from rocketmq_aio.testing.security import Account, Security, ServerTLS
 from rocketmq_aio.testing.server import Backend, Launched
 
 DEFAULT_VERSION: Final = "5.5.0"
@@ -105,8 +107,10 @@ class Cluster:
     Calls block: from a coroutine use `asyncio.to_thread`.
     """
 
-    def __init__(self, backend: Backend, version: str) -> None:
+    def __init__(self, backend: Backend, version: str, security: Security = UNSECURED) -> None:
         self._backend = backend
+        self._security = security
+        self._access = security.access()
         self.version = version
         self.namesrvs: list[NameServer] = []
         self.brokers: list[Broker] = []
@@ -120,17 +124,21 @@ class Cluster:
         namesrvs: int = 1,
         backend: str = "auto",
         broker_properties: Mapping[str, str] = _NO_CHANGES,
+        accounts: Iterable[Account] = (),
+        tls: ServerTLS | None = None,
     ) -> Self:
         """Start servers and wait until every broker can be found and answers.
 
         *backend* is "jvm", "containers", "external" or "auto" (`backends.open_backend`);
-        *broker_properties* are lines for broker.conf.  A start that fails leaves only its
-        logs behind.
+        *broker_properties* are lines for broker.conf.  With *accounts*, of which the first is an
+        admin, brokers check who asks: access control 1.0 (4.9) or 2.0.  With *tls* all servers
+        speak TLS.  Both need the backend "jvm".  A start that fails leaves only its logs behind.
 
         :raises UnavailableError: this machine can run no RocketMQ
         :raises StartError: a server did not become ready; it names the folder of its logs
         """
-        cluster = cls(open_backend(backend, version), version)
+        security = Security(accounts=tuple(accounts), tls=tls)
+        cluster = cls(open_backend(backend, version, security), version, security)
         try:
             if isinstance(cluster._backend, ExternalBackend):
                 cluster._find_servers(cluster._backend)
@@ -216,7 +224,7 @@ class Cluster:
             "order": "false",
         }
         for broker in chosen:
-            probe.ask(broker.address, probe.UPDATE_AND_CREATE_TOPIC, fields)
+            self._ask(broker, probe.UPDATE_AND_CREATE_TOPIC, fields)
         probe.wait_until(
             lambda: self._check_route(name, chosen), seconds=ROUTE_SECONDS, what=f"{name} not found"
         )
@@ -224,20 +232,20 @@ class Cluster:
     def delete_topic(self, name: str) -> None:
         fields = {"topic": name}
         for broker in self.brokers:
-            probe.ask(broker.address, probe.DELETE_TOPIC_IN_BROKER, fields)
+            self._ask(broker, probe.DELETE_TOPIC_IN_BROKER, fields)
         for server in self.namesrvs:
-            probe.ask(server.address, probe.DELETE_TOPIC_IN_NAMESRV, fields)
+            self._ask(server, probe.DELETE_TOPIC_IN_NAMESRV, fields)
 
     def create_group(self, name: str) -> None:
         """Create a consumer group with a broker's own defaults."""
         body = json.dumps({"groupName": name}).encode()
         for broker in self.brokers:
-            probe.ask(broker.address, probe.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+            self._ask(broker, probe.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
 
     def delete_group(self, name: str) -> None:
         for broker in self.brokers:
             fields = {"groupName": name, "cleanOffset": "true"}
-            probe.ask(broker.address, probe.DELETE_SUBSCRIPTIONGROUP, fields)
+            self._ask(broker, probe.DELETE_SUBSCRIPTIONGROUP, fields)
 
     def mqadmin(self, *arguments: str) -> str:
         """Run the official admin tool against this cluster and return what it prints."""
@@ -249,26 +257,39 @@ class Cluster:
         for namesrv in self.namesrvs:
             namesrv.wait_ready()
         for letter in _letters(brokers, "brokers"):
-            self._add_broker(self._backend.broker(f"broker-{letter}", changes))
+            properties = {**self._security.broker_properties(self.version), **changes}
+            self._add_broker(self._backend.broker(f"broker-{letter}", properties))
         for broker in self.brokers:
             broker.wait_ready()
+            self._security.create_accounts(self.version, broker.address)
+
+    def _ask(
+        self,
+        node: _Node,
+        code: int,
+        fields: Mapping[str, object] | None = None,
+        body: bytes = b"",
+    ) -> None:
+        probe.ask(node.address, code, fields, body, self._access)
 
     def _add_namesrv(self, launched: Launched) -> None:
-        address = launched.address
-        self.namesrvs.append(NameServer(launched, lambda: probe.masters(address, CLUSTER_NAME)))
+        def check() -> None:
+            probe.masters(launched.address, CLUSTER_NAME, self._access)
+
+        self.namesrvs.append(NameServer(launched, check))
 
     def _add_broker(self, launched: Launched) -> None:
         def check() -> None:
             # A broker has a topic of its own name; its route does not depend on settings.
             self._check_route(launched.name, [broker])
-            probe.ask(launched.address, probe.GET_BROKER_RUNTIME_INFO)
+            self._ask(broker, probe.GET_BROKER_RUNTIME_INFO)
 
         broker = Broker(launched, check)
         self.brokers.append(broker)
 
     def _check_route(self, topic: str, brokers: Sequence[Broker]) -> None:
         for server in self.namesrvs:
-            known = probe.masters(server.address, topic)
+            known = probe.masters(server.address, topic, self._access)
             for broker in brokers:
                 if known.get(broker.name) != broker.address:
                     raise probe.ProbeError(f"{server.address} does not know {topic} on {broker!r}")

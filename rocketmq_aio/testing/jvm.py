@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from rocketmq_aio.testing import conf
@@ -16,6 +17,7 @@ from rocketmq_aio.testing.errors import ClusterError
 from rocketmq_aio.testing.jars import fetch_jars, require_programs
 from rocketmq_aio.testing.ports import BROKER, choose_port
 from rocketmq_aio.testing.process import GuardedProcess
+from rocketmq_aio.testing.security import Security
 from rocketmq_aio.testing.server import (
     STOP_SECONDS,
     Backend,
@@ -39,6 +41,8 @@ OPENINGS: Final = (
 SMALL: Final = ("-Xms128m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 BROKER_MEMORY: Final = ("-Xms512m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseG1GC")
 ADMIN_SECONDS: Final = 60.0
+UNSECURED: Final = Security()
+NO_FILES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class JVMServer(Server):
@@ -95,16 +99,18 @@ class JVMServer(Server):
 class JVMBackend(Backend):
     name = "jvm"
 
-    def __init__(self, version: str) -> None:
+    def __init__(self, version: str, security: Security = UNSECURED) -> None:
         require_programs("java")
         self._jars = fetch_jars(version)
+        self._security = security.java_options()
+        self._files = security.files(version)
         self._folder = Path(tempfile.mkdtemp(prefix=f"rocketmq-{version}-"))
         self._servers: list[JVMServer] = []
         self._namesrvs: list[str] = []
 
     def namesrv(self, name: str) -> Launched:
         port = choose_port()
-        home = prepare_home(self._folder / name)
+        home = self._home(name)
         properties = conf.properties_text({"listenPort": str(port)})
         (home / "conf" / "server.conf").write_text(properties, encoding="utf-8")
         self._namesrvs.append(f"127.0.0.1:{port}")
@@ -112,7 +118,7 @@ class JVMBackend(Backend):
 
     def broker(self, name: str, changes: Mapping[str, str]) -> Launched:
         port = choose_port(BROKER)
-        home = prepare_home(self._folder / name)
+        home = self._home(name)
         store = {
             "brokerIP2": "127.0.0.1",
             "storePathRootDir": str(home / "store"),
@@ -125,7 +131,7 @@ class JVMBackend(Backend):
 
     def mqadmin(self, arguments: Sequence[str]) -> str:
         with tempfile.TemporaryDirectory(prefix="rocketmq-mqadmin-") as folder:
-            options = self._classes(prepare_home(Path(folder)))
+            options = self._classes(prepare_home(Path(folder), self._files))
             done = subprocess.run(
                 ["java", *SMALL, *options, ADMIN_MAIN, *arguments],
                 env={**os.environ, "NAMESRV_ADDR": ";".join(self._namesrvs)},
@@ -149,6 +155,9 @@ class JVMBackend(Backend):
             server.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def _home(self, name: str) -> Path:
+        return prepare_home(self._folder / name, self._files)
+
     def _launch(self, home: Path, options: Sequence[str], port: int) -> Launched:
         command = ["java", *options, "-c", str(home / "conf" / "server.conf")]
         server = JVMServer(command, home)
@@ -159,14 +168,16 @@ class JVMBackend(Backend):
     def _classes(self, home: Path) -> list[str]:
         places = {"rocketmq.home.dir": home, "user.home": home, "java.io.tmpdir": home / "tmp"}
         folders = [f"-D{name}={folder}" for name, folder in places.items()]
-        return [*OPENINGS, *folders, "-XX:-UsePerfData", "-cp", f"{self._jars}/*"]
+        return [*OPENINGS, *self._security, *folders, "-XX:-UsePerfData", "-cp", f"{self._jars}/*"]
 
 
-def prepare_home(home: Path) -> Path:
-    """Make the folders that a server or tool expects in its home."""
+def prepare_home(home: Path, files: Mapping[str, str] = NO_FILES) -> Path:
+    """Make the folders that a server or tool expects in its home, and *files* in its conf."""
     for folder in ("conf", "logs", "store", "tmp"):
         (home / folder).mkdir(parents=True, exist_ok=True)
     for program in ("namesrv", "broker", "tools"):  # 4.9 exits at once without them
         logback = home / "conf" / f"logback_{program}.xml"
         logback.write_text(conf.LOGBACK.format(name=program), encoding="utf-8")
+    for name, text in files.items():
+        (home / "conf" / name).write_text(text, encoding="utf-8")
     return home

@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import re
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from rocketmq_aio.config import Credentials
+from rocketmq_aio.remoting.acl import sign
 from rocketmq_aio.testing.errors import ClusterError
 
 UPDATE_AND_CREATE_TOPIC: Final = 17
@@ -24,6 +27,8 @@ UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Final = 200
 DELETE_SUBSCRIPTIONGROUP: Final = 207
 DELETE_TOPIC_IN_BROKER: Final = 215
 DELETE_TOPIC_IN_NAMESRV: Final = 216
+AUTH_CREATE_USER: Final = 3001
+AUTH_CREATE_ACL: Final = 3006
 
 SUCCESS: Final = 0
 TOPIC_NOT_EXIST: Final = 17
@@ -39,6 +44,16 @@ class ProbeError(ClusterError):
     """The server answered, but not with what was asked for."""
 
 
+class Access(NamedTuple):
+    """How to get into servers with access control and TLS."""
+
+    credentials: Credentials | None = None
+    tls: ssl.SSLContext | None = None
+
+
+OPEN: Final = Access()
+
+
 class Reply(NamedTuple):
     code: int
     remark: str
@@ -51,6 +66,7 @@ def request(
     code: int,
     fields: Mapping[str, object] | None = None,
     body: bytes = b"",
+    access: Access = OPEN,
     *,
     timeout_seconds: float = 5.0,
 ) -> Reply:
@@ -59,8 +75,9 @@ def request(
     :raises OSError: nobody answered within *timeout_seconds*, or not with a whole frame
     """
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout_seconds) as connection:
-        connection.sendall(_encode(code, fields or {}, body))
+    frame = _encode(code, fields or {}, body, access.credentials)
+    with _connected(host, int(port), timeout_seconds, access.tls) as connection:
+        connection.sendall(frame)
         length, word = _WORDS.unpack(_read(connection, _WORDS.size))
         if length > MAX_FRAME or word >> 24:
             raise ConnectionError(f"{address} does not speak the remoting protocol")
@@ -75,21 +92,22 @@ def ask(
     code: int,
     fields: Mapping[str, object] | None = None,
     body: bytes = b"",
+    access: Access = OPEN,
 ) -> bytes:
     """Return the body of a successful reply.
 
     :raises ProbeError: the server said no, with its own words
     """
-    reply = request(address, code, fields, body)
+    reply = request(address, code, fields, body, access)
     if reply.code != SUCCESS:
         raise ProbeError(f"{address} answers request {code} with {reply.code}: {reply.remark}")
     return reply.body
 
 
-def masters(namesrv: str, topic: str) -> dict[str, str]:
+def masters(namesrv: str, topic: str, access: Access = OPEN) -> dict[str, str]:
     """Return the masters that *namesrv* knows for *topic*: address by broker name."""
     fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
-    reply = request(namesrv, GET_ROUTEINFO_BY_TOPIC, fields)
+    reply = request(namesrv, GET_ROUTEINFO_BY_TOPIC, fields, access=access)
     if reply.code == TOPIC_NOT_EXIST:
         return {}
     if reply.code != SUCCESS:
@@ -118,14 +136,32 @@ def wait_until(check: Callable[[], object], *, seconds: float, what: str) -> Non
         time.sleep(POLL_SECONDS)
 
 
-def _encode(code: int, fields: Mapping[str, object], body: bytes) -> bytes:
+def _connected(
+    host: str, port: int, seconds: float, context: ssl.SSLContext | None
+) -> socket.socket:
+    connection = socket.create_connection((host, port), seconds)
+    if context is None:
+        return connection
+    try:
+        return context.wrap_socket(connection, server_hostname=host)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _encode(
+    code: int, fields: Mapping[str, object], body: bytes, credentials: Credentials | None
+) -> bytes:
+    ext_fields = {name: str(value) for name, value in fields.items()}
+    if credentials is not None:
+        sign(ext_fields, body, credentials)
     header = {
         "code": code,
         "language": "PYTHON",
         "version": 0,
         "opaque": 1,
         "flag": 0,
-        "extFields": {name: str(value) for name, value in fields.items()},
+        "extFields": ext_fields,
     }
     text = json.dumps(header).encode()
     return _WORDS.pack(4 + len(text) + len(body), len(text)) + text + body

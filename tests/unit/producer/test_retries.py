@@ -54,6 +54,8 @@ def ended(*causes: RocketMQError) -> RocketMQError:
         (ILLEGAL, False),
         (DENIED, False),
         (AuthError(1, "AclException", A), False),
+        (PermissionDeniedError(16, "User:x has no permission to access Topic:orders", A), False),
+        (PermissionDeniedError(1, "AclException: No default permission for topic", A), False),
         (NotSupportedError(3, "no such request", A), False),
         (SubscriptionError(26, "no group", A), False),
         (BrokerError(31999, "unheard of", A), False),

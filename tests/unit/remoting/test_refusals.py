@@ -14,7 +14,7 @@ from rocketmq_aio.errors import (
     SubscriptionError,
 )
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.remoting.refusals import refusal
+from rocketmq_aio.remoting.refusals import is_about_account, refusal
 
 ADDRESS = "127.0.0.1:10911"
 ACL_4 = "org.apache.rocketmq.acl.common.AclException: No accessKey is configured, AclException"
@@ -26,6 +26,9 @@ ACL_4 = "org.apache.rocketmq.acl.common.AclException: No accessKey is configured
         (1, "something broke", BrokerError),
         (1, ACL_4, AuthError),
         (1, "AclException: Check signature failed for accessKey=admin", AuthError),
+        (1, "AclException: No default permission for topic:others", PermissionDeniedError),
+        (1, "AclException: Need admin permission for request code=17", PermissionDeniedError),
+        (1, "Authorization failed", BrokerError),
         (2, "[REJECTREQUEST]system busy, start flow control for a while", BusyError),
         (3, "request type 9999 not supported", NotSupportedError),
         (13, "the message is illegal", BrokerError),
@@ -34,6 +37,9 @@ ACL_4 = "org.apache.rocketmq.acl.common.AclException: No accessKey is configured
         (16, "username cannot be null.", AuthError),
         (16, "User:x is not found.", AuthError),
         (16, "check signature failed.", AuthError),
+        (16, "User:x not found.", AuthError),
+        (16, "Authentication failed. Please verify the credentials.", AuthError),
+        (16, "Authorization failed. Please verify your access rights.", PermissionDeniedError),
         (16, "User:x has no permission to access Topic:T", PermissionDeniedError),
         (17, "topic[orders] not exist", BrokerError),
         (17, "topic is not found", BrokerError),
@@ -51,3 +57,18 @@ def test_every_refusal_has_its_type(code: int, remark: str | None, kind: type[Br
 
     assert type(error) is kind
     assert (error.code, error.remark, error.address) == (code, remark, ADDRESS)
+
+
+@pytest.mark.parametrize(
+    ("code", "remark", "about"),
+    [
+        (16, "User:x has no permission to access Topic:T", True),
+        (16, "username cannot be null.", True),
+        (16, "the broker[broker-a] sending message is forbidden", False),
+        (1, ACL_4, True),
+        (1, "something broke", False),
+        (2, "AclException", False),
+    ],
+)
+def test_what_every_broker_would_refuse_is_known(code: int, remark: str, about: bool) -> None:
+    assert is_about_account(BrokerError(code, remark, ADDRESS)) is about

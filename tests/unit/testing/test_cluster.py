@@ -90,7 +90,7 @@ def backend(
 ) -> FakeBackend:
     monkeypatch.setenv("ROCKETMQ_AIO_LOGS", str(tmp_path / "kept"))
     fake = FakeBackend(server.address)
-    monkeypatch.setattr(cluster, "open_backend", lambda name, version: fake)
+    monkeypatch.setattr(cluster, "open_backend", lambda name, version, security: fake)
     return fake
 
 

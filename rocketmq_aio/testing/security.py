@@ -1,0 +1,200 @@
+"""Servers with access control and TLS switched on."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from rocketmq_aio.config import Credentials
+from rocketmq_aio.testing import probe
+from rocketmq_aio.testing.errors import ClusterError
+
+PROVIDERS: Final = "org.apache.rocketmq.auth"
+ACTIONS: Final = {"PUB": "Pub", "SUB": "Sub"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Who may do what: nothing but what is said here, or as *admin* everything.
+
+    4.9 brokers want keys of more than six characters.
+
+    :param topics: by topic ``"PUB"``, ``"SUB"`` or ``"PUB|SUB"``
+    :param groups: by consumer group ``"SUB"``
+    """
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    admin: bool = False
+    topics: Mapping[str, str] = field(default_factory=dict)
+    groups: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def credentials(self) -> Credentials:
+        """What a client of this account is given."""
+        return Credentials(access_key=self.access_key, secret_key=self.secret_key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTLS:
+    """The certificate of all servers of a cluster, as PEM files.
+
+    The servers talk to each other over TLS too, so the certificate has to be good for clients.
+
+    :param key: its private key, in PKCS #8
+    :param authority: who signed it
+    :param client_authority: servers ask every client for a certificate that this one signed
+    :param plain: whether connections without TLS are accepted too
+    """
+
+    certificate: Path
+    key: Path
+    authority: Path
+    client_authority: Path | None = None
+    plain: bool = False
+
+    def java_options(self) -> list[str]:
+        """Return what makes a server, or the admin tool, use it."""
+        settings = {
+            "enable": "true",
+            "test.mode.enable": "false",
+            "server.mode": "permissive" if self.plain else "enforcing",
+            "server.certPath": self.certificate,
+            "server.keyPath": self.key,
+            "client.certPath": self.certificate,
+            "client.keyPath": self.key,
+            "client.authServer": "true",
+            "client.trustCertPath": self.authority,
+        }
+        if self.client_authority is not None:
+            settings |= {
+                "server.need.client.auth": "require",
+                "server.authClient": "true",
+                "server.trustCertPath": self.client_authority,
+            }
+        return [f"-Dtls.{name}={value}" for name, value in settings.items()]
+
+    def client_context(self) -> ssl.SSLContext:
+        """Return what a client uses that trusts the servers, and that they accept."""
+        context = ssl.create_default_context(cafile=str(self.authority))
+        context.check_hostname = False  # brokers do not look at names either
+        context.load_cert_chain(self.certificate, self.key)
+        return context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """What `Cluster.start` was told of both; the first account is used by the cluster itself."""
+
+    accounts: tuple[Account, ...] = ()
+    tls: ServerTLS | None = None
+
+    def __post_init__(self) -> None:
+        if self.accounts and not self.accounts[0].admin:
+            raise ClusterError("the first account is used by the cluster itself: make it an admin")
+
+    def access(self) -> probe.Access:
+        """Return how the cluster's own requests get in."""
+        return probe.Access(
+            self.accounts[0].credentials if self.accounts else None,
+            None if self.tls is None else self.tls.client_context(),
+        )
+
+    def java_options(self) -> list[str]:
+        return [] if self.tls is None else self.tls.java_options()
+
+    def broker_properties(self, version: str) -> dict[str, str]:
+        """Return what switches access control on in a broker of *version*."""
+        if not self.accounts:
+            return {}
+        if is_old(version):
+            return {"aclEnable": "true"}
+        names = {"username": self.accounts[0].access_key, "password": self.accounts[0].secret_key}
+        keys = {"accessKey": names["username"], "secretKey": names["password"]}
+        return {
+            "authenticationEnabled": "true",
+            "authenticationProvider": _provider("authentication", "Authentication"),
+            "authenticationMetadataProvider": _store("authentication", "Authentication"),
+            "initAuthenticationUser": json.dumps(names),
+            "innerClientAuthenticationCredentials": json.dumps(keys),
+            "authorizationEnabled": "true",
+            "authorizationProvider": _provider("authorization", "Authorization"),
+            "authorizationMetadataProvider": _store("authorization", "Authorization"),
+        }
+
+    def files(self, version: str) -> dict[str, str]:
+        """Return the text of the files that servers and admin tool read, by name."""
+        if not self.accounts:
+            return {}
+        first = self.accounts[0]
+        files = {"tools.yml": f"accessKey: {first.access_key}\nsecretKey: {first.secret_key}\n"}
+        if is_old(version):
+            files["plain_acl.yml"] = plain_acl(self.accounts)
+        return files
+
+    def create_accounts(self, version: str, broker: str) -> None:
+        """Make the accounts at the broker with that address, where no file tells them."""
+        if is_old(version):
+            return
+        access = self.access()
+        for account in self.accounts[1:]:
+            _create(broker, account, access)
+
+
+def is_old(version: str) -> bool:
+    """Tell whether access control is of version 1."""
+    return version.startswith("4.")
+
+
+def plain_acl(accounts: Sequence[Account]) -> str:
+    """Return the file that tells a 4.9 broker its *accounts*; it is YAML, as all JSON is."""
+    listed = [
+        {
+            "accessKey": each.access_key,
+            "secretKey": each.secret_key,
+            "admin": each.admin,
+            "defaultTopicPerm": "DENY",
+            "defaultGroupPerm": "DENY",
+            "topicPerms": [f"{name}={rights}" for name, rights in each.topics.items()],
+            "groupPerms": [f"{name}={rights}" for name, rights in each.groups.items()],
+        }
+        for each in accounts
+    ]
+    return json.dumps({"globalWhiteRemoteAddresses": [], "accounts": listed}, indent=1)
+
+
+def _provider(area: str, name: str) -> str:
+    return f"{PROVIDERS}.{area}.provider.Default{name}Provider"
+
+
+def _store(area: str, name: str) -> str:
+    return f"{PROVIDERS}.{area}.provider.Local{name}MetadataProvider"
+
+
+def _create(broker: str, account: Account, access: probe.Access) -> None:
+    user = {
+        "username": account.access_key,
+        "password": account.secret_key,
+        "userType": "Super" if account.admin else "Normal",
+        "userStatus": "enable",
+    }
+    named = {"username": account.access_key}
+    probe.ask(broker, probe.AUTH_CREATE_USER, named, json.dumps(user).encode(), access)
+    rights = [
+        *((f"Topic:{name}", text) for name, text in account.topics.items()),
+        *((f"Group:{name}", text) for name, text in account.groups.items()),
+    ]
+    if rights:
+        subject = f"User:{account.access_key}"
+        acl = {"subject": subject, "policies": [{"entries": [_entry(*each) for each in rights]}]}
+        body = json.dumps(acl).encode()
+        probe.ask(broker, probe.AUTH_CREATE_ACL, {"subject": subject}, body, access)
+
+
+def _entry(resource: str, rights: str) -> dict[str, object]:
+    actions = [ACTIONS[right] for right in rights.split("|")]
+    return {"resource": resource, "actions": actions, "sourceIps": [], "decision": "Allow"}

@@ -1,0 +1,98 @@
+"""Access control and TLS of servers made for tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rocketmq_aio.testing import Account, Cluster, ClusterError, ServerTLS
+from rocketmq_aio.testing.backends import open_backend
+from rocketmq_aio.testing.jvm import prepare_home
+from rocketmq_aio.testing.probe import AUTH_CREATE_ACL, AUTH_CREATE_USER
+from rocketmq_aio.testing.security import Security
+from tests.unit.testing.answering import Answer, answering
+
+ADMIN = Account(access_key="administrator", secret_key="canary-9f3a", admin=True)
+SHOP = Account(
+    access_key="shop-account",
+    secret_key="canary-77b1",
+    topics={"orders": "PUB|SUB"},
+    groups={"billing": "SUB"},
+)
+OPEN = Security()
+BOTH = Security(accounts=(ADMIN, SHOP))
+TLS = ServerTLS(certificate=Path("c.pem"), key=Path("k.pem"), authority=Path("a.pem"))
+
+
+def test_a_plain_cluster_is_told_nothing_of_it() -> None:
+    assert OPEN.broker_properties("5.5.0") == {}
+    assert OPEN.files("4.9.7") == {}
+    assert OPEN.java_options() == []
+
+
+def test_the_cluster_itself_needs_an_admin() -> None:
+    with pytest.raises(ClusterError, match="make it an admin"):
+        Cluster.start("5.5.0", accounts=[SHOP])
+
+
+@pytest.mark.parametrize("backend", ["containers", "external"])
+def test_only_java_processes_can_have_it(backend: str) -> None:
+    with pytest.raises(ClusterError, match="need the backend 'jvm'"):
+        open_backend(backend, "5.5.0", BOTH)
+
+
+def test_a_4_9_broker_reads_its_accounts_from_a_file(tmp_path: Path) -> None:
+    home = prepare_home(tmp_path, BOTH.files("4.9.7"))
+
+    assert BOTH.broker_properties("4.9.7") == {"aclEnable": "true"}
+    told = json.loads((home / "conf" / "plain_acl.yml").read_text())
+    assert [each["admin"] for each in told["accounts"]] == [True, False]
+    assert told["accounts"][1]["topicPerms"] == ["orders=PUB|SUB"]
+    assert told["accounts"][1]["groupPerms"] == ["billing=SUB"]
+    assert "administrator" in (home / "conf" / "tools.yml").read_text()
+
+
+def test_a_5_x_broker_is_told_its_first_account_by_its_settings() -> None:
+    properties = BOTH.broker_properties("5.5.0")
+
+    assert properties["authenticationEnabled"] == properties["authorizationEnabled"] == "true"
+    assert json.loads(properties["initAuthenticationUser"])["username"] == "administrator"
+    assert set(BOTH.files("5.5.0")) == {"tools.yml"}
+
+
+def test_a_5_x_broker_is_told_the_others_by_requests() -> None:
+    answers = {AUTH_CREATE_USER: Answer(), AUTH_CREATE_ACL: Answer()}
+    with answering(answers) as server:
+        BOTH.create_accounts("4.9.7", server.address)
+        BOTH.create_accounts("5.5.0", server.address)
+
+    user, acl = server.asked
+    assert user.fields["AccessKey"] == "administrator"
+    assert json.loads(user.body)["userType"] == "Normal"
+    [policy] = json.loads(acl.body)["policies"]
+    assert [(each["resource"], each["actions"]) for each in policy["entries"]] == [
+        ("Topic:orders", ["Pub", "Sub"]),
+        ("Group:billing", ["Sub"]),
+    ]
+
+
+def test_servers_close_plain_connections_unless_they_may_be() -> None:
+    mutual = ServerTLS(
+        certificate=TLS.certificate,
+        key=TLS.key,
+        authority=TLS.authority,
+        client_authority=Path("b.pem"),
+        plain=True,
+    )
+
+    assert "-Dtls.server.mode=enforcing" in TLS.java_options()
+    assert not any("need.client.auth" in each for each in TLS.java_options())
+    assert "-Dtls.server.mode=permissive" in mutual.java_options()
+    assert "-Dtls.server.need.client.auth=require" in mutual.java_options()
+    assert "-Dtls.server.trustCertPath=b.pem" in mutual.java_options()
+
+
+def test_no_secret_is_shown() -> None:
+    assert "canary" not in repr(BOTH) + repr(ADMIN) + str(SHOP.credentials)
