@@ -31,7 +31,6 @@ class LitePullEngine(GroupEngine[TakenQueue]):
     """Everything behind the public face of `LitePullConsumer`."""
 
     config: LitePullConfig
-    commits: RequestedCommits
     _drain_seconds = DRAIN_SECONDS
 
     def __init__(
@@ -47,7 +46,7 @@ class LitePullEngine(GroupEngine[TakenQueue]):
         super().__init__(instance, group, config, on_failed=on_failed)
         self._wanted_queues: frozenset[MessageQueue] | None = None  # in assign mode
         self.giving_up = False  # closing, and the queues can still be committed
-        self.commits = RequestedCommits(
+        self.commits = self.requested = RequestedCommits(
             self.store, self.table, automatic=config.auto_commit, on_event=self.events.publish
         )
         cache = Cache()

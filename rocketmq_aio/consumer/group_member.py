@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import anyio
 
@@ -14,11 +14,13 @@ from rocketmq_aio.instance.member import Member
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
 
+E = TypeVar("E", bound=GroupEngine[Any])
 
-class GroupMember(Member):
+
+class GroupMember(Member, Generic[E]):
     """A consumer that shares queues out with the other members of its group."""
 
-    _engine: GroupEngine[Any]
+    _engine: E
 
     async def unsubscribe(self, topic: str) -> None:
         """Stop reading *topic*; what is settled of it is committed."""

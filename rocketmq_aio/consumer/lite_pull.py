@@ -23,7 +23,7 @@ from rocketmq_aio.names import check_topic
 DEFAULT_MESSAGES: Final = 1000  # of one poll that does not say how many it wants
 
 
-class LitePullConsumer(GroupMember):
+class LitePullConsumer(GroupMember[LitePullEngine]):
     """Reads topics, alone or as a member of a group, with `poll` or ``async for``.
 
     Either `subscribe` to topics, whose queues are shared out among the group, or `assign` queues
@@ -52,7 +52,7 @@ class LitePullConsumer(GroupMember):
         super().__init__(group, namesrv=namesrv, client=client)
         if config is not None and not isinstance(config, LitePullConfig):
             raise ConfigError("config", config, "expected a LitePullConfig")
-        self._engine: LitePullEngine = LitePullEngine(
+        self._engine = LitePullEngine(
             self._instance,
             group,
             config or LitePullConfig(),
@@ -172,7 +172,7 @@ class LitePullConsumer(GroupMember):
         """
         if not self._engine.giving_up:  # on_revoked may commit while the consumer closes
             self._check_running()
-        await self._engine.commits.commit(offsets)
+        await self._engine.requested.commit(offsets)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the committed offset; None when nothing was ever committed.

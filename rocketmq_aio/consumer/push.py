@@ -38,7 +38,7 @@ from rocketmq_aio.remoting.tasks import is_hosted
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-class PushConsumer(GroupMember):
+class PushConsumer(GroupMember[PushEngine]):
     """Calls a handler with each message, as a member of a group.
 
     A handler that returns settles the message; one that raises lets it come again later, with
@@ -90,7 +90,7 @@ class PushConsumer(GroupMember):
             handler.wrap(lambda call: decoding(call, codec))
         self._call = handler.call
         self._close_seconds += config.close_timeout_seconds
-        self._engine: PushEngine = PushEngine(
+        self._engine = PushEngine(
             self._instance,
             group,
             config,

@@ -28,26 +28,28 @@ class TakenQueue(AssignedQueue):
     begins.
     """
 
-    __slots__ = ("_cache", "delivered", "in_line", "settled", "turn")
-
-    settled: int
-    delivered: int
+    __slots__ = ("_cache", "_settled", "delivered", "in_line", "turn")
 
     def __init__(self, queue: MessageQueue, cache: Cache) -> None:
         super().__init__(queue)
         self._cache = cache
         self.delivered = UNKNOWN
-        self.settled = UNKNOWN
+        self._settled = UNKNOWN
         self.in_line = False  # among the queues that a poll takes from
         self.turn = 0
 
     # --- position -------------------------------------------------------------------------------
 
+    @property
+    def settled(self) -> int:
+        """Everything below may be committed."""
+        return self._settled
+
     def begin(self, offset: int) -> None:
         """It is known where to begin."""
         self.next_offset = self.delivered = offset
-        if self.settled == UNKNOWN:  # else the application has committed already
-            self.settled = offset
+        if self._settled == UNKNOWN:  # else the application has committed already
+            self._settled = offset
         self.started.set()
 
     def restart(self, offset: int) -> int:
@@ -58,7 +60,7 @@ class TakenQueue(AssignedQueue):
         dropped = self._clear()
         self.generation += 1
         self.failure = None
-        self.settled = offset
+        self._settled = offset
         self.begin(offset)
         return dropped
 
@@ -68,9 +70,9 @@ class TakenQueue(AssignedQueue):
         A broker that lost its last messages still has those before them, cached here or not.
         Returns how many messages were dropped.
         """
-        settled = self.settled
+        settled = self._settled
         dropped = self.restart(min(offset, self.delivered))
-        self.settled = min(settled, self.settled)
+        self._settled = min(settled, self._settled)
         return dropped
 
     def advance(self, offset: int) -> None:
@@ -80,33 +82,33 @@ class TakenQueue(AssignedQueue):
             # Nothing is left to hand out before it, so a group that wants none of the messages
             # of a queue moves on as well.
             if not self.in_hands:
-                self.settled = max(self.settled, offset)
+                self._settled = max(self._settled, offset)
             self.delivered = offset
 
     def settle(self) -> None:
         """What was handed out so far counts as done."""
-        if self.settled < self.delivered:
-            self.settled = self.delivered
+        if self._settled < self.delivered:
+            self._settled = self.delivered
         if self.all_settled is not None:
             self.all_settled.set()
 
     def settle_at(self, offset: int) -> None:
         """The application says itself how far it is."""
-        self.settled = offset
+        self._settled = offset
         if self.all_settled is not None and not self.in_hands:
             self.all_settled.set()
 
     @property
     def in_hands(self) -> bool:
         """Whether the application has messages that it has not said to be done."""
-        return self.settled < self.delivered
+        return self._settled < self.delivered
 
     def refetch(self) -> None:
         """Forget the cache and pull again what was not handed out yet."""
-        settled, delivered = self.settled, self.delivered
+        settled, delivered = self._settled, self.delivered
         if delivered != UNKNOWN:
             self.move(delivered)
-            self.settled = settled
+            self._settled = settled
 
     # --- messages -------------------------------------------------------------------------------
 

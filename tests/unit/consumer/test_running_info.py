@@ -122,7 +122,7 @@ def test_a_queue_tells_what_it_holds() -> None:
 
 def test_a_queue_that_has_not_begun_tells_no_offset_that_is_none() -> None:
     held = assigned_queue(0)
-    held.settled = -1
+    held._settled = -1
     _, info = only(told(held=[held])["mqTable"])
 
     assert (info["commitOffset"], info["cachedMsgMinOffset"], info["lastPullTimestamp"]) == (
