@@ -17,6 +17,7 @@ from rocketmq_aio.errors import (
     NameServerUnavailableError,
     RocketMQError,
     RouteNotFoundError,
+    SendUnknownError,
 )
 from rocketmq_aio.functions import is_async
 from rocketmq_aio.instance.instance import MQClientInstance
@@ -29,7 +30,6 @@ from rocketmq_aio.producer.half_messages import check_transactional, make_half, 
 from rocketmq_aio.producer.outgoing import Outgoing, check_sizes, outgoing
 from rocketmq_aio.producer.producer import MAX_TIMEOUT, Producer
 from rocketmq_aio.producer.publishing import QueueSelector, Target, TopicPublish
-from rocketmq_aio.producer.retries import may_have_stored
 from rocketmq_aio.producer.transaction import HalfSend, Transaction, TransactionResult
 from rocketmq_aio.producer.transaction_checks import CheckFunction, TransactionChecks
 from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
@@ -221,7 +221,8 @@ class TransactionProducer(Producer):
         A broker that cannot be reached is left to the attempts of the send, which may find another.
         """
         connects = self._instance.connects
-        if address in self._introduced and self._introduced[address] == connects[address]:
+        told = self._introduced.get(address) == connects[address]
+        if told and self._instance.remoting.is_connected(address):
             return
         with suppress(TimeoutError):
             async with asyncio.timeout((deadline - monotonic()) / 2):
@@ -238,7 +239,7 @@ class TransactionProducer(Producer):
             half.stored(place_of(sent, result), result.transaction_id or sent.message_id)
         except BaseException as error:
             # The local part never runs: should a broker have it all the same, it hears so.
-            if not isinstance(error, RocketMQError) or may_have_stored(error):
+            if isinstance(error, SendUnknownError) or not isinstance(error, RocketMQError):
                 self._decisions.make(half, TransactionState.ROLLBACK)
             self._decisions.done(half)
             raise

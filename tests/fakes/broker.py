@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from rocketmq_aio.errors import CodecError
+from rocketmq_aio.properties import PRODUCER_GROUP
 from rocketmq_aio.protocol.codes import JSON_HEADER, ONEWAY_FLAG, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from tests.fakes.assignments import Assignments
@@ -25,6 +26,7 @@ from tests.fakes.sends import Sends
 from tests.fakes.server import FakeServer
 from tests.fakes.state import BrokerState, Refused, now_ms
 from tests.fakes.store import READ_WRITE, Incoming, Store, Stored, Topic
+from tests.fakes.transactions import Transactions
 
 GET_BROKER_RUNTIME_INFO: Final = 28
 TEMPLATE_TOPIC: Final = "TBW102"
@@ -65,9 +67,18 @@ class FakeBroker(FakeServer):
         self.locks = Locks()
         self.delays = Delays(store)
         backs = SendBacks(self.state, self.locks, self.delays)
-        sends = Sends(self.state, self.delays, backs)
+        self.transactions = Transactions(self.state)
+        sends = Sends(self.state, self.delays, backs, self.transactions)
         groups = (self.members, self.assignments, self.locks)
-        parts = (sends, backs, self.pulls, self.pops, Offsets(self.state), *groups)
+        parts = (
+            sends,
+            self.transactions,
+            backs,
+            self.pulls,
+            self.pops,
+            Offsets(self.state),
+            *groups,
+        )
         self._answers = {code: answer for part in parts for code, answer in part.answers().items()}
         self._answers[GET_BROKER_RUNTIME_INFO] = self._runtime_info
         if auto_create_topics:
@@ -117,6 +128,19 @@ class FakeBroker(FakeServer):
         """Commit as if a member had."""
         self.state.groups.add(group)
         self.state.committed[group, topic, queue_id] = offset
+
+    async def ask_about_transactions(self) -> int:
+        """Ask about every open half message, if a producer of its group is there; return of how
+        many."""
+        asked = 0
+        for half in self.transactions.open:
+            group = half.properties.get(PRODUCER_GROUP, "")
+            numbers = [n for n in self.members.producers.get(group, {}) if n in self.connections]
+            if numbers:
+                _, question = self.transactions.move(half)
+                await self.push(question, to=self.connections[numbers[0]])
+                asked += 1
+        return asked
 
     def answer(self, command: Command, connection: FakeConnection) -> Outcome | Awaitable[Outcome]:
         known = self._answers.get(command.code)

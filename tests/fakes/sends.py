@@ -15,17 +15,21 @@ from tests.fakes.script import Reply
 from tests.fakes.send_backs import SendBacks
 from tests.fakes.state import Answers, BrokerState, Refused, now_ms
 from tests.fakes.store import REGION, Incoming, Stored
+from tests.fakes.transactions import Transactions
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 
 
 class Sends:
-    """Stores what is sent. Transactions are not modelled: all is visible at once."""
+    """Stores what is sent."""
 
-    def __init__(self, state: BrokerState, delays: Delays, backs: SendBacks) -> None:
+    def __init__(
+        self, state: BrokerState, delays: Delays, backs: SendBacks, transactions: Transactions
+    ) -> None:
         self._state = state
         self._delays = delays
         self._backs = backs
+        self._transactions = transactions
 
     def answers(self) -> Answers:
         return {
@@ -72,6 +76,8 @@ class Sends:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal, maybe too long")
 
     def _single(self, incoming: Incoming) -> Stored:
+        if b"TRAN_MSG\x01true\x02" in incoming.properties:
+            return self._transactions.hold(incoming)
         return self._delays.store(incoming)
 
     def _batch(self, incoming: Incoming) -> list[Stored]:

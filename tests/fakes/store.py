@@ -43,6 +43,7 @@ class Incoming:
     born_ms: int = 0
     born_host: tuple[str, int] = ("127.0.0.1", 0)
     reconsume_times: int = 0
+    prepared_offset: int = 0  # of the half message that this was
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +135,8 @@ class Store:
 
     def _put(self, incoming: Incoming, properties: str, now_ms: int) -> Stored:
         log = self.topics[incoming.topic].queues[incoming.queue_id]
-        record = self._record(incoming, properties.encode(), log.max_offset, now_ms)
+        at = log.max_offset, self._log_end
+        record = self._record(incoming, properties.encode(), at, now_ms)
         stored = Stored(
             offset=log.max_offset,
             log_offset=self._log_end,
@@ -149,14 +151,22 @@ class Store:
         self.changed.notify()
         return stored
 
-    def _record(self, incoming: Incoming, properties: bytes, offset: int, now_ms: int) -> bytes:
+    def record(self, incoming: Incoming, properties: Mapping[str, str], stored: Stored) -> bytes:
+        """Return *incoming* as a record that lies where *stored* does."""
+        encoded = encode_properties(dict(properties)).encode()
+        at = stored.offset, stored.log_offset
+        return self._record(incoming, encoded, at, stored.store_ms)
+
+    def _record(
+        self, incoming: Incoming, properties: bytes, at: tuple[int, int], now_ms: int
+    ) -> bytes:
         topic = incoming.topic.encode()
         short = len(topic) <= MAX_V1_TOPIC
         tail = (
             packed_host(incoming.born_host),
             _STORED.pack(now_ms),
             packed_host(self.host),
-            _TAIL.pack(incoming.reconsume_times, 0, len(incoming.body)),
+            _TAIL.pack(incoming.reconsume_times, incoming.prepared_offset, len(incoming.body)),
             incoming.body,
             bytes([len(topic)]) if short else _SHORT.pack(len(topic)),
             topic,
@@ -169,8 +179,7 @@ class Store:
             zlib.crc32(incoming.body) & CRC_MASK,
             incoming.queue_id,
             incoming.flag,
-            offset,
-            self._log_end,
+            *at,
             incoming.sys_flag,
             incoming.born_ms,
         )

@@ -1,0 +1,122 @@
+"""The fake broker's half messages, and what it asks about them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from rocketmq_aio.properties import PRODUCER_GROUP, UNIQ_KEY, encode_properties, parse_properties
+from rocketmq_aio.protocol.codes import (
+    ONEWAY_FLAG,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    RequestCode,
+    ResponseCode,
+)
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import read_header, to_ext_fields
+from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
+from rocketmq_aio.protocol.requests.transactions import EndTransaction
+from tests.fakes.connection import FakeConnection
+from tests.fakes.script import Reply
+from tests.fakes.state import Answers, BrokerState, Refused, now_ms
+from tests.fakes.store import Incoming, Stored
+
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+TRAN_MSG: Final = "TRAN_MSG"
+CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+
+
+class Transactions:
+    """Keeps half messages.  It asks about them when a test says so, a real broker by the clock.
+
+    As real ones do it moves a half message before it asks, and remembers no decision.
+    """
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._kept: dict[int, tuple[Incoming, Stored]] = {}  # by log offset, for ever
+        self._open: dict[int, Stored] = {}
+
+    def answers(self) -> Answers:
+        return {RequestCode.END_TRANSACTION: self.end}
+
+    @property
+    def open(self) -> list[Stored]:
+        """Half messages that nobody has decided where they are now."""
+        return list(self._open.values())
+
+    def hold(self, incoming: Incoming) -> Stored:
+        """Store a half message."""
+        self._state.store.create_topic(HALF_TOPIC, 1)
+        real = {"REAL_TOPIC": incoming.topic, "REAL_QID": str(incoming.queue_id)}
+        properties = parse_properties(incoming.properties) | real
+        hidden = replace(
+            incoming,
+            topic=HALF_TOPIC,
+            queue_id=0,
+            sys_flag=incoming.sys_flag & ~TRANSACTION_MASK,
+            properties=encode_properties(properties).encode(),
+        )
+        stored = self._state.store.append(hidden, now_ms())
+        self._kept[stored.log_offset] = incoming, stored
+        self._open[stored.log_offset] = stored
+        return stored
+
+    def end(self, command: Command, _connection: FakeConnection) -> Reply | None:
+        asked = read_header(command, EndTransaction)
+        if not asked.commit_or_rollback:
+            return None
+        incoming, half = self._find(asked)
+        if asked.commit_or_rollback == TRANSACTION_COMMIT:
+            properties = parse_properties(incoming.properties)
+            del properties[TRAN_MSG]
+            visible = replace(
+                incoming,
+                sys_flag=incoming.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
+                properties=encode_properties(properties).encode(),
+                prepared_offset=half.offset,
+            )
+            self._state.store.append(visible, now_ms())
+        self._open.pop(half.log_offset, None)
+        return Reply()
+
+    def reopen(self, message_id: str) -> None:
+        """Forget the decision about a message, as brokers that asked too early do."""
+        for _, half in self._kept.values():
+            if half.properties.get(UNIQ_KEY) == message_id:
+                self._open = {half.log_offset: half}
+
+    def move(self, half: Stored) -> tuple[str, Command]:
+        """Store *half* anew; return its group and the question about it."""
+        incoming, _ = self._kept[half.log_offset]
+        times = int(half.properties.get(CHECK_TIMES, "0")) + 1
+        properties = parse_properties(incoming.properties) | {CHECK_TIMES: str(times)}
+        moved = self.hold(replace(incoming, properties=encode_properties(properties).encode()))
+        del self._open[half.log_offset]
+        is_5 = self._state.version.is_5
+        header = CheckTransactionState(
+            topic=HALF_TOPIC if is_5 else None,
+            tran_state_table_offset=moved.offset,
+            commit_log_offset=moved.log_offset,
+            msg_id=moved.properties.get(UNIQ_KEY),
+            transaction_id=moved.properties.get(UNIQ_KEY),
+            offset_msg_id=moved.message_id,
+            broker_name=self._state.name if is_5 else None,
+        )
+        question = Command(RequestCode.CHECK_TRANSACTION_STATE, 0, ONEWAY_FLAG)
+        question.ext = to_ext_fields(header)
+        question.body = self._state.store.record(incoming, half.properties, moved)
+        return moved.properties.get(PRODUCER_GROUP, ""), question
+
+    def _find(self, asked: EndTransaction) -> tuple[Incoming, Stored]:
+        found = self._kept.get(asked.commit_log_offset)
+        if found is None:
+            remark = "Find prepared transaction message failed"
+            raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+        _, half = found
+        if half.properties.get(PRODUCER_GROUP) != asked.producer_group:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        if half.offset != asked.tran_state_table_offset:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+        return found
