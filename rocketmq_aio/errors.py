@@ -207,6 +207,19 @@ class HalfMessageError(RocketMQError):
         self.result = result
 
 
+class ReplyTimeoutError(RocketMQError, TimeoutError):
+    """A request has no reply: ``message_id`` is that of the request, None if it was not sent.
+
+    Whoever was asked may have worked on it all the same.
+    """
+
+    def __init__(self, topic: str, message_id: str | None, reason: str) -> None:
+        super().__init__(f"request to {topic!r} ({message_id or '-'}): {reason}")
+        self.topic = topic
+        self.message_id = message_id
+        self.reason = reason
+
+
 class BatchError(RocketMQError):
     """Of the requests of one `send_batch` call some failed.
 

@@ -10,6 +10,7 @@ import msgspec
 
 from rocketmq_aio.errors import NotSupportedError
 from rocketmq_aio.instance.owners import ConsumerOwner, DirectConsumer, Owner, TransactionOwner
+from rocketmq_aio.instance.replies import Replies
 from rocketmq_aio.instance.stacks import all_stacks
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageExt
@@ -26,12 +27,14 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.namespaces import Namespace
 from rocketmq_aio.protocol.record import decode_message
+from rocketmq_aio.protocol.replies import reply_message
 from rocketmq_aio.protocol.requests.from_broker import (
     CheckTransactionState,
     ConsumeMessageDirectly,
     GetConsumerRunningInfo,
     GetConsumerStatus,
     NotifyConsumerIdsChanged,
+    PushReplyMessage,
     ResetOffset,
 )
 from rocketmq_aio.remoting.server import Reply
@@ -54,10 +57,12 @@ class BrokerCommands:
         self,
         consumers: Mapping[str, ConsumerOwner],
         producers: Mapping[str, Owner],
+        replies: Replies,
         namespace: Namespace | None = None,
     ) -> None:
         self._consumers = consumers
         self._producers = producers
+        self._replies = replies
         self._namespace = namespace
         self._handlers: dict[int, Handler] = {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
@@ -65,6 +70,7 @@ class BrokerCommands:
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._consumer_status,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._take_reply,
         }
 
     async def answer(self, address: str, command: Command) -> Reply | None:
@@ -93,6 +99,11 @@ class BrokerCommands:
             owner.on_transaction_check(address, header, message)
         else:  # it asks again, perhaps somebody else
             logger.warning("transaction_check_without_producer", group=group, address=address)
+
+    async def _take_reply(self, command: Command) -> Reply:
+        header = read_header(command, PushReplyMessage)
+        self._replies.deliver(reply_message(header, command.body))
+        return ResponseCode.SUCCESS, None, b""
 
     async def _members_changed(self, command: Command) -> Reply:
         header = read_header(command, NotifyConsumerIdsChanged)

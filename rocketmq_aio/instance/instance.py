@@ -27,6 +27,7 @@ from rocketmq_aio.instance.commands import BrokerCommands
 from rocketmq_aio.instance.heartbeats import Heartbeats
 from rocketmq_aio.instance.name_servers import NameServers
 from rocketmq_aio.instance.owners import ConsumerOwner, Owner
+from rocketmq_aio.instance.replies import Replies
 from rocketmq_aio.instance.routes import RouteTable
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.protocol.bodies import HeartbeatData, ProducerData
@@ -68,7 +69,10 @@ class MQClientInstance:
         self._readers: list[Owner] = []
         self.connects: Counter[str] = Counter()  # connections made so far, by address
         self.host = TaskHost(f"rocketmq:{self.client_id}", on_failure=self._fail)
-        commands = BrokerCommands(self._consumers, self._producers, namespace_of(config))
+        self.replies = Replies()
+        commands = BrokerCommands(
+            self._consumers, self._producers, self.replies, namespace_of(config)
+        )
         self.remoting = RemotingClient(
             config,
             self.host,

@@ -9,12 +9,19 @@ from time import monotonic, time_ns
 from typing import NamedTuple
 
 from rocketmq_aio.config import ClientConfig, ProducerConfig
-from rocketmq_aio.errors import ConfigError, NotConnectedError, NotSupportedError
+from rocketmq_aio.errors import (
+    ClosedError,
+    ConfigError,
+    NotConnectedError,
+    NotSupportedError,
+    SendUnknownError,
+)
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import Message, MessageQueue, SendResult
+from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
 from rocketmq_aio.producer.ordering import OrderedTopic, Turns
 from rocketmq_aio.producer.outgoing import Outgoing, check_properties, check_sizes, outgoing
 from rocketmq_aio.producer.publishing import QueueSelector, Target, TopicPublish
+from rocketmq_aio.producer.requests_replies import Requests, reply_properties, replying_target
 from rocketmq_aio.producer.sender import Sender
 from rocketmq_aio.properties import NAME_END, PAIR_END, SHARDING_KEY
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
@@ -27,6 +34,7 @@ class Way(NamedTuple):
     :ivar fixed: all attempts go to that queue
     :ivar extra: properties of the system, in wire form
     :ivar key: sends with one key go one after another
+    :ivar asks: it is a request, whose reply its broker is to hand to this client
     :ivar reply: it answers a request
     """
 
@@ -34,6 +42,7 @@ class Way(NamedTuple):
     fixed: bool
     extra: bytes = b""
     key: str | None = None
+    asks: bool = False
     reply: bool = False
 
 
@@ -59,6 +68,7 @@ class CarefulSender(Sender):
         super().__init__(group, namesrv=namesrv, client=client, config=config)
         self._turns = Turns()
         self._ordered: dict[str, OrderedTopic] = {}
+        self._requests = Requests(self._instance)
 
     def topics(self) -> Iterable[str]:
         """Topics sent to lately; the queues of keys are forgotten with the others."""
@@ -68,10 +78,16 @@ class CarefulSender(Sender):
             self._ordered.pop(topic, None)
         return wanted
 
+    async def _shut(self) -> None:
+        self._requests.refuse(ClosedError(f"{self!r} is closed"))
+        await super()._shut()
+
     async def _send_carefully(
-        self, message: Message, chosen: Chosen, deadline: float, extra: bytes = b""
+        self, message: Message, chosen: Chosen, deadline: float
     ) -> SendResult:
-        way = self._way(message, chosen, extra)
+        return await self._send_as(self._way(message, chosen), message, deadline)
+
+    async def _send_as(self, way: Way, message: Message, deadline: float) -> SendResult:
         if way.key is None:
             return await self._send_by(way, message, deadline)
         return await self._send_in_order(way, message, deadline)
@@ -129,6 +145,8 @@ class CarefulSender(Sender):
         target, fixed = way.aim(publish), way.fixed
         if message.timed:
             target, fixed = await self._timed_target(publish, target, fixed, deadline)
+        if way.asks:
+            await self._requests.introduce(target.address, deadline)
         now_ms = publish.used_ms = time_ns() // 1_000_000
         sent = outgoing(message, target, self._ids.next_id(now_ms), now_ms, self._config)
         sent.fixed = fixed
@@ -151,6 +169,25 @@ class CarefulSender(Sender):
         except TimeoutError:
             reason = "a send before it with the same sharding key has not ended"
             raise self._attempts.never_sent(lane[0], NotConnectedError("-", reason)) from None
+
+    # --- request and reply ----------------------------------------------------------------------
+
+    async def _request(self, message: Message, chosen: Chosen, deadline: float) -> MessageExt:
+        request = await self._requests.begin(message, deadline)
+        try:
+            way = self._way(message, chosen, request.properties())._replace(asks=True)
+            try:
+                result = await self._send_as(way, message, deadline)
+            except SendUnknownError as error:
+                return request.came(error)
+            return await request.reply(result.message_id)
+        finally:
+            request.end()
+
+    async def _reply(self, request: MessageExt, message: Message, deadline: float) -> SendResult:
+        aim = partial(replying_target, request)
+        way = Way(aim, fixed=False, extra=reply_properties(request), reply=True)
+        return await self._send_by(way, message, deadline)
 
     # --- delivery times -------------------------------------------------------------------------
 

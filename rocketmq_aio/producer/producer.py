@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from threading import get_ident
 from time import monotonic, time_ns
@@ -12,18 +13,21 @@ import anyio
 from rocketmq_aio.codec import encode_with
 from rocketmq_aio.config import ClientConfig, ProducerConfig
 from rocketmq_aio.errors import (
+    BackpressureError,
     BatchError,
     ConfigError,
     InvalidMessageError,
     RocketMQError,
 )
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import Message, MessageQueue, SendResult
+from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
 from rocketmq_aio.names import check_topic
 from rocketmq_aio.producer.batches import Batch, batches
 from rocketmq_aio.producer.careful import CarefulSender, Chosen, chosen_target
 from rocketmq_aio.producer.outgoing import check_sizes, outgoing
 from rocketmq_aio.producer.publishing import QueueSelector
+from rocketmq_aio.producer.recall import recall
+from rocketmq_aio.producer.requests_replies import reply_topic
 
 MAX_TIMEOUT: Final = 10.0**9
 BATCHES_AT_ONCE: Final = 4  # requests of one send_batch call in flight together
@@ -89,6 +93,8 @@ class Producer(CarefulSender):
         if sharding_key is not None or message.sharding_key is not None or message.timed:
             chosen = Chosen(queue, selector, sharding_key)
             return await self._send_carefully(message, chosen, deadline)
+        if self._batching and (queue or selector or self._together.takes(message)):
+            return await self._send_gathered(message, queue, selector, seconds, deadline)
         size = len(message.body)
         room = self._room
         if not room.try_take(size):
@@ -99,16 +105,47 @@ class Producer(CarefulSender):
                 check_sizes(message, self._config)
                 publish = await self._publish(message.topic, deadline)
             fixed = queue is not None or selector is not None
-            if fixed:
-                target = chosen_target(publish, message, queue, selector)
-            else:
-                target = publish.next_target()
+            target = (
+                chosen_target(publish, message, queue, selector) if fixed else publish.next_target()
+            )
             now_ms = publish.used_ms = time_ns() // 1_000_000
             sent = outgoing(message, target, self._ids.next_id(now_ms), now_ms, self._config)
             sent.fixed = fixed
             return await self._attempts.run(sent, publish, deadline)
         finally:
             room.give(size)
+
+    def send_nowait(
+        self, message: Message, *, queue: MessageQueue | None = None
+    ) -> asyncio.Future[SendResult]:
+        """Send *message* without waiting for room; the future holds what `send` would return.
+
+        Messages given in one turn of the event loop travel together, or as ``auto_batch`` says.
+        Await the futures: an error that nobody looks at is logged by asyncio.
+
+        :raises BackpressureError: there is no room; nothing was sent
+        :raises InvalidMessageError: it breaks a rule; nothing was sent
+        """
+        if self._thread != get_ident() or not self._is_running():
+            self._check_running()
+        _check_message(message)
+        if message.sharding_key is not None or message.timed:
+            reason = "a message with a sharding key or a time has to be awaited: use send"
+            raise InvalidMessageError(message.topic, reason)
+        if queue is not None and getattr(queue, "topic", None) != message.topic:
+            raise ConfigError("queue", queue, f"it does not belong to topic {message.topic!r}")
+        if not self._room.try_take(len(message.body)):
+            raise BackpressureError(message.topic, self._room.count, self._room.bytes)
+        seconds = self._config.send_timeout_seconds
+        return self._together.add(message, queue, seconds, monotonic() + seconds)
+
+    async def flush(self) -> None:
+        """Send what waits for company, and return when all of it has its outcome.
+
+        Errors go to those who sent.
+        """
+        self._check_running()
+        await self._together.flush()
 
     async def send_value(
         self,
@@ -200,6 +237,74 @@ class Producer(CarefulSender):
             raise BatchError(outcomes)
         return results
 
+    async def request(
+        self,
+        message: Message,
+        timeout_seconds: float | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        selector: QueueSelector | None = None,
+    ) -> MessageExt:
+        """Send *message* and return what somebody who consumes it replies with `reply`.
+
+        At most 900 requests wait for their replies at once; further ones wait for a place.
+
+        :param timeout_seconds: one deadline for everything, default ``send_timeout_seconds``
+        :raises ReplyTimeoutError: no reply came in time
+        :raises RocketMQError: as `send`
+        """
+        self._check_running()
+        _check_message(message)
+        seconds = self._config.send_timeout_seconds
+        if timeout_seconds is not None:
+            seconds = _checked_timeout(timeout_seconds)
+        chosen = Chosen(queue, selector, sharding_key)
+        return await self._request(message, chosen, monotonic() + seconds)
+
+    async def reply(
+        self,
+        request: MessageExt,
+        body: bytes,
+        *,
+        timeout_seconds: float | None = None,
+        **message_fields: Any,  # noqa: ANN401 - those of Message
+    ) -> SendResult:
+        """Answer *request*, a message that was sent with `request`, by Java clients too.
+
+        :param message_fields: ``tags``, ``keys`` and ``properties`` of the reply
+        :raises ConfigError: it is no request
+        :raises SendError: nobody waits for it any more, or it could not be handed over
+        :raises RocketMQError: as `send`
+        """
+        self._check_running()
+        seconds = self._config.send_timeout_seconds
+        if timeout_seconds is not None:
+            seconds = _checked_timeout(timeout_seconds)
+        message = Message(reply_topic(request), body, **message_fields)
+        return await self._reply(request, message, monotonic() + seconds)
+
+    @property
+    def dropped_replies(self) -> int:
+        """Replies to this client that came too late, twice, or to nothing that it asked."""
+        return self._instance.replies.dropped
+
+    async def recall(self, topic: str, handle: str | None) -> str:
+        """Have a message that waits for its time not delivered; return the message's id.
+
+        That is no proof: brokers say yes without looking whether the message is still there.
+
+        :param handle: ``recall_handle`` of the result of its send
+        :raises ConfigError: *handle* is none of this topic; only messages with ``delay_seconds``
+            or ``deliver_at`` have one
+        :raises PermissionDeniedError: the broker's ``recallMessageEnable`` is off, its default
+        :raises NotSupportedError: the broker is older than 5.3.2
+        :raises BrokerError: the time has passed (604), or another refusal
+        """
+        self._check_running()
+        seconds = self._config.send_timeout_seconds
+        return await recall(self._instance, self._group, check_topic(topic), handle, seconds)
+
     async def publish_queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that messages of *topic* can be sent to.
 
@@ -211,6 +316,20 @@ class Producer(CarefulSender):
         return list(route.publish_queues)
 
     # --- inside ---------------------------------------------------------------------------------
+
+    async def _send_gathered(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        selector: QueueSelector | None,
+        seconds: float,
+        deadline: float,
+    ) -> SendResult:
+        if queue is not None or selector is not None:
+            topic = message.topic
+            publish = self._topics.get(topic) or await self._publish(topic, deadline)
+            queue = chosen_target(publish, message, queue, selector).queue
+        return await self._send_together(message, queue, seconds, deadline)
 
     async def _send_batches(
         self, made: list[Batch], queue: MessageQueue | None, now_ms: int, deadline: float

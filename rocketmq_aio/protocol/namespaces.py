@@ -17,7 +17,7 @@ from rocketmq_aio.config import ClientConfig
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.names import DLQ_PREFIX, RETRY_PREFIX, UNSENDABLE_TOPICS
-from rocketmq_aio.properties import RETRY_TOPIC
+from rocketmq_aio.properties import REPLY_TOPIC_SUFFIX, RETRY_TOPIC
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.receipt import RETRY_JOINTS
@@ -71,6 +71,8 @@ class Namespace:
         """Return *name* as brokers know it; one that is in the namespace already stays."""
         kind, rest = _split(name)
         if not rest or rest.startswith((self._prefix, *SHARED_PREFIXES)) or rest in SHARED_NAMES:
+            return name
+        if rest.endswith(REPLY_TOPIC_SUFFIX):
             return name
         return f"{kind}{self._prefix}{rest}"
 

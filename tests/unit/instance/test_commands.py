@@ -12,6 +12,7 @@ import pytest
 from rocketmq_aio.instance import commands as commands_module
 from rocketmq_aio.instance.commands import BrokerCommands
 from rocketmq_aio.instance.owners import ConsumerOwner, Owner
+from rocketmq_aio.instance.replies import Replies
 from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.protocol.bodies import (
     ConsumeDirectlyResult,
@@ -102,7 +103,7 @@ async def asking(
 ) -> AsyncIterator[Asking]:
     consumer = consumer or Consumer()
     owners: dict[str, ConsumerOwner] = {"billing": consumer}
-    commands = BrokerCommands(owners, producers or {})
+    commands = BrokerCommands(owners, producers or {}, Replies())
     async with FakeBroker() as broker, open_client(on_request=commands.answer) as opened:
         await opened.ask(broker.address)
         yield Asking(broker, consumer)

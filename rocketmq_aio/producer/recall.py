@@ -1,0 +1,68 @@
+"""Recalling messages that wait for their delivery time."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import urlsafe_b64decode
+from typing import Final
+
+from rocketmq_aio.errors import ConfigError, NotConnectedError, RocketMQError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.names import DLQ_PREFIX, RETRY_PREFIX
+from rocketmq_aio.protocol.codes import ResponseCode
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.requests.send import RecallMessage, RecallMessageResponse
+from rocketmq_aio.remoting.refusals import refusal
+
+PARTS: Final = 5  # of a handle: version, topic, broker name, time, message id
+VERSION: Final = "v1"
+
+
+def broker_of_handle(topic: str, handle: object) -> str:
+    """Return the name of the broker that a recall handle was made by.
+
+    :raises ConfigError: it is no handle, or one of another topic
+    """
+    if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        raise ConfigError("topic", topic, "messages of this kind of topic cannot be recalled")
+    if handle is None:
+        reason = "only messages with delay_seconds or deliver_at have one, from brokers from 5.3.2"
+        raise ConfigError("handle", handle, reason)
+    try:
+        parts = urlsafe_b64decode(handle).decode().split(" ")  # type: ignore[arg-type]
+    except (TypeError, ValueError, binascii.Error):
+        parts = []
+    if len(parts) != PARTS or parts[0] != VERSION:
+        raise ConfigError("handle", handle, "expected a SendResult.recall_handle")
+    if parts[1] != topic:
+        raise ConfigError("handle", handle, f"it is about topic {parts[1]!r}")
+    return parts[2]
+
+
+async def recall(
+    instance: MQClientInstance, group: str, topic: str, handle: str | None, seconds: float
+) -> str:
+    """Ask the broker that holds the message to drop it; return the message's id."""
+    broker = broker_of_handle(topic, handle)
+    assert handle is not None
+    address = await _address(instance, topic, broker)
+    header = RecallMessage(
+        producer_group=group, topic=topic, recall_handle=handle, broker_name=broker
+    )
+    answer = await instance.remoting.request(address, header, timeout=seconds)
+    if answer.code != ResponseCode.SUCCESS:
+        raise refusal(answer, address)
+    return read_header(answer, RecallMessageResponse).msg_id
+
+
+async def _address(instance: MQClientInstance, topic: str, broker: str) -> str:
+    address = instance.routes.master(broker)
+    if address is None:
+        try:
+            await instance.routes.fetch(topic)
+        except RocketMQError as error:
+            raise NotConnectedError(broker, f"its address is not known: {error}") from error
+        address = instance.routes.master(broker)
+    if address is None:
+        raise NotConnectedError(broker, "no route names a master of this broker")
+    return address

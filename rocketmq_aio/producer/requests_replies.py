@@ -1,0 +1,151 @@
+"""Request and reply: a message that waits for an answer, and the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import suppress
+from time import monotonic
+from typing import Final
+
+from rocketmq_aio.errors import ConfigError, ReplyTimeoutError, SendUnknownError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import Message, MessageExt, MessageQueue
+from rocketmq_aio.producer.in_flight import InFlight
+from rocketmq_aio.producer.publishing import Target, TopicPublish
+from rocketmq_aio.properties import (
+    CLUSTER,
+    CORRELATION_ID,
+    MSG_TYPE,
+    REPLY_TO_CLIENT,
+    REPLY_TOPIC_SUFFIX,
+    TTL,
+    encode_properties,
+)
+
+# Fewer than the requests of brokers that are queued here: their replies may come all at once.
+MAX_REQUESTS: Final = 900
+ID_BYTES: Final = 16  # random, so that nobody can guess whose reply is awaited
+
+
+class Requests:
+    """The requests of one producer."""
+
+    def __init__(self, instance: MQClientInstance) -> None:
+        self._instance = instance
+        self._places = InFlight(MAX_REQUESTS, MAX_REQUESTS)
+        self._introduced: dict[str, int] = {}  # connections over which a broker heard of us
+
+    async def begin(self, message: Message, deadline: float) -> Request:
+        """Return a new request, once there is a place for it.
+
+        :raises ReplyTimeoutError: there was none until *deadline*; nothing was sent
+        """
+        if not self._places.try_take(1):
+            try:
+                async with asyncio.timeout(deadline - monotonic()):
+                    await self._places.wait_and_take(1)
+            except TimeoutError:
+                reason = f"not sent: {MAX_REQUESTS} requests are waiting for their replies"
+                raise ReplyTimeoutError(message.topic, None, reason) from None
+        return Request(self._instance, self._places, message, deadline)
+
+    def refuse(self, error: Exception) -> None:
+        """Let nobody who waits for a place in any more."""
+        self._places.refuse(error)
+
+    async def introduce(self, address: str, deadline: float) -> None:
+        """Have the broker at *address* know this client: it pushes the reply to it.
+
+        One that cannot be reached is left to the attempts of the send, which may find another.
+        """
+        connects = self._instance.connects
+        if self._introduced.get(address, 0) == connects[address] > 0:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout((deadline - monotonic()) / 2):
+                if await self._instance.heartbeats.beat(address) is None:
+                    self._introduced[address] = connects[address]
+
+
+class Request:
+    """One request; `end` is called in any case."""
+
+    def __init__(
+        self, instance: MQClientInstance, places: InFlight, message: Message, deadline: float
+    ) -> None:
+        self._replies = instance.replies
+        self._places = places
+        self._topic = message.topic
+        self._deadline = deadline
+        self._started = monotonic()
+        self._id = secrets.token_hex(ID_BYTES)
+        self._reply = self._replies.expect(self._id, deadline)
+        self._client_id = instance.client_id
+
+    def properties(self) -> bytes:
+        """Return what tells the other side whom to answer, in wire form."""
+        seconds = self._deadline - self._started
+        return encode_properties(
+            {
+                CORRELATION_ID: self._id,
+                REPLY_TO_CLIENT: self._client_id,
+                TTL: str(max(1, int(seconds * 1000))),
+            }
+        ).encode()
+
+    def came(self, error: SendUnknownError) -> MessageExt:
+        """Return the reply that came although the send seemed to fail; else raise *error*."""
+        if self._reply.done() and (message := self._reply.result()) is not None:
+            return message
+        raise error
+
+    async def reply(self, message_id: str) -> MessageExt:
+        """Wait for the reply.
+
+        :raises ReplyTimeoutError: it did not come in time
+        """
+        message = await self._reply
+        if message is None:
+            seconds = self._deadline - self._started
+            reason = f"no reply within {seconds:.3g} s; it was sent, and may have been worked on"
+            raise ReplyTimeoutError(self._topic, message_id, reason)
+        return message
+
+    def end(self) -> None:
+        """Leave the table: what comes now is late."""
+        self._replies.forget(self._id)
+        self._places.give(1)
+
+
+# --- replies --------------------------------------------------------------------------------------
+
+
+def reply_topic(request: object) -> str:
+    """Return where replies to *request* go.
+
+    :raises ConfigError: it is no request
+    """
+    if not isinstance(request, MessageExt):
+        raise ConfigError("request", type(request).__name__, "expected a received message")
+    cluster = request.property(CLUSTER)
+    if not (cluster and request.property(CORRELATION_ID) and request.property(REPLY_TO_CLIENT)):
+        reason = "it was not sent as a request: it does not say whom to answer"
+        raise ConfigError("request", request, reason)
+    return cluster + REPLY_TOPIC_SUFFIX
+
+
+def reply_properties(request: MessageExt) -> bytes:
+    """Return what makes a message the reply to *request*, in wire form."""
+    copied = (CORRELATION_ID, REPLY_TO_CLIENT, TTL)
+    found = {name: value for name in copied if (value := request.property(name))}
+    return encode_properties({MSG_TYPE: "reply"} | found).encode()
+
+
+def replying_target(request: MessageExt, publish: TopicPublish) -> Target:
+    """Return a queue on the broker that stored *request*: who asked is connected to it."""
+    wanted = request.queue.broker_name
+    for queue in publish.queues:
+        if queue.broker_name == wanted:
+            return publish.target(MessageQueue(queue.topic, wanted, queue.queue_id))
+    return publish.next_target()

@@ -1,0 +1,53 @@
+"""Replies to request messages, as brokers push them."""
+
+from __future__ import annotations
+
+import zlib
+from ipaddress import ip_address
+from struct import Struct
+from typing import Final
+
+from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.protocol.codes import BORN_IPV6, COMPRESSED, STORE_IPV6
+from rocketmq_aio.protocol.compression import inflate
+from rocketmq_aio.protocol.record import MAGIC_V1
+from rocketmq_aio.protocol.requests.from_broker import PushReplyMessage
+
+# The fixed fields of a stored record, which `MessageExt` reads; a reply comes without offsets.
+_HEAD: Final = Struct(">iiIiiqqiq")
+_PORT: Final = Struct(">i")
+_TIME: Final = Struct(">q")
+_TAIL: Final = Struct(">iqi")
+CRC_MASK: Final = 0x7FFF_FFFF
+NO_HOST: Final = b"\0\0\0\0"
+
+
+def reply_message(header: PushReplyMessage, body: bytes) -> MessageExt:
+    """Return the message that a pushed reply is; its queue has no broker name, its offset is 0.
+
+    :raises CodecError: the body cannot be inflated
+    """
+    properties = (header.properties or "").encode()
+    plain = inflate(body, header.sys_flag) if header.sys_flag & COMPRESSED else body
+    queue = MessageQueue(header.topic, "", header.queue_id)
+    return MessageExt(header.topic, plain, queue, 0, _head(header, body), properties)
+
+
+def _head(header: PushReplyMessage, body: bytes) -> bytes:
+    born, store = _host(header.born_host), _host(header.store_host)
+    sys_flag = header.sys_flag & ~(BORN_IPV6 | STORE_IPV6)
+    sys_flag |= BORN_IPV6 * (len(born) > 8) | STORE_IPV6 * (len(store) > 8)
+    crc = zlib.crc32(body) & CRC_MASK
+    numbers = (header.queue_id, header.flag, 0, 0, sys_flag, header.born_timestamp)
+    head = _HEAD.pack(0, MAGIC_V1, crc, *numbers)
+    tail = _TAIL.pack(header.reconsume_times or 0, 0, len(body))
+    return b"".join((head, born, _TIME.pack(header.store_timestamp), store, tail))
+
+
+def _host(text: str) -> bytes:
+    """Return ``ip:port`` packed; what is none is no host."""
+    host, _, port = text.rpartition(":")
+    try:
+        return ip_address(host.strip("/[]")).packed + _PORT.pack(int(port))
+    except ValueError:
+        return NO_HOST + _PORT.pack(0)
