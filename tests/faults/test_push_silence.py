@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from time import monotonic
 
 import pytest
 import pytest_asyncio
@@ -89,6 +90,32 @@ async def test_a_lease_that_ends_in_silence_stops_delivery_and_commits(
         await group.at_rest()
         await group.drained()
         assert cluster.broker.committed(GROUP, TOPIC, 0) == 10
+
+
+async def test_after_a_stall_nothing_is_delivered_before_the_lease_is_looked_at(
+    cluster: FakeCluster,
+) -> None:
+    async with group_of(cluster, orderly=True) as group:
+        reached, let_go = asyncio.Event(), asyncio.Event()
+
+        async def behave(message: MessageExt) -> None:
+            if message.body == b"3":
+                reached.set()
+                await let_go.wait()
+
+        put(cluster, *numbers(10))
+        consumer = await group.join(behave)
+        await reached.wait()
+        locks = consumer._engine.locks
+        assert locks is not None
+        locks._clock = lambda: monotonic() + 100  # as after a stop of so long
+        let_go.set()
+        await until(lambda: group.told(LeaseLost), "the event")
+        begun = len(group.history.handled)
+        locks._clock = monotonic
+        assert begun == 4, "a handler began without a lock"
+        group.history.extra_copies = 1
+        await group.drained()
 
 
 # --- refusals that last --------------------------------------------------------------------------
