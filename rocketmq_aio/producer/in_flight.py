@@ -32,9 +32,9 @@ class InFlight:
         self.bytes += size
         return True
 
-    def give(self, size: int) -> None:
-        """A send has ended, however."""
-        self.count -= 1
+    def give(self, size: int, count: int = 1) -> None:
+        """Sends of *size* bytes in all have ended, however."""
+        self.count -= count
         self.bytes -= size
         if self._waiting:
             self._wake()

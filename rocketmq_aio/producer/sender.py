@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 from time import monotonic, time_ns
-from typing import Final
+from typing import Any, Final
 
+from rocketmq_aio.auto_batch import AutoBatch
 from rocketmq_aio.config import ClientConfig, ProducerConfig
 from rocketmq_aio.errors import (
     ClosedError,
@@ -21,8 +22,11 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.member import Member
+from rocketmq_aio.message import Message, MessageQueue, SendResult
 from rocketmq_aio.producer.attempts import Attempts
+from rocketmq_aio.producer.auto_batch import AutoBatcher
 from rocketmq_aio.producer.faults import Faults, Isolation
+from rocketmq_aio.producer.gathering import Entry, request_of
 from rocketmq_aio.producer.in_flight import InFlight
 from rocketmq_aio.producer.publishing import TopicPublish, find_publish
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
@@ -58,6 +62,15 @@ class Sender(Member):
             enabled=self._config.fault_isolation,
         )
         self._attempts = Attempts(self._instance, self._config, self._renewed, self._faults)
+        self._batching = self._config.auto_batch is not None
+        self._together = AutoBatcher(
+            self._config.auto_batch or AutoBatch(linger_seconds=0),
+            self._config,
+            self._ids,
+            self._room,
+            self._transmit,
+            self._spawn_batch,
+        )
 
     # --- for the instance -----------------------------------------------------------------------
 
@@ -81,6 +94,7 @@ class Sender(Member):
 
     async def _shut(self) -> None:
         self._room.refuse(ClosedError(f"{self!r} is closed"))
+        self._together.close_all()
         # Sends that are under way end by their own deadlines.
         await self._room.wait_until_empty()
         self._faults.forget(set())
@@ -107,6 +121,37 @@ class Sender(Member):
         publish.used_ms = time_ns() // 1_000_000
         publish.leave_out(self._faults.left_out)
         return self._topics.setdefault(topic, publish)
+
+    async def _send_together(
+        self, message: Message, queue: MessageQueue | None, seconds: float, deadline: float
+    ) -> SendResult:
+        """Send *message* with others, to *queue* if that is given."""
+        size = len(message.body)
+        if not self._room.try_take(size):
+            await self._wait_for_room(size, deadline, message.topic)
+        reply = self._together.add(message, queue, seconds, deadline)
+        try:
+            return await reply
+        except asyncio.CancelledError:
+            if reply.done() and not reply.cancelled():
+                reply.exception()  # seen: nobody is left to whom it could be told
+            raise
+
+    async def _transmit(
+        self, entries: Sequence[Entry], queue: MessageQueue | None, deadline: float
+    ) -> SendResult:
+        topic = entries[0][1].topic
+        publish = self._topics.get(topic) or await self._publish(topic, deadline)
+        now_ms = publish.used_ms = time_ns() // 1_000_000
+        target = publish.next_target() if queue is None else publish.target(queue)
+        sent = request_of(entries, target, now_ms, self._config, fixed=queue is not None)
+        return await self._attempts.run(sent, publish, deadline)
+
+    def _spawn_batch(
+        self, function: Callable[..., Coroutine[Any, Any, None]], what: object
+    ) -> None:
+        self._instance.check_running()  # a host that is closing would ignore it
+        self._instance.host.spawn(function, what, name="batch")
 
     def _start_probing(self) -> None:
         self._instance.host.spawn(self._faults.probe_while_isolated, name="probes")

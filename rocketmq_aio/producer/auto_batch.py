@@ -1,0 +1,230 @@
+"""Sends that travel together: concurrent calls become batches, each caller gets its own outcome.
+
+Messages gather until there are enough or they have waited long enough; one timer and one task
+belong to a batch, none to a message.  Batches to a chosen queue go one after another, for brokers
+work on the requests of a connection in any order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from time import monotonic, time_ns
+from typing import Final
+
+from rocketmq_aio.auto_batch import AutoBatch
+from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.errors import (
+    BrokerError,
+    ClosedError,
+    NotConnectedError,
+    NotRunningError,
+    RocketMQError,
+    SendAttempt,
+    SendError,
+    SendUnknownError,
+)
+from rocketmq_aio.message import Message, MessageQueue, SendResult
+from rocketmq_aio.names import RETRY_PREFIX
+from rocketmq_aio.producer.batches import ENTRY_BYTES
+from rocketmq_aio.producer.gathering import Entry, Gathering, refuse, settle
+from rocketmq_aio.producer.in_flight import InFlight
+from rocketmq_aio.producer.outgoing import check_sizes, encode_properties
+from rocketmq_aio.properties import DELAY, WAIT
+from rocketmq_aio.protocol.codes import ResponseCode
+from rocketmq_aio.protocol.message_id import MessageIdGenerator
+
+# What a broker would refuse in a batch, or store as something else.
+GOES_ALONE: Final = frozenset(
+    (DELAY, "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TRAN_MSG")
+)
+LEAST_SECONDS: Final = 0.01  # less time than this is not worth a request
+
+Transmit = Callable[[Sequence[Entry], MessageQueue | None, float], Awaitable[SendResult]]
+
+
+class AutoBatcher:
+    """Gathers messages, sends what has gathered, and tells everybody what became of it.
+
+    :param room: what is added has its place there, and this gives it back
+    :param transmit: sends entries to a queue or any: (entries, queue, deadline) -> result of all
+    :param spawn: runs a coroutine function with an argument as a task, or raises
+        `NotRunningError`
+    """
+
+    def __init__(
+        self,
+        settings: AutoBatch,
+        config: ProducerConfig,
+        ids: MessageIdGenerator,
+        room: InFlight,
+        transmit: Transmit,
+        spawn: Callable[..., None],
+    ) -> None:
+        self._linger = settings.linger_seconds
+        self._max_bytes = min(settings.max_bytes, config.max_message_bytes)
+        self._max_messages = settings.max_messages
+        self._alone_from = config.max_message_bytes + 1
+        if config.compression is not None:
+            self._alone_from = config.compress_above_bytes  # batches are not compressed
+        self._config = config
+        self._ids = ids
+        self._room = room
+        self._transmit = transmit
+        self._spawn = spawn
+        self._open: dict[object, Gathering] = {}
+        self._lanes: dict[MessageQueue, deque[Gathering]] = {}  # closed ones, the first under way
+        self._live: set[Gathering] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def takes(self, message: Message) -> bool:
+        """Whether *message* may travel with others."""
+        return (
+            len(message.body) < self._alone_from
+            and GOES_ALONE.isdisjoint(message.properties)
+            and not message.topic.startswith(RETRY_PREFIX)
+        )
+
+    def add(
+        self, message: Message, queue: MessageQueue | None, seconds: float, deadline: float
+    ) -> asyncio.Future[SendResult]:
+        """Return the future of *message*, whose room is taken.
+
+        :param seconds: what it was given in all, until *deadline*
+        :raises InvalidMessageError: body or properties are too large; its room is given back
+        """
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        message_id = self._ids.next_id(time_ns() // 1_000_000)
+        try:
+            if len(message.body) >= self._alone_from:
+                check_sizes(message, self._config)
+            properties = encode_properties(message, message_id)
+        except BaseException:
+            self._room.give(len(message.body))
+            raise
+        reply: asyncio.Future[SendResult] = loop.create_future()
+        size = ENTRY_BYTES + len(message.body) + len(properties)
+        key = queue or (message.topic, message.properties[WAIT], seconds)
+        gathering = self._open.get(key)
+        alone = size > self._max_bytes or not self.takes(message)
+        if (
+            gathering is None
+            or alone
+            or gathering.size + size > self._max_bytes
+            or not gathering.suits(message, seconds, deadline)
+        ):
+            gathering = self._begin(Gathering(key, queue, seconds, deadline))
+        gathering.add((reply, message, message_id, properties), size, deadline)
+        if alone or len(gathering.entries) >= self._max_messages:
+            self._close(gathering)
+        return reply
+
+    def close_all(self) -> None:
+        """Send what waits for company."""
+        for gathering in list(self._open.values()):
+            self._close(gathering)
+
+    async def flush(self) -> None:
+        """Send what waits, and return when all that was added before has its outcome."""
+        self.close_all()
+        replies = [entry[0] for each in self._live for entry in each.waiting]
+        if replies:
+            await asyncio.wait(replies)
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _begin(self, gathering: Gathering) -> Gathering:
+        if (full := self._open.get(gathering.key)) is not None:
+            self._close(full)
+        self._open[gathering.key] = gathering
+        self._live.add(gathering)
+        assert self._loop is not None
+        if self._linger:
+            gathering.timer = self._loop.call_later(self._linger, self._close, gathering)
+        else:
+            gathering.timer = self._loop.call_soon(self._close, gathering)
+        return gathering
+
+    def _close(self, gathering: Gathering) -> None:
+        """Let nobody join any more, and send it, or line it up behind others to its queue."""
+        assert gathering.timer is not None
+        gathering.timer.cancel()
+        del self._open[gathering.key]
+        queue = gathering.queue
+        if queue is not None and queue in self._lanes:
+            self._lanes[queue].append(gathering)
+            return
+        try:
+            if queue is None:
+                self._spawn(self._deliver, gathering)
+            else:
+                self._spawn(self._run_lane, queue)
+                self._lanes[queue] = deque([gathering])
+        except NotRunningError as error:
+            self._end(gathering, error)
+
+    async def _run_lane(self, queue: MessageQueue) -> None:
+        lane = self._lanes[queue]
+        try:
+            while lane:
+                await self._deliver(lane[0])
+                lane.popleft()
+        finally:
+            del self._lanes[queue]
+            for gathering in lane:  # cancelled: the client was closed
+                self._end(gathering, ClosedError("the client was closed"))
+
+    async def _deliver(self, gathering: Gathering) -> None:
+        try:
+            waiting = gathering.waiting
+            if waiting:
+                gathering.left = True
+                await self._send(waiting, gathering)
+        finally:
+            self._end(gathering, ClosedError("the client was closed"))
+
+    async def _send(self, entries: Sequence[Entry], gathering: Gathering) -> None:
+        deadline = gathering.deadline
+        try:
+            if deadline - monotonic() < LEAST_SECONDS:
+                raise _out_of_time(entries)
+            whole = await self._transmit(entries, gathering.queue, deadline)
+        except RocketMQError as error:
+            if len(entries) == 1 or not _may_concern_one(error):
+                refuse(entries, error)
+                return
+        else:
+            settle(entries, whole)
+            return
+        # Nothing of it was stored: the others need not suffer for one, or for the whole's size.
+        middle = len(entries) // 2
+        await self._send(entries[:middle], gathering)
+        await self._send(entries[middle:], gathering)
+
+    def _end(self, gathering: Gathering, error: RocketMQError) -> None:
+        """Give the room back; *error* is for those who got no outcome."""
+        if gathering not in self._live:
+            return
+        self._live.discard(gathering)
+        self._room.give(gathering.bodies, len(gathering.entries))
+        left_over = gathering.waiting
+        if left_over and gathering.left:
+            attempt = SendAttempt(address="-", cause=error, seconds=0.0)
+            error = SendUnknownError(left_over[0][1].topic, left_over[0][2], [attempt])
+        refuse(left_over, error)
+
+
+def _may_concern_one(error: RocketMQError) -> bool:
+    return isinstance(error, BrokerError) and error.code == ResponseCode.MESSAGE_ILLEGAL
+
+
+def _out_of_time(entries: Iterable[Entry]) -> SendError:
+    _, message, message_id, _ = next(iter(entries))
+    reason = "others to its queue took all the time that it had"
+    cause = NotConnectedError("-", reason)
+    return SendError(
+        message.topic, message_id, [SendAttempt(address="-", cause=cause, seconds=0.0)]
+    )
