@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from rocketmq_aio.config import ClientConfig, ProducerConfig
 from rocketmq_aio.message import MessageExt
@@ -32,11 +33,11 @@ class Ledger:
     async def __call__(self, message: MessageExt) -> TransactionState:
         self.asked.append(message)
         answer = self.answer(message) if callable(self.answer) else self.answer
-        if hasattr(answer, "__await__"):
+        if inspect.isawaitable(answer):
             answer = await answer
         if isinstance(answer, Exception):
             raise answer
-        return answer  # type: ignore[no-any-return]  # also what is no state
+        return cast(TransactionState, answer)  # also what is none
 
 
 @dataclass

@@ -1,0 +1,40 @@
+"""Real brokers do with half messages what the fake one does (`tests/faults`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rocketmq_aio.testing import Cluster
+from tests.fakes.conformance.ground import Ground
+from tests.fakes.conformance.transactions import CASES, TransactionCase
+
+
+@pytest.fixture(scope="module")
+def cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
+    """A broker that asks soon; it ends with the module (5.5.0 burns a core from now on)."""
+    return fresh_cluster(
+        broker_properties={"transactionTimeOut": "1000", "transactionCheckInterval": "1000"}
+    )
+
+
+async def asks_by_itself() -> None:
+    """Do nothing: a real broker has a clock."""
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+async def test_a_real_broker_treats_half_messages_as_the_fake(
+    case: TransactionCase, cluster: Cluster, rocketmq_group: str
+) -> None:
+    topic = f"half-{rocketmq_group[-12:]}"
+    cluster.create_topic(topic, queues=4)
+    ground = Ground(
+        cluster.namesrvs[0].address,
+        cluster.brokers[0].address,
+        cluster.version,
+        topic,
+        rocketmq_group,
+    )
+
+    await case(ground, asks_by_itself)

@@ -1,0 +1,291 @@
+"""Transactions on a real broker: what was committed is there, once; the rest never is."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig, LitePullConfig, ProducerConfig
+from rocketmq_aio.consumer.lite_pull import LitePullConsumer
+from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.message import Message, MessageExt
+from rocketmq_aio.producer.decisions import TransactionState
+from rocketmq_aio.producer.transaction import TransactionResult
+from rocketmq_aio.producer.transactions import TransactionProducer
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.testing import Broker, Cluster
+from tests.broker.reading import read_topic, wait_for_messages
+from tests.fakes.frame_rules import drop
+from tests.fakes.proxy import FaultProxy
+from tests.unit.remoting.until import until
+
+QUEUES = 4
+EACH = 10  # transactions of each kind
+RESOLVED_SECONDS = 60.0  # brokers ask by their own clock, and busy machines are slow
+CHECKED = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000"}
+CHECK, END = RequestCode.CHECK_TRANSACTION_STATE, RequestCode.END_TRANSACTION
+
+
+@pytest.fixture(scope="module")
+def cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
+    """A broker that asks soon.  It is of this module alone: 5.5.0 burns a core from the first
+    half message on."""
+    # 4.9 and 5.x count the tries, and give up after 15 of them.
+    return fresh_cluster(broker_properties=CHECKED | {"transactionCheckMax": "100"})
+
+
+@pytest.fixture
+def broker(cluster: Cluster) -> Iterator[Broker]:
+    broker = cluster.brokers[0]
+    yield broker
+    cluster.check_running()
+
+
+@pytest.fixture
+def topic(cluster: Cluster, rocketmq_group: str) -> Iterator[str]:
+    name = f"transactions-{rocketmq_group[-12:]}"
+    cluster.create_topic(name, queues=QUEUES)
+    yield name
+    cluster.delete_topic(name)
+
+
+@dataclass
+class Ledger:
+    """What the application has stored: how each transaction ended, by the body of its message."""
+
+    ended: dict[str, TransactionState] = field(default_factory=dict)
+    asked: Counter[str] = field(default_factory=Counter)
+
+    async def check(self, message: MessageExt) -> TransactionState:
+        body = message.body.decode()
+        self.asked[body] += 1
+        return self.ended.get(body, TransactionState.UNKNOWN)
+
+    @property
+    def committed(self) -> list[str]:
+        return sorted(b for b, state in self.ended.items() if state is TransactionState.COMMIT)
+
+
+@asynccontextmanager
+async def producing(
+    cluster: Cluster,
+    group: str,
+    ledger: Ledger,
+    *,
+    mapper: Callable[[str], str] | None = None,
+    topics: tuple[str, ...] = (),
+    seconds: float = 5.0,
+) -> AsyncIterator[TransactionProducer]:
+    async with TransactionProducer(
+        group,
+        check=ledger.check,
+        client=ClientConfig(namesrv=cluster.namesrv, address_mapper=mapper),
+        config=ProducerConfig(send_timeout_seconds=seconds),
+        topics=topics,
+    ) as producer:
+        yield producer
+
+
+async def visible(cluster: Cluster, topic: str, count: int) -> list[str]:
+    """Return what consumers can see, once it is so many messages."""
+    found = await asyncio.to_thread(
+        wait_for_messages, cluster, topic, count, queues=QUEUES, seconds=RESOLVED_SECONDS
+    )
+    return sorted(each.body.decode() for each in found)
+
+
+async def visible_now(cluster: Cluster, topic: str) -> list[str]:
+    found = await asyncio.to_thread(read_topic, cluster, topic, QUEUES)
+    return sorted(each.body.decode() for each in found)
+
+
+async def commit(producer: TransactionProducer, topic: str, body: str) -> TransactionResult:
+    async with producer.transaction(Message(topic, body.encode())) as tx:
+        pass
+    assert tx.result is not None
+    return tx.result
+
+
+# --- decisions -----------------------------------------------------------------------------------
+
+
+async def test_consumers_get_what_was_committed_once_and_the_rest_never(
+    cluster: Cluster, topic: str, rocketmq_group: str
+) -> None:
+    ledger = Ledger()
+
+    async def run(producer: TransactionProducer, kind: str, number: int) -> None:
+        body = f"{kind}-{number}"
+        is_commit = kind.endswith("commit")
+        state = TransactionState.COMMIT if is_commit else TransactionState.ROLLBACK
+
+        async def execute(_tx: object) -> TransactionState:
+            ledger.ended[body] = state
+            return TransactionState.UNKNOWN if kind.startswith("open") else state
+
+        await producer.send_in_transaction(Message(topic, body.encode(), keys=body), execute)
+
+    kinds = ("commit", "rollback", "open-commit", "open-rollback")
+    async with producing(cluster, rocketmq_group, ledger) as producer:
+        await asyncio.gather(*(run(producer, kind, n) for kind in kinds for n in range(EACH)))
+        assert set(await visible_now(cluster, topic)) <= set(ledger.committed)
+        seen = await visible(cluster, topic, len(ledger.committed))
+        # Those that are rolled back by a check: all that were left open have been asked for.
+        await until(lambda: len(ledger.asked) == 2 * EACH, "all checks", RESOLVED_SECONDS)
+        # A canary that is left open later is decided later.
+        await run(producer, "open-commit", EACH)
+        seen = await visible(cluster, topic, len(seen) + 1)
+
+    assert seen == ledger.committed
+    assert all(body.startswith("open") for body in ledger.asked)
+    assert await consumed(cluster, topic, f"{rocketmq_group}-reader", len(seen)) == seen
+
+
+async def consumed(cluster: Cluster, topic: str, group: str, count: int) -> list[str]:
+    """Return what a consumer gets until it has so much, and what else is there at once."""
+    config = LitePullConfig(start_from="earliest")
+    got: list[str] = []
+    async with LitePullConsumer(group, namesrv=cluster.namesrv, config=config) as consumer:
+        await consumer.subscribe(topic)
+        while len(got) < count:
+            got += [m.body.decode() for m in await consumer.poll(30)]
+    return sorted(got)
+
+
+async def test_unknown_is_asked_again_until_it_is_known(
+    cluster: Cluster, topic: str, rocketmq_group: str
+) -> None:
+    ledger = Ledger()
+    async with producing(cluster, rocketmq_group, ledger) as producer:
+        async with producer.transaction(Message(topic, b"late")) as tx:
+            tx.unknown()
+        await until(lambda: ledger.asked["late"] >= 2, "a second check", RESOLVED_SECONDS)
+        assert await visible_now(cluster, topic) == []
+        ledger.ended["late"] = TransactionState.COMMIT
+
+        assert await visible(cluster, topic, 1) == ["late"]
+
+
+async def test_a_check_during_the_local_part_changes_nothing(
+    cluster: Cluster, broker: Broker, topic: str, rocketmq_group: str
+) -> None:
+    ledger = Ledger()
+    async with (
+        FaultProxy(broker.address) as proxy,
+        producing(cluster, rocketmq_group, ledger, mapper=proxy.map_address) as producer,
+    ):
+
+        def checks() -> int:
+            return sum(each.request_code == CHECK for each in proxy.frames)
+
+        async with producer.transaction(Message(topic, b"slow")) as tx:
+            await until(lambda: checks() >= 2, "two checks", RESOLVED_SECONDS)
+            assert await visible_now(cluster, topic) == []
+        assert tx.result is not None
+        assert tx.result.confirmed
+        seen = await visible(cluster, topic, 1)
+        # Later transactions are checked later: what the broker asks about this one comes before.
+        ledger.ended["later"] = TransactionState.COMMIT
+        async with producer.transaction(Message(topic, b"later")) as later:
+            later.unknown()
+        await visible(cluster, topic, 2)
+
+        answers = [f for f in proxy.frames if f.request_code == END and f.upward]
+        flags = [each.command.ext_fields()["commitOrRollback"] for each in answers]
+        assert flags[:2] == ["0", "0"]
+        assert flags.count("8") == 2
+    assert seen == ["slow"]
+    assert await visible_now(cluster, topic) == ["later", "slow"]
+    assert ledger.asked.keys() == {"later"}
+
+
+# --- faults --------------------------------------------------------------------------------------
+
+
+async def test_a_decision_that_got_lost_is_found_out_by_the_check(
+    cluster: Cluster, broker: Broker, topic: str, rocketmq_group: str
+) -> None:
+    ledger = Ledger()
+    async with (
+        FaultProxy(broker.address) as proxy,
+        producing(cluster, rocketmq_group, ledger, mapper=proxy.map_address, seconds=2) as producer,
+    ):
+        proxy.up.on(drop, code=END, times=2)
+        lost = await asyncio.gather(
+            commit(producer, topic, "lost"), _rolled_back(producer, topic, "lost too")
+        )
+        assert [each.confirmed for each in lost] == [False, False]
+
+        assert await visible(cluster, topic, 1) == ["lost"]
+        ledger.ended["canary"] = TransactionState.COMMIT
+        async with producer.transaction(Message(topic, b"canary")) as canary:
+            canary.unknown()
+        assert await visible(cluster, topic, 2) == ["canary", "lost"]
+    assert ledger.asked.keys() == {"canary"}
+
+
+async def _rolled_back(producer: TransactionProducer, topic: str, body: str) -> TransactionResult:
+    async with producer.transaction(Message(topic, body.encode())) as tx:
+        return await tx.rollback()
+
+
+async def test_another_member_answers_for_a_killed_process(
+    cluster: Cluster, topic: str, rocketmq_group: str
+) -> None:
+    ledger = Ledger()
+    bodies = {"done": TransactionState.COMMIT, "undone": TransactionState.ROLLBACK}
+    for body in bodies:
+        command = ("-m", "tests.broker.transaction_worker", cluster.namesrv, rocketmq_group, topic)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *command, body, stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        async with asyncio.timeout(30):
+            assert await process.stdout.readline()
+        process.kill()
+        await process.wait()
+    # Nobody is there now: what the dead ones had done, the next member finds in the ledger.
+    ledger.ended |= bodies
+    async with producing(cluster, rocketmq_group, ledger, topics=(topic,)):
+        await until(lambda: set(ledger.asked) == set(bodies), "both checks", RESOLVED_SECONDS)
+
+        assert await visible(cluster, topic, 1) == ["done"]
+
+
+async def test_a_broker_that_dies_in_the_local_part_hears_the_decision_later(
+    cluster: Cluster, broker: Broker, topic: str, rocketmq_group: str
+) -> None:
+    ledger = Ledger()
+    async with producing(cluster, rocketmq_group, ledger, seconds=2) as producer:
+        await commit(producer, topic, "before")
+        async with producer.transaction(Message(topic, b"across")) as tx:
+            await asyncio.to_thread(broker.kill)
+        assert tx.result is not None
+        assert (tx.result.state, tx.result.confirmed) == (TransactionState.COMMIT, False)
+        await asyncio.to_thread(broker.start)
+
+        assert set(await visible(cluster, topic, 2)) == {"across", "before"}
+    assert ledger.asked["across"] == 0
+
+
+async def test_no_local_part_runs_while_the_broker_is_away(
+    cluster: Cluster, broker: Broker, topic: str, rocketmq_group: str
+) -> None:
+    ledger = Ledger()
+    async with producing(cluster, rocketmq_group, ledger, seconds=2) as producer:
+        await commit(producer, topic, "before")
+        await asyncio.to_thread(broker.kill)
+        with pytest.raises(RocketMQError):
+            async with producer.transaction(Message(topic, b"never")):
+                pytest.fail("the local part ran")
+        await asyncio.to_thread(broker.start)
+        await until(lambda: not producer.client.remoting.pause_left(broker.address), "a try", 10)
+        await commit(producer, topic, "after")
+
+        assert await visible(cluster, topic, 2) == ["after", "before"]

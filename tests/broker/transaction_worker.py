@@ -1,0 +1,32 @@
+"""A transaction producer in a process of its own, which a test can kill in its local part.
+
+python -m tests.broker.transaction_worker NAMESRV GROUP TOPIC BODY
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from rocketmq_aio.message import Message, MessageExt
+from rocketmq_aio.producer.decisions import TransactionState
+from rocketmq_aio.producer.transactions import TransactionProducer
+
+
+async def check(_message: MessageExt) -> TransactionState:
+    return TransactionState.UNKNOWN
+
+
+async def work(namesrv: str, group: str, topic: str, body: str) -> None:
+    """Print the message id once the local part runs, which never ends."""
+    async with (
+        TransactionProducer(group, check=check, namesrv=namesrv) as producer,
+        producer.transaction(Message(topic, body.encode())) as tx,
+    ):
+        sys.stdout.write(f"{tx.message_id}\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(work(*sys.argv[1:]))
