@@ -345,9 +345,12 @@ async def test_half_an_offset_file_is_told_of_and_set_aside(
         )
 
     async with run():
-        await send(cluster.namesrv, topic, numbers(20))
+        await send(cluster.namesrv, topic, numbers(10))
+        await until(lambda: len(seen) == 10, "the first messages", 30)
+        await until(lambda: [*tmp_path.rglob("offsets.json")], "a commit", 30)
+        await send(cluster.namesrv, topic, numbers(10, 10))
         await until(lambda: len(seen) == 20, "all messages", 30)
-        await until(lambda: [*tmp_path.rglob("offsets.json.bak")], "a second commit", 10)
+        await until(lambda: [*tmp_path.rglob("offsets.json.bak")], "a second commit", 30)
     assert not any(isinstance(each, CorruptOffsetFile) for each in events)
     for path in sorted(tmp_path.rglob("offsets.json*"))[:broken]:
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
