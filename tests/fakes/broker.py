@@ -12,6 +12,7 @@ from rocketmq_aio.errors import CodecError
 from rocketmq_aio.properties import PRODUCER_GROUP
 from rocketmq_aio.protocol.codes import JSON_HEADER, ONEWAY_FLAG, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import RequestHeader
 from tests.fakes.assignments import Assignments
 from tests.fakes.connection import FakeConnection
 from tests.fakes.delays import Delays
@@ -20,12 +21,14 @@ from tests.fakes.members import Members
 from tests.fakes.offsets import Offsets
 from tests.fakes.pops import Pops
 from tests.fakes.pulls import Pulls
+from tests.fakes.replies import Replies
 from tests.fakes.script import Outcome, Reply
 from tests.fakes.send_backs import SendBacks
 from tests.fakes.sends import Sends
 from tests.fakes.server import FakeServer
 from tests.fakes.state import BrokerState, Refused, now_ms
 from tests.fakes.store import READ_WRITE, Incoming, Store, Stored, Topic
+from tests.fakes.timers import Timers
 from tests.fakes.transactions import Transactions
 
 GET_BROKER_RUNTIME_INFO: Final = 28
@@ -68,10 +71,14 @@ class FakeBroker(FakeServer):
         self.delays = Delays(store)
         backs = SendBacks(self.state, self.locks, self.delays)
         self.transactions = Transactions(self.state)
-        sends = Sends(self.state, self.delays, backs, self.transactions)
+        self.timers = Timers(self.state)
+        sends = Sends(self.state, self.delays, backs, self.transactions, self.timers)
+        replies = Replies(self.state, self.members, sends, self._push_to)
         groups = (self.members, self.assignments, self.locks)
         parts = (
             sends,
+            replies,
+            self.timers,
             self.transactions,
             backs,
             self.pulls,
@@ -162,6 +169,14 @@ class FakeBroker(FakeServer):
     def _runtime_info(self, _command: Command, _connection: FakeConnection) -> Reply:
         table = {"brokerVersionDesc": self.version.name, "brokerActive": "true"}
         return Reply(body=msgspec.json.encode({"table": table}))
+
+    async def _push_to(
+        self, header: RequestHeader, body: bytes, number: int, seconds: float
+    ) -> Command | None:
+        connection = self.connections.get(number)
+        if connection is None:
+            raise ConnectionError("closed")
+        return await self.push(header, body=body, to=connection, seconds=seconds)
 
     def _notify_members(self, group: str, numbers: Iterable[int]) -> None:
         for number in numbers:

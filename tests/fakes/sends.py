@@ -15,6 +15,7 @@ from tests.fakes.script import Reply
 from tests.fakes.send_backs import SendBacks
 from tests.fakes.state import Answers, BrokerState, Refused, now_ms
 from tests.fakes.store import REGION, Incoming, Stored
+from tests.fakes.timers import Timers, with_handle
 from tests.fakes.transactions import Transactions
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
@@ -24,12 +25,18 @@ class Sends:
     """Stores what is sent."""
 
     def __init__(
-        self, state: BrokerState, delays: Delays, backs: SendBacks, transactions: Transactions
+        self,
+        state: BrokerState,
+        delays: Delays,
+        backs: SendBacks,
+        transactions: Transactions,
+        timers: Timers,
     ) -> None:
         self._state = state
         self._delays = delays
         self._backs = backs
         self._transactions = transactions
+        self._timers = timers
 
     def answers(self) -> Answers:
         return {
@@ -54,6 +61,10 @@ class Sends:
         )
         if header.topic.startswith(RETRY_PREFIX):
             incoming = self._backs.placed(incoming, header.max_reconsume_times)
+        due_ms = self._timers.due_ms(parse_properties(incoming.properties))
+        if due_ms is not None and not header.batch:
+            held, handle = self._timers.hold(incoming, due_ms)
+            return with_handle(self._stored([held], queue_id, batch=False), handle)
         # The flag counts, not the code: 320 without it stores the batch as one message.
         stored = self._batch(incoming) if header.batch else [self._single(incoming)]
         return self._stored(stored, queue_id, batch=bool(header.batch))

@@ -13,14 +13,18 @@ from tests.fakes.conformance.membership import CASES as MEMBERSHIP
 from tests.fakes.conformance.offsets import CASES as OFFSETS
 from tests.fakes.conformance.popping import CASES as POPPING
 from tests.fakes.conformance.pulling import CASES as PULLING
+from tests.fakes.conformance.replying import CASES as REPLYING
 from tests.fakes.conformance.routes import CASES as ROUTES
 from tests.fakes.conformance.sending import CASES as SENDING
 from tests.fakes.conformance.sending_back import CASES as SENDING_BACK
+from tests.fakes.conformance.timers import CASES as TIMERS
 
 CASES = (
     *ROUTES,
     *SENDING,
     *SENDING_BACK,
+    *TIMERS,
+    *REPLYING,
     *PULLING,
     *POPPING,
     *OFFSETS,

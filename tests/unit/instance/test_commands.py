@@ -266,20 +266,13 @@ async def test_a_message_that_cannot_be_read_is_not_tried(body: bytes) -> None:
 # --- the rest -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
-        12345,
-    ],
-)
-async def test_what_nobody_here_can_do_is_answered_not_supported(code: int) -> None:
+async def test_what_nobody_here_can_do_is_answered_not_supported() -> None:
     async with asking() as made:
-        answer = await made.broker.push(Command(code, 0))
+        answer = await made.broker.push(Command(12345, 0))
 
         assert answer is not None
         assert answer.code == 3
-        assert str(int(code)) in str(answer.remark)
+        assert "12345" in str(answer.remark)
 
 
 async def test_a_command_without_its_fields_is_answered_with_an_error() -> None:

@@ -1,0 +1,87 @@
+"""Request and reply: brokers hand replies to the client that is named in them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rocketmq_aio.properties import encode_properties, parse_properties
+from rocketmq_aio.protocol.bodies import HeartbeatData, ProducerData
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.requests.client import Heartbeat
+from rocketmq_aio.protocol.requests.from_broker import PushReplyMessage
+from rocketmq_aio.protocol.requests.send import SendReplyMessage
+from tests.fakes.conformance.ground import Case, Ground, everything, send, send_header
+from tests.fakes.raw_client import RawClient
+
+
+def asker_of(ground: Ground) -> str:
+    return f"127.0.0.1@{ground.group}"
+
+
+async def introduce(client: RawClient, ground: Ground) -> None:
+    """Be a producer that replies can be handed to."""
+    data = HeartbeatData(
+        client_id=asker_of(ground), producer_data_set=[ProducerData(group_name=ground.group)]
+    )
+    assert (await client.ask(Heartbeat(), msgspec.json.encode(data))).code == 0
+
+
+async def reply_topic(client: RawClient, ground: Ground) -> str:
+    """Return the topic of replies: brokers write their cluster's name into what they store."""
+    await send(client, ground, b"request")
+    (message,) = await everything(client, ground, 1)
+    return f"{message.properties['CLUSTER']}_REPLY_TOPIC"
+
+
+async def send_reply(client: RawClient, ground: Ground, topic: str) -> int:
+    """Send a reply to the client of `introduce`; return its opaque."""
+    reply = {"MSG_TYPE": "reply", "CORRELATION_ID": "c-1", "REPLY_TO_CLIENT": asker_of(ground)}
+    header = send_header(ground, topic=topic, flag=7, properties=encode_properties(reply))
+    return client.send(SendReplyMessage(**msgspec.structs.asdict(header)), b"answer")
+
+
+async def a_reply_is_pushed_to_who_asked(ground: Ground) -> None:
+    async with ground.client() as asker, ground.client() as replier:
+        await introduce(asker, ground)
+        opaque = await send_reply(replier, ground, await reply_topic(replier, ground))
+        pushed = await asker.request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)
+        asker.respond(pushed)
+        answer = await replier.answer(opaque)
+    header = read_header(pushed, PushReplyMessage)
+    properties = parse_properties((header.properties or "").encode())
+
+    assert (answer.code, pushed.body) == (0, b"answer")
+    assert (header.flag, header.producer_group) == (7, "conformance")
+    assert properties["CORRELATION_ID"] == "c-1"
+    assert properties.keys() >= {"PUSH_REPLY_TIME", "REPLY_TO_CLIENT", "MSG_TYPE"}
+    assert header.born_host.startswith("127.0.0.1:")
+    assert header.store_host == ground.broker
+
+
+async def a_reply_that_is_not_taken_is_an_error(ground: Ground) -> None:
+    async with ground.client() as asker, ground.client() as replier:
+        await introduce(asker, ground)
+        opaque = await send_reply(replier, ground, await reply_topic(replier, ground))
+        asker.respond(await asker.request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT), code=1)
+        answer = await replier.answer(opaque)
+
+    assert answer.code == 1
+
+
+async def a_reply_to_nobody_is_an_error_and_stored(ground: Ground) -> None:
+    async with ground.client() as replier:
+        opaque = await send_reply(replier, ground, await reply_topic(replier, ground))
+        answer: Command = await replier.answer(opaque)
+
+    assert answer.code == 1
+    assert "not found" in (answer.remark or "")
+    assert answer.ext_fields()["msgId"]
+
+
+CASES: tuple[Case, ...] = (
+    a_reply_is_pushed_to_who_asked,
+    a_reply_that_is_not_taken_is_an_error,
+    a_reply_to_nobody_is_an_error_and_stored,
+)

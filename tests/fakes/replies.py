@@ -1,0 +1,103 @@
+"""The fake broker's part in request and reply: it hands replies to who asked, and stores them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from rocketmq_aio.properties import (
+    REPLY_TO_CLIENT,
+    REPLY_TOPIC_SUFFIX,
+    encode_properties,
+    parse_properties,
+)
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.requests.from_broker import PushReplyMessage
+from rocketmq_aio.protocol.requests.send import SendReplyMessage
+from tests.fakes.connection import FakeConnection
+from tests.fakes.members import Members
+from tests.fakes.script import Reply
+from tests.fakes.sends import Sends
+from tests.fakes.state import Answers, BrokerState, Refused, now_ms
+
+PUSH_SECONDS: Final = 10.0
+Push = Callable[[PushReplyMessage, bytes, int, float], Awaitable[Command | None]]
+
+
+class Replies:
+    """Replies go to the connection over which the client's heartbeat as a producer came.
+
+    :param push: asks a connection, by number, and returns its answer: (header, body, number,
+        seconds) -> answer
+    """
+
+    def __init__(self, state: BrokerState, members: Members, sends: Sends, push: Push) -> None:
+        self._state = state
+        self._members = members
+        self._sends = sends
+        self._push = push
+        state.store.create_topic(state.cluster + REPLY_TOPIC_SUFFIX, 1)
+
+    def answers(self) -> Answers:
+        return {RequestCode.SEND_REPLY_MESSAGE_V2: self.send}
+
+    async def send(self, command: Command, connection: FakeConnection) -> Reply:
+        header = read_header(command, SendReplyMessage)
+        fault = await self._hand_over(header, command.body, connection)
+        try:
+            stored = self._sends.send(command, connection)
+        except Refused as refused:
+            return refused.reply
+        if not fault:
+            return stored
+        return Reply(ResponseCode.SYSTEM_ERROR, ext=stored.ext, remark=fault)
+
+    async def _hand_over(
+        self, header: SendReplyMessage, body: bytes, connection: FakeConnection
+    ) -> str | None:
+        """Return why the reply did not reach who asked."""
+        properties = parse_properties((header.properties or "").encode())
+        client = properties.get(REPLY_TO_CLIENT)
+        if client is None:
+            return "reply message properties[REPLY_TO_CLIENT] is null"
+        number = self._connection_of(client)
+        if number is None:
+            return f"push reply message fail, channel of <{client}> not found."
+        pushed = self._pushed(header, properties, connection)
+        try:
+            answer = await self._push(pushed, body, number, PUSH_SECONDS)
+        except (TimeoutError, ConnectionError, asyncio.CancelledError):
+            return "push reply message to client fail"
+        return None if answer is not None and not answer.code else "push reply message fail"
+
+    def _connection_of(self, client: str) -> int | None:
+        for members in self._members.producers.values():
+            for number, client_id in members.items():
+                if client_id == client:
+                    return number
+        return None
+
+    def _pushed(
+        self, header: SendReplyMessage, properties: dict[str, str], connection: FakeConnection
+    ) -> PushReplyMessage:
+        host, port = connection.client_address
+        store_host, store_port = self._state.store.host
+        return PushReplyMessage(
+            producer_group=header.producer_group,
+            topic=header.topic,
+            default_topic=header.default_topic,
+            default_topic_queue_nums=header.default_topic_queue_nums,
+            queue_id=header.queue_id,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            flag=header.flag,
+            properties=encode_properties(properties | {"PUSH_REPLY_TIME": str(now_ms())}),
+            reconsume_times=header.reconsume_times,
+            unit_mode=bool(header.unit_mode),
+            born_host=f"{host}:{port}",
+            store_host=f"{store_host}:{store_port}",
+            store_timestamp=now_ms(),
+        )

@@ -1,0 +1,116 @@
+"""Delivery times on the fake broker (5.x), and recalls of messages that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from rocketmq_aio.properties import (
+    DELAY,
+    TIMER_DELAY_MS,
+    TIMER_DELIVER_MS,
+    UNIQ_KEY,
+    encode_properties,
+    parse_properties,
+)
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import read_header, to_ext_fields
+from rocketmq_aio.protocol.requests.send import RecallMessage, RecallMessageResponse
+from tests.fakes.connection import FakeConnection
+from tests.fakes.script import Reply
+from tests.fakes.state import Answers, BrokerState, Refused, now_ms
+from tests.fakes.store import REGION, Incoming, Stored
+
+WHEEL_TOPIC: Final = "rmq_sys_wheel_timer"
+MAX_DELAY_MS: Final = 3 * 24 * 3600 * 1000
+PRECISION_MS: Final = 1000
+ILLEGAL_OPERATION: Final = 604
+UPDATE_BROKER_CONFIG: Final = 25
+
+
+class Timers:
+    """Keeps messages until their time, by the clock.
+
+    `hurry` divides all waiting times, for tests that cannot wait.
+    """
+
+    def __init__(self, state: BrokerState) -> None:
+        self.recall_enabled = False
+        self.hurry = 1.0
+        self._state = state
+        self._recalled: set[tuple[str, str]] = set()
+
+    def answers(self) -> Answers:
+        known: Answers = {UPDATE_BROKER_CONFIG: self.configure}
+        if self._state.version.is_5:
+            known[RequestCode.RECALL_MESSAGE] = self.recall
+        return known
+
+    def due_ms(self, properties: Mapping[str, str]) -> int | None:
+        """Return when a message with *properties* is to be delivered; None: at once."""
+        if not self._state.version.is_5 or int(properties.get(DELAY, "0")) > 0:
+            return None
+        if TIMER_DELAY_MS in properties:
+            due = now_ms() + int(properties[TIMER_DELAY_MS])
+        elif TIMER_DELIVER_MS in properties:
+            due = int(properties[TIMER_DELIVER_MS])
+        else:
+            return None
+        if due - now_ms() > MAX_DELAY_MS:
+            remark = "timer message illegal, the delay time should not be bigger than the max delay"
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"{remark} {MAX_DELAY_MS}ms")
+        # A multiple of the precision is moved one step back.
+        return (due - 1) // PRECISION_MS * PRECISION_MS if due > now_ms() else None
+
+    def hold(self, incoming: Incoming, due_ms: int) -> tuple[Stored, str]:
+        """Keep a message until *due_ms*; return where it waits, and its recall handle."""
+        self._state.store.create_topic(WHEEL_TOPIC, 1, perm=0)
+        real = {"REAL_TOPIC": incoming.topic, "REAL_QID": str(incoming.queue_id)}
+        real["TIMER_OUT_MS"] = str(due_ms)
+        properties = encode_properties(parse_properties(incoming.properties) | real).encode()
+        waiting = replace(incoming, topic=WHEEL_TOPIC, queue_id=0, properties=properties)
+        stored = self._state.store.append(waiting, now_ms())
+        key = stored.properties[UNIQ_KEY]
+        seconds = max(0, due_ms - now_ms()) / 1000 / self.hurry
+        loop = asyncio.get_running_loop()
+        loop.call_later(seconds, self._deliver, incoming, key)
+        text = f"v1 {incoming.topic} {self._state.name} {due_ms + 1} {key}"
+        return stored, urlsafe_b64encode(text.encode()).decode()
+
+    def recall(self, command: Command, _connection: FakeConnection) -> Reply:
+        asked = read_header(command, RecallMessage)
+        if not self.recall_enabled:
+            raise Refused(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
+        self._state.topic(asked.topic)
+        try:
+            handle = urlsafe_b64decode(asked.recall_handle).decode()
+            _, topic, broker, due, key = handle.split(" ")
+        except (ValueError, binascii.Error):
+            raise Refused(ILLEGAL_OPERATION, "recall handle is invalid") from None
+        if (topic, broker) != (asked.topic, self._state.name) or int(due) <= now_ms():
+            raise Refused(ILLEGAL_OPERATION, "recall failed, topic, broker or timestamp invalid")
+        self._recalled.add((topic, key))
+        answer = RecallMessageResponse(msg_id=key, region_id=REGION)
+        return Reply(ext=to_ext_fields(answer))
+
+    def configure(self, command: Command, _connection: FakeConnection) -> Reply:
+        """Take ``recallMessageEnable=true``, as far as this is modelled."""
+        for line in command.body.decode().splitlines():
+            name, _, value = line.partition("=")
+            if name == "recallMessageEnable":
+                self.recall_enabled = value == "true"
+        return Reply()
+
+    def _deliver(self, incoming: Incoming, key: str) -> None:
+        if (incoming.topic, key) not in self._recalled:
+            self._state.store.append(incoming, now_ms())
+
+
+def with_handle(answer: Reply, handle: str) -> Reply:
+    """Return the answer to a send with its recall handle."""
+    return replace(answer, ext={**answer.ext, "recallHandle": handle})
