@@ -63,6 +63,7 @@ from rocketmq_aio.errors import (
     CommitError,
     ConfigError,
     ConnectionLostError,
+    HalfMessageError,
     InvalidMessageError,
     NameServerUnavailableError,
     NotConnectedError,
@@ -92,6 +93,7 @@ from rocketmq_aio.message import (
     SendResult,
     SendStatus,
 )
+from rocketmq_aio.producer.decisions import TransactionState
 from rocketmq_aio.producer.ordering import (
     SelectByMachineRoom,
     SelectByRandom,
@@ -99,6 +101,8 @@ from rocketmq_aio.producer.ordering import (
 )
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.publishing import QueueSelector
+from rocketmq_aio.producer.transaction import Transaction, TransactionResult
+from rocketmq_aio.producer.transactions import TransactionProducer
 
 __version__ = "0.1.0"
 
@@ -134,6 +138,7 @@ __all__ = [
     "CorruptOffsetFile",
     "Credentials",
     "FilterMessageHook",
+    "HalfMessageError",
     "HandlerStuck",
     "InvalidMessageError",
     "JSONCodec",
@@ -199,5 +204,9 @@ __all__ = [
     "SubscriptionsDiffer",
     "SuspendQueue",
     "TopicStatistics",
+    "Transaction",
+    "TransactionProducer",
+    "TransactionResult",
+    "TransactionState",
     "select_by_hash",
 ]

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,7 @@ from tests.fakes.frame_rules import drop
 from tests.fakes.proxy import FaultProxy
 from tests.unit.remoting.until import until
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "transaction.py"
 QUEUES = 4
 EACH = 10  # transactions of each kind
 RESOLVED_SECONDS = 60.0  # brokers ask by their own clock, and busy machines are slow
@@ -203,6 +205,27 @@ async def test_a_check_during_the_local_part_changes_nothing(
     assert seen == ["slow"]
     assert await visible_now(cluster, topic) == ["later", "slow"]
     assert ledger.asked.keys() == {"later"}
+
+
+async def test_the_example_announces_what_is_stored(cluster: Cluster, topic: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "error", str(EXAMPLE)),
+        *("--namesrv", cluster.namesrv, "--topic", topic),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(RESOLVED_SECONDS):
+            output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    lines = output.decode().splitlines()
+
+    assert process.returncode == 0, lines
+    assert {"jam is rolled back", "the broker asks about cake"} <= set(lines)
+    assert lines[-1] == "announced: cake, tea"
 
 
 # --- faults --------------------------------------------------------------------------------------
