@@ -1,0 +1,101 @@
+"""Two real brokers, one of which stands still: sends recover, and the log says why."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from time import monotonic
+
+import pytest
+
+from rocketmq_aio.message import Message
+from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.testing import Cluster
+from tests.unit.remoting.until import until, until_done
+
+SENDERS = 16
+PACE_SECONDS = 0.002  # between two sends of one task
+
+
+@pytest.fixture(scope="module")
+def cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
+    """Two brokers; the tests leave them running."""
+    return fresh_cluster(brokers=2)
+
+
+@pytest.fixture
+def topic(cluster: Cluster, rocketmq_group: str) -> Iterator[str]:
+    name = f"isolation-{rocketmq_group[-12:]}"
+    cluster.create_topic(name, queues=2)
+    yield name
+    cluster.delete_topic(name)
+
+
+class Load:
+    """Keeps sending; notes when each send began, how long it took and where it went."""
+
+    def __init__(self, producer: Producer, topic: str) -> None:
+        self.sends: list[tuple[float, float, str]] = []
+        self.stopped = False
+        self._producer = producer
+        self._topic = topic
+
+    async def keep_sending(self) -> None:
+        while not self.stopped:
+            started = monotonic()
+            result = await self._producer.send(Message(self._topic, b"x"))
+            self.sends.append((started, monotonic() - started, result.queue.broker_name))
+            await asyncio.sleep(PACE_SECONDS)
+
+    def since(self, moment: float) -> list[tuple[float, float, str]]:
+        return [each for each in self.sends if each[0] >= moment]
+
+
+def p99(seconds: list[float]) -> float:
+    return sorted(seconds)[int(len(seconds) * 0.99)]
+
+
+async def test_a_broker_that_stands_still_is_left_out_and_comes_back(
+    cluster: Cluster,
+    topic: str,
+    rocketmq_group: str,
+    caplog: pytest.LogCaptureFixture,
+    record_property: Callable[[str, object], None],
+) -> None:
+    caplog.set_level("INFO", "rocketmq_aio.producer.faults")
+    frozen, other = cluster.brokers
+    async with Producer(rocketmq_group, namesrv=cluster.namesrv) as producer:
+        load = Load(producer, topic)
+        senders = [asyncio.create_task(load.keep_sending()) for _ in range(SENDERS)]
+        await until(lambda: len(load.sends) > 200, "sends", 20.0)
+        await asyncio.to_thread(frozen.pause)
+        try:
+            await until(lambda: bool(told(caplog, "broker_isolated")), "isolation", 10.0)
+            settled = monotonic()
+            await until(lambda: len(load.since(settled)) > 1000, "more sends", 20.0)
+            during = load.since(settled)
+        finally:
+            await asyncio.to_thread(frozen.resume)
+        back = monotonic()
+        await until_done(lambda: used(load, frozen.name, back), "the broker used again", 15.0)
+        load.stopped = True
+        await asyncio.gather(*senders)  # no send fails
+
+    late = [seconds for _, seconds, _ in load.sends if seconds > 1.0]
+    record_property("p99_ms_while_frozen", round(p99([each[1] for each in during]) * 1000, 1))
+    record_property("sends_that_waited_for_it", len(late))
+    assert {name for _, _, name in during} == {other.name}
+    assert p99([seconds for _, seconds, _ in during]) < 1.0  # an attempt that hangs takes 1.5 s
+    assert len(late) <= SENDERS  # each sender met it once, and told the others
+    assert f"broker='{frozen.name}'" in told(caplog, "broker_isolated")[0]
+    assert "no answer to request" in told(caplog, "broker_isolated")[0]
+    assert told(caplog, "broker_restored")
+
+
+def told(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
+    return [text for text in caplog.messages if event in text]
+
+
+async def used(load: Load, name: str, since: float) -> bool:
+    await asyncio.sleep(0.05)
+    return any(broker == name for _, _, broker in load.since(since))

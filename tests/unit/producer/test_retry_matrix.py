@@ -1,0 +1,206 @@
+"""What follows the first answer to a send: every kind of answer, every way of sending."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from functools import partial
+
+import pytest
+
+from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.message import SendResult
+from rocketmq_aio.producer import attempts as attempts_module
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.remoting.backoff import Backoff
+from tests.fakes.broker import FakeBroker
+from tests.fakes.connection import FakeConnection
+from tests.fakes.script import Close, Handler, Outcome, Reply
+from tests.unit.producer.shops import ORDER, SEND, SEND_BATCH, Shop, open_shop
+
+SECONDS = 0.6  # for a whole send: half of it for an attempt that is never answered
+
+
+class Then(Enum):
+    """What a send does next."""
+
+    ELSEWHERE = "tried again at the other broker"
+    SAME = "tried again at the same queue"
+    RAISED = "raised"
+    RETURNED = "returned"
+
+
+def refused(code: int) -> Outcome:
+    return Reply(code, remark="not now, or never")
+
+
+def weaker(code: int) -> Outcome:
+    return Reply(code, ext={"msgId": "0A", "queueId": "0", "queueOffset": "9"})
+
+
+RETRIED = {
+    "SYSTEM_ERROR": refused(1),
+    "SYSTEM_BUSY": refused(2),
+    "SERVICE_NOT_AVAILABLE": refused(14),
+    "NO_PERMISSION": refused(16),
+    "TOPIC_NOT_EXIST": refused(17),
+    "NO_BUYER_ID": refused(204),
+    "NOT_IN_CURRENT_UNIT": refused(205),
+    "FLOW_CONTROL": refused(215),
+    "NOT_LEADER_FOR_QUEUE": refused(501),
+    "the connection is closed": Close(),
+    "the connection is reset": Close(reset=True),
+}
+RAISED = {
+    "REQUEST_CODE_NOT_SUPPORTED": refused(3),
+    "MESSAGE_ILLEGAL": refused(13),
+    "VERSION_NOT_SUPPORTED": refused(15),
+    "SUBSCRIPTION_GROUP_NOT_EXIST": refused(26),
+    "INVALID_PARAMETER": refused(29),
+    "a code that nobody knows": refused(31_999),
+    "the account is refused": Reply(1, remark="AclException: no accessKey"),
+}
+WEAKER = {
+    "FLUSH_DISK_TIMEOUT": weaker(10),
+    "SLAVE_NOT_AVAILABLE": weaker(11),
+    "FLUSH_SLAVE_TIMEOUT": weaker(12),
+}
+BETTER = ProducerConfig(retry_other_broker=True)
+
+Send = Callable[[Shop], Awaitable[object]]
+WAYS: dict[str, tuple[Send, Then]] = {
+    "any queue": (
+        lambda shop: shop.producer.send(ORDER, timeout_seconds=SECONDS),
+        Then.ELSEWHERE,
+    ),
+    "any queue, a batch": (
+        lambda shop: shop.producer.send_batch([ORDER, ORDER], timeout_seconds=SECONDS),
+        Then.ELSEWHERE,
+    ),
+    "a chosen queue": (
+        lambda shop: shop.producer.send(ORDER, queue=shop.queue(), timeout_seconds=SECONDS),
+        Then.SAME,
+    ),
+    "a selector": (
+        lambda shop: shop.producer.send(
+            ORDER, selector=lambda queues, _: queues[1], timeout_seconds=SECONDS
+        ),
+        Then.SAME,
+    ),
+    "a key": (
+        lambda shop: shop.producer.send(ORDER, sharding_key="42", timeout_seconds=SECONDS),
+        Then.SAME,
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts_module, "Backoff", partial(Backoff, first=0.001))
+
+
+def answer_first(shop: Shop, outcome: Outcome) -> None:
+    """Give the first send to any broker *outcome*; all others are stored."""
+    left = [outcome]
+
+    def handler(broker: FakeBroker) -> Handler:
+        def answer(command: Command, connection: FakeConnection) -> Outcome:
+            if left:
+                return left.pop()
+            stored = broker.answer(command, connection)
+            assert isinstance(stored, Reply)
+            return stored
+
+        return answer
+
+    for broker in shop.brokers:
+        for code in (SEND, SEND_BATCH):
+            broker.on(code, handler(broker), times=None)
+
+
+async def outcome_of(shop: Shop, send: Send) -> Then:
+    """Send; return what the requests on the wire say about it."""
+    try:
+        result = await send(shop)
+    except RocketMQError:
+        result = None
+    tried = [(each.broker_name, each.queue_id) for each in shop.sends()]
+    if len(tried) == 1:
+        return Then.RAISED if result is None else Then.RETURNED
+    assert len(tried) == 2
+    assert isinstance(result, SendResult | list)
+    if tried[0] == tried[1]:
+        return Then.SAME
+    assert tried[0][0] != tried[1][0]
+    return Then.ELSEWHERE
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("answer", RETRIED)
+async def test_what_can_end_differently_is_tried_again(answer: str, way: str) -> None:
+    send, then = WAYS[way]
+    async with open_shop(brokers=2) as shop:
+        answer_first(shop, RETRIED[answer])
+
+        assert await outcome_of(shop, send) is then
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("answer", RAISED)
+async def test_what_no_retry_can_change_is_raised(answer: str, way: str) -> None:
+    send, _ = WAYS[way]
+    async with open_shop(brokers=2) as shop:
+        answer_first(shop, RAISED[answer])
+
+        assert await outcome_of(shop, send) is Then.RAISED
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("answer", WEAKER)
+async def test_what_is_stored_with_less_is_returned(answer: str, way: str) -> None:
+    send, _ = WAYS[way]
+    async with open_shop(brokers=2) as shop:
+        answer_first(shop, WEAKER[answer])
+
+        assert await outcome_of(shop, send) is Then.RETURNED
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("answer", WEAKER)
+async def test_or_tried_again_at_another_broker_if_that_is_wanted(answer: str, way: str) -> None:
+    send, then = WAYS[way]
+    async with open_shop(brokers=2, config=BETTER) as shop:
+        answer_first(shop, WEAKER[answer])
+        expected = then if then is Then.ELSEWHERE else Then.RETURNED
+
+        assert await outcome_of(shop, send) is expected
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_an_answer_that_does_not_come_leaves_time_for_another_broker(way: str) -> None:
+    send, then = WAYS[way]
+    async with open_shop(brokers=2) as shop:
+        answer_first(shop, None)
+        # The same queue is waited for to the end: it would hardly answer a second request sooner.
+        expected = then if then is Then.ELSEWHERE else Then.RAISED
+
+        assert await outcome_of(shop, send) is expected
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_broker_that_goes_away_is_asked_again_over_a_new_connection(way: str) -> None:
+    send, _ = WAYS[way]
+    async with open_shop(brokers=2) as shop:
+        answer_first(shop, refused(1500))
+
+        assert await outcome_of(shop, send) is Then.SAME
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_without_retries_the_first_failure_is_the_end(way: str) -> None:
+    send, _ = WAYS[way]
+    async with open_shop(brokers=2, config=ProducerConfig(retries=0)) as shop:
+        answer_first(shop, RETRIED["SYSTEM_BUSY"])
+
+        assert await outcome_of(shop, send) is Then.RAISED
