@@ -23,7 +23,6 @@ from tests.fakes.state import Answers, BrokerState, Refused, now_ms
 from tests.fakes.store import Incoming, Stored
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-TRAN_MSG: Final = "TRAN_MSG"
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 
 
@@ -69,12 +68,9 @@ class Transactions:
             return None
         incoming, half = self._find(asked)
         if asked.commit_or_rollback == TRANSACTION_COMMIT:
-            properties = parse_properties(incoming.properties)
-            del properties[TRAN_MSG]
             visible = replace(
                 incoming,
                 sys_flag=incoming.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
-                properties=encode_properties(properties).encode(),
                 prepared_offset=half.offset,
             )
             self._state.store.append(visible, now_ms())

@@ -125,7 +125,7 @@ async def a_half_message_is_seen_after_its_commit(ground: Ground, ask: Ask) -> N
     assert (answer.code, answer.body) == (0, b"")
     assert (message.body, message.message_id, message.tags) == (b"half", ID, "t")
     assert message.property("PGROUP") == ground.group
-    assert message.property("TRAN_MSG") is None
+    assert message.property("TRAN_MSG") == "true"  # it is no half message any more
     assert message.sys_flag == TRANSACTION_COMMIT
     assert message.prepared_transaction_offset == half.table_offset
 

@@ -1,0 +1,191 @@
+"""Transactions while frames and connections get lost: the ledger and the log agree in the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.message import Message, MessageExt
+from rocketmq_aio.producer.decisions import TransactionState
+from rocketmq_aio.producer.transactions import TransactionProducer
+from rocketmq_aio.properties import UNIQ_KEY
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.requests.transactions import EndTransaction
+from tests.fakes.broker import FakeBroker
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.frame_rules import PassingFrame, Rule, drop
+from tests.fakes.lane import Cut
+from tests.fakes.proxy import FaultProxy
+
+SEND, END = RequestCode.SEND_MESSAGE_V2, RequestCode.END_TRANSACTION
+BEAT, CHECK = RequestCode.HEART_BEAT, RequestCode.CHECK_TRANSACTION_STATE
+TRANSACTIONS = 24
+ROUNDS = 4  # of questions of the broker, after the faults have ended
+
+
+class FailedError(Exception):
+    """The local part of a test fails so."""
+
+
+def cut(_frame: PassingFrame) -> list[bytes]:
+    """End the connection instead of passing the frame."""
+    raise Cut(reset=True)
+
+
+@dataclass
+class Run:
+    """Transactions of one producer, a third of which each commits, rolls back, and is left open."""
+
+    producer: TransactionProducer
+    broker: FakeBroker
+    wanted: dict[str, TransactionState] = field(default_factory=dict)  # by body
+    local_parts: Counter[str] = field(default_factory=Counter)
+    refused: set[str] = field(default_factory=set)
+
+    async def one(self, number: int) -> None:
+        body = f"{number}"
+        message = Message("orders", body.encode())
+        try:
+            async with self.producer.transaction(message) as tx:
+                self.local_parts[body] += 1
+                self.wanted[body] = tuple(TransactionState)[number % 2]
+                if number % 3 == 0:
+                    tx.unknown()
+                elif self.wanted[body] is TransactionState.ROLLBACK:
+                    raise FailedError
+        except RocketMQError:
+            self.refused.add(body)
+        except FailedError:
+            pass
+
+    async def be_asked(self) -> None:
+        """Have the broker ask some times; each of its questions gets one answer."""
+        for _ in range(ROUNDS):
+            before = len(self.broker.requests_of(END))
+            asked = await self.broker.ask_about_transactions()
+            await self.broker.wait_for(END, before + asked)
+
+    def violations(self) -> list[str]:
+        """Return what contradicts the promises; nothing if all is well."""
+        stored = self.broker.messages("orders")
+        visible = Counter(each.body.decode() for each in stored)
+        again = [body for body, count in self.local_parts.items() if count > 1]
+        decisions: defaultdict[str, set[int]] = defaultdict(set)
+        for command in self.broker.requests_of(END):
+            end = read_header(command, EndTransaction)
+            decisions[end.msg_id].add(end.commit_or_rollback)
+        committed = {b for b, state in self.wanted.items() if state is TransactionState.COMMIT}
+        kept = {each.properties[UNIQ_KEY] for each in stored}
+        both = [key for key, flags in decisions.items() if len(flags - {0}) > 1]
+        undecided = {h.properties[UNIQ_KEY] for h in self.broker.transactions.open} - kept
+        return [
+            *(f"lost {body}" for body in committed - visible.keys()),
+            *(f"visible {body}" for body in visible.keys() - committed),
+            *(f"local part of {body} ran again" for body in again),
+            *(f"local part of {body} ran" for body in self.refused & self.local_parts.keys()),
+            *(f"two decisions of {key}" for key in both),
+            *(f"undecided {key}" for key in undecided),
+        ]
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[tuple[Run, FaultProxy]]:
+    """Yield transactions whose broker is behind a proxy."""
+    runs: list[Run] = []
+
+    async def check(message: MessageExt) -> TransactionState:
+        return runs[0].wanted.get(message.body.decode(), TransactionState.UNKNOWN)
+
+    async with (
+        FakeCluster(topics={"orders": 4}) as cluster,
+        FaultProxy(cluster.broker.address) as proxy,
+        TransactionProducer(
+            "till",
+            check=check,
+            client=ClientConfig(namesrv=cluster.namesrv, address_mapper=proxy.map_address),
+            config=ProducerConfig(send_timeout_seconds=1),
+        ) as producer,
+    ):
+        runs.append(Run(producer, cluster.broker))
+        yield runs[0], proxy
+
+
+@pytest.mark.parametrize("rule", [drop, cut])
+@pytest.mark.parametrize("upward", [True, False], ids=["request", "answer"])
+@pytest.mark.parametrize("code", [SEND, END, BEAT], ids=["half", "end", "heartbeat"])
+async def test_what_gets_lost_changes_no_outcome(
+    code: RequestCode, upward: bool, rule: Rule
+) -> None:
+    async with running() as (run, proxy):
+        lane = proxy.up if upward else proxy.down
+        lane.on(rule, code=code, times=3)
+        await asyncio.gather(*(run.one(number) for number in range(TRANSACTIONS)))
+        lane.off()
+        # The faults are over: an ordinary transaction, over a connection that stands.
+        await run.one(TRANSACTIONS + 2)
+        await run.be_asked()
+
+        assert run.violations() == []
+        assert len(run.wanted) + len(run.refused) == TRANSACTIONS + 1
+
+
+async def test_a_question_that_gets_lost_is_asked_again() -> None:
+    async with running() as (run, proxy):
+        await asyncio.gather(*(run.one(number) for number in range(TRANSACTIONS)))
+        lost = proxy.down.hold(code=CHECK)
+        asked = await run.broker.ask_about_transactions()
+        await lost.wait(asked)
+        proxy.down.off()
+        await run.be_asked()
+
+        assert asked == TRANSACTIONS // 3
+        assert run.violations() == []
+
+
+@pytest.mark.parametrize("moment", ["half", "local part", "end"])
+async def test_a_broker_that_restarts_at_any_stage_gets_every_decision(moment: str) -> None:
+    async with running() as (run, proxy):
+        await run.one(2)
+        code = {"half": SEND, "local part": SEND, "end": END}[moment]
+        held = (proxy.up if moment == "half" else proxy.down).hold(code=code)
+        tasks = [asyncio.create_task(run.one(number)) for number in range(4, 12)]
+        await held.wait(1)
+        if moment == "local part":
+            held.release()
+        await run.broker.restart()
+        proxy.up.off()
+        proxy.down.off()
+        await asyncio.gather(*tasks)
+        await run.one(TRANSACTIONS + 2)
+        await run.be_asked()
+
+        assert run.violations() == []
+
+
+async def test_many_producers_share_the_questions_of_their_group() -> None:
+    wanted: dict[str, TransactionState] = {}
+
+    async def check(message: MessageExt) -> TransactionState:
+        return wanted[message.body.decode()]
+
+    def producer(cluster: FakeCluster) -> TransactionProducer:
+        return TransactionProducer("till", check=check, namesrv=cluster.namesrv, topics=["orders"])
+
+    async with FakeCluster(topics={"orders": 4}) as cluster:
+        async with producer(cluster) as first, producer(cluster):
+            async with first.transaction(Message("orders", b"a")) as tx:
+                wanted["a"] = TransactionState.COMMIT
+                tx.unknown()
+            await first.close()
+            assert await cluster.broker.ask_about_transactions() == 1
+            await cluster.broker.wait_for(END)
+
+        assert [each.body for each in cluster.broker.messages("orders")] == [b"a"]
