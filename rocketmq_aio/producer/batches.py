@@ -91,7 +91,7 @@ def check_batchable(message: object) -> None:
     """Refuse what the broker would refuse, or store as something else."""
     if not isinstance(message, Message):
         raise InvalidMessageError(None, f"{type(message).__name__} is not a Message")
-    if message.delay_level:
+    if message.delayed:
         raise InvalidMessageError(message.topic, "a delayed message cannot be part of a batch")
     if message.topic.startswith(RETRY_PREFIX):
         raise InvalidMessageError(message.topic, "a retry topic takes no batches")

@@ -182,7 +182,7 @@ class CarefulSender(Sender):
                 return request.came(error)
             return await request.reply(result.message_id)
         finally:
-            request.end()
+            self._requests.end(request)
 
     async def _reply(self, request: MessageExt, message: Message, deadline: float) -> SendResult:
         aim = partial(replying_target, request)

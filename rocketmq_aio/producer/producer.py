@@ -227,6 +227,8 @@ class Producer(CarefulSender):
         now_ms = time_ns() // 1_000_000
         made = batches(given, self._ids, now_ms, self._config)
         _check_queue(queue, made)
+        if queue is None:
+            _check_keys(given)
         if len(made) == 1:
             whole = await self._send_one_batch(made[0], queue, now_ms, deadline)
             return [result for _, result in made[0].results(whole)]
@@ -371,6 +373,13 @@ class Producer(CarefulSender):
 def _check_message(message: object) -> None:
     if not isinstance(message, Message):
         raise InvalidMessageError(None, f"{type(message).__name__} is not a Message")
+
+
+def _check_keys(given: Iterable[Message]) -> None:
+    for message in given:
+        if message.sharding_key is not None:
+            reason = "a batch goes to any queue: give queue=, or send one with a key by itself"
+            raise InvalidMessageError(message.topic, reason)
 
 
 def _check_queue(queue: MessageQueue | None, made: list[Batch]) -> None:

@@ -35,6 +35,7 @@ class Requests:
         self._instance = instance
         self._places = InFlight(MAX_REQUESTS, MAX_REQUESTS)
         self._introduced: dict[str, int] = {}  # connections over which a broker heard of us
+        self._open: set[Request] = set()
 
     async def begin(self, message: Message, deadline: float) -> Request:
         """Return a new request, once there is a place for it.
@@ -48,11 +49,21 @@ class Requests:
             except TimeoutError:
                 reason = f"not sent: {MAX_REQUESTS} requests are waiting for their replies"
                 raise ReplyTimeoutError(message.topic, None, reason) from None
-        return Request(self._instance, self._places, message, deadline)
+        request = Request(self._instance, message, deadline)
+        self._open.add(request)
+        return request
+
+    def end(self, request: Request) -> None:
+        """A request has ended, however: what comes now is late."""
+        request.forget()
+        self._open.discard(request)
+        self._places.give(1)
 
     def refuse(self, error: Exception) -> None:
-        """Let nobody who waits for a place in any more."""
+        """End with *error* what waits for a place or for its reply."""
         self._places.refuse(error)
+        for request in self._open:
+            request.fail(error)
 
     async def introduce(self, address: str, deadline: float) -> None:
         """Have the broker at *address* know this client: it pushes the reply to it.
@@ -69,13 +80,10 @@ class Requests:
 
 
 class Request:
-    """One request; `end` is called in any case."""
+    """One request, until `Requests.end`."""
 
-    def __init__(
-        self, instance: MQClientInstance, places: InFlight, message: Message, deadline: float
-    ) -> None:
+    def __init__(self, instance: MQClientInstance, message: Message, deadline: float) -> None:
         self._replies = instance.replies
-        self._places = places
         self._topic = message.topic
         self._deadline = deadline
         self._started = monotonic()
@@ -96,7 +104,8 @@ class Request:
 
     def came(self, error: SendUnknownError) -> MessageExt:
         """Return the reply that came although the send seemed to fail; else raise *error*."""
-        if self._reply.done() and (message := self._reply.result()) is not None:
+        reply = self._reply
+        if reply.done() and not reply.exception() and (message := reply.result()) is not None:
             return message
         raise error
 
@@ -112,10 +121,16 @@ class Request:
             raise ReplyTimeoutError(self._topic, message_id, reason)
         return message
 
-    def end(self) -> None:
-        """Leave the table: what comes now is late."""
+    def fail(self, error: Exception) -> None:
+        """Let who waits, or will, have *error*."""
+        if not self._reply.done():
+            self._reply.set_exception(error)
+
+    def forget(self) -> None:
+        """Leave the table."""
         self._replies.forget(self._id)
-        self._places.give(1)
+        if self._reply.done() and not self._reply.cancelled():
+            self._reply.exception()  # which nobody may have asked for
 
 
 # --- replies --------------------------------------------------------------------------------------
