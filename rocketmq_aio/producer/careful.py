@@ -18,6 +18,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
+from rocketmq_aio.producer.introductions import Introductions
 from rocketmq_aio.producer.ordering import OrderedTopic, Turns
 from rocketmq_aio.producer.outgoing import Outgoing, check_properties, check_sizes, outgoing
 from rocketmq_aio.producer.publishing import QueueSelector, Target, TopicPublish
@@ -69,6 +70,7 @@ class CarefulSender(Sender):
         self._turns = Turns()
         self._ordered: dict[str, OrderedTopic] = {}
         self._requests = Requests(self._instance)
+        self._introductions = Introductions(self._instance)
 
     def topics(self) -> Iterable[str]:
         """Topics sent to lately; the queues of keys are forgotten with the others."""
@@ -146,7 +148,7 @@ class CarefulSender(Sender):
         if message.timed:
             target, fixed = await self._timed_target(publish, target, fixed, deadline)
         if way.asks:
-            await self._requests.introduce(target.address, deadline)
+            await self._introductions.introduce(target.address, deadline)
         now_ms = publish.used_ms = time_ns() // 1_000_000
         sent = outgoing(message, target, self._ids.next_id(now_ms), now_ms, self._config)
         sent.fixed = fixed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from contextlib import suppress
 from time import monotonic
 from typing import Final
 
@@ -34,7 +33,6 @@ class Requests:
     def __init__(self, instance: MQClientInstance) -> None:
         self._instance = instance
         self._places = InFlight(MAX_REQUESTS, MAX_REQUESTS)
-        self._introduced: dict[str, int] = {}  # connections over which a broker heard of us
         self._open: set[Request] = set()
 
     async def begin(self, message: Message, deadline: float) -> Request:
@@ -64,19 +62,6 @@ class Requests:
         self._places.refuse(error)
         for request in self._open:
             request.fail(error)
-
-    async def introduce(self, address: str, deadline: float) -> None:
-        """Have the broker at *address* know this client: it pushes the reply to it.
-
-        One that cannot be reached is left to the attempts of the send, which may find another.
-        """
-        connects = self._instance.connects
-        if self._introduced.get(address, 0) == connects[address] > 0:
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout((deadline - monotonic()) / 2):
-                if await self._instance.heartbeats.beat(address) is None:
-                    self._introduced[address] = connects[address]
 
 
 class Request:

@@ -24,12 +24,13 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
 from rocketmq_aio.names import check_topic
+from rocketmq_aio.producer.careful import Chosen
 from rocketmq_aio.producer.decisions import Decisions, Half, TransactionState
 from rocketmq_aio.producer.endings import Endings
 from rocketmq_aio.producer.half_messages import check_transactional, make_half, place_of
 from rocketmq_aio.producer.outgoing import Outgoing, check_sizes, outgoing
 from rocketmq_aio.producer.producer import MAX_TIMEOUT, Producer
-from rocketmq_aio.producer.publishing import QueueSelector, Target, TopicPublish
+from rocketmq_aio.producer.publishing import QueueSelector, TopicPublish
 from rocketmq_aio.producer.transaction import HalfSend, Transaction, TransactionResult
 from rocketmq_aio.producer.transaction_checks import CheckFunction, TransactionChecks
 from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
@@ -80,7 +81,6 @@ class TransactionProducer(Producer):
             raise ConfigError("topics", topics, "expected several topics, not one string")
         super().__init__(group, namesrv=namesrv, client=client, config=config)
         self._answers_for = {check_topic(topic, setting="topics") for topic in topics}
-        self._introduced: dict[str, int] = {}  # connections over which a broker heard of the group
         self._decisions = Decisions()
         self._endings = Endings(self._instance, self._group)
         self._checks = TransactionChecks(
@@ -130,11 +130,7 @@ class TransactionProducer(Producer):
             message, queue=queue, selector=selector, timeout_seconds=timeout_seconds
         )
         async with chosen as running:
-            if is_async(execute):
-                state = await execute(running)  # type: ignore[misc]  # it is async
-            else:
-                state = await asyncio.to_thread(execute, running)
-            await running.decide(state)
+            await running.decide(await _executed(execute, running))
         assert chosen.result is not None
         return chosen.result
 
@@ -165,7 +161,7 @@ class TransactionProducer(Producer):
                 publish = await self._publish(topic, deadline)
             self._answers_for.add(topic)
             sent = self._aimed(send, publish)
-            await self._introduce(sent.target.address, deadline)
+            await self._introductions.introduce(sent.target.address, deadline)
             return await self._run(sent, publish, deadline)
         finally:
             self._room.give(size)
@@ -207,27 +203,13 @@ class TransactionProducer(Producer):
         await super()._shut()
 
     def _aimed(self, send: HalfSend, publish: TopicPublish) -> Outgoing:
-        target = _target(send, publish)
+        way = self._way(send.message, Chosen(send.queue, send.selector))
         now_ms = publish.used_ms = time_ns() // 1_000_000
         message_id = self._ids.next_id(now_ms)
-        sent = outgoing(send.message, target, message_id, now_ms, self._config)
-        sent.fixed = send.queue is not None or send.selector is not None
+        sent = outgoing(send.message, way.aim(publish), message_id, now_ms, self._config)
+        sent.fixed = way.fixed
         make_half(sent, self._group)
         return sent
-
-    async def _introduce(self, address: str, deadline: float) -> None:
-        """Have the broker know the group: it would have nobody to ask.
-
-        A broker that cannot be reached is left to the attempts of the send, which may find another.
-        """
-        connects = self._instance.connects
-        told = self._introduced.get(address) == connects[address]
-        if told and self._instance.remoting.is_connected(address):
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout((deadline - monotonic()) / 2):
-                if await self._instance.heartbeats.beat(address) is None:
-                    self._introduced[address] = connects[address]
 
     async def _run(
         self, sent: Outgoing, publish: TopicPublish, deadline: float
@@ -255,11 +237,14 @@ def _checked_seconds(given: float) -> float:
     return given
 
 
-def _target(send: HalfSend, publish: TopicPublish) -> Target:
-    if send.queue is not None and send.selector is not None:
-        raise ConfigError("selector", send.selector, "give either queue= or selector=")
-    if send.queue is not None:
-        return publish.target(send.queue)
-    if send.selector is not None:
-        return publish.target(send.selector(publish.queues, send.message))
-    return publish.next_target()
+async def _executed(execute: Execute, running: Transaction) -> object:
+    """Return what the local part says."""
+    if is_async(execute):
+        return await execute(running)  # type: ignore[misc]  # it is async
+    try:
+        return await asyncio.to_thread(execute, running)
+    except asyncio.CancelledError:
+        # The thread goes on, and nobody hears how it ends.
+        if running.result is None:
+            running.unknown()
+        raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -341,6 +342,17 @@ async def test_queue_and_selector_are_kept() -> None:
         assert counts == [0, 0, 1, 1]
 
 
+async def test_a_sharding_key_chooses_the_queue_of_its_other_messages() -> None:
+    keyed = Message("orders", b"paid", sharding_key="42")
+    async with open_till() as till:
+        sent = await till.producer.send(keyed)
+        for _ in range(5):
+            async with till.producer.transaction(keyed):
+                pass
+
+        assert len(till.broker.messages("orders", sent.queue.queue_id)) == 6
+
+
 # --- what is not confirmed -----------------------------------------------------------------------
 
 
@@ -446,6 +458,25 @@ async def test_a_local_part_may_decide_by_itself() -> None:
 
         assert result.state is TransactionState.UNKNOWN
         assert committed.state is TransactionState.COMMIT
+
+
+async def test_a_thread_whose_caller_is_cancelled_is_left_to_the_check() -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    def execute(tx: Transaction) -> TransactionState:
+        began.set()
+        may_end.wait(10)
+        return TransactionState.COMMIT
+
+    async with open_till() as till:
+        sending = asyncio.create_task(till.producer.send_in_transaction(ORDER, execute))
+        await asyncio.to_thread(began.wait, 10)
+        sending.cancel()
+        await asyncio.wait([sending])
+        may_end.set()
+
+        assert sending.cancelled()
+        assert (till.flags(), len(till.open)) == ([], 1)
 
 
 async def test_what_the_local_part_raises_is_raised() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from rocketmq_aio.config import ClientConfig, ProducerConfig
@@ -93,8 +93,7 @@ async def open_till(
     """Yield a started transaction producer whose cluster has the topic ``orders``."""
     ledger = Ledger()
     async with FakeCluster(brokers=brokers, version=version, topics={"orders": 4}) as cluster:
-        given = vars(client or ClientConfig())
-        at = ClientConfig(**given | {"namesrv": cluster.namesrv})
+        at = replace(client or ClientConfig(), namesrv=cluster.namesrv)
         async with TransactionProducer(
             "till",
             check=check or ledger,
