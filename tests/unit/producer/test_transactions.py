@@ -73,8 +73,9 @@ async def test_a_message_is_seen_when_its_block_has_ended(
 
 async def test_an_exception_rolls_back_and_goes_on() -> None:
     async with open_till() as till:
+        tx = till.producer.transaction(ORDER)
         with pytest.raises(LocalPartError):
-            async with till.producer.transaction(ORDER) as tx:
+            async with tx:
                 raise LocalPartError
 
         assert (till.visible, till.open) == ([], [])
@@ -102,15 +103,15 @@ async def test_a_cancelled_block_is_rolled_back() -> None:
 
 async def test_a_block_can_commit_before_its_end() -> None:
     async with open_till() as till:
+        tx = till.producer.transaction(ORDER)
         with suppress(LocalPartError):
-            async with till.producer.transaction(ORDER) as tx:
-                result = await tx.commit()
+            async with tx:
+                assert (await tx.commit()).confirmed
                 assert till.visible == [b"paid"]
-                assert await tx.commit() is result
+                assert await tx.commit() is tx.result
                 raise LocalPartError
 
         assert till.flags() == [COMMIT]
-        assert tx.result is result
 
 
 async def test_a_block_can_roll_back_without_an_exception() -> None:
@@ -124,8 +125,9 @@ async def test_a_block_can_roll_back_without_an_exception() -> None:
 @pytest.mark.parametrize("raises", [False, True])
 async def test_unknown_leaves_it_to_the_check(raises: bool) -> None:
     async with open_till() as till:
+        tx = till.producer.transaction(ORDER)
         try:
-            async with till.producer.transaction(ORDER) as tx:
+            async with tx:
                 tx.unknown()
                 if raises:
                     raise LocalPartError
@@ -172,9 +174,9 @@ async def test_a_transaction_is_used_as_a_block_and_once() -> None:
 
 async def test_the_decision_says_where_the_half_message_lies() -> None:
     async with open_till(version="4.9.7") as till:
-        for _ in range(2):
-            async with till.producer.transaction(ORDER, queue=None) as tx:
-                (half,) = till.open
+        await _commit(till)
+        async with till.producer.transaction(ORDER) as tx:
+            (half,) = till.open
 
         last = till.ends()[-1]
         assert (last.commit_log_offset, last.tran_state_table_offset) == (half.log_offset, 1)
