@@ -28,7 +28,7 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.message import Message, MessageQueue, SendResult
 from rocketmq_aio.names import RETRY_PREFIX
 from rocketmq_aio.producer.batches import ENTRY_BYTES
-from rocketmq_aio.producer.gathering import Entry, Gathering, refuse, settle
+from rocketmq_aio.producer.gathering import SPREAD_SECONDS, Entry, Gathering, refuse, settle
 from rocketmq_aio.producer.in_flight import InFlight
 from rocketmq_aio.producer.outgoing import check_sizes, encode_properties
 from rocketmq_aio.properties import DELAY, WAIT
@@ -39,6 +39,7 @@ from rocketmq_aio.protocol.message_id import MessageIdGenerator
 GOES_ALONE: Final = frozenset(
     (DELAY, "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TRAN_MSG")
 )
+TOO_LARGE: Final = "size exceeded"  # of batches, in the words of a live 5.5.0 broker (code 1)
 LEAST_SECONDS: Final = 0.01  # less time than this is not worth a request
 
 Transmit = Callable[[Sequence[Entry], MessageQueue | None, float], Awaitable[SendResult]]
@@ -87,38 +88,50 @@ class AutoBatcher:
         )
 
     def add(
-        self, message: Message, queue: MessageQueue | None, seconds: float, deadline: float
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        seconds: float,
+        deadline: float,
+        *,
+        alone: bool = False,
     ) -> asyncio.Future[SendResult]:
         """Return the future of *message*, whose room is taken.
 
         :param seconds: what it was given in all, until *deadline*
+        :param alone: it travels without others, but keeps its place among those to its queue
         :raises InvalidMessageError: body or properties are too large; its room is given back
         """
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
         message_id = self._ids.next_id(time_ns() // 1_000_000)
+        length = len(message.body)
         try:
-            if len(message.body) >= self._alone_from:
+            if alone:
                 check_sizes(message, self._config)
             properties = encode_properties(message, message_id)
         except BaseException:
-            self._room.give(len(message.body))
+            self._room.give(length)
             raise
         reply: asyncio.Future[SendResult] = loop.create_future()
-        size = ENTRY_BYTES + len(message.body) + len(properties)
-        key = queue or (message.topic, message.properties[WAIT], seconds)
+        size = ENTRY_BYTES + length + len(properties)
+        key = (queue or message.topic, message.properties[WAIT], seconds)
         gathering = self._open.get(key)
-        alone = size > self._max_bytes or not self.takes(message)
         if (
             gathering is None
             or alone
             or gathering.size + size > self._max_bytes
-            or not gathering.suits(message, seconds, deadline)
+            or deadline - gathering.deadline > SPREAD_SECONDS
         ):
-            gathering = self._begin(Gathering(key, queue, seconds, deadline))
-        gathering.add((reply, message, message_id, properties), size, deadline)
-        if alone or len(gathering.entries) >= self._max_messages:
+            gathering = self._begin(Gathering(key, queue, deadline))
+        entries = gathering.entries
+        entries.append((reply, message, message_id, properties))
+        gathering.size += size
+        gathering.bodies += length
+        if deadline < gathering.deadline:
+            gathering.deadline = deadline
+        if alone or len(entries) >= self._max_messages:
             self._close(gathering)
         return reply
 
@@ -137,8 +150,10 @@ class AutoBatcher:
     # --- inside ---------------------------------------------------------------------------------
 
     def _begin(self, gathering: Gathering) -> Gathering:
-        if (full := self._open.get(gathering.key)) is not None:
-            self._close(full)
+        queue = gathering.queue
+        for earlier in list(self._open.values()):
+            if earlier.key == gathering.key or (queue is not None and earlier.queue == queue):
+                self._close(earlier)
         self._open[gathering.key] = gathering
         self._live.add(gathering)
         assert self._loop is not None
@@ -218,7 +233,13 @@ class AutoBatcher:
 
 
 def _may_concern_one(error: RocketMQError) -> bool:
-    return isinstance(error, BrokerError) and error.code == ResponseCode.MESSAGE_ILLEGAL
+    """Whether the broker surely stored nothing, for a reason that may lie in one message."""
+    causes = [each.cause for each in error.attempts] if type(error) is SendError else [error]
+    return any(
+        isinstance(cause, BrokerError)
+        and (cause.code == ResponseCode.MESSAGE_ILLEGAL or TOO_LARGE in (cause.remark or ""))
+        for cause in causes
+    )
 
 
 def _out_of_time(entries: Iterable[Entry]) -> SendError:

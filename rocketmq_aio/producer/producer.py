@@ -94,7 +94,7 @@ class Producer(CarefulSender):
             chosen = Chosen(queue, selector, sharding_key)
             return await self._send_carefully(message, chosen, deadline)
         if self._batching and (queue or selector or self._together.takes(message)):
-            return await self._send_gathered(message, queue, selector, seconds, deadline)
+            return await self._send_together(message, queue, selector, seconds, deadline)
         size = len(message.body)
         room = self._room
         if not room.try_take(size):
@@ -137,7 +137,8 @@ class Producer(CarefulSender):
         if not self._room.try_take(len(message.body)):
             raise BackpressureError(message.topic, self._room.count, self._room.bytes)
         seconds = self._config.send_timeout_seconds
-        return self._together.add(message, queue, seconds, monotonic() + seconds)
+        alone = not self._together.takes(message)
+        return self._together.add(message, queue, seconds, monotonic() + seconds, alone=alone)
 
     async def flush(self) -> None:
         """Send what waits for company, and return when all of it has its outcome.
@@ -319,7 +320,7 @@ class Producer(CarefulSender):
 
     # --- inside ---------------------------------------------------------------------------------
 
-    async def _send_gathered(
+    async def _send_together(
         self,
         message: Message,
         queue: MessageQueue | None,
@@ -327,11 +328,20 @@ class Producer(CarefulSender):
         seconds: float,
         deadline: float,
     ) -> SendResult:
+        topic, size, alone = message.topic, len(message.body), False
         if queue is not None or selector is not None:
-            topic = message.topic
             publish = self._topics.get(topic) or await self._publish(topic, deadline)
             queue = chosen_target(publish, message, queue, selector).queue
-        return await self._send_together(message, queue, seconds, deadline)
+            alone = not self._together.takes(message)
+        if not self._room.try_take(size):
+            await self._wait_for_room(size, deadline, topic)
+        reply = self._together.add(message, queue, seconds, deadline, alone=alone)
+        try:
+            return await reply
+        except asyncio.CancelledError:
+            if reply.done() and not reply.cancelled():
+                reply.exception()  # seen: nobody is left to whom it could be told
+            raise
 
     async def _send_batches(
         self, made: list[Batch], queue: MessageQueue | None, now_ms: int, deadline: float

@@ -22,7 +22,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.member import Member
-from rocketmq_aio.message import Message, MessageQueue, SendResult
+from rocketmq_aio.message import MessageQueue, SendResult
 from rocketmq_aio.producer.attempts import Attempts
 from rocketmq_aio.producer.auto_batch import AutoBatcher
 from rocketmq_aio.producer.faults import Faults, Isolation
@@ -121,21 +121,6 @@ class Sender(Member):
         publish.used_ms = time_ns() // 1_000_000
         publish.leave_out(self._faults.left_out)
         return self._topics.setdefault(topic, publish)
-
-    async def _send_together(
-        self, message: Message, queue: MessageQueue | None, seconds: float, deadline: float
-    ) -> SendResult:
-        """Send *message* with others, to *queue* if that is given."""
-        size = len(message.body)
-        if not self._room.try_take(size):
-            await self._wait_for_room(size, deadline, message.topic)
-        reply = self._together.add(message, queue, seconds, deadline)
-        try:
-            return await reply
-        except asyncio.CancelledError:
-            if reply.done() and not reply.cancelled():
-                reply.exception()  # seen: nobody is left to whom it could be told
-            raise
 
     async def _transmit(
         self, entries: Sequence[Entry], queue: MessageQueue | None, deadline: float
