@@ -181,6 +181,12 @@ def test_orderly_takes_the_steps_of_each_order_one_after_the_other(
     assert output.endswith("6 of 6 orders went through all steps in order\n")
 
 
+def test_questions_are_answered(rocketmq_namesrv: str, rocketmq_topic: str) -> None:
+    output = run("request_reply", "--namesrv", rocketmq_namesrv, "--topic", rocketmq_topic)
+
+    assert output == "tea? yes, tea\njam? yes, jam\ncake? yes, cake\n"
+
+
 async def test_a_worker_that_is_told_to_stop_finishes_and_commits_what_it_is_at_and_leaves_the_rest(
     rocketmq_namesrv: str, rocketmq_topic: str, rocketmq_group: str
 ) -> None:

@@ -1,0 +1,131 @@
+"""Delivery times and recalls on a real broker; brokers before 5.0 never get such a message."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from rocketmq_aio import LitePullConfig, LitePullConsumer
+from rocketmq_aio.errors import (
+    BrokerError,
+    NotSupportedError,
+    PermissionDeniedError,
+)
+from rocketmq_aio.message import Message, MessageExt
+from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.testing import Cluster, probe
+
+UPDATE_BROKER_CONFIG = 25
+
+
+def is_5(cluster: Cluster) -> bool:
+    return cluster.version.startswith("5.")
+
+
+def allow_recalls(cluster: Cluster, allowed: bool) -> None:
+    body = f"recallMessageEnable={str(allowed).lower()}".encode()
+    for broker in cluster.brokers:
+        probe.ask(broker.address, UPDATE_BROKER_CONFIG, {}, body)
+
+
+@pytest.fixture
+def recalls(rocketmq_cluster: Cluster) -> Iterator[None]:
+    """Recalls are allowed meanwhile."""
+    allow_recalls(rocketmq_cluster, True)
+    yield
+    allow_recalls(rocketmq_cluster, False)
+
+
+async def consumed(cluster: Cluster, group: str, topic: str, count: int) -> list[MessageExt]:
+    """Return *count* messages of *topic*."""
+    config = LitePullConfig(start_from="earliest")
+    found: list[MessageExt] = []
+    async with LitePullConsumer(group, namesrv=cluster.namesrv, config=config) as consumer:
+        await consumer.subscribe(topic)
+        async with asyncio.timeout(60):
+            while len(found) < count:
+                found += await consumer.poll(timeout_seconds=5)
+    return found
+
+
+async def test_messages_come_at_their_time_or_not_at_all(
+    rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
+) -> None:
+    at = datetime.now(UTC) + timedelta(seconds=5)
+    timed = [
+        Message(rocketmq_topic, b"seconds", delay_seconds=4),
+        Message(rocketmq_topic, b"at", deliver_at=at),
+    ]
+    async with Producer(rocketmq_group, namesrv=rocketmq_cluster.namesrv) as producer:
+        begun = time.time()
+        await producer.send(Message(rocketmq_topic, b"level", delay_level=2))
+        await producer.send(Message(rocketmq_topic, b"now"))
+        for message in timed:
+            if is_5(rocketmq_cluster):
+                assert (await producer.send(message)).recall_handle
+            else:
+                with pytest.raises(NotSupportedError, match="at once"):
+                    await producer.send(message)
+    count = 4 if is_5(rocketmq_cluster) else 2
+    came = await consumed(rocketmq_cluster, rocketmq_group, rocketmq_topic, count)
+    waited = {each.body: each.store_time.timestamp() - begun for each in came}
+
+    assert waited[b"now"] < 4
+    assert waited[b"level"] > 4.5
+    if is_5(rocketmq_cluster):  # the timer counts in seconds, and may be one early
+        assert waited[b"seconds"] > 2.5
+        assert waited[b"at"] > 3.5
+    else:
+        assert waited.keys() == {b"now", b"level"}
+
+
+async def test_a_time_too_far_away_is_refused_in_the_brokers_words(
+    rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
+) -> None:
+    message = Message(rocketmq_topic, b"x", delay_seconds=30 * 24 * 3600)
+    async with Producer(rocketmq_group, namesrv=rocketmq_cluster.namesrv) as producer:
+        with pytest.raises(BrokerError) as caught:
+            await producer.send(message)
+
+    assert caught.value.code == (13 if is_5(rocketmq_cluster) else 3)
+    assert caught.value.remark
+
+
+@pytest.mark.usefixtures("recalls")
+async def test_a_recalled_message_does_not_come(
+    rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
+) -> None:
+    async with Producer(rocketmq_group, namesrv=rocketmq_cluster.namesrv) as producer:
+        if not is_5(rocketmq_cluster):
+            handle = f"v1 {rocketmq_topic} {rocketmq_cluster.brokers[0].name} 1 id"
+            with pytest.raises(NotSupportedError):
+                await producer.recall(rocketmq_topic, urlsafe_b64encode(handle.encode()).decode())
+            return
+        gone = await producer.send(Message(rocketmq_topic, b"gone", delay_seconds=4))
+        await producer.send(Message(rocketmq_topic, b"kept", delay_seconds=6))
+        assert await producer.recall(rocketmq_topic, gone.recall_handle) == gone.message_id
+        (first,) = await consumed(rocketmq_cluster, rocketmq_group, rocketmq_topic, 1)
+        with pytest.raises(BrokerError) as caught:
+            await producer.recall(rocketmq_topic, gone.recall_handle)
+
+    assert first.body == b"kept"
+    assert caught.value.code == 604  # its time has passed
+
+
+async def test_recalls_are_refused_unless_they_are_switched_on(
+    rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
+) -> None:
+    allow_recalls(rocketmq_cluster, False)
+    async with Producer(rocketmq_group, namesrv=rocketmq_cluster.namesrv) as producer:
+        if not is_5(rocketmq_cluster):  # it has nothing to recall
+            sent = await producer.send(Message(rocketmq_topic, b"x", delay_level=18))
+            assert sent.recall_handle is None
+            return
+        sent = await producer.send(Message(rocketmq_topic, b"x", delay_seconds=3600))
+        with pytest.raises(PermissionDeniedError):
+            await producer.recall(rocketmq_topic, sent.recall_handle)
