@@ -24,6 +24,7 @@ ENTRIES: Final = {
     ("bare", "push"): "benchmarks.bare.pull:pull_messages",
     ("bare", "push-read"): "benchmarks.bare.pull:read_messages",
     ("client", "send"): "benchmarks.subject.produce:send_messages",
+    ("client", "send-gathered"): "benchmarks.subject.produce:send_gathered",
     ("client", "pull"): "benchmarks.subject.consume:poll_endless",
     ("client", "drain"): "benchmarks.subject.consume:drain_backlog",
     ("client", "iterate"): "benchmarks.subject.consume:iterate_backlog",

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from benchmarks.subject.measure import KEY, TRACE, Options, closed_loop
-from rocketmq_aio import Message, Producer
+from rocketmq_aio import AutoBatch, Message, Producer, ProducerConfig
 
 GROUP = "bench-producer"
 
 
-async def send_messages(options: Options) -> None:
+async def send_gathered(options: Options) -> None:
+    """Single sends that travel together as they are by default."""
+    await send_messages(options, ProducerConfig(auto_batch=AutoBatch()))
+
+
+async def send_messages(options: Options, config: ProducerConfig | None = None) -> None:
     """Single sends, or explicit batches where ``options.batch`` says so."""
     topic, body, size = options.topic, options.body(), options.batch
 
@@ -19,7 +24,7 @@ async def send_messages(options: Options) -> None:
         return Message(topic, body, tags="TagA", keys=KEY, properties=TRACE)
 
     make = rich_message if options.rich else message
-    async with Producer(GROUP, namesrv=options.namesrv) as producer:
+    async with Producer(GROUP, namesrv=options.namesrv, config=config) as producer:
 
         async def send() -> object:
             return await producer.send(make())

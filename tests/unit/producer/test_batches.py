@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from rocketmq_aio.auto_batch import MAX_BATCH_MESSAGES
 from rocketmq_aio.config import ProducerConfig
 from rocketmq_aio.errors import InvalidMessageError
 from rocketmq_aio.message import Message, MessageQueue, SendResult, SendStatus
-from rocketmq_aio.producer.batches import MAX_BATCH_MESSAGES, Batch, batches
+from rocketmq_aio.producer.batches import Batch, batches
 from rocketmq_aio.properties import parse_properties
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
 from rocketmq_aio.protocol.record import decode_batch
