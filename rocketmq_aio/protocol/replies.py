@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from ipaddress import ip_address
 from struct import Struct
+from struct import error as struct_error
 from typing import Final
 
 from rocketmq_aio.message import MessageExt, MessageQueue
@@ -49,5 +50,5 @@ def _host(text: str) -> bytes:
     host, _, port = text.rpartition(":")
     try:
         return ip_address(host.strip("/[]")).packed + _PORT.pack(int(port))
-    except ValueError:
+    except (ValueError, struct_error):
         return NO_HOST + _PORT.pack(0)

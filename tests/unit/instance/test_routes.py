@@ -50,6 +50,18 @@ def test_an_order_topic_names_its_queues_itself() -> None:
     assert numbers(found.publish_queues) == [("broker-a", 0), ("broker-b", 0), ("broker-b", 1)]
 
 
+def test_keys_are_spread_over_queues_of_brokers_that_are_away_too() -> None:
+    datas = (queues(), queues("broker-b"), queues("broker-c", perm=READ), broker(master=A))
+    found = read_route("orders", route(*datas))
+    ordered = read_route("orders", route(*datas, order="broker-a:1;broker-b:2"))
+
+    names = [(name, number) for name in ("broker-a", "broker-b") for number in (0, 1)]
+    assert numbers(found.ordered_queues) == names
+    assert {name for name, _ in numbers(found.publish_queues)} == {"broker-a"}
+    assert numbers(ordered.ordered_queues) == [names[0], *names[2:]]
+    assert numbers(ordered.publish_queues) == [("broker-a", 0)]
+
+
 @pytest.mark.parametrize("order", ["nonsense", "broker-x:4", "broker-a:-1", "broker-a:²", ";;"])
 def test_an_order_that_cannot_be_used_changes_nothing(order: str) -> None:
     found = read_route("orders", route(queues(), broker(master=A), order=order))

@@ -1,0 +1,60 @@
+"""The table of requests that wait for replies."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+
+from rocketmq_aio.instance import replies as replies_module
+from rocketmq_aio.instance.replies import Replies
+from rocketmq_aio.message import MessageExt, MessageQueue
+
+
+def reply(correlation_id: str) -> MessageExt:
+    properties = f"CORRELATION_ID\x01{correlation_id}\x02".encode()
+    return MessageExt("t", b"x", MessageQueue("t", "", 0), 0, b"", properties)
+
+
+async def test_a_reply_ends_the_wait_of_its_request_only() -> None:
+    replies = Replies()
+    first, second = (replies.expect(name, monotonic() + 60) for name in ("a", "b"))
+    came = reply("b")
+    replies.deliver(came)
+
+    assert await second is came
+    assert not first.done()
+    replies.forget("a")
+    assert (len(replies), replies.dropped) == (0, 0)
+
+
+async def test_strange_and_late_replies_are_counted() -> None:
+    replies = Replies()
+    replies.expect("a", monotonic() + 60).cancel()
+    for name in ("a", "a", "b", ""):
+        replies.deliver(reply(name))
+
+    assert (len(replies), replies.dropped) == (0, 4)
+
+
+async def test_deadlines_end_waits_one_by_one() -> None:
+    replies = Replies()
+    later = replies.expect("b", monotonic() + 60)
+    soon = replies.expect("a", monotonic())
+
+    assert await soon is None
+    assert not later.done()
+    replies.forget("a")
+    replies.forget("b")
+
+
+async def test_nothing_runs_while_nobody_waits() -> None:
+    replies = Replies()
+    assert await replies.expect("a", monotonic()) is None
+    replies.forget("a")
+    loop = asyncio.get_running_loop()
+    swept: asyncio.Future[None] = loop.create_future()
+    loop.call_later(2 * replies_module.SWEEP_SECONDS, swept.set_result, None)
+    await swept
+
+    assert replies._timer is None
+    assert await replies.expect("b", monotonic()) is None  # and it begins again
