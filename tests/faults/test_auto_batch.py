@@ -1,0 +1,110 @@
+"""Sends that travel together, under faults: what was ok is stored, once for each attempt."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rocketmq_aio.auto_batch import AutoBatch
+from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.errors import SendError
+from rocketmq_aio.message import Message
+from rocketmq_aio.protocol.codes import RequestCode
+from tests.fakes.frame_rules import drop, duplicate, truncate
+from tests.fakes.history import Outcome
+from tests.fakes.script import Reply
+from tests.faults.test_producer import Run, sending
+from tests.unit.remoting.until import until
+
+BATCH = RequestCode.SEND_BATCH_MESSAGE
+BATCHED = ProducerConfig(auto_batch=AutoBatch(linger_seconds=0.002), send_timeout_seconds=2.0)
+
+
+def batches(run: Run) -> int:
+    return sum(len(broker.requests_of(BATCH)) for broker in run.cluster.brokers)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_cutting_all_connections_again_and_again(reset: bool) -> None:
+    async with sending(brokers=2, producer=BATCHED) as run:
+        for _ in range(10):
+            for proxy in run.proxies:
+                proxy.cut(reset=reset)
+            await run.until_ok(20)
+
+        assert run.count(Outcome.FAIL) == 0
+        assert batches(run) > 0
+
+
+async def test_answers_to_batches_that_are_lost_make_copies_under_the_same_ids() -> None:
+    async with sending(brokers=2, producer=BATCHED) as run:
+        for proxy in run.proxies:
+            proxy.down.on(drop, code=BATCH, times=2)
+        await run.until_ok(100, seconds=15.0)
+
+        assert run.count(Outcome.FAIL) == 0
+
+
+async def test_answers_to_batches_that_come_twice_are_counted_once() -> None:
+    async with sending(producer=BATCHED) as run:
+        run.proxies[0].down.on(duplicate, code=BATCH, times=20)
+        await run.until_ok(100)
+
+        assert run.count(Outcome.OK) == len(run.history.sends)
+
+
+async def test_answers_to_batches_that_are_cut_short_heal() -> None:
+    config = ProducerConfig(auto_batch=BATCHED.auto_batch, send_timeout_seconds=0.5)
+    async with sending(producer=config) as run:
+        run.proxies[0].down.on(truncate(30), code=BATCH)
+        await run.until_ok(100, seconds=10.0)
+
+
+async def test_busy_brokers_take_batches_after_a_pause() -> None:
+    async with sending(brokers=2, producer=BATCHED) as run:
+        for broker in run.cluster.brokers:
+            broker.on(BATCH, Reply(2, remark="system busy"))
+        await run.until_ok(100, seconds=10.0)
+
+        assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0
+
+
+async def test_a_broker_that_hangs_is_left_out_until_it_answers_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "rocketmq_aio.producer.faults")
+    async with sending(brokers=2, producer=BATCHED) as run:
+        hanging = run.proxies[0]
+        hanging.stall()
+        await until(lambda: "broker_isolated" in caplog.text, "isolation", 5.0)
+        stored = [len(broker.messages("orders")) for broker in run.cluster.brokers]
+        await run.until_ok(200)
+        meanwhile = [len(broker.messages("orders")) for broker in run.cluster.brokers]
+        assert meanwhile[0] == stored[0]
+        assert meanwhile[1] > stored[1]
+        hanging.flow()
+        await until(lambda: "broker_restored" in caplog.text, "the end of it", 10.0)
+        await until(
+            lambda: len(run.cluster.brokers[0].messages("orders")) > meanwhile[0], "its use", 10.0
+        )
+
+        assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0
+
+
+async def test_callers_that_leave_at_any_moment_disturb_no_others() -> None:
+    async with sending(brokers=2, producer=BATCHED) as run:
+        for number in range(100):
+            leaving = [
+                asyncio.create_task(run.producer.send(Message("leaving", b"%d" % number)))
+                for _ in range(5)
+            ]
+            for _ in range(number % 20):
+                await asyncio.sleep(0)
+            for each in leaving:
+                each.cancel()
+            ended = await asyncio.gather(*leaving, return_exceptions=True)
+            assert not any(isinstance(each, SendError) for each in ended)
+        await run.until_ok(100)
+
+        assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0
