@@ -1,0 +1,139 @@
+"""Ordered sends under faults: no key changes its queue, and what was ok lies in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.errors import RocketMQError, SendError
+from rocketmq_aio.message import Message
+from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.protocol.codes import RequestCode
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.proxy import FaultProxy
+from tests.fakes.script import Close, Reply
+from tests.unit.instance.guests import nothing_left
+from tests.unit.remoting.until import until
+
+SEND = RequestCode.SEND_MESSAGE_V2
+KEYS = 16
+
+
+@dataclass
+class Run:
+    """A producer with one sender per key; brokers are behind proxies."""
+
+    cluster: FakeCluster
+    proxies: list[FaultProxy]
+    producer: Producer
+    ok: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    refused: set[str] = field(default_factory=set)
+    stopped: bool = False
+
+    async def keep_sending(self, key: str) -> None:
+        number = 0
+        while not self.stopped:
+            number += 1
+            message = Message("orders", f"{key}/{number}".encode(), sharding_key=key)
+            try:
+                await self.producer.send(message, timeout_seconds=1)
+            except RocketMQError as error:
+                if isinstance(error, SendError) and error.outcome.endswith("not stored"):
+                    self.refused.add(f"{key}/{number}")
+                await asyncio.sleep(0.005)
+            else:
+                self.ok[key].append(number)
+
+    async def go_on(self, more: int = 10, keys: int = KEYS) -> None:
+        """Wait until so many *keys* have *more* messages."""
+        goal = {f"k{n}": len(self.ok[f"k{n}"]) + more for n in range(KEYS)}
+        await until(
+            lambda: sum(len(self.ok[key]) >= most for key, most in goal.items()) >= keys,
+            "more sends",
+            10.0,
+        )
+
+    def check(self) -> None:
+        places: dict[str, set[tuple[str, int]]] = defaultdict(set)
+        stored: dict[str, dict[int, None]] = defaultdict(dict)
+        for broker in self.cluster.brokers:
+            for queue_id, log in enumerate(broker.topics["orders"].queues):
+                for each in log.messages:
+                    key, _, number = each.body.decode().partition("/")
+                    places[key].add((broker.name, queue_id))
+                    stored[key].setdefault(int(number))
+                    assert each.body.decode() not in self.refused
+        for key, sent in self.ok.items():
+            assert len(places[key]) == 1
+            assert [number for number in stored[key] if number in set(sent)] == sent
+
+
+@asynccontextmanager
+async def sending() -> AsyncIterator[Run]:
+    """Send with all keys during the block; afterwards every promise is checked."""
+    async with nothing_left(), AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(FakeCluster(2, topics={"orders": 4}))
+        proxies = [
+            await stack.enter_async_context(FaultProxy(each.address)) for each in cluster.brokers
+        ]
+        ways = {proxy.target: proxy.address for proxy in proxies}
+        config = ClientConfig(
+            namesrv=cluster.namesrv, address_mapper=lambda address: ways.get(address, address)
+        )
+        async with Producer("shop", client=config) as producer:
+            run = Run(cluster, proxies, producer)
+            tasks = [asyncio.create_task(run.keep_sending(f"k{n}")) for n in range(KEYS)]
+            await run.go_on()
+            yield run
+            run.stopped = True
+            await asyncio.gather(*tasks)
+            assert (len(producer._turns), producer._room.count) == (0, 0)
+        run.check()
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_cutting_all_connections_again_and_again(reset: bool) -> None:
+    async with sending() as run:
+        for _ in range(5):
+            for proxy in run.proxies:
+                proxy.cut(reset=reset)
+            await run.go_on()
+
+
+async def test_a_broker_that_flaps_and_leaves_the_route_meanwhile() -> None:
+    async with sending() as run:
+        flapping = run.cluster.brokers[1]
+        for _ in range(3):
+            await flapping.stop()
+            run.cluster.name_server.unregister(flapping)
+            await run.producer.client.routes.fetch("orders")
+            await run.go_on(keys=1)
+            await flapping.start()
+            run.cluster.name_server.register(flapping)
+            await run.producer.client.routes.fetch("orders")
+            await run.go_on()
+
+
+async def test_lost_answers_and_refusals_on_the_way() -> None:
+    async with sending() as run:
+        for broker in run.cluster.brokers:
+            for _ in range(5):
+                broker.on(SEND, Close())
+                broker.on(SEND, Reply(2, remark="busy"), times=3)
+                await run.go_on()
+
+
+async def test_a_topic_that_grows_and_shrinks_under_load() -> None:
+    async with sending() as run:
+        for queues in (16, 4):
+            for broker in run.cluster.brokers:
+                del broker.topics["orders"].queues[max(queues, 4) :]
+                broker.create_topic("orders", queues)
+            await run.producer.client.routes.fetch("orders")
+            await run.go_on()
