@@ -8,8 +8,8 @@ import msgspec
 
 from rocketmq_aio.auto_batch import MAX_BATCH_MESSAGES
 from rocketmq_aio.config import ProducerConfig
-from rocketmq_aio.errors import InvalidMessageError
-from rocketmq_aio.message import Message, SendResult
+from rocketmq_aio.errors import ConfigError, InvalidMessageError
+from rocketmq_aio.message import Message, MessageQueue, SendResult
 from rocketmq_aio.names import RETRY_PREFIX
 from rocketmq_aio.producer.outgoing import Outgoing, encode_properties
 from rocketmq_aio.producer.publishing import Target
@@ -95,3 +95,20 @@ def check_batchable(message: object) -> None:
         raise InvalidMessageError(message.topic, "a delayed message cannot be part of a batch")
     if message.topic.startswith(RETRY_PREFIX):
         raise InvalidMessageError(message.topic, "a retry topic takes no batches")
+
+
+def check_places(
+    given: Iterable[Message], made: Iterable[Batch], queue: MessageQueue | None
+) -> None:
+    """Refuse batches that do not go where their messages have to.
+
+    :raises ConfigError: *queue* is not one of every message's topic
+    :raises InvalidMessageError: a message has a sharding key, and no *queue* is given
+    """
+    topic = queue.topic if isinstance(queue, MessageQueue) else None
+    if queue is not None and any(batch.topic != topic for batch in made):
+        raise ConfigError("queue", queue, "it does not belong to the topic of every message")
+    for message in given if queue is None else ():
+        if message.sharding_key is not None:
+            reason = "a batch goes to any queue: give queue=, or send one with a key by itself"
+            raise InvalidMessageError(message.topic, reason)

@@ -22,7 +22,7 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
 from rocketmq_aio.names import check_topic
-from rocketmq_aio.producer.batches import Batch, batches
+from rocketmq_aio.producer.batches import Batch, batches, check_places
 from rocketmq_aio.producer.careful import CarefulSender, Chosen, chosen_target
 from rocketmq_aio.producer.outgoing import check_sizes, outgoing
 from rocketmq_aio.producer.publishing import QueueSelector
@@ -227,9 +227,7 @@ class Producer(CarefulSender):
         deadline = monotonic() + seconds
         now_ms = time_ns() // 1_000_000
         made = batches(given, self._ids, now_ms, self._config)
-        _check_queue(queue, made)
-        if queue is None:
-            _check_keys(given)
+        check_places(given, made, queue)
         if len(made) == 1:
             whole = await self._send_one_batch(made[0], queue, now_ms, deadline)
             return [result for _, result in made[0].results(whole)]
@@ -383,19 +381,6 @@ class Producer(CarefulSender):
 def _check_message(message: object) -> None:
     if not isinstance(message, Message):
         raise InvalidMessageError(None, f"{type(message).__name__} is not a Message")
-
-
-def _check_keys(given: Iterable[Message]) -> None:
-    for message in given:
-        if message.sharding_key is not None:
-            reason = "a batch goes to any queue: give queue=, or send one with a key by itself"
-            raise InvalidMessageError(message.topic, reason)
-
-
-def _check_queue(queue: MessageQueue | None, made: list[Batch]) -> None:
-    topic = queue.topic if isinstance(queue, MessageQueue) else None
-    if queue is not None and any(batch.topic != topic for batch in made):
-        raise ConfigError("queue", queue, "it does not belong to the topic of every message")
 
 
 def _checked_timeout(given: float) -> float:
