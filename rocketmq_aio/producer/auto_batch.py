@@ -68,7 +68,8 @@ class AutoBatcher:
         self._max_messages = settings.max_messages
         self._alone_from = config.max_message_bytes + 1
         if config.compression is not None:
-            self._alone_from = config.compress_above_bytes  # batches are not compressed
+            # Batches are not compressed.
+            self._alone_from = min(self._alone_from, config.compress_above_bytes)
         self._config = config
         self._ids = ids
         self._room = room
@@ -87,7 +88,7 @@ class AutoBatcher:
             and not message.topic.startswith(RETRY_PREFIX)
         )
 
-    def add(
+    def add(  # flat: it runs for every message
         self,
         message: Message,
         queue: MessageQueue | None,
@@ -122,7 +123,7 @@ class AutoBatcher:
             gathering is None
             or alone
             or gathering.size + size > self._max_bytes
-            or deadline - gathering.deadline > SPREAD_SECONDS
+            or abs(deadline - gathering.deadline) > SPREAD_SECONDS
         ):
             gathering = self._begin(Gathering(key, queue, deadline))
         entries = gathering.entries
@@ -131,7 +132,7 @@ class AutoBatcher:
         gathering.bodies += length
         if deadline < gathering.deadline:
             gathering.deadline = deadline
-        if alone or len(entries) >= self._max_messages:
+        if alone or len(entries) >= self._max_messages or gathering.size >= self._max_bytes:
             self._close(gathering)
         return reply
 
@@ -150,15 +151,18 @@ class AutoBatcher:
     # --- inside ---------------------------------------------------------------------------------
 
     def _begin(self, gathering: Gathering) -> Gathering:
-        queue = gathering.queue
-        for earlier in list(self._open.values()):
-            if earlier.key == gathering.key or (queue is not None and earlier.queue == queue):
-                self._close(earlier)
+        if (earlier := self._open.get(gathering.key)) is not None:
+            self._close(earlier)
+        if (queue := gathering.queue) is not None:  # nobody may overtake those to the same queue
+            for each in [each for each in self._open.values() if each.queue == queue]:
+                self._close(each)
         self._open[gathering.key] = gathering
         self._live.add(gathering)
         assert self._loop is not None
         if self._linger:
-            gathering.timer = self._loop.call_later(self._linger, self._close, gathering)
+            # Half of the time is for the request, however long it could wait for company.
+            seconds = min(self._linger, (gathering.deadline - monotonic()) / 2)
+            gathering.timer = self._loop.call_later(seconds, self._close, gathering)
         else:
             gathering.timer = self._loop.call_soon(self._close, gathering)
         return gathering

@@ -23,17 +23,18 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
 from rocketmq_aio.names import check_topic
 from rocketmq_aio.producer.batches import Batch, batches, check_places
-from rocketmq_aio.producer.careful import CarefulSender, Chosen, chosen_target
+from rocketmq_aio.producer.careful import Chosen, chosen_target
 from rocketmq_aio.producer.outgoing import check_sizes, outgoing
 from rocketmq_aio.producer.publishing import QueueSelector
 from rocketmq_aio.producer.recall import recall
 from rocketmq_aio.producer.requests_replies import reply_topic
+from rocketmq_aio.producer.together import TogetherSender
 
 MAX_TIMEOUT: Final = 10.0**9
 BATCHES_AT_ONCE: Final = 4  # requests of one send_batch call in flight together
 
 
-class Producer(CarefulSender):
+class Producer(TogetherSender):
     """Sends messages; use one for the whole application, from as many tasks as you like.
 
     Concurrent calls are the way to speed: their frames share writes, and the bounds
@@ -139,14 +140,6 @@ class Producer(CarefulSender):
         seconds = self._config.send_timeout_seconds
         alone = not self._together.takes(message)
         return self._together.add(message, queue, seconds, monotonic() + seconds, alone=alone)
-
-    async def flush(self) -> None:
-        """Send what waits for company, and return when all of it has its outcome.
-
-        Errors go to those who sent.
-        """
-        self._check_running()
-        await self._together.flush()
 
     async def send_value(
         self,
@@ -317,29 +310,6 @@ class Producer(CarefulSender):
         return list(route.publish_queues)
 
     # --- inside ---------------------------------------------------------------------------------
-
-    async def _send_together(
-        self,
-        message: Message,
-        queue: MessageQueue | None,
-        selector: QueueSelector | None,
-        seconds: float,
-        deadline: float,
-    ) -> SendResult:
-        topic, size, alone = message.topic, len(message.body), False
-        if queue is not None or selector is not None:
-            publish = self._topics.get(topic) or await self._publish(topic, deadline)
-            queue = chosen_target(publish, message, queue, selector).queue
-            alone = not self._together.takes(message)
-        if not self._room.try_take(size):
-            await self._wait_for_room(size, deadline, topic)
-        reply = self._together.add(message, queue, seconds, deadline, alone=alone)
-        try:
-            return await reply
-        except asyncio.CancelledError:
-            if reply.done() and not reply.cancelled():
-                reply.exception()  # seen: nobody is left to whom it could be told
-            raise
 
     async def _send_batches(
         self, made: list[Batch], queue: MessageQueue | None, now_ms: int, deadline: float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -152,6 +153,54 @@ async def test_topics_wait_flags_and_time_limits_are_kept_apart() -> None:
         await asyncio.gather(*sends)
 
         assert requests(shop) == [SEND_BATCH] * 4
+
+
+async def test_a_send_with_little_time_left_does_not_take_the_time_of_others() -> None:
+    async with open_shop(config=waiting()) as shop:
+        await shop.producer.publish_queues("orders")
+        loop_time = monotonic()
+        batcher, room = shop.producer._together, shop.producer._room
+        for left in (3.0, 0.5, 3.0):  # as after a long wait for room
+            assert room.try_take(1)
+            batcher.add(Message("orders", b"x"), None, 3.0, loop_time + left)
+        await shop.producer.flush()
+
+        assert requests(shop) == [SEND, SEND, SEND]
+
+
+async def test_a_message_larger_than_a_batch_does_not_wait_for_company() -> None:
+    batch = AutoBatch(linger_seconds=LONG, max_bytes=1000)
+    config = ProducerConfig(auto_batch=batch, compression=None)
+    async with open_shop(config=config) as shop:
+        assert (await shop.producer.send(Message("orders", bytes(1000)))).ok
+
+
+async def test_a_body_above_the_bound_is_refused_whatever_is_compressed() -> None:
+    config = waiting(max_message_bytes=1000, compress_above_bytes=5000)
+    async with open_shop(config=config) as shop:
+        for queue in (None, shop.queue()):
+            with pytest.raises(InvalidMessageError, match="max_message_bytes"):
+                await shop.producer.send(Message("orders", bytes(1001)), queue=queue)
+
+        assert room_taken(shop) == (0, 0)
+
+
+async def test_other_time_limits_do_not_overtake_in_a_queue() -> None:
+    async with open_shop(config=waiting()) as shop:
+        await shop.producer.publish_queues("orders")
+        sends = send_all(shop, messages(2), queue=shop.queue(1))
+        sends += send_all(shop, messages(2, first=2), queue=shop.queue(1), timeout_seconds=9)
+        sends += send_all(shop, messages(2, first=4), queue=shop.queue(1))
+        await turns()
+        await shop.producer.flush()
+        results = await asyncio.gather(*sends)
+
+        assert [each.queue_offset for each in results] == list(range(6))
+
+
+async def test_a_send_leaves_while_there_is_time_for_its_request() -> None:
+    async with open_shop(config=waiting()) as shop:
+        assert (await shop.producer.send(ORDER, timeout_seconds=0.6)).ok
 
 
 @pytest.mark.parametrize(
