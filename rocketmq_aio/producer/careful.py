@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from time import monotonic, time_ns
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rocketmq_aio.config import ClientConfig, ProducerConfig
 from rocketmq_aio.errors import (
@@ -84,15 +84,19 @@ class CarefulSender(Sender):
         self._requests.refuse(ClosedError(f"{self!r} is closed"))
         await super()._shut()
 
-    async def _send_carefully(
-        self, message: Message, chosen: Chosen, deadline: float
-    ) -> SendResult:
-        return await self._send_as(self._way(message, chosen), message, deadline)
+    # Plain functions where nothing is awaited: a coroutine less on the way of every keyed message.
 
-    async def _send_as(self, way: Way, message: Message, deadline: float) -> SendResult:
+    def _send_carefully(
+        self, message: Message, chosen: Chosen, deadline: float
+    ) -> Coroutine[Any, Any, SendResult]:
+        return self._send_as(self._way(message, chosen), message, deadline)
+
+    def _send_as(
+        self, way: Way, message: Message, deadline: float
+    ) -> Coroutine[Any, Any, SendResult]:
         if way.key is None:
-            return await self._send_by(way, message, deadline)
-        return await self._send_in_order(way, message, deadline)
+            return self._send_by(way, message, deadline)
+        return self._send_in_order(way, message, deadline)
 
     def _way(self, message: Message, chosen: Chosen, extra: bytes = b"") -> Way:
         """Return how *message* goes: the arguments of the call win over its own key."""
@@ -136,7 +140,10 @@ class CarefulSender(Sender):
             if publish is None:
                 check_sizes(message, self._config)
                 publish = await self._publish(message.topic, deadline)
-            sent = await self._outgoing_by(way, message, publish, deadline)
+            if message.timed or way.asks:
+                sent = await self._outgoing_by(way, message, publish, deadline)
+            else:
+                sent = self._outgoing_to(way.aim(publish), way, message, publish)
             return await self._attempts.run(sent, publish, deadline)
         finally:
             self._room.give(size)
@@ -149,9 +156,16 @@ class CarefulSender(Sender):
             target, fixed = await self._timed_target(publish, target, fixed, deadline)
         if way.asks:
             await self._introductions.introduce(target.address, deadline)
+        sent = self._outgoing_to(target, way, message, publish)
+        sent.fixed = fixed
+        return sent
+
+    def _outgoing_to(
+        self, target: Target, way: Way, message: Message, publish: TopicPublish
+    ) -> Outgoing:
         now_ms = publish.used_ms = time_ns() // 1_000_000
         sent = outgoing(message, target, self._ids.next_id(now_ms), now_ms, self._config)
-        sent.fixed = fixed
+        sent.fixed = way.fixed
         sent.reply = way.reply
         if way.extra:
             sent.properties += way.extra
