@@ -151,8 +151,10 @@ class Puller(Generic[Q]):
             try:
                 offset, chosen = await self._starts.find(assigned.queue)
             except RocketMQError as error:
+                if assigned.trouble is None:
+                    logger.warning("start_unknown", queue=str(assigned.queue), reason=str(error))
+                    self._on_event(PullFailed(queue=assigned.queue, reason=str(error)))
                 assigned.trouble = error
-                logger.warning("start_unknown", queue=str(assigned.queue), reason=str(error))
                 await anyio.sleep(START_PAUSE_SECONDS)
                 continue
             if assigned.generation == generation:

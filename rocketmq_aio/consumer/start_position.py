@@ -9,7 +9,7 @@ import anyio
 
 from rocketmq_aio.config import ConsumerConfig
 from rocketmq_aio.consumer.offsets import OffsetStore
-from rocketmq_aio.errors import RocketMQError, RouteNotFoundError
+from rocketmq_aio.errors import PermissionDeniedError, RocketMQError, RouteNotFoundError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageQueue
@@ -84,7 +84,12 @@ class StartPositions:
             return await self._broker.offset_for_time(queue, int(start.timestamp() * 1000))
         if start == "latest":
             return await self._broker.max_offset(queue)
-        return await self._broker.min_offset(queue)
+        try:
+            return await self._broker.min_offset(queue)
+        except PermissionDeniedError:
+            # Who may read need not be allowed to ask (access control 2.0): the first pull is told
+            # where the queue begins.
+            return 0
 
     async def _count_known(self, queues: tuple[MessageQueue, ...]) -> int:
         """Return in how many of *queues* the group has an offset.

@@ -24,7 +24,8 @@ def compress(body: bytes, kind: str, level: int) -> bytes:
         if kind == "lz4":
             import lz4.frame
 
-            return bytes(lz4.frame.compress(body))
+            # Java clients cannot read blocks that refer to the one before.
+            return bytes(lz4.frame.compress(body, block_linked=False))
         import zstandard
 
         return zstandard.ZstdCompressor(level=level).compress(body)

@@ -196,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.loss is None:
-            self.loss = f"closed by the peer ({exc})" if exc else "closed by the peer"
+            self.loss = f"closed by the peer ({exc})" if exc else self._closed_reason()
         self.usable = False
         self._transport = None
         if self._sweep_timer is not None:
@@ -211,6 +211,13 @@ class Connection(asyncio.BufferedProtocol):
                 turn.set_exception(NotConnectedError(self.address, self.loss))
         self._line.clear()
         self._on_lost(self)
+
+    def _closed_reason(self) -> str:
+        transport = self._transport
+        plain = transport is not None and transport.get_extra_info("sslcontext") is None
+        if plain and self._pending and not self.received_any:
+            return "closed by the peer without an answer; it may ask for TLS"
+        return "closed by the peer"
 
     def pause_writing(self) -> None:
         if self._writable is None:

@@ -8,11 +8,14 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import ip_address
+from typing import Final
 
 from rocketmq_aio.address import parse_address
 from rocketmq_aio.config import ClientConfig
 from rocketmq_aio.errors import ConfigError, NotConnectedError
 from rocketmq_aio.remoting.connection import Connection
+
+CLOSED_IN_HANDSHAKE: Final = "closed by the peer during the TLS handshake; it may not speak TLS"
 
 
 class Dialer:
@@ -51,13 +54,18 @@ class Dialer:
         self, host: str, ip: str, port: int, make: Callable[[], Connection]
     ) -> Connection:
         connection = make()
-        await asyncio.get_running_loop().create_connection(
-            lambda: connection,
-            ip,
-            port,
-            ssl=self._ssl,
-            server_hostname=host if self._ssl is not None else None,
-        )
+        try:
+            await asyncio.get_running_loop().create_connection(
+                lambda: connection,
+                ip,
+                port,
+                ssl=self._ssl,
+                server_hostname=host if self._ssl is not None else None,
+            )
+        except ConnectionResetError as error:
+            if self._ssl is None:
+                raise
+            raise ConnectionResetError(CLOSED_IN_HANDSHAKE) from error
         return connection
 
     def _mapped(self, address: str) -> str:

@@ -39,6 +39,7 @@ class Wire:
     def __init__(self, broker: FakeBroker) -> None:
         self.remoting = self.routes = self.heartbeats = self
         self.takes_prepared = True
+        self.namespace = None
         self.broker_versions = {ADDRESS: V5_0_0}
         self.addresses: dict[int, str] = {MASTER_ID: ADDRESS}
         self.beats = 0

@@ -184,3 +184,10 @@ def test_zlib_needs_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, module, None)
 
     assert inflate(compress(BODY, "zlib", 5), COMPRESSION_BITS["zlib"]) == BODY
+
+
+@pytest.mark.parametrize("size", [1, 4096, 65_537, 1_000_000])
+def test_blocks_of_lz4_stand_alone_as_java_wants_them(size: int) -> None:
+    packed = compress(bytes(size), "lz4", 5)
+
+    assert lz4.frame.get_frame_info(packed)["block_linked"] is False

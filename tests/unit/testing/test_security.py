@@ -18,7 +18,7 @@ ADMIN = Account(access_key="administrator", secret_key="canary-9f3a", admin=True
 SHOP = Account(
     access_key="shop-account",
     secret_key="canary-77b1",
-    topics={"orders": "PUB|SUB"},
+    topics={"orders": "PUB|SUB|GET"},
     groups={"billing": "SUB"},
 )
 OPEN = Security()
@@ -73,7 +73,7 @@ def test_a_5_x_broker_is_told_the_others_by_requests() -> None:
     assert json.loads(user.body)["userType"] == "Normal"
     [policy] = json.loads(acl.body)["policies"]
     assert [(each["resource"], each["actions"]) for each in policy["entries"]] == [
-        ("Topic:orders", ["Pub", "Sub"]),
+        ("Topic:orders", ["Pub", "Sub", "Get"]),
         ("Group:billing", ["Sub"]),
     ]
 

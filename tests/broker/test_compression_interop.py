@@ -1,0 +1,99 @@
+"""Compressed bodies between this client and the official Java one, in both directions."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from rocketmq_aio import (
+    LitePullConfig,
+    LitePullConsumer,
+    Message,
+    MessageExt,
+    Producer,
+    ProducerConfig,
+)
+from rocketmq_aio.testing import Cluster
+from rocketmq_aio.testing.jars import fetch_jars
+from tests.broker.reading import COMPRESSED, wait_for_messages
+from tests.broker.reading_groups import in_thread
+
+PEER: Final = Path(__file__).parent / "java" / "Peer.java"
+SMALL: Final = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+KINDS: Final = {"zlib": 3, "lz4": 1, "zstd": 2}  # by their bits
+SIZES: Final = (4096, 16_384, 1_000_000)  # the least that is compressed, a usual one, a large one
+NAMES: Final = [f"{kind}-{size}" for kind in KINDS for size in SIZES]
+SECONDS: Final = 60.0
+
+
+def body(name: str) -> bytes:
+    """Return the text that the message *name* holds, whoever sends it."""
+    size = int(name.partition("-")[2])
+    return (f"{name} compresses well; " * (1 + size // len(name))).encode()[:size]
+
+
+def java(version: str, folder: Path, *arguments: str) -> str:
+    """Run the official client of *version* and return what it prints."""
+    places = [f"-Duser.home={folder}", f"-Drocketmq.client.logRoot={folder}"]
+    command = ["java", *SMALL, *places, "-cp", f"{fetch_jars(version)}/*", str(PEER), *arguments]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, encoding="utf-8", check=False, timeout=SECONDS
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def assert_compressed(cluster: Cluster, topic: str) -> None:
+    """Check that the broker has all of them small, and marked by kind."""
+    for stored in wait_for_messages(cluster, topic, len(NAMES)):
+        kind, _, size = stored.properties["KEYS"].lower().partition("-")
+        assert stored.sys_flag & COMPRESSED
+        assert stored.sys_flag >> 8 & 7 == KINDS[kind]
+        assert stored.raw_bytes < int(size) / 2
+
+
+async def test_java_reads_what_is_sent_here(
+    rocketmq_cluster: Cluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    for kind in KINDS:
+        config = ProducerConfig(compression=kind)
+        async with Producer(group, namesrv=rocketmq_cluster.namesrv, config=config) as producer:
+            for size in SIZES:
+                name = f"{kind}-{size}"
+                await producer.send(Message(topic, body(name), keys=name))
+    await in_thread(assert_compressed, rocketmq_cluster, topic)
+
+    arguments = ("read", rocketmq_cluster.namesrv, topic, group, str(len(NAMES)))
+    printed = await in_thread(java, rocketmq_cluster.version, tmp_path, *arguments)
+
+    read = dict(line.split()[1:] for line in printed.splitlines() if line.startswith("read "))
+    assert read == {name: sha256(body(name)).hexdigest() for name in NAMES}
+
+
+async def test_what_java_sends_is_read_here(
+    rocketmq_cluster: Cluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    kinds = ",".join(kind.upper() for kind in KINDS)
+    sizes = ",".join(map(str, SIZES))
+    arguments = ("send", rocketmq_cluster.namesrv, topic, kinds, sizes)
+    await in_thread(java, rocketmq_cluster.version, tmp_path, *arguments)
+    await in_thread(assert_compressed, rocketmq_cluster, topic)
+
+    read: dict[str, bytes] = {}
+    config = LitePullConfig(start_from="earliest")
+    async with LitePullConsumer(group, namesrv=rocketmq_cluster.namesrv, config=config) as consumer:
+        await consumer.subscribe(topic)
+        async with asyncio.timeout(SECONDS):
+            while len(read) < len(NAMES):
+                read |= {named(message): message.body for message in await consumer.poll(1)}
+
+    sent = [f"{kind.upper()}-{size}" for kind in KINDS for size in SIZES]
+    assert read == {name: body(name) for name in sent}
+
+
+def named(message: MessageExt) -> str:
+    [name] = message.keys
+    return name
