@@ -217,5 +217,4 @@ async def test_a_client_without_the_certificate_that_is_asked_for(
         cause = await refused(config)
 
         assert "[SSL: " in str(cause)
-        assert "alert" in str(cause)
-        assert "certificate" in str(cause)
+        assert "alert" in str(cause)  # which one is the server's choice
