@@ -74,3 +74,9 @@ def group(rocketmq_group: str) -> str:
 def queue(rocketmq_cluster: Cluster, rocketmq_topic: str) -> MessageQueue:
     """The first queue of the topic."""
     return MessageQueue(rocketmq_topic, rocketmq_cluster.brokers[0].name, 0)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the admin tool, which leaves files where it is run."""
+    monkeypatch.chdir(tmp_path)

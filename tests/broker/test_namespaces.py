@@ -277,6 +277,7 @@ async def test_local_offsets_of_two_namespaces_are_two_files(
     assert len(list(tmp_path.rglob("offsets.json"))) == 2
 
 
+@pytest.mark.usefixtures("elsewhere")
 async def test_administrators_see_whole_names(
     cluster: Cluster,
     configs: tuple[ClientConfig, ClientConfig],

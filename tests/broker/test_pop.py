@@ -318,6 +318,7 @@ async def tried_again_in_the_second_kind(place: Place) -> None:
         assert await is_quiet(consumer)
 
 
+@pytest.mark.usefixtures("elsewhere")
 async def test_the_admin_tool_shows_a_member(
     rocketmq_cluster: Cluster,
     rocketmq_topic: str,
