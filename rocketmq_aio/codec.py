@@ -10,7 +10,6 @@ from functools import partial
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast, runtime_checkable
 
-import msgpack
 import msgspec
 
 from rocketmq_aio.errors import ConfigError, PayloadError
@@ -101,6 +100,8 @@ class MsgpackCodec(_Checked):
 
     def __init__(self, kind: Any = Any) -> None:  # noqa: ANN401 - unions are no types
         if kind is Any:
+            import msgpack  # only where it is used: it takes time to load
+
             # strict_map_key: what can be written can be read, and keys need not be text.
             read = partial(msgpack.unpackb, timestamp=3, strict_map_key=False)
             super().__init__(kind, _pack, read)
@@ -177,6 +178,8 @@ def _fault(codec: object, error: Exception) -> PayloadError:
 
 
 def _pack(value: object) -> bytes:
+    import msgpack
+
     return cast(bytes, msgpack.packb(value, datetime=True))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from difflib import get_close_matches
 from functools import wraps
 from typing import Final, TypeVar, dataclass_transform
 
@@ -30,6 +29,8 @@ def settings(cls: type[T]) -> type[T]:
     def build(self: T, **given: object) -> None:
         for name in given:
             if name not in names:
+                from difflib import get_close_matches  # only for a typo: it takes time to load
+
                 close = get_close_matches(name, names, 1)
                 hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
                 # It may be a secret, misspelt or in the wrong place.

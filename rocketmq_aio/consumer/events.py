@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Self, TypeAlias
 from weakref import WeakSet
+
+import msgspec
 
 from rocketmq_aio.consumer.offset_file import CorruptOffsetFile
 from rocketmq_aio.log import get_logger
@@ -18,22 +19,19 @@ logger = get_logger(__name__)
 MAX_UNREAD: Final = 1000  # a reader that does not read loses the oldest ones
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueuesAssigned:
+class QueuesAssigned(msgspec.Struct, frozen=True, kw_only=True):
     """This consumer reads these queues from now on."""
 
     queues: tuple[MessageQueue, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueuesRevoked:
+class QueuesRevoked(msgspec.Struct, frozen=True, kw_only=True):
     """These queues are given up; what was settled is committed."""
 
     queues: tuple[MessageQueue, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionsDiffer:
+class SubscriptionsDiffer(msgspec.Struct, frozen=True, kw_only=True):
     """Members of the group want different things of a topic, so messages are lost for some.
 
     *ours* is this member's expression, *theirs* what the broker holds for the group; None where the
@@ -45,8 +43,7 @@ class SubscriptionsDiffer:
     theirs: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientIdNotUnique:
+class ClientIdNotUnique(msgspec.Struct, frozen=True, kw_only=True):
     """Another client has this one's id, so both read the same queues and leave others alone.
 
     *addresses* are those of both as a broker sees them.  Give each its own ``instance_name``.
@@ -56,8 +53,7 @@ class ClientIdNotUnique:
     addresses: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionMatchesNothing:
+class SubscriptionMatchesNothing(msgspec.Struct, frozen=True, kw_only=True):
     """So many messages of a topic were passed over, and none came through the filter."""
 
     topic: str
@@ -65,8 +61,7 @@ class SubscriptionMatchesNothing:
     messages: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetCorrected:
+class OffsetCorrected(msgspec.Struct, frozen=True, kw_only=True):
     """The broker said that *requested* does not exist; reading goes on at *corrected*.
 
     *policy* is the ``offset_illegal`` setting; *remark* holds the broker's words, for example
@@ -81,8 +76,7 @@ class OffsetCorrected:
     dropped: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueHeld:
+class QueueHeld(msgspec.Struct, frozen=True, kw_only=True):
     """The broker said that *requested* does not exist, and ``offset_illegal`` is ``"error"``.
 
     Nothing is pulled of the queue until a `seek` says where to go on; the broker would do so at
@@ -95,8 +89,7 @@ class QueueHeld:
     remark: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageUnreadable:
+class MessageUnreadable(msgspec.Struct, frozen=True, kw_only=True):
     """The message at *offset* cannot be decoded: the queue is held there and tried again."""
 
     queue: MessageQueue
@@ -104,8 +97,7 @@ class MessageUnreadable:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageUndecodable:
+class MessageUndecodable(msgspec.Struct, frozen=True, kw_only=True):
     """The codec cannot read a message; *policy* is the ``undecodable`` setting, and is followed."""
 
     queue: MessageQueue
@@ -115,24 +107,21 @@ class MessageUndecodable:
     policy: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullFailed:
+class PullFailed(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing can be pulled of the queue now; told once, and tried again until it works."""
 
     queue: MessageQueue
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitFailed:
+class CommitFailed(msgspec.Struct, frozen=True, kw_only=True):
     """Progress of some queues could not be stored; it is kept and tried again."""
 
     queues: tuple[MessageQueue, ...]
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerStuck:
+class HandlerStuck(msgspec.Struct, frozen=True, kw_only=True):
     """The handler has been working on the message at *offset* for *seconds*; told once."""
 
     queue: MessageQueue
@@ -141,8 +130,7 @@ class HandlerStuck:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageDeadLettered:
+class MessageDeadLettered(msgspec.Struct, frozen=True, kw_only=True):
     """The message failed so often, or in such a way, that it went to the dead letters."""
 
     queue: MessageQueue
@@ -152,8 +140,7 @@ class MessageDeadLettered:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageDropped:
+class MessageDropped(msgspec.Struct, frozen=True, kw_only=True):
     """A broadcasting consumer gave up a message: nobody tries it again.
 
     A concurrent one does so when the handler fails, an orderly one where others have dead letters.
@@ -165,15 +152,13 @@ class MessageDropped:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseLost:
+class LeaseLost(msgspec.Struct, frozen=True, kw_only=True):
     """The lock of an orderly queue ran out or is somebody else's: nothing more is delivered."""
 
     queue: MessageQueue
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AckFailed:
+class AckFailed(msgspec.Struct, frozen=True, kw_only=True):
     """A popped message is done, and the group will, or may, get it again all the same."""
 
     queue: MessageQueue
