@@ -27,7 +27,6 @@ CORRELATION_ID: Final = "CORRELATION_ID"
 REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
 TTL: Final = "TTL"
 MSG_TYPE: Final = "MSG_TYPE"
-REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"  # of a topic, after the name of the cluster
 UNIQ_KEY: Final = "UNIQ_KEY"
 PRODUCER_GROUP: Final = "PGROUP"  # of the producer that is asked about a half message
 RETRY_TOPIC: Final = "RETRY_TOPIC"

@@ -10,6 +10,7 @@ from typing import Final
 from rocketmq_aio.errors import ConfigError, ReplyTimeoutError, SendUnknownError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import Message, MessageExt, MessageQueue
+from rocketmq_aio.names import REPLY_TOPIC_SUFFIX
 from rocketmq_aio.producer.in_flight import InFlight
 from rocketmq_aio.producer.publishing import Target, TopicPublish
 from rocketmq_aio.properties import (
@@ -17,7 +18,6 @@ from rocketmq_aio.properties import (
     CORRELATION_ID,
     MSG_TYPE,
     REPLY_TO_CLIENT,
-    REPLY_TOPIC_SUFFIX,
     TTL,
     encode_properties,
 )

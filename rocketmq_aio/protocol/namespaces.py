@@ -16,8 +16,8 @@ from typing import Final
 from rocketmq_aio.config import ClientConfig
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.names import DLQ_PREFIX, RETRY_PREFIX, UNSENDABLE_TOPICS
-from rocketmq_aio.properties import REPLY_TOPIC_SUFFIX, RETRY_TOPIC
+from rocketmq_aio.names import DLQ_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX, UNSENDABLE_TOPICS
+from rocketmq_aio.properties import RETRY_TOPIC
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.receipt import RETRY_JOINTS

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from rocketmq_aio.names import REPLY_TOPIC_SUFFIX
 from rocketmq_aio.properties import (
     REPLY_TO_CLIENT,
-    REPLY_TOPIC_SUFFIX,
     encode_properties,
     parse_properties,
 )

@@ -74,7 +74,7 @@ async def test_topics_are_made_by_sends_only_where_that_is_allowed() -> None:
         ground = ground_of(broker)
 
         assert (await client.ask(send_header(ground, topic="new"), b"x")).code == 17
-        assert list(broker.topics) == ["orders"]
+        assert "new" not in broker.topics
 
 
 @pytest.mark.parametrize(("version", "listed"), [("5.5.0", None), ("4.9.7", ["c@1"])])
