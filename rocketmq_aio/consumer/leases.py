@@ -25,7 +25,10 @@ from rocketmq_aio.errors import (
     RequestTimeoutError,
     RocketMQError,
 )
+from rocketmq_aio.log import get_logger
 from rocketmq_aio.remoting.backoff import Backoff
+
+logger = get_logger(__name__)
 
 ACK_SECONDS: Final = 10.0  # for which an acknowledgement is tried again
 PASSING: Final = (BusyError, ConnectionLostError, NotConnectedError, RequestTimeoutError)
@@ -34,6 +37,8 @@ WITHOUT_EFFECT: Final = (BrokerError, NotConnectedError)
 RETRY_SECONDS: Final = (
     *(10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200),
 )
+GIVE_BACK_SECONDS: Final = 1.0  # until others get what nobody began with here
+GIVEN_BACK_AT_ONCE: Final = 32
 EXPIRED: Final = "its invisible time was over"
 LOST_ANSWER: Final = "the answer to a change of its invisible time was lost"
 
@@ -166,6 +171,21 @@ class Leases:
             delay_seconds = RETRY_SECONDS[min(tried, len(RETRY_SECONDS) - 1)]
         await self.change(message, delay_seconds)
         message.fate = Fate.RETURNED
+
+    async def give_back(self, messages: Iterable[PoppedMessage]) -> None:
+        """Let others have *messages* soon; what fails comes after its invisible time."""
+        limit = anyio.CapacityLimiter(GIVEN_BACK_AT_ONCE)
+
+        async def give(message: PoppedMessage) -> None:
+            async with limit:
+                try:
+                    await self.change(message, GIVE_BACK_SECONDS)
+                except RocketMQError as error:
+                    logger.info("not_given_back", queue=str(message.queue), reason=str(error))
+
+        async with anyio.create_task_group() as tasks:
+            for message in messages:
+                tasks.start_soon(give, message)
 
     def is_overdue(self, message: PoppedMessage) -> bool:
         """It was tried more often than it may be, and nobody said that it failed."""

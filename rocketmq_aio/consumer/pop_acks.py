@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from rocketmq_aio.consumer.events import AckFailed
 from rocketmq_aio.consumer.leases import Leases
 from rocketmq_aio.consumer.popped import Fate, PoppedMessage
 from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.log import get_logger
 from rocketmq_aio.remoting.tasks import TaskHost
+
+logger = get_logger(__name__)
 
 MAX_UNCONFIRMED: Final = 256  # of one broker; more would be done twice after a crash
 
@@ -60,3 +64,14 @@ class PopAcks:
             for message, error in lost.items():
                 self._on_lost(message, error)
         del self._waiting[broker_name]
+
+
+def ack_failed(message: PoppedMessage, error: RocketMQError) -> AckFailed:
+    """Return the event that tells of *message*, and log it: the group gets it again."""
+    logger.warning("ack_failed", queue=str(message.queue), reason=str(error))
+    return AckFailed(
+        queue=message.queue,
+        offset=message.queue_offset,
+        message_id=message.message_id,
+        reason=str(error),
+    )

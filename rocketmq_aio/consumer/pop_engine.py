@@ -10,14 +10,13 @@ import anyio
 
 from rocketmq_aio.config import PopConfig
 from rocketmq_aio.consumer.events import (
-    AckFailed,
     EventStreams,
     MessageDeadLettered,
     MessageUnreadable,
     PullFailed,
 )
 from rocketmq_aio.consumer.leases import Leases
-from rocketmq_aio.consumer.pop_acks import MAX_UNCONFIRMED, PopAcks
+from rocketmq_aio.consumer.pop_acks import MAX_UNCONFIRMED, PopAcks, ack_failed
 from rocketmq_aio.consumer.pop_calls import PopCalls, Popped, Wish
 from rocketmq_aio.consumer.pop_loop import PopLoop
 from rocketmq_aio.consumer.pop_rounds import PopRounds
@@ -37,8 +36,6 @@ logger = get_logger(__name__)
 
 ALL_QUEUES: Final = -1
 TRIED_TOO_OFTEN: Final = "it was tried too often"
-GIVEN_BACK_AT_ONCE: Final = 32
-GIVE_BACK_SECONDS: Final = 1.0  # until others get what nobody took here
 LOOP_WAIT_SECONDS: Final = 15.0  # of loops where receive() is not to wait
 CLOSE_SECONDS: Final = 3.0  # for acknowledging what is done and giving back the rest
 
@@ -114,7 +111,7 @@ class PopEngine:
             with anyio.move_on_after(CLOSE_SECONDS):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._acks.until_at_most, 0)
-                    tasks.start_soon(self._give_back, self.stock.remove(lambda _: True))
+                    tasks.start_soon(self.leases.give_back, self.stock.remove(lambda _: True))
             await self._host.close()
         finally:
             self.events.close()
@@ -154,7 +151,7 @@ class PopEngine:
         if not self.running:
             return
         self.on_route_changed(topic)
-        await self._give_back(self.stock.remove(lambda message: message.topic == topic))
+        await self.leases.give_back(self.stock.remove(lambda message: message.topic == topic))
         await self.instance.heartbeats.beat_all(anew=True)
 
     async def _prepare(self, wanted: Subscription) -> None:
@@ -237,7 +234,7 @@ class PopEngine:
         wanted = self.subscriptions.get(loop.source.topic)
         if wanted is None or not self.running or loop.stopped:
             host = self.instance.host  # that of this consumer may be gone
-            host.spawn(self._give_back, popped.messages, name="give-back")
+            host.spawn(self.leases.give_back, popped.messages, name="give-back")
             return
         self.stock.add(self._accepted(popped.messages, wanted))
 
@@ -263,15 +260,7 @@ class PopEngine:
         self.stock.notify()
 
     def _ack_lost(self, message: PoppedMessage, error: RocketMQError) -> None:
-        logger.warning("ack_failed", queue=str(message.queue), reason=str(error))
-        self.events.publish(
-            AckFailed(
-                queue=message.queue,
-                offset=message.queue_offset,
-                message_id=message.message_id,
-                reason=str(error),
-            )
-        )
+        self.events.publish(ack_failed(message, error))
 
     # --- giving back and burying ----------------------------------------------------------------
 
@@ -281,22 +270,7 @@ class PopEngine:
         if not self.config.orderly:
             return
         behind = self.stock.remove(lambda each: each.queue == message.queue)
-        await self._give_back(behind)
-
-    async def _give_back(self, messages: Iterable[PoppedMessage]) -> None:
-        """Let others have *messages* soon; what fails comes after its invisible time."""
-        limit = anyio.CapacityLimiter(GIVEN_BACK_AT_ONCE)
-
-        async def give(message: PoppedMessage) -> None:
-            async with limit:
-                try:
-                    await self.leases.change(message, GIVE_BACK_SECONDS)
-                except RocketMQError as error:
-                    logger.info("not_given_back", queue=str(message.queue), reason=str(error))
-
-        async with anyio.create_task_group() as tasks:
-            for message in messages:
-                tasks.start_soon(give, message)
+        await self.leases.give_back(behind)
 
     def _buried(self, message: PoppedMessage) -> None:
         self.events.publish(

@@ -9,11 +9,11 @@ from typing import Final
 import anyio
 
 from rocketmq_aio.config import PushConfig
-from rocketmq_aio.consumer.events import AckFailed, ConsumerEvent, MessageUnreadable, PullFailed
+from rocketmq_aio.consumer.events import ConsumerEvent, MessageUnreadable, PullFailed
 from rocketmq_aio.consumer.handling import DEAD_LETTER
 from rocketmq_aio.consumer.hook_calls import FilterHooks
 from rocketmq_aio.consumer.leases import Leases
-from rocketmq_aio.consumer.pop_acks import PopAcks
+from rocketmq_aio.consumer.pop_acks import PopAcks, ack_failed
 from rocketmq_aio.consumer.pop_calls import PopCalls, Popped, Wish
 from rocketmq_aio.consumer.pop_loop import PopLoop
 from rocketmq_aio.consumer.popped import Fate, PoppedMessage
@@ -34,8 +34,6 @@ logger = get_logger(__name__)
 LEVEL_SECONDS: Final = (
     *(1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200),
 )
-GIVE_BACK_SECONDS: Final = 1.0  # until others get what no handler began with here
-GIVEN_BACK_AT_ONCE: Final = 32
 CONFIRM_SECONDS: Final = 3.0  # for acknowledgements when a queue is given up
 LOOK_SECONDS: Final = 1.0
 
@@ -49,7 +47,7 @@ class PoppedQueue(WorkedQueue):
         super().__init__(queue)
         self._acks = acks
         self.loop: PopLoop | None = None
-        self.unwanted: list[MessageExt] = []  # taken here, but for others to handle
+        self.unwanted: list[PoppedMessage] = []  # taken here, but for others to handle
 
     @property
     def unacknowledged(self) -> int:
@@ -104,7 +102,7 @@ class PoppedQueue(WorkedQueue):
             waiting.extend(kept)
 
     def _give_up(self) -> None:
-        self.unwanted += self.waiting
+        self.unwanted += [each for each in self.waiting if isinstance(each, PoppedMessage)]
         self.waiting.clear()
 
 
@@ -211,7 +209,7 @@ class PushPops:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._acks.until_at_most, 0)
                 for assigned in leaving:
-                    tasks.start_soon(self._give_back, assigned.unwanted)
+                    tasks.start_soon(self._leases.give_back, assigned.unwanted)
         for assigned in leaving:
             if self._queues.get(assigned.queue) is assigned:
                 del self._queues[assigned.queue]
@@ -249,11 +247,11 @@ class PushPops:
             self._report_fault(assigned, popped)
         wanted = self._subscription_of(assigned.queue.topic)
         if wanted is None or assigned.dropped:
-            self._instance.host.spawn(self._give_back, popped.messages, name="give-back")
+            self._instance.host.spawn(self._leases.give_back, popped.messages, name="give-back")
             return
         if assigned.unwanted:
             unwanted, assigned.unwanted = assigned.unwanted, []
-            self._host.spawn(self._give_back, unwanted, name="give-back")
+            self._host.spawn(self._leases.give_back, unwanted, name="give-back")
         if accepted := self._accepted(popped.messages, wanted):
             assigned.put(accepted)
             self._on_messages(assigned)
@@ -279,22 +277,6 @@ class PushPops:
             if id(each) in left_out and isinstance(each, PoppedMessage):
                 self._acks.add(each)
         return kept
-
-    async def _give_back(self, messages: Iterable[MessageExt]) -> None:
-        """Let others have *messages* soon; what fails comes after its invisible time."""
-        limit = anyio.CapacityLimiter(GIVEN_BACK_AT_ONCE)
-
-        async def give(message: PoppedMessage) -> None:
-            async with limit:
-                try:
-                    await self._leases.change(message, GIVE_BACK_SECONDS)
-                except RocketMQError as error:
-                    logger.info("not_given_back", queue=str(message.queue), reason=str(error))
-
-        async with anyio.create_task_group() as tasks:
-            for message in messages:
-                if isinstance(message, PoppedMessage):
-                    tasks.start_soon(give, message)
 
     def _in_use(self) -> Iterable[PoppedMessage]:
         waiting = [each for queue in self._queues.values() for each in queue.waiting]
@@ -322,12 +304,4 @@ class PushPops:
             self._on_event(PullFailed(queue=loop.source, reason=str(error)))
 
     def _ack_lost(self, message: PoppedMessage, error: RocketMQError) -> None:
-        logger.warning("ack_failed", queue=str(message.queue), reason=str(error))
-        self._on_event(
-            AckFailed(
-                queue=message.queue,
-                offset=message.queue_offset,
-                message_id=message.message_id,
-                reason=str(error),
-            )
-        )
+        self._on_event(ack_failed(message, error))

@@ -89,7 +89,7 @@ class Producer(TogetherSender):
             _check_message(message)
         seconds = self._config.send_timeout_seconds
         if timeout_seconds is not None:
-            seconds = _checked_timeout(timeout_seconds)
+            seconds = checked_timeout(timeout_seconds)
         deadline = monotonic() + seconds
         if sharding_key is not None or message.sharding_key is not None or message.timed:
             chosen = Chosen(queue, selector, sharding_key)
@@ -216,7 +216,7 @@ class Producer(TogetherSender):
         given = list(messages)
         seconds = self._config.send_timeout_seconds
         if timeout_seconds is not None:
-            seconds = _checked_timeout(timeout_seconds)
+            seconds = checked_timeout(timeout_seconds)
         deadline = monotonic() + seconds
         now_ms = time_ns() // 1_000_000
         made = batches(given, self._ids, now_ms, self._config)
@@ -252,7 +252,7 @@ class Producer(TogetherSender):
         _check_message(message)
         seconds = self._config.send_timeout_seconds
         if timeout_seconds is not None:
-            seconds = _checked_timeout(timeout_seconds)
+            seconds = checked_timeout(timeout_seconds)
         chosen = Chosen(queue, selector, sharding_key)
         return await self._request(message, chosen, monotonic() + seconds)
 
@@ -274,7 +274,7 @@ class Producer(TogetherSender):
         self._check_running()
         seconds = self._config.send_timeout_seconds
         if timeout_seconds is not None:
-            seconds = _checked_timeout(timeout_seconds)
+            seconds = checked_timeout(timeout_seconds)
         message = Message(reply_topic(request), body, **message_fields)
         return await self._reply(request, message, monotonic() + seconds)
 
@@ -353,7 +353,11 @@ def _check_message(message: object) -> None:
         raise InvalidMessageError(None, f"{type(message).__name__} is not a Message")
 
 
-def _checked_timeout(given: float) -> float:
+def checked_timeout(given: float) -> float:
+    """Refuse what is no number of seconds above 0.
+
+    :raises ConfigError: it is not
+    """
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < MAX_TIMEOUT:
         raise ConfigError("timeout_seconds", given, "expected a number of seconds above 0")
     return given

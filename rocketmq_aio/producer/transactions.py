@@ -29,7 +29,7 @@ from rocketmq_aio.producer.decisions import Decisions, Half, TransactionState
 from rocketmq_aio.producer.endings import Endings
 from rocketmq_aio.producer.half_messages import check_transactional, make_half, place_of
 from rocketmq_aio.producer.outgoing import Outgoing, check_sizes, outgoing
-from rocketmq_aio.producer.producer import MAX_TIMEOUT, Producer
+from rocketmq_aio.producer.producer import Producer, checked_timeout
 from rocketmq_aio.producer.publishing import QueueSelector, TopicPublish
 from rocketmq_aio.producer.transaction import HalfSend, Transaction, TransactionResult
 from rocketmq_aio.producer.transaction_checks import CheckFunction, TransactionChecks
@@ -106,7 +106,7 @@ class TransactionProducer(Producer):
         """
         seconds = self._config.send_timeout_seconds
         if timeout_seconds is not None:
-            seconds = _checked_seconds(timeout_seconds)
+            seconds = checked_timeout(timeout_seconds)
         return Transaction(self, HalfSend(check_transactional(message), queue, selector, seconds))
 
     async def send_in_transaction(
@@ -229,12 +229,6 @@ class TransactionProducer(Producer):
             await self.end_half(half, TransactionState.ROLLBACK)
             raise HalfMessageError(result)
         return half, result
-
-
-def _checked_seconds(given: float) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < MAX_TIMEOUT:
-        raise ConfigError("timeout_seconds", given, "expected a number of seconds above 0")
-    return given
 
 
 async def _executed(execute: Execute, running: Transaction) -> object:
