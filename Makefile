@@ -55,7 +55,7 @@ docs: $(READY)
 # After a change of the dependencies in pyproject.toml (needs uv).
 lock:
 	uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --strip-extras \
-	  --extra uvloop --extra compression --extra testing --group dev --python-version 3.11 \
+	  --extra uvloop --extra compression --extra testing --extra cli --extra otel --extra spark --group dev --python-version 3.11 \
 	  -o requirements/dev.lock pyproject.toml
 
 clean:
