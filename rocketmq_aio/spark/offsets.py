@@ -1,0 +1,117 @@
+"""Positions in queues, as a checkpoint and the options hold them; nothing here asks a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from rocketmq_aio.errors import ConfigError
+
+Queue = tuple[str, str, int]  # topic, broker name, queue id
+Offsets = dict[Queue, int]
+
+VERSION: Final = 1
+EARLIEST: Final = -2
+LATEST: Final = -1
+MARKER: Final = {"v": VERSION, "at": "start"}  # the start, before anybody has looked where it is
+
+
+class Range(NamedTuple):
+    """Messages of one queue: *start* is the first one, *end* the one after the last."""
+
+    topic: str
+    broker: str
+    queue_id: int
+    start: int
+    end: int
+
+    @property
+    def queue(self) -> Queue:
+        """The queue they are in."""
+        return self.topic, self.broker, self.queue_id
+
+    @property
+    def size(self) -> int:
+        """How many offsets it covers; there may be fewer messages."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamOffset:
+    """How far a stream has come.
+
+    :ivar end: the next offset to read, by queue
+    :ivar begun: where the queues begin that this batch is the first to read
+    :ivar at_start: nobody has looked yet where the stream begins
+    """
+
+    end: Offsets = field(default_factory=dict)
+    begun: Offsets = field(default_factory=dict)
+    at_start: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what Spark writes down."""
+        if self.at_start:
+            return dict(MARKER)
+        begun = {"from": nested(self.begun)} if self.begun else {}
+        return {"v": VERSION, "end": nested(self.end), **begun}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
+        """Read what `to_json` of this version or an older one wrote.
+
+        :raises ConfigError: a newer version wrote it, or it is no offset of this source
+        """
+        if value.get("v") != VERSION:
+            reason = f"a checkpoint of version {value.get('v')!r}; this package reads {VERSION}"
+            raise ConfigError("checkpoint", dict(value), f"{reason}: use the newer package")
+        if value.get("at") == MARKER["at"]:
+            return cls(at_start=True)
+        return cls(
+            end=flattened("checkpoint", value.get("end")),
+            begun=flattened("checkpoint", value.get("from", {})),
+        )
+
+    def start_of(self, queue: Queue, before: StreamOffset) -> int | None:
+        """Return where a batch that ends here, after *before*, begins to read *queue*."""
+        return before.end.get(queue, self.begun.get(queue))
+
+
+def nested(offsets: Mapping[Queue, int]) -> dict[str, dict[str, dict[str, int]]]:
+    """Return ``{topic: {broker: {queue id: offset}}}``, sorted."""
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for (topic, broker, queue_id), offset in sorted(offsets.items()):
+        found.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = offset
+    return found
+
+
+def flattened(option: str, value: object, least: int = 0) -> Offsets:
+    """Return the offsets of the nested form.
+
+    :raises ConfigError: it is not of that form; *option* is named
+    """
+    found: Offsets = {}
+    for topic, brokers in _items(option, value):
+        for broker, queues in _items(option, brokers):
+            for queue_id, offset in _items(option, queues):
+                found[topic, broker, _queue_id(option, queue_id)] = _number(option, offset, least)
+    return found
+
+
+def _items(option: str, value: object) -> Iterator[tuple[str, object]]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(option, value, 'expected {"topic":{"broker-a":{"0":120}}}')
+    yield from value.items()
+
+
+def _queue_id(option: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise ConfigError(option, text, "a queue id is a whole number, 0 or more")
+    return int(text)
+
+
+def _number(option: str, value: object, least: int) -> int:
+    if type(value) is not int or value < least:
+        raise ConfigError(option, value, f"expected a whole number, {least} or more")
+    return value
