@@ -9,12 +9,12 @@ VERSIONS ?= 4.9.7 5.5.0
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check test-unit test-faults test-broker test-containers bench docs format lock clean
+.PHONY: demo test check test-unit test-faults test-broker test-spark test-containers bench docs format lock clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
 
-test: test-unit test-faults test-broker
+test: test-unit test-faults test-broker test-spark
 
 test-unit: $(READY)
 	$(BIN)/pytest tests/unit
@@ -25,6 +25,12 @@ test-faults: $(READY)
 test-broker: $(READY)
 	set -e; for version in $(VERSIONS); do \
 	  $(BIN)/pytest tests/broker --rocketmq-version $$version; \
+	done
+
+# Spark on this machine and as a standalone cluster, against the same brokers.
+test-spark: $(READY)
+	set -e; for version in $(VERSIONS); do \
+	  $(BIN)/pytest tests/spark --rocketmq-version $$version; \
 	done
 
 # The same client against brokers in containers; starts a private engine where none runs (root).

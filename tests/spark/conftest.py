@@ -1,0 +1,102 @@
+"""Spark and a real broker for the tests of the connector.
+
+`make test-spark` runs this folder once per RocketMQ version (`--rocketmq-version`). Where
+Spark or a broker cannot be started the tests fail; they are never skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from pyspark.sql import SparkSession
+
+from rocketmq_aio.testing import Cluster
+from tests.spark.servers import SparkCluster
+from tests.spark.support import end_jvm, running_session
+
+HERE: Final = Path(__file__).parent
+TEST_SECONDS: Final = 180
+# pyspark 4.3 says this of every pandas 3, also where pandas is only looked for.
+NOISE: Final = "ignore:PySpark does not yet fully support pandas:FutureWarning"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Time tests alone: a fixture starts JVMs, and has deadlines of its own."""
+    for item in items:
+        if HERE not in item.path.parents:
+            continue
+        item.add_marker(pytest.mark.filterwarnings(NOISE))
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_SECONDS, func_only=True))
+
+
+@pytest.fixture(scope="session")
+def jvm() -> Iterator[None]:
+    """The JVM that all sessions of this process have; it ends with the tests."""
+    yield
+    end_jvm()
+
+
+@pytest.fixture(scope="module")
+def spark(jvm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session on `local[2,4]` for the tests of a module; its queries are stopped with it."""
+    with running_session(tmp_path_factory.mktemp("spark")) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def spark_cluster() -> Iterator[SparkCluster]:
+    """A standalone master and two workers for the tests of a module."""
+    with SparkCluster.start() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def cluster_session(
+    jvm: None, spark_cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
+    """A session whose tasks run on the two workers; a process has one session at a time."""
+    folder = tmp_path_factory.mktemp("spark-on-cluster")
+    settings = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
+    with running_session(folder, master=spark_cluster.master, settings=settings) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def fresh_cluster(rocketmq_version: str) -> Iterator[Callable[..., Cluster]]:
+    """Starts brokers, with the arguments of `Cluster.start`, for tests that break them.
+
+    They end with the module; a test that is done with one before closes it, for they are heavy.
+    """
+    with ExitStack() as running:
+
+        def start(**options: Any) -> Cluster:  # noqa: ANN401 - those of Cluster.start
+            return running.enter_context(Cluster.start(rocketmq_version, **options))
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def two_broker_cluster(rocketmq_version: str) -> Iterator[Cluster]:
+    """Two masters for the tests of one module, which leaves both running and reachable."""
+    with Cluster.start(rocketmq_version, brokers=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def namesrv(rocketmq_namesrv: str) -> str:
+    return rocketmq_namesrv
+
+
+@pytest.fixture
+def topic(rocketmq_topic: str) -> str:
+    return rocketmq_topic
+
+
+@pytest.fixture
+def group(rocketmq_group: str) -> str:
+    return rocketmq_group

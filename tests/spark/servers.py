@@ -1,0 +1,157 @@
+"""Spark's own servers from the pyspark distribution, as processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final, Self
+
+import pyspark
+
+from rocketmq_aio.testing.ports import choose_port
+from rocketmq_aio.testing.process import GuardedProcess
+from tests.spark.support import NO_CHANGES, SESSION, wait_until
+
+SPARK_HOME: Final = Path(pyspark.__file__).parent
+MASTER: Final = "org.apache.spark.deploy.master.Master"
+WORKER: Final = "org.apache.spark.deploy.worker.Worker"
+CONNECT: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
+START_SECONDS: Final = 90.0
+STOP_SECONDS: Final = 20.0
+JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+
+class SparkServer:
+    """A JVM of Spark with its folder; *environment* comes on top of this process's."""
+
+    def __init__(
+        self, arguments: Sequence[str], folder: Path, *, environment: Mapping[str, str]
+    ) -> None:
+        folder.mkdir(parents=True)
+        self.log = folder / "stdout.log"
+        variables = [f"{name}={value}" for name, value in environment.items()]
+        command = ["env", *variables, *arguments]
+        self._process = GuardedProcess(command, folder=folder, log=self.log)
+
+    def wait_for(self, text: str) -> None:
+        """Wait until it has printed *text*.
+
+        :raises AssertionError: it ended or was too slow; with what it printed
+        """
+        try:
+            wait_until(lambda: text in self._output(), text, seconds=START_SECONDS)
+        except AssertionError as error:
+            error.add_note(self.log.read_text(encoding="utf-8"))
+            raise
+
+    def stop(self) -> None:
+        """Ask it to end, which ends its executors too."""
+        self._process.send_signal(signal.SIGTERM)
+        if not self._process.wait(STOP_SECONDS):
+            self._process.kill()
+
+    def _output(self) -> str:
+        output = self.log.read_text(encoding="utf-8")
+        assert self._process.running, "it ended"
+        return output
+
+
+class SparkCluster:
+    """A standalone master and its workers, each with one core."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._running = ExitStack()
+        port = choose_port()
+        self.master = f"spark://127.0.0.1:{port}"
+        self._master = self._start(MASTER, "master", "--port", str(port))
+
+    @classmethod
+    @contextmanager
+    def start(cls, workers: int = 2) -> Iterator[Self]:
+        """A cluster that is ready; gone after the block."""
+        folder = Path(tempfile.mkdtemp(prefix="spark-cluster-"))
+        cluster = cls(folder)
+        try:
+            cluster._start_workers(workers)
+            yield cluster
+        finally:
+            cluster._running.close()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def logs(self) -> Iterator[Path]:
+        """The files that servers and executors have written."""
+        return (path for path in self._folder.rglob("*") if path.suffix != ".jar")
+
+    def _start_workers(self, count: int) -> None:
+        self._master.wait_for("I have been elected leader")
+        workers = [
+            self._start(
+                WORKER,
+                f"worker-{number}",
+                *("--cores", "1", "--memory", "700m"),
+                *("--work-dir", str(self._folder / f"work-{number}"), self.master),
+            )
+            for number in range(count)
+        ]
+        for worker in workers:
+            worker.wait_for("Successfully registered with master")
+
+    def _start(self, main: str, name: str, *options: str) -> SparkServer:
+        bind = ("--host", "127.0.0.1", "--webui-port", str(choose_port()))
+        server = SparkServer(
+            [str(SPARK_HOME / "bin" / "spark-class"), main, *bind, *options],
+            self._folder / name,
+            environment={**environment(), "SPARK_DAEMON_MEMORY": "256m"},
+        )
+        self._running.callback(server.stop)
+        return server
+
+
+@contextmanager
+def connect_server(settings: Mapping[str, str] = NO_CHANGES) -> Iterator[str]:
+    """A Spark Connect server over `local[2,4]`; its remote address."""
+    folder = Path(tempfile.mkdtemp(prefix="spark-connect-"))
+    port = choose_port()
+    chosen = {
+        **SESSION,
+        "spark.log.level": "INFO",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+        **settings,
+    }
+    pairs = [f"--conf={name}={value}" for name, value in chosen.items()]
+    submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2,4]"]
+    command = [*submit, "--class", CONNECT, *pairs, "spark-internal"]
+    server = SparkServer(command, folder / "server", environment=environment())
+    try:
+        wait_until(lambda: listens(port), "a port for Spark Connect", seconds=START_SECONDS)
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def environment() -> dict[str, str]:
+    """What a server of Spark and its Python processes are started with."""
+    return {
+        "PATH": os.environ["PATH"],
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_JAVA_OPTS": JVM_OPTIONS,
+    }

@@ -1,0 +1,127 @@
+"""What tests of the connector share: sessions, messages in a topic, waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from rocketmq_aio import Message, Producer
+
+LOCAL: Final = "local[2,4]"  # without the second number a failed task is never tried again
+SEND_TOGETHER: Final = 500  # messages under way at once
+WAIT_SECONDS: Final = 60.0
+PAUSE_SECONDS: Final = 0.05
+NO_CHANGES: Final[Mapping[str, str]] = MappingProxyType({})
+
+# Small, silent and on loopback: tests share a machine with brokers.
+SESSION: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "768m",
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+)
+
+
+def use_this_python() -> None:
+    """Let the JVM, planners, workers and executors run the interpreter of this process."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+
+def open_session(
+    folder: Path, *, master: str = LOCAL, settings: Mapping[str, str] = NO_CHANGES
+) -> SparkSession:
+    """Return a new session that keeps its files below *folder*; the caller stops it.
+
+    What belongs to the JVM, such as its memory, counts for the first session of a process only.
+    """
+    use_this_python()
+    places = {
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    builder = SparkSession.Builder().master(master).appName("rocketmq-aio-tests")
+    return builder.config(map={**SESSION, **places, **settings}).getOrCreate()
+
+
+@contextmanager
+def running_session(
+    folder: Path, *, master: str = LOCAL, settings: Mapping[str, str] = NO_CHANGES
+) -> Iterator[SparkSession]:
+    """A session that is stopped after the block, with the queries that it runs."""
+    session = open_session(folder, master=master, settings=settings)
+    try:
+        yield session
+    finally:
+        for query in session.streams.active:
+            query.stop()
+        session.stop()
+
+
+def end_jvm() -> None:
+    """End the JVM that the sessions of this process had; the next session starts another."""
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    gateway.shutdown()
+    process = gateway.proc  # pyspark keeps it for its callers
+    process.stdin.close()  # that is what it ends on
+    process.wait(WAIT_SECONDS)
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+def write_messages(
+    namesrv: str,
+    topic: str,
+    bodies: Iterable[bytes | str],
+    *,
+    tags: str | None = None,
+    keys: str | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> None:
+    """Send one message per body, in any order over the queues; return when all are stored."""
+    messages = [
+        Message(
+            topic,
+            body.encode() if isinstance(body, str) else body,
+            tags=tags,
+            keys=keys,
+            properties=properties,
+        )
+        for body in bodies
+    ]
+    asyncio.run(send_all(namesrv, messages))
+
+
+async def send_all(namesrv: str, messages: list[Message]) -> None:
+    async with Producer("spark-tests-producer", namesrv=namesrv) as producer:
+        for first in range(0, len(messages), SEND_TOGETHER):
+            sends = map(producer.send, messages[first : first + SEND_TOGETHER])
+            await asyncio.gather(*sends)
+
+
+def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = WAIT_SECONDS) -> None:
+    """Return as soon as *condition* holds.
+
+    :raises AssertionError: it did not in time
+    """
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(PAUSE_SECONDS)
