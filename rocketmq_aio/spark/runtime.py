@@ -1,0 +1,174 @@
+"""One event loop in a thread per process, and one client for each set of connection options.
+
+Spark calls from plain threads, task after task in the same worker: connections live on between
+the calls.  The thread is a daemon, for Spark ends its workers without telling anybody.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar, TypeVarTuple
+
+import anyio
+from anyio.from_thread import BlockingPortal
+
+from rocketmq_aio.config import ClientConfig, Credentials, ProducerConfig
+from rocketmq_aio.consumer.pull import PullConsumer
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.spark.options import Connection
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+THREAD_NAME: Final = "rocketmq-spark"
+
+
+class Runtime:
+    """The client of one set of connection options in this process; any thread may call it."""
+
+    def __init__(self, portal: BlockingPortal, connection: Connection) -> None:
+        self._portal = portal
+        self._group = connection.group
+        self._config = client_config(connection)
+        self._lock = threading.Lock()
+        self._pull_consumer: PullConsumer | None = None
+        self._producers: dict[ProducerConfig, Producer] = {}
+        self.instance: MQClientInstance = portal.call(self._start)
+
+    @classmethod
+    def get(cls, connection: Connection) -> Runtime:
+        """Return the one for *connection*, started on first use and again after a failure.
+
+        :raises ConfigError: files of certificates cannot be read, or credentials are incomplete
+        """
+        with _process.lock:
+            runtimes = _process.runtimes
+            runtime = runtimes.get(connection)
+            if runtime is None or runtime.instance.failure is not None:
+                runtime = runtimes[connection] = cls(_process.portal(), connection)
+            return runtime
+
+    def call(
+        self,
+        function: Callable[[*Args], Awaitable[T]],
+        *args: *Args,
+        timeout: float | None = None,
+    ) -> T:
+        """Run an async function on the loop and return what it does.
+
+        :param timeout: seconds; it is cancelled then
+        :raises TimeoutError: it took longer
+        """
+        future = self.begin(function, *args)
+        try:
+            return future.result(timeout)
+        finally:
+            future.cancel()  # when the caller does not wait any longer
+
+    def begin(self, function: Callable[[*Args], Awaitable[T]], *args: *Args) -> Future[T]:
+        """Start an async function on the loop; cancelling the future cancels it."""
+        return self._portal.start_task_soon(function, *args)
+
+    def pull_consumer(self) -> PullConsumer:
+        """Return the running pull consumer of the options' group."""
+        with self._lock:
+            if self._pull_consumer is None:
+                consumer = PullConsumer(self._group, client=self.instance)
+                self.call(consumer.start)
+                self._pull_consumer = consumer
+            return self._pull_consumer
+
+    def producer(self, settings: ProducerConfig) -> Producer:
+        """Return a running producer with these settings.
+
+        It has connections of its own: a client has one producer of a group.
+        """
+        with self._lock:
+            producer = self._producers.get(settings)
+            if producer is None or producer.client.failure is not None:
+                producer = Producer(self._group, config=settings, client=self._config)
+                self.call(producer.start)
+                self._producers[settings] = producer
+            return producer
+
+    async def _start(self) -> MQClientInstance:
+        instance = MQClientInstance(self._config)
+        await instance.start()
+        return instance
+
+
+@dataclass
+class _Process:
+    """What a process has one of; a child of a fork begins anew."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    runtimes: dict[Connection, Runtime] = field(default_factory=dict)
+    running: BlockingPortal | None = None
+
+    def portal(self) -> BlockingPortal:
+        if self.running is None:
+            self.running = _portal_in_thread()
+        return self.running
+
+
+def _portal_in_thread() -> BlockingPortal:
+    # Not anyio's start_blocking_portal: the interpreter would wait for its thread at the end.
+    ready: Future[BlockingPortal] = Future()
+
+    async def serve() -> None:
+        async with BlockingPortal() as portal:
+            ready.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    threading.Thread(target=anyio.run, args=(serve,), name=THREAD_NAME, daemon=True).start()
+    return ready.result()
+
+
+def _begin_anew() -> None:
+    # The thread stayed behind in the parent, and a lock that another thread held stays held.
+    global _process
+    _process = _Process()
+
+
+_process = _Process()
+os.register_at_fork(after_in_child=_begin_anew)
+
+
+def client_config(connection: Connection) -> ClientConfig:
+    """Return the settings that *connection* stands for; credentials may be in the environment.
+
+    :raises ConfigError: files of certificates cannot be read
+    """
+    given: dict[str, Any] = {"namesrv": connection.name_server}
+    if connection.access_key is not None and connection.secret_key is not None:
+        given["credentials"] = Credentials(
+            access_key=connection.access_key,
+            secret_key=connection.secret_key,
+            security_token=connection.security_token,
+        )
+    if connection.tls:
+        given["tls"] = _tls(connection)
+    if connection.namespace is not None:
+        given["namespace"] = connection.namespace
+    return ClientConfig.from_env(**given)
+
+
+def _tls(connection: Connection) -> ssl.SSLContext | bool:
+    authority, certificate = connection.tls_ca_file, connection.tls_cert_file
+    if authority is None and certificate is None:
+        return True
+    try:
+        context = ssl.create_default_context(cafile=authority)
+        if certificate is not None:
+            context.load_cert_chain(certificate, connection.tls_key_file)
+    except OSError as error:  # an SSLError is one, too
+        files = ", ".join(filter(None, (authority, certificate, connection.tls_key_file)))
+        raise ConfigError("tls files", files, str(error)) from error
+    return context

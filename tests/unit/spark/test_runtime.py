@@ -1,0 +1,109 @@
+"""The loop thread of a process and its clients."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import subprocess
+import sys
+import threading
+
+import anyio
+import pytest
+
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.spark.options import Connection
+from rocketmq_aio.spark.runtime import Runtime, client_config
+
+HERE = Connection(name_server="127.0.0.1:1")
+
+
+def test_equal_connections_share_a_client_and_others_do_not() -> None:
+    first = Runtime.get(HERE)
+    assert Runtime.get(pickle.loads(pickle.dumps(HERE))) is first
+    other = Runtime.get(Connection(name_server="127.0.0.1:1", group="another"))
+    assert other.instance.client_id != first.instance.client_id
+
+
+def test_calls_run_on_one_loop_in_a_thread_of_their_own() -> None:
+    async def where() -> tuple[int, asyncio.AbstractEventLoop]:
+        return threading.get_ident(), asyncio.get_running_loop()
+
+    seen = {Runtime.get(HERE).call(where) for _ in range(3)}
+    assert len(seen) == 1
+    assert seen.pop()[0] != threading.get_ident()
+
+
+def test_errors_come_out_of_a_call_and_the_loop_lives_on() -> None:
+    async def fail(text: str) -> None:
+        raise ConfigError("group", text, "no")
+
+    async def echo(number: int) -> int:
+        return number
+
+    with pytest.raises(ConfigError, match="group='x'"):
+        Runtime.get(HERE).call(fail, "x")
+    assert Runtime.get(HERE).call(echo, 7) == 7
+
+
+def test_a_call_that_takes_too_long_is_cancelled() -> None:
+    ended = threading.Event()
+
+    async def stay() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+
+    with pytest.raises(TimeoutError):
+        Runtime.get(HERE).call(stay, timeout=0.01)
+    assert ended.wait(30)
+
+
+def test_a_forked_child_has_a_loop_of_its_own() -> None:
+    async def process() -> int:
+        return os.getpid()
+
+    parent = Runtime.get(HERE)
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        runtime = Runtime.get(HERE)
+        good = runtime is not parent and runtime.call(process, timeout=30) == os.getpid()
+        os.write(write, b"y" if good else b"n")
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as answer:
+        assert answer.read() == b"y"
+    os.waitpid(child, 0)
+
+
+def test_the_interpreter_ends_with_the_loop_running() -> None:
+    program = (
+        "from rocketmq_aio.spark.options import Connection\n"
+        "from rocketmq_aio.spark.runtime import Runtime\n"
+        "Runtime.get(Connection(name_server='127.0.0.1:1'))\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_client_that_failed_is_replaced() -> None:
+    first = Runtime.get(HERE)
+    first.instance.failure = RuntimeError("broken")
+    assert Runtime.get(HERE) is not first
+
+
+def test_credentials_come_from_the_options_else_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "of the process")
+    monkeypatch.setenv("ROCKETMQ_SECRET_KEY", "hidden")
+    assert getattr(client_config(HERE).credentials, "access_key", None) == "of the process"
+    given = Connection(name_server="127.0.0.1:1", access_key="mine", secret_key="s")
+    assert getattr(client_config(given).credentials, "access_key", None) == "mine"
+
+
+def test_files_of_certificates_that_cannot_be_read_are_named() -> None:
+    wrong = Connection(name_server="127.0.0.1:1", tls=True, tls_ca_file="/nowhere/ca.pem")
+    with pytest.raises(ConfigError, match=r"/nowhere/ca\.pem"):
+        client_config(wrong)
