@@ -27,7 +27,11 @@ public final class Bench {
     public static void main(String[] arguments) throws Exception {
         Bench bench = new Bench(arguments);
         switch (arguments[0]) {
-            case "send": bench.send(); break;
+            case "send": bench.send(bench.body()); break;
+            case "send-text": bench.send(new Kinds(bench).text()); break;
+            case "send-ordered": new Kinds(bench).ordered(); break;
+            case "request": new Kinds(bench).requests(); break;
+            case "transaction": new Kinds(bench).transactions(); break;
             case "drain": bench.drain(); break;
             case "push": new Push(bench).drain(Push::look); break;
             case "push-read": new Push(bench).drain(Push::read); break;
@@ -83,20 +87,25 @@ public final class Bench {
     // ---- sending
 
     /** One thread sending synchronously, permits around asynchronous sends, or threads sending batches. */
-    private void send() throws Exception {
+    private void send(byte[] body) throws Exception {
         DefaultMQProducer producer = startProducer();
         int inFlight = number("in_flight", 1);
         int batch = number("batch", 1);
         List<Thread> senders = new ArrayList<>();
         if (batch > 1) {
             for (int sender = 0; sender < inFlight; sender++) {
-                senders.add(start(() -> sendBatches(producer, batch)));
+                senders.add(start(() -> sendBatches(producer, body, batch)));
             }
         } else if (inFlight > 1) {
-            senders.add(start(() -> sendAsynchronously(producer, inFlight)));
+            senders.add(start(() -> sendAsynchronously(producer, body, inFlight)));
         } else {
-            senders.add(start(() -> sendOneByOne(producer)));
+            senders.add(start(() -> sendOneByOne(producer, body)));
         }
+        tellWindow(senders);
+    }
+
+    /** Measures what {@code senders} do, lets them end, and prints the result. */
+    void tellWindow(List<Thread> senders) throws Exception {
         String window = measure();
         recorder.running = false;
         for (Thread sender : senders) {
@@ -135,8 +144,7 @@ public final class Bench {
         return "\"messages\":" + messages + window.figures;
     }
 
-    private void sendOneByOne(DefaultMQProducer producer) {
-        byte[] body = body();
+    private void sendOneByOne(DefaultMQProducer producer, byte[] body) {
         while (recorder.running) {
             long started = System.nanoTime();
             try {
@@ -148,8 +156,7 @@ public final class Bench {
         }
     }
 
-    private void sendBatches(DefaultMQProducer producer, int size) {
-        byte[] body = body();
+    private void sendBatches(DefaultMQProducer producer, byte[] body, int size) {
         String topic = text("topic");
         while (recorder.running) {
             long started = System.nanoTime();
@@ -166,8 +173,7 @@ public final class Bench {
         }
     }
 
-    private void sendAsynchronously(DefaultMQProducer producer, int inFlight) throws Exception {
-        byte[] body = body();
+    private void sendAsynchronously(DefaultMQProducer producer, byte[] body, int inFlight) throws Exception {
         String topic = text("topic");
         Semaphore permits = new Semaphore(inFlight);
         while (recorder.running) {
