@@ -94,6 +94,7 @@ from rocketmq_aio.message import (
     SendStatus,
 )
 from rocketmq_aio.producer.decisions import TransactionState
+from rocketmq_aio.producer.encoded import Encoded
 from rocketmq_aio.producer.ordering import (
     SelectByMachineRoom,
     SelectByRandom,
@@ -137,6 +138,7 @@ __all__ = [
     "ConsumerEvent",
     "CorruptOffsetFile",
     "Credentials",
+    "Encoded",
     "FilterMessageHook",
     "HalfMessageError",
     "HandlerStuck",

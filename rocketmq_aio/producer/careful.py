@@ -104,7 +104,7 @@ class CarefulSender(Sender):
         if key is not None:
             if queue is not None or selector is not None:
                 raise ConfigError("sharding_key", key, "give one of queue=, selector=, and it")
-            key = _checked_key(key)
+            key = checked_key(key)
             if key != message.sharding_key:
                 if message.sharding_key is not None:
                     raise ConfigError("sharding_key", key, "the message has another one")
@@ -245,7 +245,7 @@ class CarefulSender(Sender):
         return NotSupportedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark, target.address)
 
 
-def _checked_key(key: object) -> str:
+def checked_key(key: object) -> str:
     """Return *key*, which an argument gives.
 
     :raises ConfigError: it is no key

@@ -24,17 +24,17 @@ from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
 from rocketmq_aio.names import check_topic
 from rocketmq_aio.producer.batches import Batch, batches, check_places
 from rocketmq_aio.producer.careful import Chosen, chosen_target
+from rocketmq_aio.producer.encoded import EncodedSender
 from rocketmq_aio.producer.outgoing import check_sizes, outgoing
 from rocketmq_aio.producer.publishing import QueueSelector
 from rocketmq_aio.producer.recall import recall
 from rocketmq_aio.producer.requests_replies import reply_topic
-from rocketmq_aio.producer.together import TogetherSender
 
 MAX_TIMEOUT: Final = 10.0**9
 BATCHES_AT_ONCE: Final = 4  # requests of one send_batch call in flight together
 
 
-class Producer(TogetherSender):
+class Producer(EncodedSender):
     """Sends messages; use one for the whole application, from as many tasks as you like.
 
     Concurrent calls are the way to speed: their frames share writes, and the bounds

@@ -1,0 +1,135 @@
+"""Sends of what the caller has encoded: message ids of his own, batches laid out by him."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from time import monotonic, time_ns
+from typing import Final
+
+import msgspec
+
+from rocketmq_aio.errors import InvalidMessageError
+from rocketmq_aio.message import MessageQueue, SendResult
+from rocketmq_aio.names import RETRY_PREFIX, check_topic
+from rocketmq_aio.producer.careful import Way, checked_key
+from rocketmq_aio.producer.outgoing import Outgoing
+from rocketmq_aio.producer.publishing import Target, TopicPublish
+from rocketmq_aio.producer.together import TogetherSender
+
+BATCH_PROPERTIES: Final = b"WAIT\x01true\x02"
+
+
+class Encoded(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A message, or a batch of them, as it goes over the wire; nothing in it is checked.
+
+    :ivar body: of a message; of a batch its entries, one after another, as `encode_batch_entry`
+        lays them out
+    :ivar message_id: that of the (first) message: results and errors name it
+    :ivar properties: in wire form; those of a single message, or of an entry, hold its
+        ``UNIQ_KEY``, by which tools find it
+    :ivar timed: the properties hold a delivery time, which brokers before 5.0 do not know
+    """
+
+    topic: str
+    body: bytes
+    message_id: str
+    properties: bytes = BATCH_PROPERTIES
+    flag: int = 0
+    batch: bool = False
+    timed: bool = False
+
+
+class EncodedSender(TogetherSender):
+    """Base of producers: what was encoded elsewhere."""
+
+    async def send_encoded(
+        self,
+        encoded: Encoded,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        timeout_seconds: float | None = None,
+    ) -> SendResult:
+        """Send *encoded* as it is and return where it, or its first message, was stored.
+
+        Sends of one *sharding_key* go to its queue, but do not wait for each other: await one
+        before the next where their order counts.
+
+        :param timeout_seconds: one deadline for everything, default ``send_timeout_seconds``
+        :raises InvalidMessageError: it is too large; nothing was sent
+        :raises RocketMQError: as `Producer.send`
+        """
+        self._check_running()
+        check_size(encoded, self._config.max_message_bytes)
+        deadline = monotonic() + (timeout_seconds or self._config.send_timeout_seconds)
+        size = len(encoded.body)
+        if not self._room.try_take(size):
+            await self._wait_for_room(size, deadline, encoded.topic)
+        try:
+            publish = await self._published(encoded.topic, deadline)
+            way = _way(queue, sharding_key, self._ordered_target)
+            sent = await self._made(encoded, way, publish, deadline)
+            return await self._attempts.run(sent, publish, deadline)
+        finally:
+            self._room.give(size)
+
+    async def queues_of_keys(
+        self, topic: str, keys: Iterable[str], *, timeout_seconds: float | None = None
+    ) -> list[MessageQueue]:
+        """Return the queue that each of *keys* goes to.
+
+        :raises RouteNotFoundError: there is no such topic, or a queue takes no messages now
+        :raises NameServerUnavailableError: no name server answered in time
+        """
+        self._check_running()
+        deadline = monotonic() + (timeout_seconds or self._config.send_timeout_seconds)
+        publish = await self._published(check_topic(topic), deadline)
+        return [self._ordered_target(checked_key(key), publish).queue for key in keys]
+
+    async def _published(self, topic: str, deadline: float) -> TopicPublish:
+        return self._topics.get(topic) or await self._publish(topic, deadline)
+
+    async def _made(
+        self, encoded: Encoded, way: Way, publish: TopicPublish, deadline: float
+    ) -> Outgoing:
+        target, fixed = way.aim(publish), way.fixed
+        if encoded.timed:
+            target, fixed = await self._timed_target(publish, target, fixed, deadline)
+        now_ms = publish.used_ms = time_ns() // 1_000_000
+        return Outgoing(
+            target,
+            encoded.topic,
+            encoded.message_id,
+            encoded.body,
+            encoded.properties,
+            0,
+            encoded.flag,
+            now_ms,
+            encoded.batch,
+            fixed,
+        )
+
+
+def _way(
+    queue: MessageQueue | None, key: str | None, aim_by: Callable[[str, TopicPublish], Target]
+) -> Way:
+    if queue is not None:
+        return Way(lambda publish: publish.target(queue), fixed=True)
+    if key is not None:
+        return Way(partial(aim_by, checked_key(key)), fixed=True)
+    return Way(TopicPublish.next_target, fixed=False)
+
+
+def check_size(encoded: Encoded, most: int) -> None:
+    """Refuse what brokers would not take.
+
+    :raises InvalidMessageError: it is too large, or a batch that goes to a retry topic
+    """
+    size = len(encoded.body)
+    if size > most:
+        what = "batch" if encoded.batch else "body"
+        reason = f"the {what} has {size} bytes, max_message_bytes is {most}"
+        raise InvalidMessageError(encoded.topic, reason)
+    if encoded.batch and encoded.topic.startswith(RETRY_PREFIX):
+        raise InvalidMessageError(encoded.topic, "a retry topic takes no batches")
