@@ -9,21 +9,25 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from rocketmq_aio import Message, Producer
+import pytest
+
+from rocketmq_aio import ClientConfig, Message, Producer
 from rocketmq_aio.testing import Cluster
 from rocketmq_aio.testing.jars import fetch_jars
-from tests.broker.test_requests_replies import answering
+from tests.broker.test_requests_replies import answering, namespaced
 
 SOURCE = Path(__file__).parent / "java" / "RequestReply.java"
 SECONDS = 90.0
 
 
 @asynccontextmanager
-async def java(cluster: Cluster, role: str, topic: str, group: str) -> AsyncIterator[Process]:
+async def java(
+    cluster: Cluster, role: str, topic: str, group: str, *namespace: str
+) -> AsyncIterator[Process]:
     """Run the official client in *role*; its output can be read."""
     jars = await asyncio.to_thread(fetch_jars, cluster.version)
     command = ("java", "-Xmx128m", "-cp", f"{jars}{os.sep}*", str(SOURCE))
-    arguments = (role, cluster.namesrv, topic, group)
+    arguments = (role, cluster.namesrv, topic, group, *namespace)
     process = await asyncio.create_subprocess_exec(
         *command, *arguments, stdout=PIPE, stderr=DEVNULL
     )
@@ -35,28 +39,43 @@ async def java(cluster: Cluster, role: str, topic: str, group: str) -> AsyncIter
         await process.wait()
 
 
+@pytest.fixture(params=[None, "shop"], ids=["plain", "namespaced"])
+async def namespace(
+    request: pytest.FixtureRequest, rocketmq_cluster: Cluster, topic: str, group: str
+) -> list[str]:
+    """The namespace of both sides, or none."""
+    if request.param is None:
+        return []
+    await namespaced(rocketmq_cluster, request.param, topic, group)
+    return [request.param]
+
+
+def client(cluster: Cluster, namespace: list[str]) -> ClientConfig:
+    return ClientConfig(namesrv=cluster.namesrv, namespace=namespace[0] if namespace else None)
+
+
 async def test_java_answers_what_this_client_asks(
-    rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
+    rocketmq_cluster: Cluster, topic: str, group: str, namespace: list[str]
 ) -> None:
     async with (
-        java(rocketmq_cluster, "answer", rocketmq_topic, rocketmq_group) as process,
-        Producer(f"{rocketmq_group}-asks", namesrv=rocketmq_cluster.namesrv) as producer,
+        java(rocketmq_cluster, "answer", topic, group, *namespace) as process,
+        Producer(f"{group}-asks", client=client(rocketmq_cluster, namespace)) as producer,
     ):
         assert process.stdout is not None
         async with asyncio.timeout(SECONDS):
             assert await process.stdout.readline() == b"READY\n"
-        requests = [Message(rocketmq_topic, b"python%d" % n) for n in range(20)]
+        requests = [Message(topic, b"python%d" % n) for n in range(20)]
         replies = await asyncio.gather(*(producer.request(each, 60) for each in requests))
 
     assert [each.body for each in replies] == [b"PYTHON%d" % n for n in range(20)]
 
 
 async def test_this_client_answers_what_java_asks_slowly_too(
-    rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
+    rocketmq_cluster: Cluster, topic: str, group: str, namespace: list[str]
 ) -> None:
     async with (
-        answering(rocketmq_cluster, rocketmq_group, rocketmq_topic, 0.5),
-        java(rocketmq_cluster, "ask", rocketmq_topic, rocketmq_group) as process,
+        answering(client(rocketmq_cluster, namespace), group, topic, 0.5),
+        java(rocketmq_cluster, "ask", topic, group, *namespace) as process,
     ):
         async with asyncio.timeout(SECONDS):
             output, _ = await process.communicate()

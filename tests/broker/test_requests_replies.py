@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rocketmq_aio import (
+    ClientConfig,
     Message,
     MessageExt,
     Producer,
@@ -25,17 +26,17 @@ SLOW_SECONDS = 0.5
 
 @asynccontextmanager
 async def answering(
-    cluster: Cluster, group: str, topic: str, seconds: float = 0.0
+    client: ClientConfig, group: str, topic: str, seconds: float = 0.0
 ) -> AsyncIterator[Producer]:
     """Answer every request of *topic* with its body in capitals, after some *seconds*."""
     config = PushConfig(start_from="earliest", concurrency=AT_ONCE)
-    async with Producer(f"{group}-answers", namesrv=cluster.namesrv) as producer:
+    async with Producer(f"{group}-answers", client=client) as producer:
 
         async def answer(message: MessageExt) -> None:
             await asyncio.sleep(seconds)
             await producer.reply(message, message.body.upper(), timeout_seconds=10)
 
-        consumer = PushConsumer(group, on_message=answer, namesrv=cluster.namesrv, config=config)
+        consumer = PushConsumer(group, on_message=answer, client=client, config=config)
         async with consumer:
             await consumer.subscribe(topic)
             await consumer.ready()
@@ -47,8 +48,9 @@ async def test_every_request_gets_its_own_reply(
     seconds: float, rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     loop = asyncio.get_running_loop()
+    client = ClientConfig(namesrv=rocketmq_cluster.namesrv)
     async with (
-        answering(rocketmq_cluster, rocketmq_group, rocketmq_topic, seconds),
+        answering(client, rocketmq_group, rocketmq_topic, seconds),
         Producer(f"{rocketmq_group}-asks", namesrv=rocketmq_cluster.namesrv) as producer,
     ):
         begun = loop.time()
@@ -66,14 +68,43 @@ async def test_a_large_reply_comes_whole(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     body = b"large " * 50_000
+    client = ClientConfig(namesrv=rocketmq_cluster.namesrv)
     async with (
-        answering(rocketmq_cluster, rocketmq_group, rocketmq_topic),
+        answering(client, rocketmq_group, rocketmq_topic),
         Producer(f"{rocketmq_group}-asks", namesrv=rocketmq_cluster.namesrv) as producer,
     ):
         reply = await producer.request(Message(rocketmq_topic, body), 30)
 
         assert reply.body == body.upper()
         assert reply.property("PUSH_REPLY_TIME")
+
+
+async def namespaced(cluster: Cluster, namespace: str, topic: str, group: str) -> None:
+    """Make *topic* and *group* in *namespace*."""
+    await asyncio.to_thread(cluster.create_topic, f"{namespace}%{topic}", queues=1)
+    await asyncio.to_thread(cluster.create_group, f"{namespace}%{group}")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_requests_and_replies_within_a_namespace(
+    version: int, rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
+) -> None:
+    await namespaced(rocketmq_cluster, "shop", rocketmq_topic, rocketmq_group)
+    client = ClientConfig(
+        namesrv=rocketmq_cluster.namesrv, namespace="shop", namespace_version=version
+    )
+    async with (
+        answering(client, rocketmq_group, rocketmq_topic),
+        Producer(f"{rocketmq_group}-asks", client=client) as producer,
+    ):
+        replies = await asyncio.gather(
+            *(producer.request(Message(rocketmq_topic, b"r%d" % n), 30) for n in range(20))
+        )
+
+        assert [each.body for each in replies] == [b"R%d" % n for n in range(20)]
+        assert {each.topic for each in replies} == {"DefaultCluster_REPLY_TOPIC"}
+        if version == 1:
+            assert {each.property("INSTANCE_ID") for each in replies} == {"shop"}
 
 
 async def test_a_late_reply_is_dropped_and_one_to_a_closed_client_refused(

@@ -8,14 +8,19 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** The official client as the other side of requests: {@code RequestReply ask|answer NAMESRV TOPIC GROUP}. */
+/** The official client as the other side of requests: {@code RequestReply ask|answer NAMESRV TOPIC GROUP [NAMESPACE]}. */
 public final class RequestReply {
     private static final int REQUESTS = 5;
     private static final long MILLIS = 20_000;
 
+    private static String namespace;
+
+    @SuppressWarnings("deprecation") // namespaces of version 1 are what is tested
     public static void main(String[] arguments) throws Exception {
+        namespace = arguments.length > 4 ? arguments[4] : null;
         DefaultMQProducer producer = new DefaultMQProducer(arguments[3] + "-java");
         producer.setNamesrvAddr(arguments[1]);
+        producer.setNamespace(namespace);
         producer.start();
         if (arguments[0].equals("ask")) {
             ask(producer, arguments[2]);
@@ -32,10 +37,12 @@ public final class RequestReply {
         }
     }
 
+    @SuppressWarnings("deprecation")
     private static void answer(DefaultMQProducer producer, String namesrv, String topic, String group)
             throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
+        consumer.setNamespace(namespace);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {

@@ -68,6 +68,15 @@ def test_a_send_is_marked_as_java_clients_do_it() -> None:
     }
 
 
+def test_a_reply_goes_to_the_topic_that_all_namespaces_share() -> None:
+    ext = {"a": "answers", "b": "DefaultCluster_REPLY_TOPIC", "c": "TBW102", "i": ""}
+
+    NAMESPACE.request(RequestCode.SEND_REPLY_MESSAGE_V2, ext, b"")
+
+    assert (ext["a"], ext["b"]) == ("shop%answers", "DefaultCluster_REPLY_TOPIC")
+    assert ext["i"] == "INSTANCE_ID\x01shop\x02"
+
+
 def test_the_names_among_the_properties_of_a_send_are_changed() -> None:
     text = "MY-PGROUP\x01a\x02PGROUP\x01tx\x02RETRY_TOPIC\x01orders\x02INSTANCE_ID\x01shop\x02"
     ext = {"a": "CLIENT_INNER_PRODUCER", "b": "%RETRY%billing", "c": "TBW102", "i": text}
