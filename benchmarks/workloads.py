@@ -35,7 +35,7 @@ class Workload:
 
     @property
     def topic(self) -> str:
-        """One topic per kind of load, and one for requests, which a replier reads; those with a backlog are filled once and only read."""
+        """One per kind of load: backlogs are filled once, requests are not mixed with sends."""
         if self.kind == "drain":
             return f"bench-backlog-{self.body_bytes}"
         return f"bench-{self.task if self.task == 'request' else self.kind}"
