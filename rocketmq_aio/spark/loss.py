@@ -1,0 +1,121 @@
+"""Messages that a read should return and that are not there any more: an error, or a warning."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.spark.offsets import Offsets, Queue
+
+logger = get_logger(__name__)
+
+WAY_OUT: Final = "set failOnDataLoss=false to go on without them"
+
+
+class DataLossError(RocketMQError):
+    """Messages are gone, or may be; reading goes on only with ``failOnDataLoss=false``."""
+
+    def __init__(self, queue: Queue, wanted: int, extent: Extent, reason: str) -> None:
+        topic, broker, queue_id = queue
+        super().__init__(
+            f"{reason}: topic {topic!r}, broker {broker!r}, queue {queue_id}: wanted offset "
+            f"{wanted}, the queue has {extent.minimum} to {extent.maximum}; {WAY_OUT}"
+        )
+        self.queue = queue
+        self.wanted = wanted
+        self.extent = extent
+
+
+class TopicGoneError(RocketMQError):
+    """No name server knows the topic."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"topic {topic!r} is unknown to every name server (subscribe): create it, or set "
+            "failOnDataLoss=false to go on without it"
+        )
+        self.topic = topic
+
+
+class Extent(NamedTuple):
+    """What a queue holds: offsets from *minimum* up to, but without, *maximum*."""
+
+    minimum: int
+    maximum: int
+
+
+class Finding(NamedTuple):
+    """A queue whose position does not exist any more, and where reading goes on instead."""
+
+    queue: Queue
+    wanted: int
+    extent: Extent
+    goes_on: int
+
+    @property
+    def was_cut(self) -> bool:
+        """The queue ends below the position: its log was cut, or the topic was made anew."""
+        return self.wanted > self.extent.maximum
+
+    def error(self) -> DataLossError:
+        """Return what to raise with ``failOnDataLoss=true``."""
+        reason = "messages may be lost" if self.was_cut else "messages are lost"
+        return DataLossError(self.queue, self.wanted, self.extent, reason)
+
+
+def findings(positions: Mapping[Queue, int], extents: Mapping[Queue, Extent]) -> list[Finding]:
+    """Return the queues whose position is outside of what they hold; unknown ones are left out."""
+    found = []
+    for queue, wanted in sorted(positions.items()):
+        extent = extents.get(queue)
+        if extent is not None and (goes_on := clamped(wanted, extent)) != wanted:
+            found.append(Finding(queue, wanted, extent, goes_on))
+    return found
+
+
+def clamped(offset: int, extent: Extent) -> int:
+    """Return the nearest offset that the queue has; its end is one."""
+    return min(max(offset, extent.minimum), extent.maximum)
+
+
+def settle(found: Iterable[Finding], *, fail: bool) -> Offsets:
+    """Return where the queues go on, and warn of each.
+
+    :raises DataLossError: there is one, and *fail* is set
+    """
+    goes_on = {}
+    for each in found:
+        if fail:
+            raise each.error()
+        warn_of(each)
+        goes_on[each.queue] = each.goes_on
+    return goes_on
+
+
+def warn_of(each: Finding) -> None:
+    """Tell how many messages are not read."""
+    topic, broker, queue_id = each.queue
+    warn(
+        "data_loss",
+        topic=topic,
+        broker=broker,
+        queue=queue_id,
+        wanted=each.wanted,
+        goes_on_at=each.goes_on,
+        skipped=max(0, each.goes_on - each.wanted),
+        minimum=each.extent.minimum,
+        maximum=each.extent.maximum,
+    )
+
+
+def warn(event: str, **values: object) -> None:
+    """Log a warning where Spark keeps what its Python processes say, if nobody configured that."""
+    package = logging.getLogger("rocketmq_aio")
+    if not logging.getLogger().handlers and all(
+        isinstance(each, logging.NullHandler) for each in package.handlers
+    ):
+        package.addHandler(logging.StreamHandler())
+    logger.warning(event, **values)
