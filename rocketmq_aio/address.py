@@ -9,6 +9,7 @@ from typing import Final
 from rocketmq_aio.errors import ConfigError
 
 MAX_PORT: Final = 65_535
+VIP_OFFSET: Final = 2
 NEVER_IN_HOSTS: Final = " ,;/\\@?#[]"
 MAX_HOST: Final = 253  # RFC 1035; longer text is never a host name
 
@@ -48,6 +49,17 @@ def parse_addresses(text: str, *, setting: str = "namesrv") -> tuple[str, ...]:
     for part in parts:
         parse_address(part, setting=setting)
     return parts
+
+
+def vip_address(address: str) -> str:
+    """Return where the broker at *address* takes messages besides: its second port, 2 below.
+
+    :raises ConfigError: it is no address, or has no port below it
+    """
+    host, port = parse_address(address)
+    if port <= VIP_OFFSET:
+        raise ConfigError("vip_channel", address, "there is no port 2 below it")
+    return f"[{host}]:{port - VIP_OFFSET}" if ":" in host else f"{host}:{port - VIP_OFFSET}"
 
 
 def check_namesrv(namesrv: object) -> None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from datetime import datetime
 from typing import Any, Final
 
 from rocketmq_aio.address import check_namesrv
 from rocketmq_aio.auto_batch import AutoBatch
 from rocketmq_aio.codec import Codec, check_codec
+from rocketmq_aio.credentials import Credentials as Credentials
 from rocketmq_aio.environment import bool_from, numbers_from
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import RPCHook
 from rocketmq_aio.message import MessageModel
-from rocketmq_aio.names import check_instance_name, check_namespace, check_topic
+from rocketmq_aio.names import check_client_id_part, check_namespace, check_topic
 from rocketmq_aio.settings import (
     check_allocate,
     check_bool,
@@ -43,24 +43,6 @@ MAX_POP: Final = 32
 
 
 @settings
-class Credentials:
-    """An account of the broker's access control; its repr shows no secret."""
-
-    access_key: str
-    secret_key: str = field(repr=False)
-    security_token: str | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.access_key, str) or not self.access_key:
-            raise ConfigError("access_key", self.access_key, "expected a non-empty string")
-        if not isinstance(self.secret_key, str) or not self.secret_key:
-            raise ConfigError("secret_key", "***", "expected a non-empty string")
-        token = self.security_token
-        if token is not None and (not isinstance(token, str) or not token):
-            raise ConfigError("security_token", "***", "expected a non-empty string or None")
-
-
-@settings
 class ClientConfig:
     """What all clients of one process share: where to connect, and how.
 
@@ -72,6 +54,9 @@ class ClientConfig:
     :param namespace_version: 1: brokers know names as ``<namespace>%<name>``; 2: requests carry
         the namespace beside the names, for servers that ask for it
     :param instance_name: part of the client id; unique per process and instance by default
+    :param unit_name: last part of the client id, and of what an address server is asked for
+    :param unit_mode: tells brokers that groups and messages belong to a unit
+    :param vip_channel: messages go to the second port of brokers, their own less 2
     :param address_mapper: turns an address that a route advertises into one that is reachable
         from here (containers, tunnels); called with ``host:port``, returns ``host:port``
     :param header_encoding: how request headers are written; both are read everywhere
@@ -85,6 +70,9 @@ class ClientConfig:
     namespace: str | None = None
     namespace_version: int = 1
     instance_name: str | None = None
+    unit_name: str | None = None
+    unit_mode: bool = False
+    vip_channel: bool = False
     address_mapper: Callable[[str], str] | None = None
     rpc_hooks: tuple[RPCHook, ...] = ()
     request_timeout_seconds: float = 3.0
@@ -118,14 +106,13 @@ class ClientConfig:
             "route_refresh_interval_seconds",
             "namesrv_refresh_interval_seconds",
         )
-        check_bool(self, "heartbeat_v2")
+        check_bool(self, "heartbeat_v2", "unit_mode", "vip_channel")
         check_choice(self, "header_encoding", HEADER_ENCODINGS)
         check_count(self, "namespace_version")
         check_choice(self, "namespace_version", NAMESPACE_VERSIONS)
         check_count(self, "max_in_flight")
         check_count(self, "max_frame_bytes", least=MIN_FRAME_BYTES)
-        if self.instance_name is not None:
-            check_instance_name(self.instance_name)
+        check_client_id_part(self, "instance_name", "unit_name")
         if self.namespace is not None:
             check_namespace(self.namespace)
 
@@ -135,7 +122,7 @@ class ClientConfig:
 
         ``ROCKETMQ_NAMESRV``, ``ROCKETMQ_ACCESS_KEY``, ``ROCKETMQ_SECRET_KEY``,
         ``ROCKETMQ_SECURITY_TOKEN``, ``ROCKETMQ_TLS`` (true or false), ``ROCKETMQ_INSTANCE_NAME``,
-        ``ROCKETMQ_NAMESPACE``, and the numbers by their own names, for example
+        ``ROCKETMQ_UNIT_NAME``, ``ROCKETMQ_NAMESPACE``, and the numbers by their own names, for example
         ``ROCKETMQ_REQUEST_TIMEOUT_SECONDS``.
         A variable that is empty counts as not set.
 
@@ -145,7 +132,7 @@ class ClientConfig:
         found = numbers_from(cls, env)
         if namesrv := env.get("ROCKETMQ_NAMESRV") or env.get("NAMESRV_ADDR"):
             found["namesrv"] = namesrv
-        for setting in ("instance_name", "namespace"):
+        for setting in ("instance_name", "unit_name", "namespace"):
             if name := env.get(f"ROCKETMQ_{setting.upper()}"):
                 found[setting] = name
         access_key = env.get("ROCKETMQ_ACCESS_KEY", "")
@@ -156,7 +143,7 @@ class ClientConfig:
                 secret_key=secret_key,
                 security_token=env.get("ROCKETMQ_SECURITY_TOKEN") or None,
             )
-        for name in ("tls", "heartbeat_v2"):
+        for name in ("tls", "heartbeat_v2", "unit_mode", "vip_channel"):
             if text := env.get(f"ROCKETMQ_{name.upper()}"):
                 found[name] = bool_from(f"ROCKETMQ_{name.upper()}", text)
         merged: dict[str, Any] = {**found, **given}

@@ -65,13 +65,16 @@ def check_group(group: str) -> str:
     return group
 
 
-def check_instance_name(name: object) -> None:
-    """Refuse what cannot be part of a client id.
+def check_client_id_part(config: object, *names: str) -> None:
+    """Refuse settings that are neither None nor fit into a client id.
 
     :raises ConfigError: it says why
     """
-    if not isinstance(name, str) or not name or not name.isprintable() or "@" in name:
-        raise ConfigError("instance_name", name, "expected printable text without @")
+    for name in names:
+        part = getattr(config, name)
+        good = isinstance(part, str) and part and part.isprintable() and "@" not in part
+        if part is not None and not good:
+            raise ConfigError(name, part, "expected printable text without @")
 
 
 def check_namespace(namespace: object) -> None:

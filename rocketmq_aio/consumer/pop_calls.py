@@ -177,6 +177,7 @@ class PopCalls:
             origin_msg_id=message.message_id,
             origin_topic=message.topic,
             max_reconsume_times=0,
+            unit_mode=self._instance.config.unit_mode,
             broker_name=message.receipt.broker_name,
         )
         await self._confirmed(address, header)

@@ -117,6 +117,7 @@ class SendBack:
             origin_msg_id=message.offset_message_id,
             origin_topic=message.queue.topic,
             max_reconsume_times=self._max_reconsume_times,
+            unit_mode=self._instance.config.unit_mode,
             broker_name=message.queue.broker_name,
         )
         address = self._instance.routes.master_of(message.queue)
@@ -132,7 +133,9 @@ class SendBack:
             self._retry_topic, "no broker has a queue for retries of this group (retryQueueNums)"
         )
         for broker in (await self._brokers(message))[:COPY_ATTEMPTS]:
-            addressed = msgspec.structs.replace(header, broker_name=broker)
+            addressed = msgspec.structs.replace(
+                header, broker_name=broker, unit_mode=self._instance.config.unit_mode
+            )
             try:
                 queue = MessageQueue(self._retry_topic, broker, ANY_QUEUE)
                 address = self._instance.routes.master_of(queue)

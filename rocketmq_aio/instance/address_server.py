@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from rocketmq_aio.address import parse_addresses
 from rocketmq_aio.errors import NameServerUnavailableError
@@ -31,6 +31,14 @@ async def fetch_addresses(url: str, seconds: float) -> tuple[str, ...]:
         raise NameServerUnavailableError({url: late}) from None
     except (OSError, ValueError) as error:
         raise NameServerUnavailableError({url: error}) from error
+
+
+def unit_url(url: str, unit: str | None) -> str:
+    """Return the URL of the page that lists the name servers of *unit*, as Java clients ask."""
+    if unit is None:
+        return url
+    page, _, query = url.partition("?")
+    return f"{page}-{quote(unit, safe='')}?nofix=1{'&' + query if query else ''}"
 
 
 async def _get(url: SplitResult) -> bytes:

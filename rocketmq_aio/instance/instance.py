@@ -13,8 +13,9 @@ from time import time_ns
 from typing import Self, TypeVar
 
 import anyio
+from msgspec.structs import replace
 
-from rocketmq_aio.address import parse_address
+from rocketmq_aio.address import parse_address, vip_address
 from rocketmq_aio.config import ClientConfig
 from rocketmq_aio.errors import (
     ClosedError,
@@ -30,7 +31,7 @@ from rocketmq_aio.instance.owners import ConsumerOwner, Owner
 from rocketmq_aio.instance.replies import Replies
 from rocketmq_aio.instance.routes import RouteTable
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.protocol.bodies import HeartbeatData, ProducerData
+from rocketmq_aio.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
 from rocketmq_aio.protocol.namespaces import namespace_of
 from rocketmq_aio.protocol.requests.client import UnregisterClient
 from rocketmq_aio.remoting.client import RemotingClient
@@ -59,7 +60,8 @@ class MQClientInstance:
         self.config = config
         self.address = _local_address(config.namesrv)
         instance_name = config.instance_name or f"{os.getpid()}#{secrets.token_hex(8)}"
-        self.client_id = f"{self.address}@{instance_name}"
+        unit = "" if config.unit_name is None else f"@{config.unit_name}"
+        self.client_id = f"{self.address}@{instance_name}{unit}"
         self.failure: BaseException | None = None
         self.started_ms = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -204,6 +206,14 @@ class MQClientInstance:
                 for address in connected:
                     tasks.start_soon(leave, address)
 
+    def send_address(self, master: str) -> str:
+        """Return where messages for the broker at *master* go."""
+        return vip_address(master) if self.config.vip_channel else master
+
+    def send_addresses(self) -> set[str]:
+        """Return where messages for the brokers of all routes in use go."""
+        return {self.send_address(each) for each in self.routes.addresses(masters_only=True)}
+
     # --- inside ---------------------------------------------------------------------------------
 
     def _owners(self) -> list[Owner]:
@@ -229,8 +239,12 @@ class MQClientInstance:
         return HeartbeatData(
             client_id=self.client_id,
             producer_data_set=[ProducerData(group_name=group) for group in self._producers],
-            consumer_data_set=[each.heartbeat_data() for each in self._consumers.values()],
+            consumer_data_set=[self._told(each) for each in self._consumers.values()],
         )
+
+    def _told(self, consumer: ConsumerOwner) -> ConsumerData:
+        data = consumer.heartbeat_data()
+        return replace(data, unit_mode=True) if self.config.unit_mode else data
 
     def _heartbeat_addresses(self) -> set[str]:
         return self.routes.addresses(masters_only=not self._consumers)
@@ -239,7 +253,8 @@ class MQClientInstance:
         while True:
             await anyio.sleep(self.config.namesrv_refresh_interval_seconds)
             await self.name_servers.refresh()
-            in_use = {*self.routes.addresses(), *self.name_servers.addresses}
+            brokers = {*self.routes.addresses(), *self.send_addresses()}
+            in_use = {*brokers, *self.name_servers.addresses}
             self.remoting.forget(self.remoting.addresses - in_use)
 
     def _fail(self, cause: BaseException) -> None:

@@ -15,7 +15,7 @@ from rocketmq_aio.errors import (
     RocketMQError,
     RouteNotFoundError,
 )
-from rocketmq_aio.instance.address_server import fetch_addresses
+from rocketmq_aio.instance.address_server import fetch_addresses, unit_url
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.protocol.bodies import TopicRouteData, read_route
 from rocketmq_aio.protocol.codes import ResponseCode
@@ -132,4 +132,5 @@ class NameServers:
         return None
 
     async def _listed(self, url: str) -> tuple[str, ...]:
-        return await fetch_addresses(url, self._config.request_timeout_seconds)
+        wanted = unit_url(url, self._config.unit_name)
+        return await fetch_addresses(wanted, self._config.request_timeout_seconds)

@@ -178,7 +178,10 @@ class Attempts:
         if _aimed_elsewhere(sent, publish):
             return publish
         if not sent.fixed:
-            left = {name: self._remoting.pause_left(at) for name, at in publish.masters().items()}
+            left = {
+                name: self._remoting.pause_left(publish.send_address(master))
+                for name, master in publish.masters().items()
+            }
             # One that was not really tried may be back; of those that were, who is ready first.
             best = min(left, key=lambda name: (name in course.refused, left[name]))
             sent.target = publish.next_target_avoiding(frozenset(publish.brokers - {best}))

@@ -155,7 +155,7 @@ class CarefulSender(Sender):
         if message.timed:
             target, fixed = await self._timed_target(publish, target, fixed, deadline)
         if way.asks:
-            await self._introductions.introduce(target.address, deadline)
+            await self._introductions.introduce(target.master, deadline)
         sent = self._outgoing_to(target, way, message, publish)
         sent.fixed = fixed
         return sent
@@ -228,17 +228,17 @@ class CarefulSender(Sender):
 
     async def _keeps_times(self, target: Target, deadline: float) -> bool:
         heartbeats = self._instance.heartbeats
-        version = heartbeats.broker_versions.get(target.address)
+        version = heartbeats.broker_versions.get(target.master)
         if version is None:
             try:
                 async with asyncio.timeout(deadline - monotonic()):
-                    version = await heartbeats.version_of(target.address)
+                    version = await heartbeats.version_of(target.master)
             except TimeoutError:
                 return False
         return version is not None and version >= V5_0_0
 
     def _unfit(self, topic: str, target: Target) -> Exception:
-        if self._instance.heartbeats.broker_versions.get(target.address) is None:
+        if self._instance.heartbeats.broker_versions.get(target.master) is None:
             reason = "it does not say whether it keeps delivery times"
             return self._attempts.never_sent(topic, NotConnectedError(target.address, reason))
         remark = "delay_seconds and deliver_at need a broker from 5.0: this one delivers at once"

@@ -49,4 +49,4 @@ def place_of(sent: Outgoing, result: SendResult) -> Place:
     """Return where the broker has put a half message."""
     log_offset = int(result.offset_message_id[-OFFSET_DIGITS:], 16)
     target = sent.target
-    return Place(target.address, target.broker_name, result.queue_offset, log_offset)
+    return Place(target.master, target.broker_name, result.queue_offset, log_offset)

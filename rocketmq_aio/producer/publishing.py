@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import msgspec
 
-from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.address import vip_address
+from rocketmq_aio.config import ClientConfig, ProducerConfig
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.instance.routes import RouteTable, TopicRoute
 from rocketmq_aio.message import Message, MessageQueue
@@ -24,7 +25,8 @@ class Target(msgspec.Struct, frozen=True, gc=False):
 
     queue: MessageQueue
     broker_name: str  # not that of *queue* where the topic is static
-    address: str
+    address: str  # where it is sent to
+    master: str  # as the route says; not *address* with a VIP channel
     template: SendTemplate
     batch_template: SendTemplate
 
@@ -32,7 +34,13 @@ class Target(msgspec.Struct, frozen=True, gc=False):
 class TopicPublish:
     """The writable queues of one topic, taken in turn."""
 
-    def __init__(self, route: TopicRoute, group: str, config: ProducerConfig) -> None:
+    def __init__(
+        self,
+        route: TopicRoute,
+        group: str,
+        config: ProducerConfig,
+        client: ClientConfig | None = None,
+    ) -> None:
         self.topic = route.topic
         self.queues = route.publish_queues
         self.ordered_queues = route.ordered_queues or route.publish_queues
@@ -40,6 +48,8 @@ class TopicPublish:
         self.renewed_at = 0.0
         self.brokers = {route.broker_of(queue) for queue in self.queues}
         self._group = group
+        self._unit_mode = client is not None and client.unit_mode
+        self._vip = client is not None and client.vip_channel
         self._config = config
         self._broker_of = route.broker_of
         self._masters = {n: a[MASTER_ID] for n, a in route.brokers.items() if MASTER_ID in a}
@@ -59,7 +69,7 @@ class TopicPublish:
         self._targets, self._next = turns, random.randrange(len(turns))
 
     def masters(self) -> dict[str, str]:
-        """Return the brokers that have queues of the topic, and their addresses."""
+        """Return the brokers that have queues of the topic, and their masters."""
         return {broker: self._masters[broker] for broker in self.brokers}
 
     def next_target_avoiding(self, failed: frozenset[str]) -> Target:
@@ -89,7 +99,11 @@ class TopicPublish:
         if broker not in self._templates:
             plain, batch = self.header(queue), self.header(queue, batch=True)
             self._templates[broker] = SendTemplate(plain), SendTemplate(batch)
-        return Target(queue, broker, address, *self._templates[broker])
+        return Target(queue, broker, self.send_address(address), address, *self._templates[broker])
+
+    def send_address(self, master: str) -> str:
+        """Return where messages for the broker at *master* go."""
+        return vip_address(master) if self._vip else master
 
     def is_closed(self, queue: MessageQueue) -> bool:
         """Whether its broker is there, and the topic's permissions leave *queue* out."""
@@ -109,14 +123,18 @@ class TopicPublish:
             flag=0,
             properties="",
             reconsume_times=0,
-            unit_mode=False,
+            unit_mode=self._unit_mode,
             batch=batch,
             broker_name=self._broker_of(queue),
         )
 
 
 async def find_publish(
-    routes: RouteTable, topic: str, group: str, config: ProducerConfig
+    routes: RouteTable,
+    topic: str,
+    group: str,
+    config: ProducerConfig,
+    client: ClientConfig | None = None,
 ) -> TopicPublish:
     """Return where *topic* can be sent to.
 
@@ -133,7 +151,7 @@ async def find_publish(
     if not route.publish_queues:
         reason = "no queue can be written to (no master, or read-only): check its permission"
         raise RouteNotFoundError(topic, reason)
-    return TopicPublish(route, group, config)
+    return TopicPublish(route, group, config, client)
 
 
 async def _created_route(routes: RouteTable, topic: str, config: ProducerConfig) -> TopicRoute:

@@ -85,7 +85,7 @@ class Sender(Member):
     def on_route_changed(self, topic: str) -> None:
         """Take the queues anew with the next send."""
         self._topics.pop(topic, None)
-        self._faults.forget(self._instance.routes.addresses())
+        self._faults.forget(self._instance.send_addresses())
 
     # --- inside ---------------------------------------------------------------------------------
 
@@ -112,7 +112,11 @@ class Sender(Member):
         try:
             async with asyncio.timeout(deadline - monotonic()):
                 publish = await find_publish(
-                    self._instance.routes, topic, self._group, self._config
+                    self._instance.routes,
+                    topic,
+                    self._group,
+                    self._config,
+                    self._instance.config,
                 )
         except TimeoutError:
             silent = TimeoutError("no answer before the deadline of the send")

@@ -161,7 +161,7 @@ class TransactionProducer(Producer):
                 publish = await self._publish(topic, deadline)
             self._answers_for.add(topic)
             sent = self._aimed(send, publish)
-            await self._introductions.introduce(sent.target.address, deadline)
+            await self._introductions.introduce(sent.target.master, deadline)
             return await self._run(sent, publish, deadline)
         finally:
             self._room.give(size)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketmq_aio.address import parse_address, parse_addresses
+from rocketmq_aio.address import parse_address, parse_addresses, vip_address
 from rocketmq_aio.errors import ConfigError
 
 
@@ -126,3 +126,17 @@ def test_one_bad_address_spoils_its_list(text: str) -> None:
 
 def test_an_address_of_a_list_may_be_ipv6() -> None:
     assert parse_addresses("[::1]:9876;127.0.0.1:9876") == ("[::1]:9876", "127.0.0.1:9876")
+
+
+@pytest.mark.parametrize(
+    ("address", "second"),
+    [("10.0.0.1:10911", "10.0.0.1:10909"), ("[::1]:10911", "[::1]:10909"), ("a:3", "a:1")],
+)
+def test_the_second_port_of_a_broker_is_two_below(address: str, second: str) -> None:
+    assert vip_address(address) == second
+
+
+@pytest.mark.parametrize("address", ["a:1", "a:2", "a"])
+def test_a_port_without_one_below_has_no_second(address: str) -> None:
+    with pytest.raises(ConfigError):
+        vip_address(address)

@@ -66,13 +66,17 @@ class Shop:
 async def shops() -> AsyncIterator[Callable[..., Any]]:
     async with AsyncExitStack() as stack:
 
-        async def open_shop(brokers: int = 1, *, version: str = "5.5.0") -> Shop:
+        async def open_shop(
+            brokers: int = 1, *, version: str = "5.5.0", unit_mode: bool = False
+        ) -> Shop:
             cluster = FakeCluster(brokers, version=version, topics={"orders": 1})
             for broker in cluster.brokers:
                 broker.delays.seconds = [0.0] * 18
                 broker.state.make_retry_topic(GROUP)
             await stack.enter_async_context(cluster)
-            config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=5)
+            config = ClientConfig(
+                namesrv=cluster.namesrv, request_timeout_seconds=5, unit_mode=unit_mode
+            )
             instance = await stack.enter_async_context(MQClientInstance(config))
             await instance.routes.get("orders")
             await instance.routes.get(RETRIES)
@@ -112,6 +116,15 @@ async def test_the_broker_that_stored_a_message_is_asked_to_store_it_again(shop:
     }
     assert (again.body, again.properties["RETRY_TOPIC"]) == (b"body", "orders")
     assert shop.broker.requests_of(SEND) == []
+
+
+async def test_a_unit_is_named_by_what_goes_back_and_by_copies(shops: Callable[..., Any]) -> None:
+    shop = await shops(unit_mode=True)
+    await shop.back.send_back(shop.message())
+    await shop.back.send_back(shop.message(sys_flag=INNER_BATCH))
+
+    (back,), (copy,) = shop.broker.requests_of(BACK), shop.broker.requests_of(SEND)
+    assert (fields(back)["unitMode"], fields(copy)["k"]) == ("true", "true")
 
 
 async def test_a_retry_goes_back_under_the_topic_it_is_stored_in(shop: Shop) -> None:

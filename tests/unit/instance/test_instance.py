@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from rocketmq_aio.address import vip_address
 from rocketmq_aio.config import ClientConfig
 from rocketmq_aio.errors import (
     ClosedError,
@@ -19,6 +20,7 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.protocol.bodies import HeartbeatData
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.name_server import FakeAddressServer
 from tests.unit.instance.guests import ConsumingGuest, Guest, nothing_left
@@ -391,3 +393,47 @@ async def test_a_broker_that_no_route_names_any_more_is_disconnected() -> None:
         await leaving.wait_for_connections(0)
         assert len(staying.connections) == 1
         assert len(cluster.name_server.connections) == 1
+
+
+async def test_a_unit_is_part_of_the_client_id_and_of_what_heartbeats_say() -> None:
+    async with FakeCluster(topics={"orders": 2}) as cluster:
+        config = ClientConfig(
+            namesrv=cluster.namesrv, instance_name="one", unit_name="east", unit_mode=True
+        )
+        async with MQClientInstance(config) as client:
+            await client.routes.get("orders")
+            async with ConsumingGuest(client):
+                await client.heartbeats.beat_all()
+                beat = read_body(cluster.brokers[0].requests_of(HEART_BEAT)[-1].body, HeartbeatData)
+
+        assert client.client_id == "127.0.0.1@one@east"
+        assert beat.client_id == client.client_id
+        assert [each.unit_mode for each in beat.consumer_data_set] == [True]
+
+
+async def test_connections_to_second_ports_are_kept_while_a_route_names_the_broker() -> None:
+    async with FakeCluster(topics={"orders": 2}) as cluster:
+        real = cluster.brokers[0].address
+        config = ClientConfig(
+            namesrv=cluster.namesrv,
+            vip_channel=True,
+            address_mapper=lambda at: real if at == vip_address(real) else at,
+            namesrv_refresh_interval_seconds=0.01,
+        )
+        async with MQClientInstance(config) as client, ConsumingGuest(client):
+            await client.routes.get("orders")
+            second = vip_address(real)
+            await client.remoting.request(second, GetMaxOffset(topic="orders", queue_id=0))
+            await client.remoting.request(real, GetMaxOffset(topic="orders", queue_id=0))
+            looks: list[str] = []
+            refresh = client.name_servers.refresh
+
+            async def looked() -> None:
+                looks.append("look")
+                await refresh()
+
+            client.name_servers.refresh = looked  # type: ignore[method-assign]
+            await until(lambda: len(looks) >= 3, "the addresses are looked at")
+
+            assert client.send_addresses() == {second}
+            assert {real, second} <= client.remoting.addresses

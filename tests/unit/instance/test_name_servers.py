@@ -203,6 +203,19 @@ async def test_an_address_server_tells_the_name_servers() -> None:
         assert address_server.requests == ["GET /rocketmq/nsaddr HTTP/1.0"]
 
 
+async def test_an_address_server_is_asked_for_the_servers_of_a_unit() -> None:
+    async with servers() as made, FakeAddressServer(joined(made)) as address_server:
+        for url in (address_server.url, f"{address_server.url}?a=b"):
+            config = ClientConfig(namesrv=url, unit_name="ea st")
+            async with open_client(config) as opened:
+                await NameServers(config, opened.client).load()
+
+        assert address_server.requests == [
+            "GET /rocketmq/nsaddr-ea%20st?nofix=1 HTTP/1.0",
+            "GET /rocketmq/nsaddr-ea%20st?nofix=1&a=b HTTP/1.0",
+        ]
+
+
 async def test_a_changed_list_is_used_and_leaves_no_connection_behind() -> None:
     async with (
         servers() as (old, new),

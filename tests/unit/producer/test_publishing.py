@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.address import vip_address
+from rocketmq_aio.config import ClientConfig, ProducerConfig
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.instance.routes import TopicRoute, read_route
 from rocketmq_aio.message import Message, MessageQueue
@@ -32,8 +33,8 @@ class Routes:
         return read_route(topic, self._known[topic])
 
 
-def publish(data: TopicRouteData = TWO_BROKERS) -> TopicPublish:
-    return TopicPublish(read_route("orders", data), "shop", CONFIG)
+def publish(data: TopicRouteData = TWO_BROKERS, client: ClientConfig | None = None) -> TopicPublish:
+    return TopicPublish(read_route("orders", data), "shop", CONFIG, client)
 
 
 async def find(topic: str, **known: TopicRouteData) -> TopicPublish:
@@ -73,6 +74,26 @@ def test_each_queue_knows_the_address_of_its_master() -> None:
     made = publish()
 
     assert {made.target(queue).address for queue in made.queues} == {A, B}
+
+
+def test_with_a_vip_channel_messages_go_to_the_second_port() -> None:
+    made = publish(client=ClientConfig(vip_channel=True))
+    targets = [made.target(queue) for queue in made.queues]
+
+    assert {target.master for target in targets} == {A, B}
+    assert {(target.address, target.master) for target in targets} == {
+        (vip_address(A), A),
+        (vip_address(B), B),
+    }
+    made.leave_out(frozenset({vip_address(A)}))
+    assert {made.next_target().broker_name for _ in range(8)} == {"broker-b"}
+
+
+def test_a_unit_is_part_of_what_a_send_says() -> None:
+    queue = publish().queues[0]
+
+    assert publish(client=ClientConfig(unit_mode=True)).header(queue).unit_mode is True
+    assert publish(client=ClientConfig()).header(queue).unit_mode is False
 
 
 @pytest.mark.parametrize("queue", [None, "orders/broker-a/0", MessageQueue("other", "broker-a", 0)])
