@@ -18,8 +18,9 @@ from extract_frames import write_golden, write_recorded
 from readable_json import Json, file_name, read, write
 
 SPOKEN: Final = (
-    *(11, 14, 15, 29, 30, 31, 32, 34, 35, 36, 37, 38, 39, 40, 41, 42, 46, 105),
-    *(203, 220, 221, 307, 309, 310, 320, 325, 326, 361, 370, 400),
+    *(11, 12, 14, 15, 17, 21, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 46),
+    *(100, 102, 105, 106, 200, 201, 202, 203, 204, 206, 207, 208, 215, 216, 220, 221, 222, 224),
+    *(300, 307, 309, 310, 314, 320, 325, 326, 351, 361, 370, 400),
     *(200050, 200051, 200053, 200151),
 )
 
@@ -150,7 +151,8 @@ def field_entry(field: Json, letters: Json) -> Json:
     if field["name"] in letters:
         entry["long_name"] = letters[field["name"]].split(" ")[0]
     entry["type"] = TYPES[field["type"]]
-    entry["required"] = field["required"]
+    # What a later release of 5.x added, servers before it do without.
+    entry["required"] = field["required"] and "first_seen" not in field
     entry["since"] = since(field)
     return entry
 

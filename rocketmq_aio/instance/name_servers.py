@@ -20,6 +20,7 @@ from rocketmq_aio.log import get_logger
 from rocketmq_aio.protocol.bodies import TopicRouteData, read_route
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.requests.client import GetRouteInfo
 from rocketmq_aio.remoting.client import RemotingClient
 from rocketmq_aio.remoting.refusals import refusal
@@ -75,7 +76,7 @@ class NameServers:
         :raises NameServerUnavailableError: no name server answered
         """
         header = GetRouteInfo(topic=topic, accept_standard_json_only=True)
-        command = await self._ask(header)
+        command = await self.ask(header)
         if command.code == ResponseCode.TOPIC_NOT_EXIST:
             raise RouteNotFoundError(topic, "the name server knows no such topic")
         return read_route(command.body)
@@ -88,7 +89,11 @@ class NameServers:
         self._addresses = tuple(random.sample(addresses, len(addresses)))
         self._remoting.forget(gone)
 
-    async def _ask(self, header: GetRouteInfo) -> Command:
+    async def ask(self, header: RequestHeader) -> Command:
+        """Return the answer of one of them, success or "no such topic".
+
+        :raises NameServerUnavailableError: none answered so
+        """
         causes: dict[str, BaseException] = {}
         answers: list[tuple[str, Command]] = []
         addresses = self._addresses  # which a refresh may replace meanwhile
@@ -119,7 +124,7 @@ class NameServers:
             self._addresses = self._addresses[at:] + self._addresses[:at]
 
     async def _ask_one(
-        self, address: str, header: GetRouteInfo, causes: dict[str, BaseException]
+        self, address: str, header: RequestHeader, causes: dict[str, BaseException]
     ) -> Command | None:
         try:
             command = await self._remoting.request(address, header)

@@ -306,9 +306,13 @@ def read_reset_offsets(body: bytes) -> dict[MessageQueue, int]:
         listed = msgspec.json.decode(body, type=_ResetOffsetList)
     except READ_ERRORS:
         table = read_body(body, _ResetOffsetTable).offset_table
-        return {_queue_key(key): offset for key, offset in table.items()}
+        return {queue_key(key): offset for key, offset in table.items()}
     return {MessageQueue(e.topic, e.broker_name, e.queue_id): e.offset for e in listed.offset_table}
 
 
-def _queue_key(key: str) -> MessageQueue:
+def queue_key(key: str) -> MessageQueue:
+    """Return the queue that is a key of a table.
+
+    :raises CodecError: it is none
+    """
     return read_body(key.encode(), MessageQueueBody).queue()

@@ -28,6 +28,7 @@ class RequestHeader(Header, frozen=True, kw_only=True, rename="camel", gc=False)
     """Base of the headers that ask for something; *code* says what."""
 
     code: ClassVar[int]
+    unsigned: ClassVar[tuple[str, ...]] = ()  # names of fields that a signature does not cover
 
 
 class NoFields(Header, frozen=True):

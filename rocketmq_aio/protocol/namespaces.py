@@ -27,7 +27,10 @@ from rocketmq_aio.protocol.record import decode_messages
 SHARED_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_", "CID_RMQ_SYS_")
 SHARED_NAMES: Final = UNSENDABLE_TOPICS | {"TBW102", "BenchmarkTest", "CLIENT_INNER_PRODUCER"}
 
-NAME_FIELDS: Final = ("topic", "consumerGroup", "producerGroup", "group", "originTopic")
+NAME_FIELDS: Final = (
+    *("topic", "consumerGroup", "producerGroup", "group", "originTopic"),
+    *("groupName", "srcGroup", "destGroup"),
+)
 SEND_FIELDS: Final = ("a", "b", "c")  # group, topic and template topic of a send
 PROPERTIES_FIELD: Final = "i"
 SENDS: Final = frozenset(
@@ -51,6 +54,10 @@ JSON_BODIES: Final = frozenset(
         RequestCode.GET_CONSUMER_RUNNING_INFO,
         RequestCode.QUERY_ASSIGNMENT,
         RequestCode.BATCH_ACK_MESSAGE,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.GET_TOPIC_STATS_INFO,
+        RequestCode.GET_CONSUME_STATS,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
     }
 )
 # A quote inside a JSON string is escaped, so this cannot begin in the middle of one.

@@ -187,7 +187,9 @@ class RemotingClient:
         for hook in self._config.rpc_hooks:
             ext = _shown_request(hook, address, code, ext, body)
         if self._config.credentials is not None:
+            unsigned = {name: ext.pop(name) for name in header.unsigned if name in ext}
             sign(ext, body, self._config.credentials)
+            ext.update(unsigned)
         command = Command(code, opaque, flag, body=body)
         binary = self._config.header_encoding == "rocketmq"
         return encode_command(command, ext, binary=binary, version=version)

@@ -15,7 +15,19 @@ from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.protocol import bodies, codes, record, requests
 from rocketmq_aio.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from rocketmq_aio.protocol.header import Header, NoFields, RequestHeader
-from rocketmq_aio.protocol.requests import assignment, client, connections, offsets, pop, pull, send
+from rocketmq_aio.protocol.requests import (
+    admin_cluster,
+    admin_groups,
+    admin_messages,
+    admin_topics,
+    assignment,
+    client,
+    connections,
+    offsets,
+    pop,
+    pull,
+    send,
+)
 from tests.unit.protocol.wire_files import (
     CODES,
     COMMON_FIELDS,
@@ -26,6 +38,9 @@ from tests.unit.protocol.wire_files import (
 )
 
 RESPONSES: Final[dict[type[Header], tuple[int, ...]]] = {
+    admin_groups.AllGroupsResponse: (201,),
+    admin_messages.QueryMessageResponse: (12,),
+    admin_topics.AllTopicConfigResponse: (21,),
     client.HeartbeatResponse: (34,),
     offsets.OffsetResponse: (14, 29, 30, 31),
     offsets.TimestampResponse: (32,),
@@ -51,6 +66,19 @@ SHAPES: Final[dict[type[bodies.Body], tuple[str, ...]]] = {
     assignment.MessageQueueAssignment: ("MessageQueueAssignment",),
     connections.ConsumerConnections: ("ConsumerConnection",),
     connections.Connection: ("Connection",),
+    admin_cluster.ClusterInfoBody: ("ClusterInfo",),
+    admin_cluster.KVTable: ("KVTable",),
+    admin_groups.ConsumeStats: ("ConsumeStats",),
+    admin_groups.GroupList: ("GroupList",),
+    admin_groups.OffsetWrapper: ("OffsetWrapper",),
+    admin_groups.ProducerConnections: ("ProducerConnection",),
+    admin_groups.SubscriptionGroupBody: ("SubscriptionGroupConfig",),
+    admin_groups.SubscriptionGroupTable: ("SubscriptionGroupWrapper",),
+    admin_topics.TopicConfigBody: ("TopicConfig",),
+    admin_topics.TopicConfigTable: ("TopicConfigSerializeWrapper",),
+    admin_topics.TopicList: ("TopicList",),
+    admin_topics.TopicOffset: ("TopicOffset",),
+    admin_topics.TopicStatsTable: ("TopicStatsTable",),
     bodies.CheckClientRequest: ("CheckClientRequestBody",),
     bodies.BatchAck: ("BatchAck",),
     bodies.BatchAckRequest: ("BatchAckMessageRequestBody",),

@@ -15,7 +15,19 @@ from rocketmq_aio.protocol.compression import inflate
 from rocketmq_aio.protocol.fastjson import read_body, to_standard
 from rocketmq_aio.protocol.header import Header, read_header, to_ext_fields, wire_names
 from rocketmq_aio.protocol.record import decode_batch, decode_messages, encode_batch_entry
-from rocketmq_aio.protocol.requests import client, from_broker, offsets, pop, pull, send, send_back
+from rocketmq_aio.protocol.requests import (
+    admin_cluster,
+    admin_groups,
+    admin_messages,
+    admin_topics,
+    client,
+    from_broker,
+    offsets,
+    pop,
+    pull,
+    send,
+    send_back,
+)
 from rocketmq_aio.protocol.requests.transactions import EndTransaction
 from rocketmq_aio.remoting.acl import sign
 from tests.unit.protocol.wire_files import (
@@ -59,10 +71,27 @@ REQUESTS: Final[dict[int, type[Header]]] = {
         send.SendReplyMessage,
         send_back.ConsumerSendMsgBack,
         EndTransaction,
+        admin_groups.CloneGroupOffset,
+        admin_groups.DeleteGroup,
+        admin_groups.GetConsumeStats,
+        admin_groups.GetGroupsOfTopic,
+        admin_groups.GetProducerConnections,
+        admin_groups.InvokeResetOffset,
+        admin_messages.QueryMessage,
+        admin_messages.ViewMessage,
+        admin_topics.CreateTopic,
+        admin_topics.DeleteKVConfig,
+        admin_topics.DeleteTopicInBroker,
+        admin_topics.DeleteTopicInNameServer,
+        admin_topics.GetTopicConfig,
+        admin_topics.GetTopicsOfCluster,
+        admin_topics.GetTopicStats,
+        admin_topics.PutKVConfig,
     )
 }
 ANSWERS: Final[dict[int, type[Header]]] = {
     11: pull.PullMessageResponse,
+    12: admin_messages.QueryMessageResponse,
     14: offsets.OffsetResponse,
     29: offsets.OffsetResponse,
     30: offsets.OffsetResponse,
@@ -79,6 +108,7 @@ ANSWERS: Final[dict[int, type[Header]]] = {
 }
 WITH_FIELDS: Final = {
     11: (0, 19, 20, 21),
+    12: (0, 22),
     361: (0, 19, 20, 21),
     200050: (0, 210),
 }  # all others: only when it is 0
@@ -91,6 +121,17 @@ BODIES: Final[dict[str, type[bodies.Body]]] = {
     "LockBatchRequestBody": bodies.LockBatchRequest,
     "UnlockBatchRequestBody": bodies.LockBatchRequest,
     "LockBatchResponseBody": bodies.LockBatchResponse,
+    "ClusterInfo": admin_cluster.ClusterInfoBody,
+    "ConsumeStats": admin_groups.ConsumeStats,
+    "GroupList": admin_groups.GroupList,
+    "KVTable": admin_cluster.KVTable,
+    "ProducerConnection": admin_groups.ProducerConnections,
+    "SubscriptionGroupConfig": admin_groups.SubscriptionGroupBody,
+    "SubscriptionGroupWrapper": admin_groups.SubscriptionGroupTable,
+    "TopicConfig": admin_topics.TopicConfigBody,
+    "TopicConfigSerializeWrapper": admin_topics.TopicConfigTable,
+    "TopicList": admin_topics.TopicList,
+    "TopicStatsTable": admin_topics.TopicStatsTable,
     "ConsumerRunningInfo": bodies.ConsumerRunningInfo,
     "GetConsumerStatusBody": bodies.ConsumerStatusBody,
     "ConsumeMessageDirectlyResult": bodies.ConsumeDirectlyResult,
@@ -172,14 +213,14 @@ def test_a_frame_is_written_again_as_it_was(half: Half) -> None:
         command, command.ext_fields(), binary=half.binary, version=command.version
     )
 
-    if half.binary and "repeated_keys" not in half.says:
+    if half.binary and "repeated_keys" not in half.says and all(half.says["ext"].values()):
         assert written == said_by_python(half.frame)
     else:
         assert_same_value(written, half.frame)
 
 
 def assert_same_value(ours: bytes, theirs: bytes) -> None:
-    """Compare what cannot be equal byte for byte: JSON, and binary fields written twice."""
+    """Compare what cannot be equal byte for byte: JSON, binary fields written twice or empty."""
     our_encoding, our_header, our_body = split(ours)
     their_encoding, their_header, their_body = split(theirs)
 
@@ -188,7 +229,9 @@ def assert_same_value(ours: bytes, theirs: bytes) -> None:
         said = {"extFields": {}} | json.loads(their_header) | {"language": LanguageCode.PYTHON.name}
         assert json.loads(our_header) == said
     else:
-        assert command_in(ours) == command_in(theirs)
+        command = command_in(theirs)
+        command.ext = {name: text for name, text in command.ext_fields().items() if text}
+        assert command_in(ours) == command
 
 
 @each(TYPED)
