@@ -123,10 +123,12 @@ class BrokerClient:
 
     async def consumer_ids(self, group: str, topic: str) -> list[str]:
         """Return the client ids of the group's members, as one broker of the topic knows them."""
-        address = self._any_broker(topic)
-        command = await self._remoting.request(
-            address, GetConsumerListByGroup(consumer_group=group)
-        )
+        return await self.consumer_ids_at(group, self._any_broker(topic))
+
+    async def consumer_ids_at(self, group: str, address: str) -> list[str]:
+        """Return the client ids of the group's members, as the broker at *address* knows them."""
+        header = GetConsumerListByGroup(consumer_group=group)
+        command = await self._remoting.request(address, header)
         if command.code == ResponseCode.SYSTEM_ERROR and NO_MEMBERS in (command.remark or ""):
             return []
         if command.code != ResponseCode.SUCCESS:

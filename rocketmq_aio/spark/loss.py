@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Set
 from typing import Final, NamedTuple
 
 from rocketmq_aio.errors import RocketMQError
@@ -81,34 +81,51 @@ def clamped(offset: int, extent: Extent) -> int:
     return min(max(offset, extent.minimum), extent.maximum)
 
 
-def settle(found: Iterable[Finding], *, fail: bool) -> Offsets:
+def settle(found: Iterable[Finding], *, fail: bool, told: Told | None = None) -> Offsets:
     """Return where the queues go on, and warn of each.
 
     :raises DataLossError: there is one, and *fail* is set
     """
+    told = told or Told()
     goes_on = {}
     for each in found:
         if fail:
             raise each.error()
-        warn_of(each)
+        told.warn("data_loss", (each.queue, each.wanted), **_values(each))
         goes_on[each.queue] = each.goes_on
     return goes_on
 
 
-def warn_of(each: Finding) -> None:
-    """Tell how many messages are not read."""
+def _values(each: Finding) -> dict[str, object]:
     topic, broker, queue_id = each.queue
-    warn(
-        "data_loss",
-        topic=topic,
-        broker=broker,
-        queue=queue_id,
-        wanted=each.wanted,
-        goes_on_at=each.goes_on,
-        skipped=max(0, each.goes_on - each.wanted),
-        minimum=each.extent.minimum,
-        maximum=each.extent.maximum,
-    )
+    return {
+        "topic": topic,
+        "broker": broker,
+        "queue": queue_id,
+        "wanted": each.wanted,
+        "goes_on_at": each.goes_on,
+        "skipped": max(0, each.goes_on - each.wanted),
+        "minimum": each.extent.minimum,
+        "maximum": each.extent.maximum,
+    }
+
+
+class Told:
+    """Warns of each thing once: an idle stream looks a hundred times a second."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, set[Hashable]] = {}
+
+    def warn(self, event: str, about: Hashable, **values: object) -> None:
+        """Warn, if nothing was said about it before."""
+        told = self._told.setdefault(event, set())
+        if about not in told:
+            told.add(about)
+            warn(event, **values)
+
+    def only(self, event: str, present: Set[Hashable]) -> None:
+        """Forget what is not *present* any more: it would be news again."""
+        self._told.get(event, set()).intersection_update(present)
 
 
 def warn(event: str, **values: object) -> None:

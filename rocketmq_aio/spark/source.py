@@ -1,0 +1,104 @@
+"""The data source that Spark knows as ``rocketmq``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyspark
+from pyspark.errors import PySparkNotImplementedError
+from pyspark.sql.datasource import DataSource
+
+from rocketmq_aio.spark.options import read_options, write_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+STREAMS_SINCE: Final = (4, 2)  # before, a restart cannot tell new queues from old ones
+
+
+class RocketMQDataSource(DataSource):
+    """Topics of RocketMQ: ``spark.read``, ``readStream``, ``write`` and ``writeStream``.
+
+    Spark finds it by itself where the package is installed; see `register` for where it is not.
+    """
+
+    # Imports wait until they are needed: Spark imports this module in every Python it starts.
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what ``format`` takes."""
+        return "rocketmq"
+
+    def schema(self) -> StructType:
+        """Return all columns; ``.schema("queueOffset long, body binary")`` reads fewer."""
+        from rocketmq_aio.spark.columns import SCHEMA
+
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what reads a range of offsets once.
+
+        :raises ConfigError: an option or a column is wrong
+        """
+        from rocketmq_aio.spark.reader import RocketMQBatchReader
+
+        return RocketMQBatchReader(read_options(self.options, streaming=False), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        """Return what reads on and on.
+
+        :raises ConfigError: an option or a column is wrong
+        :raises PySparkNotImplementedError: this Spark cannot restart a stream safely
+        """
+        check_streams(pyspark.__version__)
+        from rocketmq_aio.spark.stream import RocketMQStreamReader
+
+        return RocketMQStreamReader(read_options(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return what writes a DataFrame once.
+
+        :raises ConfigError: an option, a column or the mode is wrong
+        """
+        from rocketmq_aio.spark.writer import RocketMQWriter
+
+        return RocketMQWriter(write_options(self.options, streaming=False), schema, overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        """Return what writes a stream.
+
+        :raises ConfigError: an option, a column or the mode is wrong
+        """
+        from rocketmq_aio.spark.writer import RocketMQStreamWriter
+
+        return RocketMQStreamWriter(write_options(self.options, streaming=True), schema, overwrite)
+
+
+def check_streams(version: str) -> None:
+    """Refuse a Spark whose streams would lose messages at a restart.
+
+    :raises PySparkNotImplementedError: it is too old
+    """
+    major, minor = (int(part) for part in version.split(".")[:2])
+    if (major, minor) < STREAMS_SINCE:
+        raise PySparkNotImplementedError(
+            f"Streams of rocketmq need pyspark 4.2 or newer, this is {version}: "
+            "older ones cannot tell new queues from old ones when a query is restarted."
+        )
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("rocketmq")`` known to *spark*.
+
+    Needed only where the package was shipped with the session (``--py-files``, ``addArtifacts``).
+    """
+    spark.dataSource.register(RocketMQDataSource)

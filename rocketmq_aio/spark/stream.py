@@ -1,0 +1,105 @@
+"""The stream reader: what Spark calls on the driver, and `read` on the executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from rocketmq_aio.consumer.offsets import RemoteOffsetStore
+from rocketmq_aio.spark.lookup import Lookup
+from rocketmq_aio.spark.micro_batches import MicroBatches
+from rocketmq_aio.spark.offsets import Range, StreamOffset
+from rocketmq_aio.spark.options import ReadOptions
+from rocketmq_aio.spark.planning import QueuePartition, plan
+from rocketmq_aio.spark.reader import read
+from rocketmq_aio.spark.runtime import Runtime
+
+
+class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics in micro-batches; each is the same again when Spark repeats it."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._batches: MicroBatches | None = None  # of the process that runs the query
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_batches": None}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
+        """Return a marker: Spark asks twice, and may ask again after a crash."""
+        return StreamOffset(at_start=True).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit of the options; all that is there means that Spark wants it so."""
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Let the query end where the topics end now."""
+        self._runtime().call(self._state().fix_target)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return where the next batch ends; *start* when there is none."""
+        begin = StreamOffset.from_json(start)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        everything = isinstance(limit, ReadAllAvailable)
+        batches = self._state()
+
+        async def end() -> StreamOffset:
+            return await batches.end_after(begin, most, everything=everything)
+
+        found = self._runtime().call(end)
+        return start if found is begin else found.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return where the queues ended at the last look."""
+        latest = self._state().latest
+        return None if latest is None else latest.to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return what lies between; nobody is asked, so that a repeated batch is the same."""
+        return planned(StreamOffset.from_json(start), StreamOffset.from_json(end), self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Return the messages of a partition."""
+        ranges = partition.ranges if isinstance(partition, QueuePartition) else ()
+        return read(ranges, self._options, self._schema)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Publish how far the query has come, if asked to."""
+        self._runtime().call(self._state().publish, StreamOffset.from_json(end))
+
+    def _state(self) -> MicroBatches:
+        if self._batches is None:
+            runtime = self._runtime()
+            store = RemoteOffsetStore(runtime.instance.broker, self._options.connection.group)
+            self._batches = MicroBatches(Lookup.of(runtime, self._options), self._options, store)
+        return self._batches
+
+    def _runtime(self) -> Runtime:
+        return Runtime.get(self._options.connection)
+
+
+def planned(start: StreamOffset, end: StreamOffset, options: ReadOptions) -> list[QueuePartition]:
+    """Return the partitions of the batch between two offsets."""
+    ranges = []
+    for queue, until in end.end.items():
+        begin = end.start_of(queue, start)
+        if begin is not None and begin < until:
+            ranges.append(Range(*queue, begin, until))
+    return plan(ranges, options)

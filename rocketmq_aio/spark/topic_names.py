@@ -1,0 +1,71 @@
+"""Names of topics for a pattern; those of the system itself only when they are asked for."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Final, TypeVar
+
+from rocketmq_aio.errors import NameServerUnavailableError, RocketMQError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.names import DLQ_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX
+from rocketmq_aio.protocol.codes import ResponseCode
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.header import RequestHeader
+from rocketmq_aio.protocol.namespaces import SHARED_NAMES, SHARED_PREFIXES
+from rocketmq_aio.protocol.requests.admin_cluster import ClusterInfoBody, GetClusterInfo
+from rocketmq_aio.protocol.requests.admin_topics import GetAllTopics, TopicList
+from rocketmq_aio.remoting.refusals import refusal
+
+T = TypeVar("T")
+
+ASKS_FOR_ALL: Final = "%"  # how a pattern begins that means the topics of groups and of the system
+OWN_PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX, "%SYS%", *SHARED_PREFIXES)
+
+
+async def listed_topics(instance: MQClientInstance, pattern: str) -> list[str]:
+    """Return the topics that match *pattern* whole, as a name server knows them now.
+
+    :raises NameServerUnavailableError: none answered
+    """
+    names = (await _asked(instance, GetAllTopics(), TopicList)).topic_list
+    clusters = await _asked(instance, GetClusterInfo(), ClusterInfoBody)
+    # Brokers make topics named after themselves and their cluster.
+    of_servers = {*clusters.broker_addr_table, *clusters.cluster_addr_table}
+    return matching(_of_namespace(instance, names), pattern, of_servers)
+
+
+def matching(names: list[str], pattern: str, of_servers: set[str]) -> list[str]:
+    """Return the *names* that *pattern* means, sorted."""
+    found = sorted(name for name in set(names) if re.fullmatch(pattern, name))
+    if pattern.startswith(ASKS_FOR_ALL):
+        return found
+    return [name for name in found if not _is_of_system(name) and name not in of_servers]
+
+
+def _is_of_system(name: str) -> bool:
+    own = name.startswith(OWN_PREFIXES) or name.endswith(REPLY_TOPIC_SUFFIX)
+    return own or name in SHARED_NAMES
+
+
+def _of_namespace(instance: MQClientInstance, names: list[str]) -> list[str]:
+    """Return those that belong to the client's namespace, as the application names them."""
+    namespace = instance.remoting.namespace
+    if namespace is None:
+        return names
+    return [namespace.inner(name) for name in names if namespace.inner(name) != name]
+
+
+async def _asked(instance: MQClientInstance, header: RequestHeader, kind: type[T]) -> T:
+    causes: dict[str, BaseException] = {}
+    addresses = instance.name_servers.addresses
+    for address in random.sample(addresses, len(addresses)):
+        try:
+            command = await instance.remoting.request(address, header)
+        except RocketMQError as error:
+            causes[address] = error
+            continue
+        if command.code == ResponseCode.SUCCESS:
+            return read_body(command.body, kind)
+        causes[address] = refusal(command, address)
+    raise NameServerUnavailableError(causes)
