@@ -82,7 +82,17 @@ from rocketmq_aio.errors import (
     SendUnknownError,
     SubscriptionError,
 )
-from rocketmq_aio.hooks import ConsumeContext, ConsumeHook, FilterMessageHook, RPCHook
+from rocketmq_aio.hooks import (
+    CheckForbiddenHook,
+    ConsumeContext,
+    ConsumeHook,
+    EndTransactionContext,
+    EndTransactionHook,
+    FilterMessageHook,
+    RPCHook,
+    SendContext,
+    SendHook,
+)
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import (
     Message,
@@ -124,6 +134,7 @@ __all__ = [
     "BatchError",
     "BrokerError",
     "BusyError",
+    "CheckForbiddenHook",
     "ClientConfig",
     "ClientIdNotUnique",
     "ClosedError",
@@ -139,6 +150,8 @@ __all__ = [
     "CorruptOffsetFile",
     "Credentials",
     "Encoded",
+    "EndTransactionContext",
+    "EndTransactionHook",
     "FilterMessageHook",
     "HalfMessageError",
     "HandlerStuck",
@@ -197,7 +210,9 @@ __all__ = [
     "SelectByMachineRoom",
     "SelectByRandom",
     "SendAttempt",
+    "SendContext",
     "SendError",
+    "SendHook",
     "SendResult",
     "SendStatus",
     "SendUnknownError",

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import ConsumeContext, ConsumeHook, FilterMessageHook
-from rocketmq_aio.log import get_logger
+from rocketmq_aio.instance.hook_calls import Failures, check_hook
 from rocketmq_aio.message import MessageExt
 
-logger = get_logger(__name__)
-
-MAX_KINDS: Final = 100  # of failures that are logged; a hook could invent exception types for ever
-EXPECTED: Final = "expected objects with before() and after(), or with filter()"
+METHODS: Final = ("before", "after", "filter")
 
 
 def checked_hooks(hooks: Iterable[object]) -> tuple[ConsumeHooks, FilterHooks]:
@@ -22,23 +17,13 @@ def checked_hooks(hooks: Iterable[object]) -> tuple[ConsumeHooks, FilterHooks]:
 
     :raises ConfigError: one does neither, or does it in a coroutine
     """
-    if not isinstance(hooks, Iterable):
-        raise ConfigError("hooks", hooks, "expected a list of hooks")
     given = list(hooks)
     for hook in given:
-        _check_hook(hook)
+        check_hook(hook, ConsumeHook | FilterMessageHook, METHODS)
     return (
         ConsumeHooks([hook for hook in given if isinstance(hook, ConsumeHook)]),
         FilterHooks([hook for hook in given if isinstance(hook, FilterMessageHook)]),
     )
-
-
-def _check_hook(hook: object) -> None:
-    if isinstance(hook, type) or not isinstance(hook, ConsumeHook | FilterMessageHook):
-        raise ConfigError("hooks", hook, EXPECTED)
-    for name in ("before", "after", "filter"):
-        if inspect.iscoroutinefunction(getattr(hook, name, None)):
-            raise ConfigError("hooks", hook, f"{name}() is not to be async: it is never awaited")
 
 
 class ConsumeHooks:
@@ -46,7 +31,7 @@ class ConsumeHooks:
 
     def __init__(self, hooks: Sequence[ConsumeHook] = ()) -> None:
         self._hooks = tuple(hooks)
-        self._failures = _Failures()
+        self._failures = Failures()
 
     def __bool__(self) -> bool:
         return bool(self._hooks)
@@ -73,7 +58,7 @@ class FilterHooks:
 
     def __init__(self, hooks: Sequence[FilterMessageHook] = ()) -> None:
         self._hooks = tuple(hooks)
-        self._failures = _Failures()
+        self._failures = Failures()
 
     def __bool__(self) -> bool:
         return bool(self._hooks)
@@ -89,16 +74,3 @@ class FilterHooks:
             else:
                 messages = [each for each in messages if id(each) in kept]
         return messages
-
-
-class _Failures:
-    """Logs each kind of failure once: a hook may fail for every message."""
-
-    def __init__(self) -> None:
-        self._told: set[tuple[int, type[Exception]]] = set()
-
-    def note(self, hook: object, error: Exception) -> None:
-        kind = (id(hook), type(error))
-        if kind not in self._told and len(self._told) < MAX_KINDS:
-            self._told.add(kind)
-            logger.error("hook_failed", hook=type(hook).__qualname__, exc_info=error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import Enum
 from threading import get_ident
@@ -14,6 +14,7 @@ import anyio
 
 from rocketmq_aio.config import ClientConfig
 from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError, RouteNotFoundError
+from rocketmq_aio.instance.hook_calls import Companion, given_hooks
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.log import get_logger
@@ -54,6 +55,7 @@ class Member:
         self._close_seconds = CLOSE_SECONDS
         self._owned = not isinstance(client, MQClientInstance)
         self._instance = _instance(namesrv, client)
+        self._companions: list[Companion] = []
         self._state = State.NEW
         self._failure: BaseException | None = None
         # For the hot paths: asking asyncio for the running loop costs a system call there.
@@ -140,6 +142,8 @@ class Member:
                 self._instance.check_running()
                 await self._check_reachable()
                 await self._open()
+                for companion in self._companions:
+                    await companion.open()
         finally:
             self._starting = None
             if not self._start_ended.done():
@@ -173,11 +177,18 @@ class Member:
                 await self._start_ended
             with anyio.move_on_after(self._close_seconds) as scope:
                 await self._shut()
+            for companion in self._companions:
+                await companion.close()
             if scope.cancelled_caught:
                 logger.warning("close_timed_out", group=self._group, seconds=self._close_seconds)
         finally:
             if self._owned:
                 await self._instance.close()
+
+    def _with_companions(self, hooks: Iterable[object]) -> list[object]:
+        """Return *hooks*, those among them that live as long as this member made for it."""
+        given, self._companions = given_hooks(hooks, self._instance, self._group)
+        return given
 
     async def _open(self) -> None:
         """Join; called once, while starting."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from time import monotonic, time_ns
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rocketmq_aio.config import ClientConfig, ProducerConfig
 from rocketmq_aio.errors import (
@@ -16,6 +16,7 @@ from rocketmq_aio.errors import (
     NotSupportedError,
     SendUnknownError,
 )
+from rocketmq_aio.hooks import SendContext
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
 from rocketmq_aio.producer.introductions import Introductions
@@ -47,6 +48,9 @@ class Way(NamedTuple):
     reply: bool = False
 
 
+ANY_QUEUE: Final = Way(TopicPublish.next_target, False)
+
+
 class Chosen(NamedTuple):
     """What the arguments of a send say about its queue; one of them at most is given."""
 
@@ -65,8 +69,9 @@ class CarefulSender(Sender):
         namesrv: str | None,
         client: MQClientInstance | ClientConfig | None,
         config: ProducerConfig | None,
+        hooks: Iterable[object],
     ) -> None:
-        super().__init__(group, namesrv=namesrv, client=client, config=config)
+        super().__init__(group, namesrv=namesrv, client=client, config=config, hooks=hooks)
         self._turns = Turns()
         self._ordered: dict[str, OrderedTopic] = {}
         self._requests = Requests(self._instance)
@@ -115,7 +120,7 @@ class CarefulSender(Sender):
         else:
             key = message.sharding_key
         if key is None:
-            return Way(TopicPublish.next_target, False, extra)
+            return Way(TopicPublish.next_target, False, extra) if extra else ANY_QUEUE
         return Way(partial(self._ordered_target, key), True, extra, key)
 
     async def _send_in_order(self, way: Way, message: Message, deadline: float) -> SendResult:
@@ -178,6 +183,22 @@ class CarefulSender(Sender):
             known = self._ordered[publish.topic] = OrderedTopic(publish)
         return known.target(publish, key)
 
+    def _context(
+        self, mode: str, message: Message, queue: MessageQueue | None = None
+    ) -> SendContext:
+        return SendContext(group=self._group, mode=mode, messages=(message,), queue=queue)
+
+    async def _send_oneway(self, message: Message, chosen: Chosen) -> None:
+        deadline = monotonic() + self._config.send_timeout_seconds
+        publish = self._topics.get(message.topic)
+        if publish is None:
+            check_sizes(message, self._config)
+            publish = await self._publish(message.topic, deadline)
+        way = self._way(message, chosen)
+        sent = await self._outgoing_by(way, message, publish, deadline)
+        header = sent.header(publish)
+        await self._instance.remoting.oneway(sent.target.address, header, sent.body)
+
     async def _wait_for_turn(self, lane: tuple[str, str], deadline: float) -> None:
         try:
             async with asyncio.timeout(deadline - monotonic()):
@@ -191,9 +212,15 @@ class CarefulSender(Sender):
     async def _request(self, message: Message, chosen: Chosen, deadline: float) -> MessageExt:
         request = await self._requests.begin(message, deadline)
         try:
-            way = self._way(message, chosen, request.properties())._replace(asks=True)
+            context = self._context("request", message, chosen.queue)
+
+            def send() -> Coroutine[Any, Any, SendResult]:
+                message = context.message
+                way = self._way(message, chosen, request.properties())._replace(asks=True)
+                return self._send_as(way, message, deadline)
+
             try:
-                result = await self._send_as(way, message, deadline)
+                result = await self._hooks.around(context, send)
             except SendUnknownError as error:
                 return request.came(error)
             return await request.reply(result.message_id)
@@ -203,7 +230,10 @@ class CarefulSender(Sender):
     async def _reply(self, request: MessageExt, message: Message, deadline: float) -> SendResult:
         aim = partial(replying_target, request)
         way = Way(aim, fixed=False, extra=reply_properties(request), reply=True)
-        return await self._send_by(way, message, deadline)
+        context = self._context("reply", message)
+        return await self._hooks.around(
+            context, lambda: self._send_by(way, context.message, deadline)
+        )
 
     # --- delivery times -------------------------------------------------------------------------
 

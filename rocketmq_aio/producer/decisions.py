@@ -9,6 +9,8 @@ from typing import Final
 
 import msgspec
 
+from rocketmq_aio.message import Message, MessageExt
+
 MOST: Final = 20_000  # decisions kept; older ones the application's check has to know
 
 
@@ -37,6 +39,7 @@ class Half(msgspec.Struct, gc=False, eq=False):
     :ivar confirmed: who confirmed the decision, and the number of the connection to it
     :ivar ending: the decision is on its way
     :ivar asked: where the broker that asked last has it
+    :ivar message: what it is about, while somebody wants to hear of its end
     """
 
     message_id: str
@@ -47,6 +50,7 @@ class Half(msgspec.Struct, gc=False, eq=False):
     confirmed: tuple[str, int] | None = None
     ending: bool = False
     asked: Place | None = None
+    message: Message | MessageExt | None = None
 
     def stored(self, place: Place, transaction_id: str) -> None:
         """The send was answered; a check that came before knows a newer place."""

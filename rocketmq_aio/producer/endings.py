@@ -13,9 +13,11 @@ from rocketmq_aio.errors import (
     RequestTimeoutError,
     RocketMQError,
 )
+from rocketmq_aio.hooks import EndTransactionContext
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.producer.decisions import Half, Place, TransactionState
+from rocketmq_aio.producer.hook_calls import SendHooks
 from rocketmq_aio.protocol.codes import (
     MASTER_ID,
     TRANSACTION_COMMIT,
@@ -39,11 +41,13 @@ MAY_HAVE_ARRIVED: Final = (ConnectionLostError, RequestTimeoutError)
 
 
 class Endings:
-    """Sends decisions of a producer *group* and waits for the brokers' yes."""
+    """Sends decisions of a producer *group* and waits for the brokers' yes; *hooks* hear of it."""
 
-    def __init__(self, instance: MQClientInstance, group: str) -> None:
+    def __init__(self, instance: MQClientInstance, group: str, hooks: SendHooks) -> None:
         self._instance = instance
         self._group = group
+        self._hooks = hooks
+        self.are_heard = hooks.hear_endings
 
     async def tell(
         self, half: Half, deadline: float, *, asked: Place | None = None
@@ -56,6 +60,16 @@ class Endings:
 
         :param asked: where it is, if this answers a check
         """
+        started = monotonic()
+        try:
+            cause = await self._tell(half, deadline, asked)
+        except BaseException as error:
+            self._ended(half, asked, error, started)
+            raise
+        self._ended(half, asked, cause, started)
+        return cause
+
+    async def _tell(self, half: Half, deadline: float, asked: Place | None) -> RocketMQError | None:
         assert half.state is not None
         backoff = Backoff()
         half.ending = True
@@ -77,6 +91,10 @@ class Endings:
         finally:
             half.ending = False
 
+    def leave(self, half: Half) -> None:
+        """The application leaves *half* to the check; nothing is told."""
+        self._ended(half, None, None, monotonic(), TransactionState.UNKNOWN)
+
     async def leave_open(self, half: Half, place: Place) -> None:
         """Tell the broker that this is not known yet; it asks again, also if it does not hear."""
         header = self._header(half, place, TransactionState.UNKNOWN, checked=True)
@@ -84,6 +102,32 @@ class Endings:
             await self._instance.remoting.oneway(place.address, header)
         except RocketMQError as error:
             logger.debug("transaction_check_not_answered", reason=str(error))
+        self._ended(half, place, None, monotonic(), TransactionState.UNKNOWN)
+
+    def _ended(
+        self,
+        half: Half,
+        asked: Place | None,
+        error: BaseException | None,
+        started: float,
+        state: TransactionState | None = None,
+    ) -> None:
+        if half.message is None:  # nobody wants to know
+            return
+        place = asked or half.place
+        context = EndTransactionContext(
+            group=self._group,
+            message=half.message,
+            message_id=half.message_id,
+            transaction_id=half.transaction_id,
+            state=state or half.state or TransactionState.UNKNOWN,
+            address="-" if place is None else place.address,
+            from_check=asked is not None,
+            error=error,
+            seconds=monotonic() - started,
+        )
+        half.message = None
+        self._hooks.transaction_ended(context)
 
     async def _ask(
         self, address: str, header: EndTransaction, seconds: float

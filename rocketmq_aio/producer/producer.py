@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from threading import get_ident
 from time import monotonic, time_ns
 from typing import Any, Final
@@ -13,16 +13,16 @@ import anyio
 from rocketmq_aio.codec import encode_with
 from rocketmq_aio.config import ClientConfig, ProducerConfig
 from rocketmq_aio.errors import (
-    BackpressureError,
     BatchError,
     ConfigError,
     InvalidMessageError,
     RocketMQError,
 )
+from rocketmq_aio.hooks import SendContext
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
 from rocketmq_aio.names import check_topic
-from rocketmq_aio.producer.batches import Batch, batches, check_places
+from rocketmq_aio.producer.batches import Batch, batches, check_batchable, check_places
 from rocketmq_aio.producer.careful import Chosen, chosen_target
 from rocketmq_aio.producer.encoded import EncodedSender
 from rocketmq_aio.producer.outgoing import check_sizes, outgoing
@@ -43,6 +43,7 @@ class Producer(EncodedSender):
     :param group: name of the producer group
     :param namesrv: where to connect; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
     :param client: a `ClientConfig` (TLS, credentials, ...) or a running `MQClientInstance` to share
+    :param hooks: `SendHook` and `CheckForbiddenHook` objects
     """
 
     def __init__(
@@ -52,8 +53,9 @@ class Producer(EncodedSender):
         namesrv: str | None = None,
         client: MQClientInstance | ClientConfig | None = None,
         config: ProducerConfig | None = None,
+        hooks: Iterable[object] = (),
     ) -> None:
-        super().__init__(group, namesrv=namesrv, client=client, config=config)
+        super().__init__(group, namesrv=namesrv, client=client, config=config, hooks=hooks)
 
     # --- sending --------------------------------------------------------------------------------
 
@@ -93,9 +95,9 @@ class Producer(EncodedSender):
         deadline = monotonic() + seconds
         if sharding_key is not None or message.sharding_key is not None or message.timed:
             chosen = Chosen(queue, selector, sharding_key)
-            return await self._send_carefully(message, chosen, deadline)
-        if self._batching and (queue or selector or self._together.takes(message)):
-            return await self._send_together(message, queue, selector, seconds, deadline)
+            return await self._send_around(message, chosen, seconds, deadline)
+        if self._detour and (self._hooked or queue or selector or self._together.takes(message)):
+            return await self._send_off(message, queue, selector, seconds, deadline)
         size = len(message.body)
         room = self._room
         if not room.try_take(size):
@@ -135,11 +137,7 @@ class Producer(EncodedSender):
             raise InvalidMessageError(message.topic, reason)
         if queue is not None and getattr(queue, "topic", None) != message.topic:
             raise ConfigError("queue", queue, f"it does not belong to topic {message.topic!r}")
-        if not self._room.try_take(len(message.body)):
-            raise BackpressureError(message.topic, self._room.count, self._room.bytes)
-        seconds = self._config.send_timeout_seconds
-        alone = not self._together.takes(message)
-        return self._together.add(message, queue, seconds, monotonic() + seconds, alone=alone)
+        return self._add(message, queue)
 
     async def send_value(
         self,
@@ -186,15 +184,12 @@ class Producer(EncodedSender):
         """
         self._check_running()
         _check_message(message)
-        deadline = monotonic() + self._config.send_timeout_seconds
-        publish = self._topics.get(message.topic)
-        if publish is None:
-            check_sizes(message, self._config)
-            publish = await self._publish(message.topic, deadline)
-        way = self._way(message, Chosen(queue, selector, sharding_key))
-        sent = await self._outgoing_by(way, message, publish, deadline)
-        header = sent.header(publish)
-        await self._instance.remoting.oneway(sent.target.address, header, sent.body)
+        chosen = Chosen(queue, selector, sharding_key)
+        if not self._hooked:
+            await self._send_oneway(message, chosen)
+            return
+        context = self._context("send_oneway", message, queue)
+        await self._hooks.around(context, lambda: self._send_oneway(context.message, chosen))
 
     async def send_batch(
         self,
@@ -218,18 +213,16 @@ class Producer(EncodedSender):
         if timeout_seconds is not None:
             seconds = checked_timeout(timeout_seconds)
         deadline = monotonic() + seconds
-        now_ms = time_ns() // 1_000_000
-        made = batches(given, self._ids, now_ms, self._config)
-        check_places(given, made, queue)
-        if len(made) == 1:
-            whole = await self._send_one_batch(made[0], queue, now_ms, deadline)
-            return [result for _, result in made[0].results(whole)]
-        placed = await self._send_batches(made, queue, now_ms, deadline)
-        outcomes = [placed[place] for place in range(len(given))]
-        results = [each for each in outcomes if isinstance(each, SendResult)]
-        if len(results) < len(outcomes):
-            raise BatchError(outcomes)
-        return results
+        if not self._hooked or not given:
+            return await self._send_several(given, queue, deadline)
+        for message in given:
+            check_batchable(message)
+        context = SendContext(
+            group=self._group, mode="send_batch", messages=tuple(given), queue=queue
+        )
+        return await self._hooks.around(
+            context, lambda: self._send_several(context.messages, queue, deadline)
+        )
 
     async def request(
         self,
@@ -310,6 +303,22 @@ class Producer(EncodedSender):
         return list(route.publish_queues)
 
     # --- inside ---------------------------------------------------------------------------------
+
+    async def _send_several(
+        self, given: Sequence[Message], queue: MessageQueue | None, deadline: float
+    ) -> list[SendResult]:
+        now_ms = time_ns() // 1_000_000
+        made = batches(given, self._ids, now_ms, self._config)
+        check_places(given, made, queue)
+        if len(made) == 1:
+            whole = await self._send_one_batch(made[0], queue, now_ms, deadline)
+            return [result for _, result in made[0].results(whole)]
+        placed = await self._send_batches(made, queue, now_ms, deadline)
+        outcomes = [placed[place] for place in range(len(given))]
+        results = [each for each in outcomes if isinstance(each, SendResult)]
+        if len(results) < len(outcomes):
+            raise BatchError(outcomes)
+        return results
 
     async def _send_batches(
         self, made: list[Batch], queue: MessageQueue | None, now_ms: int, deadline: float

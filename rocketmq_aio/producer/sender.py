@@ -27,6 +27,7 @@ from rocketmq_aio.producer.attempts import Attempts
 from rocketmq_aio.producer.auto_batch import AutoBatcher
 from rocketmq_aio.producer.faults import Faults, Isolation
 from rocketmq_aio.producer.gathering import Entry, request_of
+from rocketmq_aio.producer.hook_calls import SendHooks
 from rocketmq_aio.producer.in_flight import InFlight
 from rocketmq_aio.producer.publishing import TopicPublish, find_publish
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
@@ -46,6 +47,7 @@ class Sender(Member):
         namesrv: str | None,
         client: MQClientInstance | ClientConfig | None,
         config: ProducerConfig | None,
+        hooks: Iterable[object],
     ) -> None:
         super().__init__(group, namesrv=namesrv, client=client)
         if config is not None and not isinstance(config, ProducerConfig):
@@ -62,7 +64,10 @@ class Sender(Member):
             enabled=self._config.fault_isolation,
         )
         self._attempts = Attempts(self._instance, self._config, self._renewed, self._faults)
+        self._hooks = SendHooks(self._with_companions(hooks))
         self._batching = self._config.auto_batch is not None
+        self._hooked = bool(self._hooks)
+        self._detour = self._batching or self._hooked
         self._together = AutoBatcher(
             self._config.auto_batch or AutoBatch(linger_seconds=0),
             self._config,

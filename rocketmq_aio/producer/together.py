@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Iterable
+from time import monotonic
+from typing import Any
 
+from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.errors import BackpressureError
+from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import Message, MessageQueue, SendResult
-from rocketmq_aio.producer.careful import CarefulSender, chosen_target
+from rocketmq_aio.producer.careful import CarefulSender, Chosen, chosen_target
 from rocketmq_aio.producer.publishing import QueueSelector
 
 
 class TogetherSender(CarefulSender):
     """Base of producers: messages that travel with others."""
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        namesrv: str | None,
+        client: MQClientInstance | ClientConfig | None,
+        config: ProducerConfig | None,
+        hooks: Iterable[object],
+    ) -> None:
+        super().__init__(group, namesrv=namesrv, client=client, config=config, hooks=hooks)
+        # Chosen once, so that messages pay for hooks only where there are some.
+        self._send_off = self._send_hooked if self._hooked else self._send_together
+        self._add = self._add_hooked if self._hooked else self._add_now
 
     async def flush(self) -> None:
         """Send what waits for company, and return when all of it has its outcome.
@@ -19,6 +39,13 @@ class TogetherSender(CarefulSender):
         """
         self._check_running()
         await self._together.flush()
+
+    def _add_now(self, message: Message, queue: MessageQueue | None) -> asyncio.Future[SendResult]:
+        if not self._room.try_take(len(message.body)):
+            raise BackpressureError(message.topic, self._room.count, self._room.bytes)
+        seconds = self._config.send_timeout_seconds
+        alone = not self._together.takes(message)
+        return self._together.add(message, queue, seconds, monotonic() + seconds, alone=alone)
 
     async def _send_together(
         self,
@@ -42,3 +69,43 @@ class TogetherSender(CarefulSender):
             if reply.done() and not reply.cancelled():
                 reply.exception()  # seen: nobody is left to whom it could be told
             raise
+
+    # --- with hooks around it -------------------------------------------------------------------
+
+    def _send_around(
+        self, message: Message, chosen: Chosen, seconds: float, deadline: float
+    ) -> Coroutine[Any, Any, SendResult]:
+        """Send *message* off the short way, with hooks around it if there are some."""
+        if not self._hooked:
+            return self._send_carefully(message, chosen, deadline)
+        context = self._context("send", message, chosen.queue)
+
+        def send() -> Coroutine[Any, Any, SendResult]:
+            message = context.message
+            queue, selector, key = chosen
+            keyed = key is not None or message.sharding_key is not None or message.timed
+            if (
+                self._batching
+                and not keyed
+                and (queue or selector or self._together.takes(message))
+            ):
+                return self._send_together(message, queue, selector, seconds, deadline)
+            return self._send_carefully(message, chosen, deadline)
+
+        return self._hooks.around(context, send)
+
+    def _send_hooked(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        selector: QueueSelector | None,
+        seconds: float,
+        deadline: float,
+    ) -> Coroutine[Any, Any, SendResult]:
+        return self._send_around(message, Chosen(queue, selector), seconds, deadline)
+
+    def _add_hooked(
+        self, message: Message, queue: MessageQueue | None
+    ) -> asyncio.Future[SendResult]:
+        context = self._context("send_nowait", message, queue)
+        return self._hooks.around_future(context, lambda: self._add_now(context.message, queue))

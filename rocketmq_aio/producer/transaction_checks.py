@@ -99,10 +99,12 @@ class TransactionChecks:
                 half = self._decided(message_id, state)
             else:
                 state = half.answer(self._instance.connects)
-            place = self._newest[message_id].place
+            asked = self._newest[message_id]
+            if self._endings.are_heard:
+                half.message = asked.message
         finally:
             del self._newest[message_id]
-        await self._tell(half, place, state)
+        await self._tell(half, asked.place, state)
 
     def _decided(self, message_id: str, state: TransactionState) -> Half:
         asked = self._newest[message_id]

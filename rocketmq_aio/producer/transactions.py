@@ -9,6 +9,7 @@ from time import monotonic, time_ns
 from typing import Final
 
 import anyio
+import msgspec
 
 from rocketmq_aio.config import ClientConfig, ProducerConfig
 from rocketmq_aio.errors import (
@@ -59,6 +60,7 @@ class TransactionProducer(Producer):
         `Transaction.unknown` and for transactions of other members, also of dead ones
     :param check_concurrency: checks that may run at once
     :param topics: topics whose transactions it answers for from the start, before it sends any
+    :param hooks: `SendHook`, `CheckForbiddenHook` and `EndTransactionHook` objects
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class TransactionProducer(Producer):
         config: ProducerConfig | None = None,
         check_concurrency: int = 16,
         topics: Iterable[str] = (),
+        hooks: Iterable[object] = (),
     ) -> None:
         if not callable(check):
             raise ConfigError("check", check, "expected a function")
@@ -79,10 +82,10 @@ class TransactionProducer(Producer):
             raise ConfigError("check_concurrency", check_concurrency, reason)
         if isinstance(topics, str):
             raise ConfigError("topics", topics, "expected several topics, not one string")
-        super().__init__(group, namesrv=namesrv, client=client, config=config)
+        super().__init__(group, namesrv=namesrv, client=client, config=config, hooks=hooks)
         self._answers_for = {check_topic(topic, setting="topics") for topic in topics}
         self._decisions = Decisions()
-        self._endings = Endings(self._instance, self._group)
+        self._endings = Endings(self._instance, self._group, self._hooks)
         self._checks = TransactionChecks(
             check, self._instance, self._decisions, self._endings, check_concurrency
         )
@@ -151,6 +154,19 @@ class TransactionProducer(Producer):
         """Send a half message; see `transaction`."""
         self._check_running()
         deadline = monotonic() + send.seconds
+        context = self._context("transaction", send.message, send.queue)
+        made: list[Half] = []
+
+        async def run() -> SendResult:
+            changed = msgspec.structs.replace(send, message=context.message)
+            half, result = await self._send_half(changed, deadline)
+            made.append(half)
+            return result
+
+        result = await self._hooks.around(context, run)
+        return made[0], result
+
+    async def _send_half(self, send: HalfSend, deadline: float) -> tuple[Half, SendResult]:
         size, topic = len(send.message.body), send.message.topic
         if not self._room.try_take(size):
             await self._wait_for_room(size, deadline, topic)
@@ -162,7 +178,10 @@ class TransactionProducer(Producer):
             self._answers_for.add(topic)
             sent = self._aimed(send, publish)
             await self._introductions.introduce(sent.target.master, deadline)
-            return await self._run(sent, publish, deadline)
+            half = Half(sent.message_id, sent.topic)
+            if self._endings.are_heard:
+                half.message = send.message
+            return await self._run(half, sent, publish, deadline)
         finally:
             self._room.give(size)
 
@@ -185,6 +204,7 @@ class TransactionProducer(Producer):
 
     def leave_half(self, half: Half) -> None:
         """Leave it to the check."""
+        self._endings.leave(half)
         self._decisions.done(half)
 
     # --- inside ---------------------------------------------------------------------------------
@@ -212,9 +232,8 @@ class TransactionProducer(Producer):
         return sent
 
     async def _run(
-        self, sent: Outgoing, publish: TopicPublish, deadline: float
+        self, half: Half, sent: Outgoing, publish: TopicPublish, deadline: float
     ) -> tuple[Half, SendResult]:
-        half = Half(sent.message_id, sent.topic)
         self._decisions.begin(half)
         try:
             result = await self._attempts.run(sent, publish, deadline)

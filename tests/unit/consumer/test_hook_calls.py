@@ -8,14 +8,10 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from rocketmq_aio.consumer.hook_calls import (
-    MAX_KINDS,
-    ConsumeHooks,
-    FilterHooks,
-    checked_hooks,
-)
+from rocketmq_aio.consumer.hook_calls import ConsumeHooks, FilterHooks, checked_hooks
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import ConsumeContext
+from rocketmq_aio.instance.hook_calls import MAX_KINDS
 from rocketmq_aio.message import MessageExt
 from tests.unit.consumer.parts import message, queue
 

@@ -1,0 +1,396 @@
+"""Hooks around sends and the ends of transactions: told once each, and nothing they do matters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from rocketmq_aio.auto_batch import AutoBatch
+from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.errors import (
+    BatchError,
+    BrokerError,
+    ConfigError,
+    InvalidMessageError,
+    SendError,
+)
+from rocketmq_aio.hooks import EndTransactionContext, SendContext
+from rocketmq_aio.message import Message, MessageQueue, SendResult
+from rocketmq_aio.producer.decisions import TransactionState
+from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.producer.transactions import TransactionProducer
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.script import Reply
+from tests.unit.producer.shops import ORDER, SEND
+from tests.unit.remoting.until import until
+
+TIMED = Message("orders", b"later", delay_seconds=30)
+KEYED = Message("orders", b"hello", sharding_key="ann")
+
+
+def refuse(*_: object) -> Reply:
+    return Reply(ResponseCode.SYSTEM_BUSY, remark="[TIMEOUT_CLEAN_QUEUE]")
+
+
+class Recorder:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.ended: list[SendContext] = []
+        self.decided: list[EndTransactionContext] = []
+
+    def before_send(self, context: SendContext) -> None:
+        self.begun.append(context.mode)
+        context.notes[str(id(self))] = "mine"
+
+    def after_send(self, context: SendContext) -> None:
+        assert context.notes[str(id(self))] == "mine"
+        self.ended.append(context)
+
+    def end_transaction(self, context: EndTransactionContext) -> None:
+        self.decided.append(context)
+
+    @property
+    def last(self) -> SendContext:
+        return self.ended[-1]
+
+
+class Failing(Recorder):
+    """Fails whatever it is told."""
+
+    def before_send(self, context: SendContext) -> None:
+        super().before_send(context)
+        raise ValueError("before")
+
+    def after_send(self, context: SendContext) -> None:
+        super().after_send(context)
+        raise KeyError("after")
+
+    def end_transaction(self, context: EndTransactionContext) -> None:
+        super().end_transaction(context)
+        raise LookupError("end")
+
+
+class Signing:
+    """Adds a property to every message."""
+
+    def before_send(self, context: SendContext) -> None:
+        for place in range(len(context.messages)):
+            context.add_properties({"signed": f"by-{place}"}, place)
+
+    def after_send(self, context: SendContext) -> None: ...
+
+
+class Forbidding:
+    """Forbids messages of one color."""
+
+    def check_forbidden(self, context: SendContext) -> None:
+        if any(each.properties.get("color") == "red" for each in context.messages):
+            raise PermissionError("nothing red")
+
+
+@asynccontextmanager
+async def shop(
+    *hooks: object, config: ProducerConfig | None = None
+) -> AsyncIterator[tuple[FakeCluster, Producer]]:
+    async with (
+        FakeCluster(topics={"orders": 4}) as cluster,
+        Producer("shop", namesrv=cluster.namesrv, hooks=hooks, config=config) as producer,
+    ):
+        yield cluster, producer
+
+
+async def by_nowait(producer: Producer, message: Message) -> object:
+    return await producer.send_nowait(message)
+
+
+WAYS: dict[str, Callable[[Producer, Message], Awaitable[Any]]] = {
+    "send": Producer.send,
+    "send_nowait": by_nowait,
+    "send_oneway": Producer.send_oneway,
+    "send_batch": lambda producer, message: producer.send_batch([message]),
+}
+
+
+# --- who is told what ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [way for way in WAYS if way != "send_oneway"])
+@pytest.mark.parametrize("config", [None, ProducerConfig(auto_batch=AutoBatch())], ids=["", "auto"])
+async def test_every_way_of_sending_is_told_once(mode: str, config: ProducerConfig | None) -> None:
+    hook = Recorder()
+    async with shop(hook, config=config) as (_, producer):
+        said = await WAYS[mode](producer, ORDER)
+        result = said[0] if isinstance(said, list) else said
+
+    assert hook.begun == [mode]
+    (context,) = hook.ended
+    assert (context.group, context.mode, context.messages) == ("shop", mode, (ORDER,))
+    assert context.result is result
+    assert (context.error, context.queue) == (None, None)
+    assert context.seconds is not None
+    assert context.seconds > 0
+
+
+async def test_of_a_oneway_send_no_outcome_is_known() -> None:
+    hook = Recorder()
+    async with shop(hook) as (_, producer):
+        await producer.send_oneway(ORDER)
+
+    assert (hook.begun, list(hook.last.outcomes), hook.last.error) == (["send_oneway"], [], None)
+    assert hook.last.result is None
+
+
+@pytest.mark.parametrize("message", [TIMED, KEYED], ids=["timed", "keyed"])
+async def test_sends_off_the_short_way_are_told_too(message: Message) -> None:
+    hook = Recorder()
+    async with shop(hook, config=ProducerConfig(auto_batch=AutoBatch())) as (_, producer):
+        result = await producer.send(message)
+
+    assert hook.begun == ["send"]
+    assert hook.last.result is result
+
+
+async def test_the_chosen_queue_is_known_before() -> None:
+    hook, queue = Recorder(), MessageQueue("orders", "broker-a", 2)
+    async with shop(hook) as (_, producer):
+        result = await producer.send(ORDER, queue=queue)
+
+    assert hook.last.queue == queue == result.queue
+
+
+async def test_a_batch_is_one_call_with_all_of_its_messages() -> None:
+    hook = Recorder()
+    messages = [ORDER, Message("orders", b"second"), Message("orders", b"third")]
+    async with shop(hook) as (_, producer):
+        results = await producer.send_batch(messages)
+
+    assert hook.begun == ["send_batch"]
+    assert list(hook.last.messages) == messages
+    assert list(hook.last.outcomes) == results
+
+
+async def test_of_a_batch_that_failed_in_part_each_outcome_is_known() -> None:
+    hook = Recorder()
+    config = ProducerConfig(max_message_bytes=150, retries=0)
+    async with shop(hook, config=config) as (cluster, producer):
+        cluster.broker.on(RequestCode.SEND_BATCH_MESSAGE, refuse)
+        with pytest.raises(BatchError) as caught:
+            await producer.send_batch([Message("orders", b"x" * 50) for _ in range(2)])
+
+    assert hook.last.error is caught.value
+    assert tuple(hook.last.outcomes) == caught.value.outcomes
+    assert sum(isinstance(each, SendResult) for each in hook.last.outcomes) == 1
+
+
+@pytest.mark.parametrize("mode", ["send", "send_nowait", "send_batch"])
+async def test_a_failed_send_is_told_with_its_error(mode: str) -> None:
+    hook = Recorder()
+    async with shop(hook, config=ProducerConfig(retries=0)) as (cluster, producer):
+        code = RequestCode.SEND_BATCH_MESSAGE if mode == "send_batch" else SEND
+        cluster.broker.on(code, refuse)
+        with pytest.raises((SendError, BrokerError)) as caught:
+            await WAYS[mode](producer, ORDER)
+
+    assert hook.last.error is caught.value
+    assert hook.last.outcomes == (caught.value,)
+    assert hook.last.result is None
+
+
+@pytest.mark.parametrize("mode", ["send", "send_nowait"])
+async def test_a_cancelled_send_is_told(mode: str) -> None:
+    hook = Recorder()
+    async with shop(hook) as (cluster, producer):
+        await producer.send(ORDER)
+        cluster.broker.on(SEND, lambda *_: None)
+        sending = asyncio.ensure_future(WAYS[mode](producer, ORDER))
+        await cluster.broker.wait_for(SEND, 2)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+
+    assert isinstance(hook.last.error, asyncio.CancelledError)
+
+
+async def test_a_retried_send_is_told_once() -> None:
+    hook = Recorder()
+    async with shop(hook) as (cluster, producer):
+        cluster.broker.on(SEND, refuse)
+        await producer.send(ORDER)
+
+    assert hook.begun == ["send"]
+    assert hook.last.error is None
+
+
+# --- what hooks may do ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", list(WAYS))
+async def test_a_hook_can_add_properties_that_the_message_of_the_caller_does_not_get(
+    mode: str,
+) -> None:
+    message = Message("orders", b"hello", keys="42", properties={"color": "blue"})
+    before = dict(message.properties), message.encoded_properties
+    async with shop(Signing()) as (cluster, producer):
+        await WAYS[mode](producer, message)
+        code = RequestCode.SEND_BATCH_MESSAGE if mode == "send_batch" else SEND
+        await cluster.broker.wait_for(code, 1)
+        (stored,) = cluster.broker.messages("orders")
+
+    assert stored.properties.items() >= {"signed": "by-0", "KEYS": "42", "color": "blue"}.items()
+    assert (message.properties, message.encoded_properties) == before
+
+
+async def test_properties_of_a_batch_are_added_by_place() -> None:
+    async with shop(Signing()) as (cluster, producer):
+        await producer.send_batch([ORDER, ORDER])
+        stored = cluster.broker.messages("orders")
+
+    assert [each.properties["signed"] for each in stored] == ["by-0", "by-1"]
+
+
+def test_a_property_that_is_there_is_replaced() -> None:
+    message = Message("orders", b"hello", properties={"signed": "by-me"}, sharding_key="ann")
+    context = SendContext(group="shop", mode="send", messages=(message,))
+    context.add_properties({"signed": "by-you"})
+
+    assert context.message.properties["signed"] == "by-you"
+    assert context.message.encoded_properties.count("signed") == 1
+    assert (context.message.sharding_key, context.message.body) == ("ann", b"hello")
+
+
+@pytest.mark.parametrize("added", [{"UNIQ_KEY": "1"}, {"a": "b\x01c"}, {"a\x02": "b"}, {"a": " "}])
+def test_a_hook_cannot_add_what_cannot_be_sent(added: dict[str, str]) -> None:
+    context = SendContext(group="shop", mode="send", messages=(ORDER,))
+    with pytest.raises(InvalidMessageError):
+        context.add_properties(added)
+
+    assert context.messages == (ORDER,)
+
+
+@pytest.mark.parametrize("mode", list(WAYS))
+async def test_a_hook_that_forbids_is_heard_and_nothing_is_sent(mode: str) -> None:
+    hook = Recorder()
+    red = Message("orders", b"no", properties={"color": "red"})
+    async with shop(hook, Forbidding()) as (cluster, producer):
+        with pytest.raises(PermissionError, match="nothing red"):
+            await WAYS[mode](producer, red)
+        await producer.send(ORDER)
+
+        assert [each.body for each in cluster.broker.messages("orders")] == [ORDER.body]
+        assert producer._room.count == 0
+    assert hook.begun == ["send"]
+
+
+@pytest.mark.parametrize("mode", list(WAYS))
+async def test_hooks_that_fail_change_nothing_and_are_logged_once_per_kind(
+    mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing, hook = Failing(), Recorder()
+    async with shop(failing, hook) as (cluster, producer):
+        for _ in range(3):
+            await WAYS[mode](producer, ORDER)
+        code = RequestCode.SEND_BATCH_MESSAGE if mode == "send_batch" else SEND
+        await cluster.broker.wait_for(code, 3)
+
+    assert hook.begun == [mode] * 3
+    assert len(failing.ended) == len(hook.ended) == 3
+    assert len([each for each in caplog.records if "hook_failed" in each.getMessage()]) == 2
+
+
+class Waiting:
+    async def before_send(self, context: SendContext) -> None: ...
+    def after_send(self, context: SendContext) -> None: ...
+
+
+@pytest.mark.parametrize("hooks", [5, [5], [Recorder], [print], [Waiting()]], ids=repr)
+def test_what_is_no_hook_is_refused(hooks: Sequence[object]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Producer("shop", namesrv="127.0.0.1:1", hooks=hooks)
+
+    assert caught.value.setting == "hooks"
+
+
+# --- transactions --------------------------------------------------------------------------------
+
+
+async def commit(message: object) -> TransactionState:
+    return TransactionState.COMMIT
+
+
+@asynccontextmanager
+async def till(*hooks: object) -> AsyncIterator[tuple[FakeCluster, TransactionProducer]]:
+    async with (
+        FakeCluster(topics={"orders": 4}) as cluster,
+        TransactionProducer("till", check=commit, namesrv=cluster.namesrv, hooks=hooks) as producer,
+    ):
+        yield cluster, producer
+
+
+@pytest.mark.parametrize("state", list(TransactionState))
+async def test_a_transaction_is_told_from_its_half_message_to_its_end(
+    state: TransactionState,
+) -> None:
+    hook = Recorder()
+    async with till(Failing(), hook, Signing()) as (cluster, producer):
+        result = await producer.send_in_transaction(ORDER, lambda running: state)
+
+    assert hook.begun == ["transaction"]
+    assert hook.last.result is result.sent
+    (end,) = hook.decided
+    assert (end.group, end.state, end.from_check, end.error) == ("till", state, False, None)
+    assert (end.message_id, end.address) == (result.message_id, cluster.broker.address)
+    assert end.message.body == ORDER.body
+    assert end.transaction_id
+
+
+async def test_an_end_that_is_not_confirmed_is_told_with_its_cause() -> None:
+    hook = Recorder()
+    async with till(hook) as (cluster, producer):
+        cluster.broker.on(RequestCode.END_TRANSACTION, Reply(1, remark="no"))
+        result = await producer.send_in_transaction(ORDER, lambda _: TransactionState.COMMIT)
+
+    (end,) = hook.decided
+    assert end.error is result.error is not None
+
+
+async def test_the_answer_to_a_check_is_told() -> None:
+    hook = Recorder()
+    async with till(hook) as (cluster, producer):
+        await producer.send_in_transaction(ORDER, lambda _: TransactionState.UNKNOWN)
+        await cluster.broker.ask_about_transactions()
+        await cluster.broker.wait_for(RequestCode.END_TRANSACTION, 1)
+        await until(lambda: len(hook.decided) == 2)
+
+    left, answered = hook.decided
+    assert (left.state, left.from_check) == (TransactionState.UNKNOWN, False)
+    assert (answered.state, answered.from_check) == (TransactionState.COMMIT, True)
+    assert answered.message_id == left.message_id
+    assert answered.message.body == ORDER.body
+
+
+async def test_a_forbidden_transaction_never_begins() -> None:
+    ran = []
+    async with till(Forbidding()) as (cluster, producer):
+        with pytest.raises(PermissionError):
+            async with producer.transaction(Message("orders", b"x", properties={"color": "red"})):
+                ran.append(1)
+
+        assert not cluster.broker.transactions.open
+    assert not ran
+
+
+async def test_requests_and_replies_are_told() -> None:
+    hook = Recorder()
+    async with shop(hook) as (_, producer):
+        with pytest.raises(TimeoutError):
+            await producer.request(ORDER, timeout_seconds=0.3)
+
+    assert hook.begun == ["request"]
+    assert hook.last.result is not None
