@@ -19,6 +19,7 @@ from anyio.from_thread import BlockingPortal
 
 from rocketmq_aio.config import ClientConfig, Credentials, ProducerConfig
 from rocketmq_aio.consumer.pull import PullConsumer
+from rocketmq_aio.consumer.pull_raw import RawPulls
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.producer.producer import Producer
@@ -39,6 +40,7 @@ class Runtime:
         self._config = client_config(connection)
         self._lock = threading.Lock()
         self._pull_consumer: PullConsumer | None = None
+        self._pulls: RawPulls | None = None
         self._producers: dict[ProducerConfig, Producer] = {}
         self.instance: MQClientInstance = portal.call(self._start)
 
@@ -84,6 +86,13 @@ class Runtime:
                 self.call(consumer.start)
                 self._pull_consumer = consumer
             return self._pull_consumer
+
+    def pulls(self) -> RawPulls:
+        """Return what pulls as the options' group without decoding."""
+        with self._lock:
+            if self._pulls is None:
+                self._pulls = RawPulls(self.instance, self._group)
+            return self._pulls
 
     def producer(self, settings: ProducerConfig) -> Producer:
         """Return a running producer with these settings.

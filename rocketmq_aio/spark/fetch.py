@@ -1,0 +1,405 @@
+"""Pulls ranges of queues with many requests in flight, and hands the answers over in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Final, NamedTuple
+
+import anyio
+
+from rocketmq_aio.consumer.pull_raw import RawPulls
+from rocketmq_aio.consumer.pull_result import PullStatus, RawPull
+from rocketmq_aio.errors import (
+    AuthError,
+    ConfigError,
+    NotRunningError,
+    NotSupportedError,
+    PermissionDeniedError,
+    RocketMQError,
+    RouteNotFoundError,
+    SubscriptionError,
+)
+from rocketmq_aio.message import MessageQueue, MessageSelector
+from rocketmq_aio.protocol.codes import ResponseCode
+from rocketmq_aio.protocol.subscription import Subscription, subscription
+from rocketmq_aio.remoting.backoff import Backoff
+from rocketmq_aio.spark.loss import Extent
+from rocketmq_aio.spark.offsets import Range
+from rocketmq_aio.spark.options import ReadOptions
+
+FIRST_STEP: Final = 32  # what a broker hands out at once by default
+LONGEST_STEP: Final = 65_536
+PATIENCE: Final = 64  # whole answers in a row before more is asked for than was given once
+AHEAD: Final = 2  # times the window: steps that may be taken before the first of them is done
+HELD_BYTES: Final = 16 * 1024 * 1024  # of answers that wait for an earlier one
+CHUNK_BYTES: Final = 256 * 1024
+CHUNK_ANSWERS: Final = 64
+CHUNKS: Final = 4  # that wait for the thread of the task
+PULL_SECONDS: Final = 15.0  # a broker that reads from disk, or drops an answer, takes long
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
+HOPELESS: Final = (
+    AuthError,
+    ConfigError,
+    NotRunningError,
+    NotSupportedError,
+    PermissionDeniedError,
+    SubscriptionError,
+)
+NO_GROUP: Final = int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+
+
+class ReadError(RocketMQError):
+    """A queue cannot be read; the cause says why."""
+
+    def __init__(self, wanted: Range, offset: int, reason: str) -> None:
+        super().__init__(
+            f"cannot read topic {wanted.topic!r}, broker {wanted.broker!r}, queue "
+            f"{wanted.queue_id} at offset {offset}: {reason}"
+        )
+        self.wanted = wanted
+        self.offset = offset
+
+
+class Found(NamedTuple):
+    """Stored messages; those from *start* up to, but without, *end* are meant."""
+
+    part: Range
+    start: int
+    end: int
+    body: bytes
+    offset_delta: int
+    extent: Extent
+
+
+class Gone(NamedTuple):
+    """Nobody has the offsets from *start* up to, but without, *end*."""
+
+    part: Range
+    start: int
+    end: int
+    extent: Extent
+    was_cut: bool  # the queue ends before them
+
+
+Piece = Found | Gone
+Chunk = list[Piece]
+
+
+@dataclass(eq=False)
+class _Part:
+    """A range, and how far it has been shared out."""
+
+    wanted: Range
+    queue: MessageQueue
+    subscription: Subscription
+    cursor: int
+    step: int = FIRST_STEP
+    whole: int = 0  # answers in a row that were as long as they could be
+    patience: int = 1
+    progressed: float = float("-inf")
+
+    def learn(self, asked: int, passed: int) -> None:
+        """Follow what the broker really returns."""
+        if passed < asked:
+            self.step, self.whole, self.patience = max(1, passed), 0, PATIENCE
+        elif passed > self.step:
+            self.step = min(passed, LONGEST_STEP)
+        elif asked == self.step:
+            self.whole += 1
+            if self.whole >= self.patience:
+                self.step, self.whole = min(2 * self.step, LONGEST_STEP), 0
+
+
+@dataclass(eq=False)
+class _Step:
+    """Offsets of a part that are asked for one after the other."""
+
+    part: _Part
+    start: int
+    end: int
+    pieces: Chunk = field(default_factory=list)  # found, and not handed over yet
+    done: bool = False
+    error: RocketMQError | None = None
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Fetch:
+    """Reads *ranges* one after the other, with up to ``pullWindow`` pulls in flight.
+
+    It lives on the loop; only the `chunks` are taken by the thread of the task.
+    """
+
+    def __init__(self, pulls: RawPulls, ranges: Sequence[Range], options: ReadOptions) -> None:
+        self._pulls = pulls
+        self._options = options
+        self._timeout = options.pull_timeout_ms / 1000
+        self._parts = [_part(each, options) for each in ranges if each.size > 0]
+        self._current = 0
+        self._steps: deque[_Step] = deque()  # taken and not handed over, in order
+        self._held = 0
+        self._changed = asyncio.Event()
+        self._ready: SimpleQueue[Chunk | None] = SimpleQueue()
+        self._room = asyncio.Semaphore(CHUNKS)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # --- the thread of the task -----------------------------------------------------------------
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the answers in order, as they come; blocks.  `end` ends it."""
+        while (chunk := self._ready.get()) is not None:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._room.release)
+            yield chunk
+
+    def end(self) -> None:
+        """Let `chunks` end after what is there."""
+        self._ready.put(None)
+
+    # --- the loop -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Fetch everything.
+
+        :raises ReadError: a queue cannot be read; what came before it was handed over
+        """
+        self._loop = asyncio.get_running_loop()
+        failure: RocketMQError | None = None
+        total = sum(part.wanted.size for part in self._parts)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(min(self._options.pull_window, -(-total // FIRST_STEP))):
+                tasks.start_soon(self._work)
+            try:
+                await self._hand_over()
+            except RocketMQError as error:
+                failure = error
+            tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def again(self, wanted: Range, start: int, end: int) -> Chunk:
+        """Fetch offsets once more, of which an answer could be read in part only."""
+        part = _part(wanted, self._options)
+        part.cursor = wanted.end
+        step = _Step(part, start, end)
+        while start < end:
+            start = await self._advance(step, start)
+        self._held -= size_of(step.pieces)
+        return step.pieces
+
+    async def _work(self) -> None:
+        while (step := await self._take()) is not None:
+            try:
+                await self._fill(step)
+            except RocketMQError as error:
+                step.error = error
+            step.done = True
+            step.news.set()
+
+    async def _take(self) -> _Step | None:
+        while self._is_far_ahead():
+            self._changed.clear()
+            await self._changed.wait()
+        while self._current < len(self._parts):
+            part = self._parts[self._current]
+            if part.cursor < part.wanted.end:
+                end = min(part.cursor + part.step, part.wanted.end)
+                step = _Step(part, part.cursor, end)
+                part.cursor = end
+                self._steps.append(step)
+                self._changed.set()
+                return step
+            self._current += 1
+        self._changed.set()
+        return None
+
+    def _is_far_ahead(self) -> bool:
+        if not self._steps:
+            return False
+        return len(self._steps) >= AHEAD * self._options.pull_window or self._held >= HELD_BYTES
+
+    async def _hand_over(self) -> None:
+        """Give what is found to the thread, in order."""
+        chunk: Chunk = []
+        size = 0
+        while (step := await self._next()) is not None:
+            pieces, step.pieces = step.pieces, []
+            chunk += pieces
+            gained = size_of(pieces)
+            size += gained
+            self._held -= gained
+            if step.done:
+                self._steps.popleft()
+            self._changed.set()
+            if size >= CHUNK_BYTES or len(chunk) >= CHUNK_ANSWERS or step.error is not None:
+                await self._put(chunk)
+                chunk, size = [], 0
+            if step.error is not None:
+                raise step.error
+        await self._put(chunk)
+
+    async def _next(self) -> _Step | None:
+        """Return the first step when there is something new of it; None at the end."""
+        while not self._steps:
+            if self._current >= len(self._parts):
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        step = self._steps[0]
+        while not step.pieces and not step.done:
+            step.news.clear()
+            await step.news.wait()
+        return step
+
+    async def _put(self, chunk: Chunk) -> None:
+        if chunk:
+            await self._room.acquire()
+            self._ready.put(chunk)
+
+    # --- one step -------------------------------------------------------------------------------
+
+    async def _fill(self, step: _Step) -> None:
+        """Ask until nothing of the step is left."""
+        at = step.start
+        while at < step.end:
+            while self._held >= HELD_BYTES and step is not self._steps[0]:
+                self._changed.clear()
+                await self._changed.wait()
+            at = await self._advance(step, at)
+            step.news.set()
+
+    async def _advance(self, step: _Step, at: int) -> int:
+        """Ask once for what is at *at*, and return where to go on."""
+        count = min(self._options.pull_batch_size, step.end - at)
+        try:
+            answer = await self._progress(step.part, at, count)
+        except ReadError as error:
+            if not isinstance(error.__cause__, RouteNotFoundError):
+                raise
+            # There is no such topic any more.
+            end = step.part.wanted.end
+            return self._skip(step, at, end, lost=end, extent=Extent(0, 0), was_cut=True)
+        return self._took(step, at, count, answer)
+
+    def _took(self, step: _Step, at: int, count: int, answer: RawPull) -> int:
+        """Enter *answer* in the step, and return where to go on."""
+        part, reached = step.part, answer.next_offset
+        extent = Extent(answer.min_offset, answer.max_offset)
+        if answer.status is PullStatus.FOUND:
+            self._lengthen(step, reached)
+            end = min(reached, step.end)
+            step.pieces.append(
+                Found(part.wanted, at, end, answer.body, answer.offset_delta, extent)
+            )
+            self._held += len(answer.body)
+            part.learn(count, reached - at)
+            return end
+        illegal = answer.status is PullStatus.OFFSET_ILLEGAL
+        was_cut = illegal and reached < at
+        if was_cut:
+            reached = part.wanted.end
+        skipped = filters(part.subscription) and not illegal
+        lost = min(reached, extent.minimum) if skipped else reached
+        return self._skip(step, at, reached, lost=lost, extent=extent, was_cut=was_cut)
+
+    def _skip(
+        self, step: _Step, at: int, reached: int, *, lost: int, extent: Extent, was_cut: bool
+    ) -> int:
+        """Go on at *reached*, also with what nobody asked for yet; up to *lost* there was more."""
+        part = step.part
+        for start, most in ((at, step.end), (part.cursor, part.wanted.end)):
+            if (end := min(lost, most)) > start:
+                step.pieces.append(Gone(part.wanted, start, end, extent, was_cut))
+        part.cursor = max(part.cursor, min(reached, part.wanted.end))
+        part.step = min(max(part.step, reached - at), LONGEST_STEP)
+        return min(reached, step.end)
+
+    def _lengthen(self, step: _Step, reached: int) -> None:
+        """Let the step have what was answered beyond it, if nobody else asked for that yet."""
+        part = step.part
+        if reached > step.end == part.cursor:
+            step.end = part.cursor = min(reached, part.wanted.end)
+
+    async def _progress(self, part: _Part, at: int, count: int) -> RawPull:
+        """Return an answer that leads on from *at*.
+
+        :raises ReadError: none came in ``pullTimeoutMs`` without progress on the queue
+        """
+        loop = asyncio.get_running_loop()
+        begun, backoff = loop.time(), Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        suggested = self._options.read_from == "suggested"
+        while True:
+            reason, cause = "", None
+            try:
+                answer = await self._pulls.pull(
+                    part.queue,
+                    at,
+                    count,
+                    part.subscription,
+                    timeout=min(PULL_SECONDS, self._timeout),
+                    suggested=suggested,
+                )
+                if leads_on(answer, at) and (not suggested or is_sure(answer)):
+                    part.progressed = loop.time()
+                    return answer
+                reason = said(answer)
+            except HOPELESS as error:
+                raise ReadError(part.wanted, at, hopeless(error)) from error
+            except RocketMQError as error:
+                reason, cause = str(error), error
+            if loop.time() - max(begun, part.progressed) > self._timeout:
+                limit = f"no progress for pullTimeoutMs={self._options.pull_timeout_ms}"
+                raise ReadError(part.wanted, at, f"{limit}: {reason}") from cause
+            if not suggested:
+                await anyio.sleep(backoff.next_pause())
+            suggested = False  # the master knows
+
+
+def _part(wanted: Range, options: ReadOptions) -> _Part:
+    queue = MessageQueue(wanted.topic, wanted.broker, wanted.queue_id)
+    return _Part(wanted, queue, expression(wanted.topic, options), wanted.start)
+
+
+def expression(topic: str, options: ReadOptions) -> Subscription:
+    """Return what is wanted of *topic*."""
+    selector = MessageSelector(options.sub_expression, options.expression_type)
+    return subscription(topic, selector, 0)
+
+
+def filters(wanted: Subscription) -> bool:
+    """Whether brokers leave messages out that are not wanted."""
+    return wanted.is_sql or bool(wanted.tags)
+
+
+def size_of(pieces: Chunk) -> int:
+    """Return how many bytes wait in *pieces*."""
+    return sum([len(each.body) for each in pieces if isinstance(each, Found)])
+
+
+def leads_on(answer: RawPull, at: int) -> bool:
+    """Whether there is an answer to what is at the offset, be it that it is gone."""
+    if answer.status in (PullStatus.FOUND, PullStatus.NO_MATCH):
+        return answer.next_offset > at
+    return answer.status is PullStatus.OFFSET_ILLEGAL and answer.next_offset != at
+
+
+def is_sure(answer: RawPull) -> bool:
+    """Whether a slave can know that: it may be behind its master."""
+    return answer.status in (PullStatus.FOUND, PullStatus.NO_MATCH)
+
+
+def said(answer: RawPull) -> str:
+    return (
+        f"the broker answers {answer.status.value} with next offset {answer.next_offset}, "
+        f"the queue has {answer.min_offset} to {answer.max_offset}"
+    )
+
+
+def hopeless(error: RocketMQError) -> str:
+    """Return what cannot be helped by asking again, and what can be done."""
+    if getattr(error, "code", None) == NO_GROUP:
+        return f"{error}; the group (option group) must exist where brokers do not create groups"
+    return str(error)
