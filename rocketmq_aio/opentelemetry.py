@@ -1,0 +1,270 @@
+"""Spans and metrics for OpenTelemetry, and W3C context in the properties of messages.
+
+Needs the extra ``rocketmq-aio[otel]``.  Names follow the semantic conventions of OpenTelemetry for
+messaging and for RocketMQ (status: development), as of version 1.37.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from opentelemetry import context as current
+from opentelemetry import propagate
+from opentelemetry.context import Context
+from opentelemetry.metrics import MeterProvider, get_meter
+from opentelemetry.propagators.textmap import TextMapPropagator
+from opentelemetry.trace import (
+    Link,
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+    TracerProvider,
+    get_current_span,
+    get_tracer,
+    set_span_in_context,
+)
+
+from rocketmq_aio.hooks import ConsumeContext, SendContext
+from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
+from rocketmq_aio.properties import DELAY, KEYS, TAGS
+
+SCOPE: Final = "rocketmq_aio"
+NOTE: Final = "opentelemetry"  # the name of our note in a context
+SENDS: Final = {"send_nowait": "send", "send_oneway": "send", "send_batch": "send"}
+# The boundaries that the conventions recommend for durations in seconds.
+SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+
+Attributes = dict[str, Any]
+
+
+class OpenTelemetryHook:
+    """Makes spans and metrics of what it sees; for ``hooks=[...]`` of producers and push consumers.
+
+    One object serves any number of clients.  A sent message carries the context of its span
+    (``traceparent`` and what else the propagator writes) in its properties; a handler runs inside
+    a span that continues the message's trace, or links to those of all messages of a batch.  A
+    message that already carries a context keeps it, and the span of its send links to it.
+
+    :param tracer_provider: default: the global one
+    :param meter_provider: default: the global one
+    :param propagator: default: the global one, W3C trace context and baggage unless configured
+    """
+
+    def __init__(
+        self,
+        *,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        propagator: TextMapPropagator | None = None,
+    ) -> None:
+        self._tracer = get_tracer(SCOPE, tracer_provider=tracer_provider)
+        self._propagator = propagator
+        meter = get_meter(SCOPE, meter_provider=meter_provider)
+        self._sent = meter.create_counter(
+            "messaging.client.sent.messages", "{message}", "Messages that a producer tried to send"
+        )
+        self._consumed = meter.create_counter(
+            "messaging.client.consumed.messages", "{message}", "Messages given to a handler"
+        )
+        self._sending = meter.create_histogram(
+            "messaging.client.operation.duration",
+            "s",
+            "How long sends took",
+            explicit_bucket_boundaries_advisory=SECONDS,
+        )
+        self._handling = meter.create_histogram(
+            "messaging.process.duration",
+            "s",
+            "How long handlers took",
+            explicit_bucket_boundaries_advisory=SECONDS,
+        )
+
+    # --- sending --------------------------------------------------------------------------------
+
+    def before_send(self, context: SendContext) -> None:
+        """Begin a span and put its context into what is sent."""
+        attributes = _of_send(context)
+        carried = [self._carried(message.properties) for message in context.messages]
+        links = _links(carried)
+        if len(context.messages) == 1:
+            kind = SpanKind.CLIENT if links else SpanKind.PRODUCER
+            attributes |= _of_message(context.message, context.mode)
+            span = self._start(attributes, kind, links)
+            if not links:
+                self._inject(context, 0, span)
+        else:
+            attributes["messaging.batch.message_count"] = len(context.messages)
+            links += self._create_each(context, carried)
+            span = self._start(attributes, SpanKind.CLIENT, links)
+        context.notes[NOTE] = span
+
+    def after_send(self, context: SendContext) -> None:
+        """End the span; count."""
+        measured = _of_send(context)
+        if context.error is not None:
+            measured["error.type"] = type(context.error).__qualname__
+        self._sending.record(context.seconds or 0.0, measured)
+        self._count_sent(context)
+        span: Span | None = context.notes.pop(NOTE, None)
+        if span is None:
+            return
+        if len(context.messages) == 1 and (result := context.result) is not None:
+            span.set_attributes(_of_place(result.queue, result.message_id))
+        _end(span, context.error)
+
+    def _count_sent(self, context: SendContext) -> None:
+        failed: dict[str | None, int] = {}
+        for outcome in context.outcomes or (context.error,) * len(context.messages):
+            good = outcome is None or isinstance(outcome, SendResult)
+            kind = None if good else type(outcome).__qualname__
+            failed[kind] = failed.get(kind, 0) + 1
+        for kind, count in failed.items():
+            attributes = _of_send(context) | ({} if kind is None else {"error.type": kind})
+            self._sent.add(count, attributes)
+
+    def _create_each(self, context: SendContext, carried: Sequence[Context | None]) -> list[Link]:
+        """Give each message of a batch a context of its own; return links to them."""
+        links = []
+        for place, message in enumerate(context.messages):
+            if carried[place] is not None:
+                continue
+            attributes = _of_destination(message.topic, "create", "create")
+            attributes |= _of_message(message, context.mode)
+            span = self._start(attributes, SpanKind.PRODUCER, [])
+            self._inject(context, place, span)
+            span.end()
+            links.append(Link(span.get_span_context()))
+        return links
+
+    def _inject(self, context: SendContext, place: int, span: Span) -> None:
+        carrier: dict[str, str] = {}
+        (self._propagator or propagate).inject(carrier, set_span_in_context(span))
+        if carrier:
+            context.add_properties(carrier, place)
+
+    # --- handling -------------------------------------------------------------------------------
+
+    def before(self, context: ConsumeContext) -> None:
+        """Begin a span, in which the handler is about to run."""
+        carried = [self._carried(message.properties) for message in context.messages]
+        attributes = _of_handling(context)
+        parent = carried[0] if len(context.messages) == 1 else None
+        span = self._start(attributes, SpanKind.CONSUMER, _links(carried), parent)
+        token = current.attach(set_span_in_context(span, parent))
+        context.notes[NOTE] = span, token
+
+    def after(self, context: ConsumeContext) -> None:
+        """End the span; count."""
+        measured = _of_destination(context.topic, "process", "process")
+        measured["messaging.consumer.group.name"] = context.group
+        self._consumed.add(len(context.messages), measured)
+        if context.error is not None:
+            measured = measured | {"error.type": type(context.error).__qualname__}
+        self._handling.record(context.seconds or 0.0, measured)
+        if NOTE in context.notes:
+            span, token = context.notes.pop(NOTE)
+            current.detach(token)
+            _end(span, context.error)
+
+    def context_of(self, message: MessageExt) -> Context | None:
+        """Return the context that *message* carries; for those that poll and make spans themselves.
+
+        ``tracer.start_as_current_span("work", hook.context_of(message))`` continues its trace.
+        """
+        return self._carried(message.properties)
+
+    # --- both -----------------------------------------------------------------------------------
+
+    def _carried(self, properties: Mapping[str, str]) -> Context | None:
+        """Return the context that a message carries, None if it has none."""
+        found = (self._propagator or propagate).extract(properties, Context())
+        return found if get_current_span(found).get_span_context().is_valid else None
+
+    def _start(
+        self,
+        attributes: Attributes,
+        kind: SpanKind,
+        links: Sequence[Link],
+        parent: Context | None = None,
+    ) -> Span:
+        operation = attributes["messaging.operation.name"]
+        destination = attributes.get("messaging.destination.name")
+        name = f"{operation} {destination}" if destination else operation
+        return self._tracer.start_span(name, parent, kind, attributes, links)
+
+
+def _links(contexts: Iterable[Context | None]) -> list[Link]:
+    return [
+        Link(get_current_span(each).get_span_context()) for each in contexts if each is not None
+    ]
+
+
+def _end(span: Span, error: BaseException | None) -> None:
+    if error is not None:
+        span.record_exception(error)
+        span.set_attribute("error.type", type(error).__qualname__)
+        span.set_status(Status(StatusCode.ERROR, str(error)))
+    span.end()
+
+
+def _of_destination(topic: str | None, name: str, kind: str) -> Attributes:
+    attributes = {
+        "messaging.system": "rocketmq",
+        "messaging.operation.name": name,
+        "messaging.operation.type": kind,
+    }
+    if topic is not None:
+        attributes["messaging.destination.name"] = topic
+    return attributes
+
+
+def _of_send(context: SendContext) -> Attributes:
+    """Return what is true of the whole call; the topic only if there is but one."""
+    first = context.message.topic
+    one = all(message.topic == first for message in context.messages)
+    return _of_destination(first if one else None, SENDS.get(context.mode, context.mode), "send")
+
+
+def _of_message(message: Message, mode: str) -> Attributes:
+    properties = message.properties
+    attributes = _of_content(properties.get(TAGS), tuple(properties.get(KEYS, "").split()))
+    attributes["messaging.message.body.size"] = len(message.body)
+    kind = "transaction" if mode == "transaction" else "normal"
+    if message.timed or DELAY in properties:
+        kind = "delay"
+    elif message.sharding_key is not None:
+        kind = "fifo"
+        attributes["messaging.rocketmq.message.group"] = message.sharding_key
+    attributes["messaging.rocketmq.message.type"] = kind
+    return attributes
+
+
+def _of_handling(context: ConsumeContext) -> Attributes:
+    attributes = _of_destination(context.topic, "process", "process")
+    attributes["messaging.consumer.group.name"] = context.group
+    if len(context.messages) > 1:
+        attributes["messaging.batch.message_count"] = len(context.messages)
+        return attributes
+    message: MessageExt = context.messages[0]
+    attributes |= _of_content(message.tags, message.keys)
+    attributes |= _of_place(message.queue, message.message_id)
+    attributes["messaging.message.body.size"] = len(message.body)
+    return attributes
+
+
+def _of_content(tags: str | None, keys: Sequence[str]) -> Attributes:
+    attributes: Attributes = {}
+    if tags is not None:
+        attributes["messaging.rocketmq.message.tag"] = tags
+    if keys:
+        attributes["messaging.rocketmq.message.keys"] = list(keys)
+    return attributes
+
+
+def _of_place(queue: MessageQueue, message_id: str) -> Attributes:
+    return {
+        "messaging.message.id": message_id,
+        "messaging.destination.partition.id": f"{queue.broker_name}:{queue.queue_id}",
+    }
