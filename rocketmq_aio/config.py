@@ -122,8 +122,8 @@ class ClientConfig:
 
         ``ROCKETMQ_NAMESRV``, ``ROCKETMQ_ACCESS_KEY``, ``ROCKETMQ_SECRET_KEY``,
         ``ROCKETMQ_SECURITY_TOKEN``, ``ROCKETMQ_TLS`` (true or false), ``ROCKETMQ_INSTANCE_NAME``,
-        ``ROCKETMQ_UNIT_NAME``, ``ROCKETMQ_NAMESPACE``, and the numbers by their own names, for example
-        ``ROCKETMQ_REQUEST_TIMEOUT_SECONDS``.
+        ``ROCKETMQ_UNIT_NAME``, ``ROCKETMQ_NAMESPACE``, and the numbers by their own names, for
+        example ``ROCKETMQ_REQUEST_TIMEOUT_SECONDS``.
         A variable that is empty counts as not set.
 
         :raises ConfigError: a variable holds what its setting does not take

@@ -8,6 +8,7 @@ from typing import Final
 
 from rocketmq_aio.config import LitePullConfig
 from rocketmq_aio.consumer.callbacks import Listener
+from rocketmq_aio.consumer.floors import Floors
 from rocketmq_aio.consumer.group_engine import GroupEngine
 from rocketmq_aio.consumer.lag import lag_of, wait_until_started
 from rocketmq_aio.consumer.limits import CacheLimits
@@ -46,8 +47,13 @@ class LitePullEngine(GroupEngine[TakenQueue]):
         super().__init__(instance, group, config, on_failed=on_failed)
         self._wanted_queues: frozenset[MessageQueue] | None = None  # in assign mode
         self.giving_up = False  # closing, and the queues can still be committed
+        self._floors = None if self.is_broadcasting else Floors(self.store, self.table)
         self.commits = self.requested = RequestedCommits(
-            self.store, self.table, automatic=config.auto_commit, on_event=self.events.publish
+            self.store,
+            self.table,
+            automatic=config.auto_commit,
+            floors=self._floors,
+            on_event=self.events.publish,
         )
         cache = Cache()
         self.line = Line(cache)
@@ -77,6 +83,8 @@ class LitePullEngine(GroupEngine[TakenQueue]):
         await super().open(owner, commit_interval_seconds)
         check = self.config.topic_check_interval_seconds
         self._host.spawn(self._watch.keep_watching, check, name="queue-watch")
+        if self._floors is not None:
+            self._host.spawn(self._floors.watch, name="floors")
 
     async def _prepare_all(self) -> None:
         by_hand = self._wanted_queues is not None

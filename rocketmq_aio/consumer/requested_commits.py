@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
-from rocketmq_aio.consumer.assigned import UNKNOWN
+from rocketmq_aio.consumer.assigned import UNKNOWN, AssignedQueue
 from rocketmq_aio.consumer.commits import Commits
 from rocketmq_aio.consumer.events import ConsumerEvent
+from rocketmq_aio.consumer.floors import Floors, may_commit
 from rocketmq_aio.consumer.offsets import OffsetStore, check_offset
 from rocketmq_aio.consumer.taken import TakenQueue
 from rocketmq_aio.errors import CommitError, ConfigError
@@ -25,10 +26,19 @@ class RequestedCommits(Commits):
         assigned: Mapping[MessageQueue, TakenQueue],
         *,
         automatic: bool,
+        floors: Floors | None = None,
         on_event: Callable[[ConsumerEvent], None],
     ) -> None:
         super().__init__(store, assigned, automatic=automatic, on_event=on_event)
         self._taken = assigned
+        self._floors = floors
+
+    async def commit_settled(self, queues: Iterable[AssignedQueue]) -> None:
+        """Commit what earlier polls returned, where that sets nobody back."""
+        held = [each for each in queues if isinstance(each, TakenQueue)]
+        if self._automatic:
+            await self._learn(held)
+        await super().commit_settled([each for each in held if may_commit(each, each.settled)])
 
     async def commit(
         self, offsets: Mapping[MessageQueue, int] | Collection[MessageQueue] | None
@@ -37,12 +47,23 @@ class RequestedCommits(Commits):
 
         :raises CommitError: some queues are not held any more, or their broker did not answer
         """
-        wanted, lost = self._wanted(offsets)
+        lost = await self._learn(
+            [each for queue in _asked(offsets, self._taken) if (each := self._taken.get(queue))]
+        )
+        wanted, unknown = self._wanted(offsets)
         for queue, offset in wanted.items():
             self._taken[queue].settle_at(offset)
-        lost |= await self._persist(wanted)
+        if isinstance(offsets, Mapping):
+            lost = {}  # the application says where it stands
+            for queue in wanted:
+                self._taken[queue].trust()
+        fitting = {q: at for q, at in wanted.items() if may_commit(self._taken[q], at)}
+        lost |= unknown | await self._persist(fitting)
         if lost:
             raise CommitError(lost)
+
+    async def _learn(self, held: list[TakenQueue]) -> dict[MessageQueue, BaseException]:
+        return {} if self._floors is None else await self._floors.learn(held)
 
     def _wanted(
         self, offsets: Mapping[MessageQueue, int] | Collection[MessageQueue] | None

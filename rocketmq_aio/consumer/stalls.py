@@ -22,40 +22,17 @@ STALL_SECONDS: Final = 30.0  # as for locks; brokers give a silent member up aft
 LOOK_SECONDS: Final = 1.0
 
 
-class Stalls:
-    """Gives all queues up when the event loop has not run for a while; they are taken on anew.
+class Standstills:
+    """Notices that the event loop has not run for a while.
 
-    Nothing more of them is handed out, and what was settled is committed only where nobody else
-    has come further in the meantime.
-
-    :param table: the queues held now, by reference
-    :param give_up: gives queues up: drain, commit, release
     :param clock: seconds; goes on while the process stands still
     """
 
-    def __init__(
-        self,
-        host: TaskHost,
-        table: Mapping[MessageQueue, AssignedQueue],
-        store: OffsetStore,
-        *,
-        give_up: Callable[[Collection[MessageQueue]], Awaitable[None]],
-        clock: Callable[[], float] = monotonic,
-        limit_seconds: float = STALL_SECONDS,
-    ) -> None:
-        self._host = host
-        self._table = table
-        self._store = store
-        self._give_up = give_up
+    def __init__(self, clock: Callable[[], float], limit_seconds: float) -> None:
         self._clock = clock
         self._limit = limit_seconds
         self._seen = clock()
         self._timer: asyncio.TimerHandle | None = None
-        self._doubted: set[AssignedQueue] = set()
-
-    def may_commit(self, assigned: AssignedQueue) -> bool:
-        """Whether what is settled of a queue may be committed now."""
-        return assigned not in self._doubted
 
     async def watch(self) -> None:
         """Look for ever; by a timer, which runs before any task that was waiting goes on."""
@@ -72,10 +49,50 @@ class Stalls:
         self.look()
 
     def look(self) -> None:
-        """Stop everything if the last look was too long ago."""
+        """Tell if the last look was too long ago."""
         now = self._clock()
         seconds, self._seen = now - self._seen, now
-        if seconds <= self._limit or not self._table:
+        if seconds > self._limit:
+            self._stood_still(seconds)
+
+    def _stood_still(self, seconds: float) -> None:
+        raise NotImplementedError
+
+
+class Stalls(Standstills):
+    """Gives all queues up when the event loop has not run for a while; they are taken on anew.
+
+    Nothing more of them is handed out, and what was settled is committed only where nobody else
+    has come further in the meantime.
+
+    :param table: the queues held now, by reference
+    :param give_up: gives queues up: drain, commit, release
+    """
+
+    def __init__(
+        self,
+        host: TaskHost,
+        table: Mapping[MessageQueue, AssignedQueue],
+        store: OffsetStore,
+        *,
+        give_up: Callable[[Collection[MessageQueue]], Awaitable[None]],
+        clock: Callable[[], float] = monotonic,
+        limit_seconds: float = STALL_SECONDS,
+    ) -> None:
+        super().__init__(clock, limit_seconds)
+        self._host = host
+        self._table = table
+        self._store = store
+        self._give_up = give_up
+        self._doubted: set[AssignedQueue] = set()
+
+    def may_commit(self, assigned: AssignedQueue) -> bool:
+        """Whether what is settled of a queue may be committed now."""
+        return assigned not in self._doubted
+
+    def _stood_still(self, seconds: float) -> None:
+        """Stop everything."""
+        if not self._table:
             return
         logger.warning("process_stood_still", seconds=round(seconds), queues=len(self._table))
         held = list(self._table.values())

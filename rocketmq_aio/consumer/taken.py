@@ -28,13 +28,15 @@ class TakenQueue(AssignedQueue):
     begins.
     """
 
-    __slots__ = ("_cache", "_settled", "delivered", "in_line", "turn")
+    __slots__ = ("_cache", "_settled", "delivered", "doubted", "floor", "in_line", "turn")
 
     def __init__(self, queue: MessageQueue, cache: Cache) -> None:
         super().__init__(queue)
         self._cache = cache
         self.delivered = UNKNOWN
         self._settled = UNKNOWN
+        self.doubted = False  # others may have come further
+        self.floor = UNKNOWN  # how far they have; less is not committed
         self.in_line = False  # among the queues that a poll takes from
         self.turn = 0
 
@@ -60,6 +62,7 @@ class TakenQueue(AssignedQueue):
         dropped = self._clear()
         self.generation += 1
         self.failure = None
+        self.trust()
         self._settled = offset
         self.begin(offset)
         return dropped
@@ -98,6 +101,11 @@ class TakenQueue(AssignedQueue):
         if self.all_settled is not None and not self.in_hands:
             self.all_settled.set()
 
+    def trust(self) -> None:
+        """Somebody has said where it stands: that may be committed, also behind others."""
+        self.doubted = False
+        self.floor = UNKNOWN
+
     @property
     def in_hands(self) -> bool:
         """Whether the application has messages that it has not said to be done."""
@@ -106,9 +114,10 @@ class TakenQueue(AssignedQueue):
     def refetch(self) -> None:
         """Forget the cache and pull again what was not handed out yet."""
         settled, delivered = self._settled, self.delivered
+        doubted, floor = self.doubted, self.floor
         if delivered != UNKNOWN:
             self.move(delivered)
-            self._settled = settled
+            self._settled, self.doubted, self.floor = settled, doubted, floor
 
     # --- messages -------------------------------------------------------------------------------
 
