@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
 
-from rocketmq_aio.spark.offsets import Range
+from rocketmq_aio.spark.offsets import Range, StreamOffset
 from rocketmq_aio.spark.options import ReadOptions
 
 
@@ -36,6 +36,18 @@ def plan(ranges: Iterable[Range], options: ReadOptions) -> list[QueuePartition]:
     pieces = _cut_to(pieces, options.min_partitions or 1)
     tasks = _packed(pieces, options)
     return [QueuePartition(tuple(sorted(task))) for task in sorted(tasks)]
+
+
+def plan_between(
+    start: StreamOffset, end: StreamOffset, options: ReadOptions
+) -> list[QueuePartition]:
+    """Return the partitions of a micro-batch, from its two offsets alone."""
+    ranges = []
+    for queue, until in end.end.items():
+        begin = end.start_of(queue, start)
+        if begin is not None and begin < until:
+            ranges.append(Range(*queue, begin, until))
+    return plan(ranges, options)
 
 
 def _cut_large(pieces: list[Range], most: int | None) -> list[Range]:

@@ -19,9 +19,9 @@ from pyspark.sql.types import StructType
 from rocketmq_aio.consumer.offsets import RemoteOffsetStore
 from rocketmq_aio.spark.lookup import Lookup
 from rocketmq_aio.spark.micro_batches import MicroBatches
-from rocketmq_aio.spark.offsets import Range, StreamOffset
+from rocketmq_aio.spark.offsets import StreamOffset
 from rocketmq_aio.spark.options import ReadOptions
-from rocketmq_aio.spark.planning import QueuePartition, plan
+from rocketmq_aio.spark.planning import QueuePartition, plan_between
 from rocketmq_aio.spark.reader import read
 from rocketmq_aio.spark.runtime import Runtime
 
@@ -73,7 +73,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return what lies between; nobody is asked, so that a repeated batch is the same."""
-        return planned(StreamOffset.from_json(start), StreamOffset.from_json(end), self._options)
+        return plan_between(
+            StreamOffset.from_json(start), StreamOffset.from_json(end), self._options
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the messages of a partition."""
@@ -93,13 +95,3 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _runtime(self) -> Runtime:
         return Runtime.get(self._options.connection)
-
-
-def planned(start: StreamOffset, end: StreamOffset, options: ReadOptions) -> list[QueuePartition]:
-    """Return the partitions of the batch between two offsets."""
-    ranges = []
-    for queue, until in end.end.items():
-        begin = end.start_of(queue, start)
-        if begin is not None and begin < until:
-            ranges.append(Range(*queue, begin, until))
-    return plan(ranges, options)

@@ -1,0 +1,85 @@
+"""A fake cluster and what the driver's side asks it with."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.consumer.offsets import RemoteOffsetStore
+from rocketmq_aio.consumer.pull import PullConsumer
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.spark.lookup import Lookup
+from rocketmq_aio.spark.micro_batches import MicroBatches
+from rocketmq_aio.spark.offsets import Queue, StreamOffset
+from rocketmq_aio.spark.options import ReadOptions, read_options
+from rocketmq_aio.spark.planning import plan_between
+from tests.fakes.broker import FakeBroker
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.store import Incoming
+
+TOPIC = "orders"
+GROUP = "rocketmq-spark"
+START = StreamOffset(at_start=True)
+
+
+def queue(number: int, broker: str = "broker-a", topic: str = TOPIC) -> Queue:
+    return topic, broker, number
+
+
+def put(broker: FakeBroker, count: int, number: int = 0, topic: str = TOPIC) -> None:
+    for _ in range(count):
+        broker.put(topic, b"body", queue_id=number)
+
+
+def put_at(broker: FakeBroker, *times: int, number: int = 0) -> None:
+    """Store messages at these milliseconds."""
+    for millis in times:
+        broker.state.store.append(Incoming(topic=TOPIC, queue_id=number, body=b"body"), millis)
+
+
+def options_for(
+    cluster: FakeCluster, given: Mapping[str, str], *, streaming: bool = True
+) -> ReadOptions:
+    """Impatient ones; ``subscribe`` is the topic unless said otherwise."""
+    selected = {"subscribePattern", "assign"} & given.keys()
+    basic = {
+        "nameServer": cluster.namesrv,
+        "fetchOffset.numRetries": "1",
+        "fetchOffset.retryIntervalMs": "1",
+        **({} if selected else {"subscribe": TOPIC}),
+    }
+    return read_options({**basic, **given}, streaming=streaming)
+
+
+class Driver:
+    """The driver's side of one query, from its start or after a restart."""
+
+    def __init__(
+        self, instance: MQClientInstance, consumer: PullConsumer, options: ReadOptions
+    ) -> None:
+        self.options = options
+        self.lookup = Lookup(instance, consumer, options)
+        store = RemoteOffsetStore(instance.broker, options.connection.group)
+        self.batches = MicroBatches(self.lookup, options, store)
+
+    async def end_after(
+        self, start: StreamOffset, most: int | None = None, *, everything: bool = False
+    ) -> StreamOffset:
+        self.batches._topics = None  # as if a second had gone by
+        return await self.batches.end_after(start, most, everything=everything)
+
+    def ranges(self, start: StreamOffset, end: StreamOffset) -> dict[Queue, tuple[int, int]]:
+        parts = [part for each in plan_between(start, end, self.options) for part in each.ranges]
+        return {part.queue: (part.start, part.end) for part in parts}
+
+
+@asynccontextmanager
+async def driving(cluster: FakeCluster, **given: str) -> AsyncIterator[Driver]:
+    """A driver with these options; ``__`` stands for the dot in a name."""
+    options = options_for(cluster, {name.replace("__", "."): each for name, each in given.items()})
+    config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=2)
+    async with MQClientInstance(config) as instance:
+        consumer = PullConsumer(options.connection.group, client=instance)
+        async with consumer:
+            yield Driver(instance, consumer, options)
