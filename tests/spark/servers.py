@@ -17,7 +17,7 @@ import pyspark
 
 from rocketmq_aio.testing.ports import choose_port
 from rocketmq_aio.testing.process import GuardedProcess
-from tests.spark.support import NO_CHANGES, SESSION, wait_until
+from tests.spark.support import SESSION, wait_until
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
 MASTER: Final = "org.apache.spark.deploy.master.Master"
@@ -116,23 +116,22 @@ class SparkCluster:
 
 
 @contextmanager
-def connect_server(settings: Mapping[str, str] = NO_CHANGES) -> Iterator[str]:
-    """A Spark Connect server over `local[2,4]`; its remote address."""
+def connect_server(python: str = sys.executable) -> Iterator[str]:
+    """A Spark Connect server over `local[2,4]` that runs *python*; its remote address."""
     folder = Path(tempfile.mkdtemp(prefix="spark-connect-"))
     port = choose_port()
     chosen = {
         **SESSION,
-        "spark.log.level": "INFO",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
-        **settings,
     }
     pairs = [f"--conf={name}={value}" for name, value in chosen.items()]
     submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2,4]"]
     command = [*submit, "--class", CONNECT, *pairs, "spark-internal"]
-    server = SparkServer(command, folder / "server", environment=environment())
+    variables = {**environment(), "PYSPARK_PYTHON": python}
+    server = SparkServer(command, folder / "server", environment=variables)
     try:
         wait_until(lambda: listens(port), "a port for Spark Connect", seconds=START_SECONDS)
         yield f"sc://127.0.0.1:{port}"

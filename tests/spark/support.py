@@ -116,7 +116,13 @@ async def send_all(namesrv: str, messages: list[Message]) -> None:
             await asyncio.gather(*sends)
 
 
-def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = WAIT_SECONDS) -> None:
+def wait_until(
+    condition: Callable[[], bool],
+    what: str,
+    *,
+    seconds: float = WAIT_SECONDS,
+    pause: float = PAUSE_SECONDS,
+) -> None:
     """Return as soon as *condition* holds.
 
     :raises AssertionError: it did not in time
@@ -124,4 +130,4 @@ def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = WAI
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        time.sleep(PAUSE_SECONDS)
+        time.sleep(pause)
