@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from typing import Final
 
@@ -46,7 +46,9 @@ class RocketMQBatchReader(DataSourceReader):
         return read(ranges, self._options, self._schema)
 
 
-def read(ranges: Sequence[Range], options: ReadOptions, schema: StructType) -> Iterator[Batch]:
+def read(
+    ranges: Sequence[Range], options: ReadOptions, schema: StructType
+) -> Generator[Batch, None, None]:
     """Yield the messages of *ranges*, one after the other, each in the order of its offsets.
 
     :raises DataLossError: messages are gone, and ``failOnDataLoss`` is set

@@ -68,7 +68,7 @@ class Task:
             if end <= found.start:
                 raise ReadError(part, found.start, f"it is no message: {fault}") from fault
         messages = within(messages, found.start, end)
-        self._check_gap(found, end, len(messages))
+        self._check_gap(found, end, messages)
         yield self._wanted(messages, part.topic)
         if end < found.end:  # what inflates to more than fits at once comes in parts
             for piece in self._runtime.call(self._fetch.again, part, end, found.end):
@@ -79,18 +79,17 @@ class Task:
         # Brokers compare hashes only.
         return [each for each in messages if each.tags in tags] if tags else messages
 
-    def _check_gap(self, found: Found, end: int, count: int) -> None:
-        missing = end - found.start - count
+    def _check_gap(self, found: Found, end: int, messages: list[MessageExt]) -> None:
+        missing = end - found.start - len(messages)
         if missing <= 0:
             return
         if filters(expression(found.part.topic, self._options)):
-            # The others may only be unwanted, but for those that are not stored any more.
-            missing = min(end, found.extent.minimum) - found.start - count
-            if missing <= 0:
-                return
-        elif self._is_compacted(found.part):
-            return
-        self._losses.met(found.part, found.start, found.extent, missing, "messages are missing")
+            # The others are only unwanted, but for those that are not stored any more.
+            end = min(end, found.extent.minimum)
+            missing = end - found.start - len(within(messages, found.start, end))
+        if missing > 0 and not self._is_compacted(found.part):
+            reason = "messages are missing"
+            self._losses.met(found.part, found.start, found.extent, missing, reason)
 
     def _lost(self, gone: Gone) -> None:
         if gone.was_cut:
