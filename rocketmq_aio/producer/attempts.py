@@ -20,6 +20,7 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import SendResult
 from rocketmq_aio.producer.faults import Faults
 from rocketmq_aio.producer.outgoing import SEND, SEND_BATCH, Outgoing
+from rocketmq_aio.producer.packing import Packer
 from rocketmq_aio.producer.publishing import TopicPublish
 from rocketmq_aio.producer.retries import failure, is_retryable
 from rocketmq_aio.protocol.codes import ResponseCode
@@ -82,9 +83,12 @@ class Attempts:
         self._retries = config.retries
         self.retries_weaker = config.retry_other_broker
         self._prepared = instance.remoting.takes_prepared
+        self.packer = Packer()
 
     async def run(self, sent: Outgoing, publish: TopicPublish, deadline: float) -> SendResult:
         """Send *sent*, which is aimed already."""
+        if sent.packing is not None:
+            await self.packer.pack(sent)
         started = monotonic()
         try:
             result = sent.result(await self.first(sent, publish, deadline - started))

@@ -196,6 +196,8 @@ class CarefulSender(Sender):
             publish = await self._publish(message.topic, deadline)
         way = self._way(message, chosen)
         sent = await self._outgoing_by(way, message, publish, deadline)
+        if sent.packing is not None:
+            await self._attempts.packer.pack(sent)
         header = sent.header(publish)
         await self._instance.remoting.oneway(sent.target.address, header, sent.body)
 

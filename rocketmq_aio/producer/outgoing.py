@@ -30,6 +30,8 @@ STATUSES = {
     int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
 }
 SOME_ID = "0" * 32
+# Of a body: from here on compressing it takes longer than handing it to a thread and back.
+ASIDE_FROM = {"zlib": 16 * 1024, "zstd": 128 * 1024, "lz4": 1024 * 1024}
 SEND = int(RequestCode.SEND_MESSAGE_V2)
 SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
 
@@ -52,6 +54,18 @@ class Outgoing(msgspec.Struct, gc=False):
     fixed: bool = False  # the queue is kept over all attempts
     failed_brokers: frozenset[str] = frozenset()
     reply: bool = False  # to a request
+    packing: tuple[str, int] | None = None  # kind and level of the compression that is yet to come
+
+    def compress(self) -> None:
+        """Compress the body as *packing* says, unless it does not shrink."""
+        if self.packing is None:
+            return
+        kind, level = self.packing
+        self.packing = None
+        packed = compress(self.body, kind, level)
+        # What does not shrink stays plain: grown, it could be too large for the broker.
+        if len(packed) < len(self.body):
+            self.body, self.sys_flag = packed, self.sys_flag | COMPRESSED | COMPRESSION_BITS[kind]
 
     def frame(self, opaque: int) -> tuple[bytes, bytes]:
         """Return head and body of a prepared frame."""
@@ -98,29 +112,29 @@ class Outgoing(msgspec.Struct, gc=False):
             answer.transaction_id,
             answer.region_id,
             answer.recall_handle,
+            answer.trace_on != "false",
         )
 
 
 def outgoing(
     message: Message, target: Target, message_id: str, born_ms: int, config: ProducerConfig
 ) -> Outgoing:
-    """Return *message* ready to be sent: identified, its properties encoded, large bodies
-    compressed.
+    """Return *message* ready to be sent: identified, its properties encoded, its body compressed.
+
+    A very large body is still to be compressed: then ``packing`` of the result is set.
 
     :raises InvalidMessageError: body or properties are too large
     """
-    body, sys_flag = message.body, 0
+    body, kind = message.body, config.compression
     if len(body) > config.max_message_bytes:
         raise _too_large(message, config)
     properties = encode_properties(message, message_id)
-    if len(body) >= config.compress_above_bytes and config.compression is not None:
-        packed = compress(body, config.compression, config.compression_level)
-        # What does not shrink stays plain: grown, it could be too large for the broker.
-        if len(packed) < len(body):
-            body, sys_flag = packed, COMPRESSED | COMPRESSION_BITS[config.compression]
-    return Outgoing(
-        target, message.topic, message_id, body, properties, sys_flag, message.flag, born_ms
-    )
+    sent = Outgoing(target, message.topic, message_id, body, properties, 0, message.flag, born_ms)
+    if len(body) >= config.compress_above_bytes and kind is not None:
+        sent.packing = kind, config.compression_level
+        if len(body) < ASIDE_FROM[kind]:
+            sent.compress()
+    return sent
 
 
 def check_sizes(message: Message, config: ProducerConfig) -> None:

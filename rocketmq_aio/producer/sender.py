@@ -102,6 +102,7 @@ class Sender(Member):
         self._together.close_all()
         # Sends that are under way end by their own deadlines.
         await self._room.wait_until_empty()
+        self._attempts.packer.close()
         self._faults.forget(set())
         await self._instance.unregister_producer(self)
 

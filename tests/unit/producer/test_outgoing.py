@@ -47,12 +47,20 @@ def test_small_bodies_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize(("kind", "bits"), [("zlib", 0x300), ("lz4", 0x100), ("zstd", 0x200)])
 def test_large_bodies_are_compressed_and_say_how(kind: str, bits: int) -> None:
-    body = b"orders and payments " * 1000
+    body = b"orders and payments " * 500
     ready = made(Message("orders", body), compression=kind)
+    ready.compress()
 
     assert ready.sys_flag == 1 | bits
     assert len(ready.body) < len(body)
     assert inflate(ready.body, ready.sys_flag) == body
+
+
+def test_very_large_bodies_are_left_for_a_thread() -> None:
+    small, large = (made(Message("orders", bytes(size))) for size in (16_383, 16_384))
+
+    assert (small.packing, large.packing) == (None, ("zlib", 5))
+    assert len(small.body) < len(large.body) == 16_384
 
 
 def test_compression_can_be_switched_off() -> None:
@@ -64,6 +72,7 @@ def test_compression_can_be_switched_off() -> None:
 def test_what_does_not_shrink_is_not_compressed() -> None:
     body = os.urandom(4 * 1024 * 1024)
     ready = made(Message("orders", body))
+    ready.compress()
 
     assert ready.body is body
     assert ready.sys_flag == 0

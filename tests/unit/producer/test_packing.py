@@ -1,0 +1,82 @@
+"""Large bodies are compressed in threads of the producer, and nothing else waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from rocketmq_aio.message import Message
+from rocketmq_aio.producer import outgoing
+from rocketmq_aio.protocol.compression import inflate
+from tests.unit.producer.shops import open_shop
+
+LARGE = b"orders and payments " * 5000
+
+
+class Held:
+    """Stands for a compression that takes as long as the test wants."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.thread = ""
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Held:
+    held, real = Held(), outgoing.compress
+
+    def compress(body: bytes, kind: str, level: int) -> bytes:
+        held.thread = threading.current_thread().name
+        held.begun.set()
+        assert held.go_on.wait(10)
+        return real(body, kind, level)
+
+    monkeypatch.setattr(outgoing, "compress", compress)
+    return held
+
+
+async def test_other_sends_overtake_one_that_is_being_compressed(held: Held) -> None:
+    async with open_shop() as shop:
+        large = asyncio.ensure_future(shop.producer.send(Message("orders", LARGE)))
+        await asyncio.to_thread(held.begun.wait, 10)
+        await shop.producer.send(Message("orders", b"small"))
+
+        assert not large.done()
+        assert held.thread.startswith("rocketmq-compress")
+
+        held.go_on.set()
+        await large
+        *_, stored = shop.broker.messages("orders")
+        (*_, header) = shop.sends()
+
+        assert inflate(stored.body, header.sys_flag) == LARGE
+
+
+async def test_a_send_that_is_cancelled_meanwhile_never_leaves(held: Held) -> None:
+    async with open_shop() as shop:
+        large = asyncio.ensure_future(shop.producer.send(Message("orders", LARGE)))
+        await asyncio.to_thread(held.begun.wait, 10)
+        large.cancel()
+        held.go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await large
+        await shop.producer.send(Message("orders", b"small"))
+
+        assert shop.bodies() == [b"small"]
+
+
+async def test_the_threads_end_with_the_producer() -> None:
+    async with open_shop() as shop:
+        await shop.producer.send(Message("orders", LARGE))
+        threads = _threads()
+        assert threads
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def _threads() -> list[threading.Thread]:
+    named = [each for each in threading.enumerate() if each.name.startswith("rocketmq-compress")]
+    return [each for each in named if each.is_alive()]
