@@ -376,6 +376,7 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     transaction_id: str | None = None
     region_id: str = "DefaultRegion"
     recall_handle: str | None = None
+    trace_on: bool = True  # the broker wants its messages traced
 
     @property
     def ok(self) -> bool:

@@ -19,7 +19,7 @@ class Companion(Protocol):
     """What lives as long as the client that it was given to."""
 
     async def open(self) -> None:
-        """The client has started."""
+        """The client is about to start; its connections are there."""
         ...
 
     async def close(self) -> None:

@@ -141,9 +141,9 @@ class Member:
                     await self._instance.start()
                 self._instance.check_running()
                 await self._check_reachable()
-                await self._open()
                 for companion in self._companions:
                     await companion.open()
+                await self._open()
         finally:
             self._starting = None
             if not self._start_ended.done():

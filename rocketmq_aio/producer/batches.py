@@ -50,6 +50,7 @@ class Batch(msgspec.Struct, gc=False):
                 whole.queue_offset + index,
                 whole.transaction_id,
                 whole.region_id,
+                trace_on=whole.trace_on,
             )
             yield place, result
 
