@@ -37,6 +37,7 @@ OFFSET_POLICIES: Final = ("broker", "earliest", "latest", "error")
 UNDECODABLE_POLICIES: Final = ("retry", "dead_letter", "skip")
 HEADER_ENCODINGS: Final = ("json", "rocketmq")
 NAMESPACE_VERSIONS: Final = (1, 2)
+SWITCHES: Final = ("tls", "heartbeat_v2", "unit_mode", "vip_channel", "verify_checksums")
 MAX_CONCURRENCY: Final = 1000
 MAX_PULL: Final = 1024  # messages that one pull may bring
 MAX_POP: Final = 32
@@ -61,6 +62,8 @@ class ClientConfig:
         from here (containers, tunnels); called with ``host:port``, returns ``host:port``
     :param header_encoding: how request headers are written; both are read everywhere
     :param heartbeat_v2: send short heartbeats to brokers that advertise it (5.1.3 and later)
+    :param verify_checksums: compare the body of every message with the checksum it was stored with;
+        those of compressed bodies and of inner batches are always compared
     :param max_in_flight: unanswered requests per connection; further calls wait
     """
 
@@ -82,6 +85,7 @@ class ClientConfig:
     namesrv_refresh_interval_seconds: float = 120.0
     heartbeat_v2: bool = False
     header_encoding: str = "rocketmq"
+    verify_checksums: bool = False
     max_in_flight: int = 4096
     max_frame_bytes: int = 16 * MIB
 
@@ -106,7 +110,7 @@ class ClientConfig:
             "route_refresh_interval_seconds",
             "namesrv_refresh_interval_seconds",
         )
-        check_bool(self, "heartbeat_v2", "unit_mode", "vip_channel")
+        check_bool(self, "heartbeat_v2", "unit_mode", "vip_channel", "verify_checksums")
         check_choice(self, "header_encoding", HEADER_ENCODINGS)
         check_count(self, "namespace_version")
         check_choice(self, "namespace_version", NAMESPACE_VERSIONS)
@@ -143,7 +147,7 @@ class ClientConfig:
                 secret_key=secret_key,
                 security_token=env.get("ROCKETMQ_SECURITY_TOKEN") or None,
             )
-        for name in ("tls", "heartbeat_v2", "unit_mode", "vip_channel"):
+        for name in SWITCHES:
             if text := env.get(f"ROCKETMQ_{name.upper()}"):
                 found[name] = bool_from(f"ROCKETMQ_{name.upper()}", text)
         merged: dict[str, Any] = {**found, **given}

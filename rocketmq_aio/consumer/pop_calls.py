@@ -98,8 +98,8 @@ class PopCalls:
         if command.code == ResponseCode.SUCCESS:
             answer = read_header(command, PopMessageResponse)
             age = clock.heard(answer.pop_time, asked_at, now)
-            namespace = self._instance.remoting.namespace
-            return Popped(*read_popped(command.body, answer, source, now, age, namespace))
+            decode = self._instance.remoting.decode
+            return Popped(*read_popped(command.body, answer, source, now, age, decode))
         if command.code not in NOTHING:
             raise self._pop_refusal(command, address)
         _note_time(command, clock, asked_at, now)

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Final
 
 from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.protocol.namespaces import Namespace
+from rocketmq_aio.protocol.decoding import Decode
 from rocketmq_aio.protocol.receipt import Receipt, order_count, read_info, receipts
 from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.protocol.requests.pop import PopMessageResponse
@@ -61,7 +61,7 @@ def read_popped(
     source: MessageQueue,
     now: float,
     age: float,
-    namespace: Namespace | None = None,
+    decode: Decode = decode_messages,
 ) -> tuple[list[PoppedMessage], Exception | None]:
     """Return the messages of a pop, and what could not be read behind them.
 
@@ -71,9 +71,7 @@ def read_popped(
     :param age: for how many seconds the messages are invisible already
     :raises CodecError: the answer says nothing of their receipts
     """
-    messages, fault = (
-        decode_messages(body, source) if namespace is None else namespace.decode(body, source)
-    )
+    messages, fault = decode(body, source)
     queues: dict[int, MessageQueue] = {}
     for message in messages:  # an answer holds messages of several queues
         number = int.from_bytes(message.head[QUEUE_ID], "big", signed=True)

@@ -100,7 +100,7 @@ class PullConsumer(Member):
         wanted = _subscription(queue, selector)
         header = self._header(queue, offset, max_messages, wait_seconds, max_bytes)
         answer = await self._pull(queue, header, wanted)
-        return decoded(answer, queue, offset, wanted, self._instance.remoting.namespace)
+        return decoded(answer, queue, offset, wanted, self._instance.remoting.decode)
 
     async def pull_raw(
         self,

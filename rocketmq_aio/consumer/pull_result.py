@@ -11,7 +11,8 @@ from rocketmq_aio.consumer.pulled import RESET_REMARK, read_pulled
 from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.namespaces import Namespace
+from rocketmq_aio.protocol.decoding import Decode
+from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.protocol.requests.pull import PullMessageResponse
 from rocketmq_aio.protocol.subscription import Subscription
 
@@ -93,7 +94,7 @@ def decoded(
     queue: MessageQueue,
     offset: int,
     wanted: Subscription,
-    namespace: Namespace | None = None,
+    decode: Decode = decode_messages,
 ) -> PullResult:
     """Return the messages of *answer* that are wanted.
 
@@ -103,7 +104,7 @@ def decoded(
     messages: list[MessageExt] = []
     next_offset = fields.next_begin_offset
     if status is PullStatus.FOUND:
-        messages, next_offset, fault = read_pulled(body, fields, queue, offset, wanted, namespace)
+        messages, next_offset, fault = read_pulled(body, fields, queue, offset, wanted, decode)
         if fault is not None and next_offset == offset:
             raise fault
         if not messages:

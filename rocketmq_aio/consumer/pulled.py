@@ -6,7 +6,7 @@ from typing import Final
 
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.protocol.namespaces import Namespace
+from rocketmq_aio.protocol.decoding import Decode
 from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.protocol.requests.pull import PullMessageResponse
 from rocketmq_aio.protocol.subscription import Subscription
@@ -22,7 +22,7 @@ def read_pulled(
     queue: MessageQueue,
     offset: int,
     subscription: Subscription,
-    namespace: Namespace | None = None,
+    decode: Decode = decode_messages,
 ) -> tuple[list[MessageExt], int, CodecError | None]:
     """Return the wanted messages from *offset* on, where to go on, and what cannot be read there.
 
@@ -30,7 +30,7 @@ def read_pulled(
 
     :raises CodecError: the broker sends the reader backwards
     """
-    messages, fault = _readable(body, queue, offset, answer.offset_delta, namespace)
+    messages, fault = _readable(body, queue, offset, answer.offset_delta, decode)
     next_offset = answer.next_begin_offset
     if fault is not None:
         next_offset = messages[-1].queue_offset + 1 if messages else offset
@@ -44,12 +44,10 @@ def _readable(
     queue: MessageQueue,
     offset: int,
     delta: int | None,
-    namespace: Namespace | None,
+    decode: Decode,
 ) -> tuple[list[MessageExt], CodecError | None]:
     """Return the messages from *offset* on, and what cannot be read behind them."""
-    messages, fault = (
-        decode_messages(body, queue) if namespace is None else namespace.decode(body, queue)
-    )
+    messages, fault = decode(body, queue)
     if delta:  # static topics: the broker's own offsets differ from the topic's
         for message in messages:
             message.queue_offset += delta

@@ -271,9 +271,9 @@ class Puller(Generic[Q]):
     ) -> None:
         answer = read_header(command, PullMessageResponse)
         assigned.broker_id = answer.suggest_which_broker_id
-        namespace = self._instance.remoting.namespace
+        decode = self._instance.remoting.decode
         wanted, next_offset, fault = read_pulled(
-            command.body, answer, assigned.queue, offset, subscription, namespace
+            command.body, answer, assigned.queue, offset, subscription, decode
         )
         if self._filters and wanted:
             wanted = self._filters.filter(wanted)

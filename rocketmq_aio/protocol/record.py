@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from struct import Struct
 from struct import error as struct_error
 from typing import Final
+from zlib import crc32
 
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.message import MessageExt, MessageQueue
@@ -36,6 +37,9 @@ _OFFSET: Final = Struct(">q")
 _QUEUE_ID: Final = Struct(">i")
 _SHORT: Final = Struct(">H")
 _ENTRY: Final = Struct(">iiiii")  # size, magic, crc, flag, body length
+_CRC: Final = Struct(">i")
+_CRC_AT: Final = 8
+CRC_MASK: Final = 0x7FFF_FFFF
 _QUEUE_ID_AT: Final = 12
 _QUEUE_OFFSET_AT: Final = 20
 _GROWS: Final = COMPRESSED | INNER_BATCH
@@ -119,6 +123,9 @@ def _decode_unusual(data: bytes, at: int, queue: MessageQueue, limit: int) -> li
     if properties_at + int.from_bytes(data[properties_at - 2 : properties_at], "big") != end:
         raise CodecError("properties length", properties_at - 2, "it does not end the record")
     body = data[body_at:body_end]
+    if sys_flag & _GROWS:  # what it costs is little beside what follows
+        (stored,) = _CRC.unpack_from(data, at + _CRC_AT)
+        _check_sum(body, stored, body_at)
     if sys_flag & _GROWS and limit <= 0:
         raise CodecError("body", body_at, "the answer inflates to more than fits at once")
     if sys_flag & COMPRESSED:
@@ -130,6 +137,22 @@ def _decode_unusual(data: bytes, at: int, queue: MessageQueue, limit: int) -> li
             raise CodecError("queue offset", at + _QUEUE_OFFSET_AT, f"{offset} of an inner batch")
         return _unwrap(outer, body_at)
     return [outer]
+
+
+def checksum_fault(message: MessageExt) -> CodecError | None:
+    """Return what is wrong with the body of *message*; None also when it was checked before."""
+    if message.sys_flag & _GROWS:
+        return None
+    try:
+        _check_sum(message.body, message.body_crc, IPV4_HEAD)
+    except CodecError as fault:
+        return fault
+    return None
+
+
+def _check_sum(body: bytes, stored: int, at: int) -> None:
+    if stored and crc32(body) & CRC_MASK != stored:  # without one it is 0
+        raise CodecError("body", at, "it does not have the checksum that it was stored with")
 
 
 def _grown(messages: list[MessageExt]) -> int:

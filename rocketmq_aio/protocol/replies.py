@@ -11,7 +11,7 @@ from typing import Final
 from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.protocol.codes import BORN_IPV6, COMPRESSED, STORE_IPV6
 from rocketmq_aio.protocol.compression import inflate
-from rocketmq_aio.protocol.record import MAGIC_V1
+from rocketmq_aio.protocol.record import CRC_MASK, MAGIC_V1
 from rocketmq_aio.protocol.requests.from_broker import PushReplyMessage
 
 # The fixed fields of a stored record, which `MessageExt` reads; a reply comes without offsets.
@@ -19,7 +19,6 @@ _HEAD: Final = Struct(">iiIiiqqiq")
 _PORT: Final = Struct(">i")
 _TIME: Final = Struct(">q")
 _TAIL: Final = Struct(">iqi")
-CRC_MASK: Final = 0x7FFF_FFFF
 NO_HOST: Final = b"\0\0\0\0"
 
 

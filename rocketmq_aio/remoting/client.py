@@ -20,6 +20,7 @@ from rocketmq_aio.protocol.codes import (
     ResponseCode,
 )
 from rocketmq_aio.protocol.command import Command, encode_command
+from rocketmq_aio.protocol.decoding import decoder_of
 from rocketmq_aio.protocol.header import RequestHeader, to_ext_fields
 from rocketmq_aio.protocol.namespaces import namespace_fields, namespace_of
 from rocketmq_aio.remoting.acl import sign
@@ -66,6 +67,7 @@ class RemotingClient:
         self._closed = False
         self._dialer = Dialer(config)
         self.namespace = namespace_of(config)
+        self.decode = decoder_of(config)
         self._namespace_fields = namespace_fields(config)
         # Prepared frames cannot be signed, shown to hooks or moved to a namespace, and are binary.
         self.takes_prepared = (

@@ -35,10 +35,10 @@ def body(name: str) -> bytes:
     return (f"{name} compresses well; " * (1 + size // len(name))).encode()[:size]
 
 
-def java(version: str, folder: Path, *arguments: str) -> str:
+def java(version: str, folder: Path, *arguments: str, source: Path = PEER) -> str:
     """Run the official client of *version* and return what it prints."""
     places = [f"-Duser.home={folder}", f"-Drocketmq.client.logRoot={folder}"]
-    command = ["java", *SMALL, *places, "-cp", f"{fetch_jars(version)}/*", str(PEER), *arguments]
+    command = ["java", *SMALL, *places, "-cp", f"{fetch_jars(version)}/*", str(source), *arguments]
     done = subprocess.run(
         command, cwd=folder, capture_output=True, encoding="utf-8", check=False, timeout=SECONDS
     )

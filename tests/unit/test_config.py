@@ -174,6 +174,7 @@ def test_switches_are_true_or_false(kind: Settings, name: str, value: object) ->
         (ClientConfig, "unit_name", "a@b"),
         (ClientConfig, "unit_mode", 1),
         (ClientConfig, "vip_channel", "yes"),
+        (ClientConfig, "verify_checksums", 0),
         (ProducerConfig, "auto_batch", True),
         (ProducerConfig, "fault_isolation", 1),
         (AutoBatch, "linger_seconds", -0.1),

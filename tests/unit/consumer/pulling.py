@@ -20,6 +20,7 @@ from rocketmq_aio.properties import TAGS, encode_properties
 from rocketmq_aio.protocol.codes import MASTER_ID, V5_0_0, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import RequestHeader, read_header, to_ext_fields
+from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.protocol.requests.pull import PullMessage
 from rocketmq_aio.protocol.subscription import Subscription, subscription
 from tests.fakes.broker import FakeBroker
@@ -39,7 +40,7 @@ class Wire:
     def __init__(self, broker: FakeBroker) -> None:
         self.remoting = self.routes = self.heartbeats = self
         self.takes_prepared = True
-        self.namespace = None
+        self.decode = decode_messages
         self.broker_versions = {ADDRESS: V5_0_0}
         self.addresses: dict[int, str] = {MASTER_ID: ADDRESS}
         self.beats = 0

@@ -1,0 +1,34 @@
+"""How the messages in an answer are read, by the settings of a client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.errors import CodecError
+from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.protocol.namespaces import namespace_of
+from rocketmq_aio.protocol.record import checksum_fault, decode_messages
+
+Decoded = tuple[list[MessageExt], CodecError | None]
+Decode = Callable[[bytes, MessageQueue], Decoded]
+
+
+def decoder_of(config: ClientConfig) -> Decode:
+    """Return what reads stored messages of a queue, as `decode_messages` does."""
+    namespace = namespace_of(config)
+    decode = decode_messages if namespace is None else namespace.decode
+    return verifying(decode) if config.verify_checksums else decode
+
+
+def verifying(decode: Decode) -> Decode:
+    """Return *decode*, stopped by the first message whose body is not what was stored."""
+
+    def decode_and_verify(body: bytes, queue: MessageQueue) -> Decoded:
+        messages, fault = decode(body, queue)
+        for index, message in enumerate(messages):
+            if (wrong := checksum_fault(message)) is not None:
+                return messages[:index], wrong
+        return messages, fault
+
+    return decode_and_verify
