@@ -1,0 +1,5 @@
+"""``python -m rocketmq_aio.cli``."""
+
+from rocketmq_aio.cli import main
+
+main()

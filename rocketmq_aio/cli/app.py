@@ -1,0 +1,54 @@
+"""The command itself: its nouns, and what its exit codes mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated, Final
+
+import typer
+
+from rocketmq_aio.cli import pipelines
+from rocketmq_aio.cli.failures import ExitCode, code_of, sentence
+from rocketmq_aio.cli.output import complain
+
+PACKAGE: Final = "rocketmq-aio"
+
+app = typer.Typer(
+    name="rmq",
+    help="Apache RocketMQ at the command line.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # frames with values would show secrets
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+# One module per noun: each has a typer app of its own.
+app.add_typer(pipelines.app, name="pipeline")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rmq {version(PACKAGE)}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    shown: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Apache RocketMQ at the command line."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run ``rmq`` with *arguments* and return its exit code; errors are one sentence each."""
+    try:
+        result = app(list(arguments), prog_name="rmq", standalone_mode=False)
+    except KeyboardInterrupt:
+        complain("stopped")
+        return ExitCode.STOPPED
+    except Exception as error:  # noqa: BLE001 - the end of the program: everything is told here
+        complain(sentence(error))
+        return code_of(error)
+    return result if isinstance(result, int) else ExitCode.DONE

@@ -1,0 +1,112 @@
+"""What went wrong -> one sentence, with the option to change, and an exit code."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from typing import Final
+
+import typer
+
+from rocketmq_aio.errors import (
+    AuthError,
+    ConfigError,
+    NameServerUnavailableError,
+    NotConnectedError,
+    RocketMQError,
+    RouteNotFoundError,
+    shown,
+)
+
+
+class ExitCode(IntEnum):
+    """How ``rmq`` ends."""
+
+    DONE = 0
+    INCOMPLETE = 1  # it ran, and the counts do not add up
+    USAGE = 2  # an option is wrong or missing; nothing was done
+    FAILED = 3  # a broker, Spark or the file system said no
+    STOPPED = 130  # by a signal, before it was done
+
+
+# Settings and options of the source by the options that fill them.
+OPTIONS: Final = {
+    **dict.fromkeys(("nameServer", "name_server", "namesrv"), "--name-server"),
+    **dict.fromkeys(
+        ("accessKey", "secretKey", "securityToken", "credentials"), "--credentials-file"
+    ),
+    "tls": "--tls",
+    "tls files": "--tls-ca-file, --tls-cert-file, --tls-key-file",
+    "tlsCaFile": "--tls-ca-file",
+    **dict.fromkeys(("tlsCertFile", "tlsKeyFile"), "--tls-cert-file"),
+    "namespace": "--namespace",
+    "group": "--group",
+    "of_group": "GROUP",
+    **dict.fromkeys(("startingOffsets", "startingTimestamp", "start"), "--from"),
+    **dict.fromkeys(("endingOffsets", "endingTimestamp", "end"), "--to"),
+    **dict.fromkeys(("subscribe", "topics", "topic"), "TOPICS"),
+    **dict.fromkeys(("subscribePattern", "pattern"), "--pattern"),
+    "to": "--to-topic",
+    "subExpression": "--filter",
+    "sql": "--sql",
+    "columns": "--column",
+    "body": "--body",
+    "mode": "--mode",
+    "target": "--path",
+    "rate": "--rate",
+    "kind": "--body-format",
+    "schema": "--body-schema",
+    "message": "--body-message",
+    "bad_rows": "--bad-rows",
+    "maxOffsetsPerTrigger": "--max-per-batch",
+}
+HINTS: Final[dict[type[RocketMQError], str]] = {
+    AuthError: "check --credentials-file, or ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY",
+    NameServerUnavailableError: "check --name-server and --tls",
+    NotConnectedError: "check that the broker runs and can be reached from here",
+    RouteNotFoundError: "check the name, and that the topic may be read",
+}
+# How Spark shows an exception of Python: the last line of its traceback says what it was.
+PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
+SECRETS: Final = re.compile(r"(?i)((?:access|secret)_?key|token)(['\"]?\s*[=:]\s*)\S+")
+
+
+def sentence(error: BaseException) -> str:
+    """Return what to tell about *error*, on one line."""
+    if isinstance(error, ConfigError):
+        return _of_setting(error)
+    if isinstance(error, typer.Exit | typer.Abort):
+        return "stopped"
+    if hasattr(error, "format_message"):  # what typer says about options
+        return shown(f"{error.format_message()} (see --help)")
+    if isinstance(error, ModuleNotFoundError) and error.name in ("pyspark", "pyarrow"):
+        return "pipelines need the extra [spark]: pip install 'rocketmq-aio[spark]'"
+    hint = next((text for kind, text in HINTS.items() if isinstance(error, kind)), None)
+    said = _first_line(error)
+    return f"{said}: {hint}" if hint is not None else said
+
+
+def _of_setting(error: ConfigError) -> str:
+    option = OPTIONS.get(error.setting, error.setting)
+    given = "" if error.value is None else f" {shown(str(error.value))!r}"
+    return f"{option}{given}: {error.reason}"
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the line that says what happened; Spark hands whole tracebacks over."""
+    text = str(error)
+    found = PYTHON_ERROR.findall(text)
+    if found and type(error).__module__.startswith(("pyspark", "py4j")):
+        kind, text = found[-1]
+        text = text if kind.endswith("Error") else f"{kind}: {text}"
+    line = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    return SECRETS.sub(r"\1\2***", shown(line))
+
+
+def code_of(error: BaseException) -> ExitCode:
+    """Return how a program ends that failed with *error*."""
+    if isinstance(error, ConfigError) or hasattr(error, "format_message"):
+        return ExitCode.USAGE
+    if isinstance(error, ModuleNotFoundError):
+        return ExitCode.USAGE
+    return ExitCode.STOPPED if isinstance(error, typer.Abort) else ExitCode.FAILED

@@ -1,0 +1,105 @@
+"""``rmq pipeline lag``: where a group is, once or again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.live import Live
+from rich.table import Table
+
+from rocketmq_aio.cli.connection import ConnectionArguments
+from rocketmq_aio.cli.failures import ExitCode
+from rocketmq_aio.cli.output import OutputArguments, results, show_json, table
+from rocketmq_aio.cli.signals import Stop, stoppable
+
+if TYPE_CHECKING:
+    from rocketmq_aio.spark.pipelines.group_lag import LagSettings, LagSummary
+
+COLUMNS: Final = (
+    *("topic", "broker", "#queue", "#min", "#committed", "#max", "#lag", "#behind", "#deleted"),
+)
+LOOK_SECONDS: Final = 0.1  # how soon a signal ends the watching
+
+
+@dataclass(kw_only=True)
+class LagArguments(OutputArguments, ConnectionArguments):
+    """What `lag` takes."""
+
+    topics: Annotated[list[str], typer.Argument(metavar="TOPICS...", help="Names of topics.")]
+    watch: Annotated[
+        float | None, typer.Option(min=0.1, help="Show it anew every so many seconds.")
+    ] = None
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="For scripts: lag changes nothing anyway.")
+    ] = False
+
+
+def show_lag(arguments: LagArguments) -> int:
+    """Show the lag once, or until a signal comes."""
+    from rocketmq_aio.spark.pipelines import LagSettings, lag
+
+    settings = LagSettings(connection=arguments.connection(), topics=tuple(arguments.topics))
+    if arguments.watch is None:
+        _print(lag(settings), as_json=arguments.json)
+        return ExitCode.DONE
+    with stoppable() as stop:
+        _watch(settings, arguments, stop)
+    return ExitCode.DONE
+
+
+def _watch(settings: LagSettings, arguments: LagArguments, stop: Stop) -> None:
+    looks = _looks(settings, float(arguments.watch or 0), stop)
+    if arguments.json or not results().is_terminal:
+        for summary in looks:
+            _print(summary, as_json=arguments.json)
+        return
+    with Live(console=results(), auto_refresh=False) as live:
+        for summary in looks:
+            live.update(lag_table(summary), refresh=True)
+
+
+def _looks(settings: LagSettings, seconds: float, stop: Stop) -> Iterator[LagSummary]:
+    from rocketmq_aio.spark.pipelines import lag
+
+    while not stop():
+        due = time.monotonic() + seconds
+        yield lag(settings)
+        while not stop() and time.monotonic() < due:
+            time.sleep(min(seconds, LOOK_SECONDS))
+
+
+def _print(summary: LagSummary, *, as_json: bool) -> None:
+    if as_json:
+        show_json(summary.to_dict())
+    else:
+        results().print(lag_table(summary))
+
+
+def lag_table(summary: LagSummary) -> Table:
+    """Return one row per queue, and the sum in the title."""
+    rows = [
+        (
+            *(each.topic, each.broker, each.queue_id, each.minimum, each.committed, each.maximum),
+            *(each.lag, behind(each.behind(summary.at)), each.deleted or None),
+        )
+        for each in summary.lags
+    ]
+    title = (
+        f"{summary.group}: {summary.lag:,} messages behind at {summary.at:%Y-%m-%d %H:%M:%S} UTC"
+    )
+    return table(title, COLUMNS, rows)
+
+
+def behind(seconds: float) -> str | None:
+    """Return a time as people say it; None for no time at all."""
+    if seconds <= 0:
+        return None
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    return f"{minutes} min {rest:02} s" if minutes else f"{seconds:.1f} s"

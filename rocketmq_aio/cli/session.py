@@ -1,0 +1,98 @@
+"""The Spark session of a command."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from rocketmq_aio.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PANEL: Final = "Spark"
+# A command shows bars of its own, and times that mean the same everywhere.
+DEFAULTS: Final = {
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+@dataclass(kw_only=True)
+class SparkArguments:
+    """Where Spark runs."""
+
+    master: Annotated[
+        str | None,
+        typer.Option(
+            help="Spark master, such as local[4] or spark://host:7077.", rich_help_panel=PANEL
+        ),
+    ] = None
+    conf: Annotated[
+        list[str],
+        typer.Option(help="name=value of Spark's configuration; repeat it.", rich_help_panel=PANEL),
+    ] = field(default_factory=list)
+    packages: Annotated[
+        str | None,
+        typer.Option(
+            help="Maven coordinates of jars, such as those of avro or delta.", rich_help_panel=PANEL
+        ),
+    ] = None
+
+    def configuration(self) -> dict[str, str]:
+        """Return the configuration that is meant.
+
+        :raises ConfigError: a `--conf` is no pair
+        """
+        given = pairs("--conf", self.conf)
+        if self.packages is not None:
+            given["spark.jars.packages"] = self.packages
+        return {**DEFAULTS, **given}
+
+
+def pairs(option: str, texts: list[str]) -> dict[str, str]:
+    """Return the ``name=value`` pairs that *option* was given.
+
+    :raises ConfigError: one has no ``=``; its text is not told, for it may hold a secret
+    """
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(option, None, "expected name=value")
+        found[name.strip()] = value
+    return found
+
+
+@contextmanager
+def session(arguments: SparkArguments, name: str) -> Iterator[SparkSession]:
+    """Start Spark for the block, with the source known to it; stop it then.
+
+    :raises ModuleNotFoundError: there is no pyspark
+    """
+    from pyspark.sql import SparkSession
+
+    from rocketmq_aio.spark import register
+
+    configuration = arguments.configuration()
+    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")  # of pandas
+    # Else Spark takes the first python3 of the path, which need not have this package.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.Builder().appName(f"rmq pipeline {name}")
+    if arguments.master is not None:
+        builder = builder.master(arguments.master)
+    spark = builder.config(map={**configuration}).getOrCreate()
+    try:
+        register(spark)
+        yield spark
+    finally:
+        spark.stop()

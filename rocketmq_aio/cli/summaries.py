@@ -1,0 +1,88 @@
+"""What pipelines did, as tables or as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from rocketmq_aio.cli.output import complain, results, show_json, table
+
+if TYPE_CHECKING:
+    from rocketmq_aio.spark.pipelines.summary import QueueCount, Summary
+
+QUEUES: Final = ("topic", "broker", "#queue", "#from", "#to", "#offsets", "#rows", "gaps")
+GAPS_SHOWN: Final = 3  # of a queue; JSON has all of them
+
+
+def show(summary: Summary, *, as_json: bool) -> None:
+    """Print *summary*; what does not add up is told on standard error, too."""
+    if as_json:
+        show_json(summary.to_dict())
+    else:
+        _show_tables(summary)
+    for problem in summary.problems:
+        complain(problem)
+
+
+def _show_tables(summary: Summary) -> None:
+    console = results()
+    title = f"{summary.pipeline}{' (dry run: nothing was changed)' if summary.dry_run else ''}"
+    if summary.queues:
+        console.print(table(title, QUEUES, map(_queue, summary.queues)))
+    facts: Any = summary  # each kind of summary has facts of its own
+    if tags := getattr(facts, "tags", ()):
+        rows = ((each.topic, each.tag, each.letters) for each in tags)
+        console.print(table("dead letters", ("origin topic", "tag", "#letters"), rows))
+    console.print(_sentence(summary), soft_wrap=True, markup=False)
+
+
+def _queue(each: QueueCount) -> Sequence[object]:
+    shown = [f"{gap.start}-{gap.end - 1}: {gap.reason or 'MISSING'}" for gap in each.gaps]
+    more = len(shown) - GAPS_SHOWN
+    gaps = "; ".join([*shown[:GAPS_SHOWN], *([f"and {more} more"] if more > 0 else [])])
+    place = (each.topic, each.broker, each.queue_id)
+    return (*place, each.start, each.end, each.offsets, each.rows, gaps)
+
+
+def _sentence(summary: Summary) -> str:
+    facts = _FACTS[summary.pipeline](summary)
+    state = "complete" if summary.complete else "NOT COMPLETE"
+    if summary.dry_run:
+        state = "nothing was changed"
+    return f"{facts}; {summary.seconds:.1f} s; {state}"
+
+
+def _of_export(summary: Any) -> str:  # noqa: ANN401 - of its own kind
+    filtered = ", filtered" if summary.filtered else ""
+    return f"{summary.rows} of {summary.offsets} offsets are in {summary.target}{filtered}"
+
+
+def _of_ingest(summary: Any) -> str:  # noqa: ANN401
+    bad = f", {summary.bad} set aside" if summary.bad else ""
+    return f"{summary.rows} messages of {summary.offsets} offsets to {summary.target}{bad}"
+
+
+def _of_replay(summary: Any) -> str:  # noqa: ANN401
+    where = summary.to or "their own topics"
+    stopped = ", interrupted" if summary.interrupted else ""
+    return f"{summary.sent} copies of {summary.offsets} offsets sent to {where}{stopped}"
+
+
+def _of_load(summary: Any) -> str:  # noqa: ANN401
+    return f"{summary.sent} of {summary.rows} rows sent to {summary.topic}"
+
+
+def _of_dlq(summary: Any) -> str:  # noqa: ANN401
+    found = sum(each.letters for each in summary.tags)
+    would = "would be " if summary.dry_run else ""
+    before = f", {summary.resent_before} were before" if summary.resent_before else ""
+    return f"{found} dead letters of {summary.group}, {would}resent {summary.resent}{before}"
+
+
+_FACTS: Final[dict[str, Callable[[Any], str]]] = {
+    "export": _of_export,
+    "ingest": _of_ingest,
+    "replay": _of_replay,
+    "load": _of_load,
+    "dlq": _of_dlq,
+}

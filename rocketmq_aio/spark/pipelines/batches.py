@@ -1,0 +1,53 @@
+"""What the micro-batches of a query came to: rows, and the offsets that they were read from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from rocketmq_aio.spark.offsets import Offsets, Range, StreamOffset
+
+NO_COUNTS: Final[Mapping[str, int]] = {}
+
+
+class Batches:
+    """Adds up batches as their progress becomes known, each once; Spark forgets old ones."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.counted: dict[str, int] = {}  # what was observed, by its name
+        self._last = -1
+        self._starts: Offsets = {}
+        self._ends: Offsets = {}
+
+    def add(self, progress: Iterable[Any], observed: str) -> None:
+        """Take what is new in *progress*: objects of Spark, in the order of their batches.
+
+        :param observed: the name under which the query observes its counts
+        """
+        for each in progress:
+            if each.batchId > self._last and each.sources:
+                self._last = each.batchId
+                self._take(each.sources[0], each.observedMetrics.get(observed))
+
+    def _take(self, source: Any, counts: Any) -> None:  # noqa: ANN401 - Spark's own, and rows
+        self.rows += source.numInputRows
+        for name, number in (counts.asDict() if counts is not None else NO_COUNTS).items():
+            self.counted[name] = self.counted.get(name, 0) + number
+        before, after = _offset(source.startOffset), _offset(source.endOffset)
+        for queue, end in after.end.items():
+            start = after.start_of(queue, before)
+            self._starts.setdefault(queue, end if start is None else start)
+            self._ends[queue] = end
+
+    @property
+    def ranges(self) -> list[Range]:
+        """What was read of each queue, sorted."""
+        return sorted(Range(*q, start, self._ends[q]) for q, start in self._starts.items())
+
+
+def _offset(text: str | None) -> StreamOffset:
+    """Read what Spark shows of an offset; before the first batch that is nothing."""
+    found = json.loads(text) if text else None
+    return StreamOffset.from_json(found) if found else StreamOffset(at_start=True)

@@ -1,0 +1,105 @@
+"""Bodies -> columns, by the schema of json, avro or protobuf; what does not fit is told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import pyspark
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
+
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.settings import settings
+
+KINDS: Final = ("json", "avro", "protobuf")
+VALUE: Final = "value"
+BAD: Final = "bad"
+CORRUPT: Final = "_corrupt"  # column that Spark puts bodies in that are no such JSON
+PERMISSIVE: Final = {"mode": "PERMISSIVE"}
+NO_JAR: Final = "'JavaPackage' object is not callable"  # all that py4j says of a missing class
+
+
+@settings
+class BodySchema:
+    """What bodies hold.
+
+    :param kind: ``json``, ``avro`` or ``protobuf``
+    :param schema: json: columns, as ``"id long, name string"``; avro: the schema as JSON;
+        protobuf: the file of the descriptor set, made by ``protoc --descriptor_set_out``
+    :param message: protobuf: the name of the message type
+    """
+
+    kind: str
+    schema: str
+    message: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ConfigError("kind", self.kind, f"expected one of {', '.join(KINDS)}")
+        if not self.schema.strip():
+            raise ConfigError("schema", self.schema, "is empty: give the schema of the bodies")
+        if (self.kind == "protobuf") != (self.message is not None):
+            raise ConfigError("message", self.message, "goes with protobuf, which needs it")
+
+
+def parsed(messages: DataFrame, schema: BodySchema) -> DataFrame:
+    """Add the columns *value*, a struct, and *bad*, whether the body does not fit.
+
+    :raises ConfigError: the schema cannot be, or Spark lacks the jar for it
+    """
+    try:
+        return _PARSERS[schema.kind](messages, schema)
+    except TypeError as error:
+        if NO_JAR not in str(error):
+            raise
+    except PySparkException as error:
+        if "NOT_LOADED" not in (error.getCondition() or ""):
+            reason = f"no schema for {schema.kind}: {first_line(error)}"
+            raise ConfigError("schema", schema.schema, reason) from error
+    raise ConfigError("kind", schema.kind, f"Spark lacks the jar: add {package(schema.kind)}")
+
+
+def package(kind: str) -> str:
+    """Return the Maven coordinates of Spark's reader for *kind*, for ``--packages``."""
+    return f"org.apache.spark:spark-{kind}_2.13:{pyspark.__version__}"
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of what *error* says."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _json(messages: DataFrame, schema: BodySchema) -> DataFrame:
+    wanted = f"{schema.schema}, {CORRUPT} string"
+    options = {**PERMISSIVE, "columnNameOfCorruptRecord": CORRUPT}
+    read = messages.withColumn(VALUE, F.from_json(F.col("body").cast("string"), wanted, options))
+    bad = F.col(VALUE).isNull() | F.col(VALUE)[CORRUPT].isNotNull()
+    return read.withColumn(BAD, bad).withColumn(VALUE, F.col(VALUE).dropFields(CORRUPT))
+
+
+def _avro(messages: DataFrame, schema: BodySchema) -> DataFrame:
+    from pyspark.sql.avro.functions import from_avro
+
+    return _or_null(messages, from_avro(F.col("body"), schema.schema, PERMISSIVE))
+
+
+def _protobuf(messages: DataFrame, schema: BodySchema) -> DataFrame:
+    from pyspark.sql.protobuf.functions import from_protobuf
+
+    message = str(schema.message)
+    return _or_null(
+        messages, from_protobuf(F.col("body"), message, schema.schema, options=PERMISSIVE)
+    )
+
+
+def _or_null(messages: DataFrame, value: Column) -> DataFrame:
+    return messages.withColumn(VALUE, value).withColumn(BAD, F.col(VALUE).isNull())
+
+
+_PARSERS: Final[dict[str, Callable[[DataFrame, BodySchema], DataFrame]]] = {
+    "json": _json,
+    "avro": _avro,
+    "protobuf": _protobuf,
+}

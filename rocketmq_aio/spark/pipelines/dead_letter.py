@@ -1,0 +1,223 @@
+"""Dead letters of a group -> a table, and back to where they came from."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
+
+from rocketmq_aio.names import DLQ_PREFIX, RETRY_PREFIX
+from rocketmq_aio.properties import RETRY_TOPIC
+from rocketmq_aio.settings import settings
+from rocketmq_aio.spark import option_values as values
+from rocketmq_aio.spark.offsets import Range
+from rocketmq_aio.spark.options import Connection
+from rocketmq_aio.spark.pipelines.brokers import explained
+from rocketmq_aio.spark.pipelines.copies import COPIED_FROM, SEPARATOR, copies, position
+from rocketmq_aio.spark.pipelines.counting import count
+from rocketmq_aio.spark.pipelines.exporting import problems
+from rocketmq_aio.spark.pipelines.positions import connection_options, merged
+from rocketmq_aio.spark.pipelines.progress import watched
+from rocketmq_aio.spark.pipelines.reading import FORMAT, Selection, planned, read_exactly
+from rocketmq_aio.spark.pipelines.reports import Report, quiet
+from rocketmq_aio.spark.pipelines.sending import Growth, send
+from rocketmq_aio.spark.pipelines.summary import QueueCount, Summary
+from rocketmq_aio.spark.pipelines.target import Target, laid_out, write
+
+CLOCK_SECONDS: Final = 600  # brokers may differ by so much in what time it is
+ORIGIN: Final = "originTopic"
+ORIGIN_ID: Final = "originMsgId"
+
+
+@settings
+class DeadLetterSettings:
+    """What `dead_letters` does.
+
+    :param group: whose dead letters
+    :param start: ``earliest``, a time, or offsets as JSON; *end* likewise
+    :param target: where they are written to; None: nowhere, they are counted
+    :param resend: send each to the topic it came from, unless that was done before
+    """
+
+    connection: Connection
+    group: str
+    start: str = "earliest"
+    end: str = "latest"
+    target: Target | None = None
+    resend: bool = False
+
+    def __post_init__(self) -> None:
+        values.group("of_group", self.group)
+
+    @property
+    def topic(self) -> str:
+        """Where the dead letters of the group are."""
+        return DLQ_PREFIX + self.group
+
+    @property
+    def selection(self) -> Selection:
+        """What is read."""
+        return Selection(topics=(self.topic,), start=self.start, end=self.end)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TagCount:
+    """How many dead letters came from a topic with a tag; None where that is not known."""
+
+    topic: str | None
+    tag: str | None
+    letters: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLetterSummary(Summary):
+    """What `dead_letters` found and did.
+
+    :ivar resent: how many were sent back; with ``dry_run``, how many would be
+    :ivar resent_before: how many were not, for their copies are in their topics already
+    """
+
+    pipeline: str = "dlq"
+    group: str = ""
+    target: str | None = None
+    tags: tuple[TagCount, ...] = ()
+    resent: int = 0
+    resent_before: int = 0
+
+
+def dead_letters(
+    spark: SparkSession,
+    settings: DeadLetterSettings,
+    *,
+    dry_run: bool = False,
+    report: Report = quiet,
+) -> DeadLetterSummary:
+    """Count dead letters by topic and tag, write them to a table, send them back.
+
+    A copy that is sent back says in its property ``COPIED_FROM`` which dead letter it is. What
+    is in the topic of origin with that property is not sent again, so this may be repeated.
+
+    :raises ConfigError: a setting cannot be
+    :raises RocketMQError: brokers cannot be asked; RouteNotFoundError: no letter ever died
+    :raises PySparkException: Spark could not read, write or send
+    """
+    began = time.monotonic()
+    ranges = planned(settings.connection, settings.selection)
+    if not any(each.size for each in ranges):
+        queues = tuple(map(QueueCount.of, ranges))
+        return DeadLetterSummary(group=settings.group, dry_run=dry_run, queues=queues)
+    letters = told(read_exactly(spark, settings.connection, settings.selection, ranges), settings)
+    letters.persist()  # they are read once: what is counted is what is sent
+    try:
+        found = _worked(_Letters(letters, settings, ranges, report), dry_run=dry_run)
+    finally:
+        letters.unpersist()
+    return replace(found, seconds=time.monotonic() - began)
+
+
+def told(letters: DataFrame, settings: DeadLetterSettings) -> DataFrame:
+    """Add where dead letters came from, and under which message id, as far as they say."""
+    properties = F.col("properties")
+    ids = [properties[name] for name in ("DLQ_ORIGIN_MESSAGE_ID", "ORIGIN_MESSAGE_ID")]
+    return letters.withColumns(
+        {ORIGIN: _origin(settings.connection.namespace), ORIGIN_ID: F.coalesce(*ids)}
+    )
+
+
+def _origin(namespace: str | None) -> Column:
+    """Return the first topic that a letter names and that is no retry topic."""
+    names = [F.col("properties")[name] for name in (RETRY_TOPIC, "DLQ_ORIGIN_TOPIC")]
+    if namespace is not None:  # the client puts it before the name itself
+        names = [F.regexp_replace(name, f"^{namespace}%", "") for name in names]
+    return F.coalesce(*(F.when(~name.startswith(RETRY_PREFIX), name) for name in names))
+
+
+@dataclass(frozen=True)
+class _Letters:
+    """Dead letters in hand, and what is to be done with them."""
+
+    rows: DataFrame
+    settings: DeadLetterSettings
+    ranges: list[Range]
+    report: Report
+
+    def tags(self) -> list[TagCount]:
+        groups = self.rows.groupBy(ORIGIN, "tags").count().orderBy(ORIGIN, "tags")
+        with watched(self.rows.sparkSession, "reading", self.report):
+            found = groups.collect()
+        return [TagCount(topic=row[0], tag=row[1], letters=row[2]) for row in found]
+
+    def counts(self) -> list[QueueCount]:
+        return explained(self.settings.connection, count(self.rows, self.ranges))
+
+    def to_resend(self, topics: list[str]) -> DataFrame:
+        """Return those that have a topic to go to and are not there yet."""
+        known = self.rows.where(F.col(ORIGIN).isNotNull()).withColumn("position", position())
+        there = self._resent(topics)
+        return known.join(there, "position", "left_anti")
+
+    def _resent(self, topics: list[str]) -> DataFrame:
+        """Return the positions of dead letters whose copies are in *topics*."""
+        first = self.rows.agg(F.unix_millis(F.min("storeTimestamp"))).collect()[0][0]
+        options = {
+            "subscribe": ",".join(topics),
+            "startingTimestamp": str(first - CLOCK_SECONDS * 1000),
+        }
+        spark, connection = self.rows.sparkSession, self.settings.connection
+        reader = spark.read.format(FORMAT).schema("properties map<string,string>")
+        copied = reader.options(**merged(connection_options(connection), options)).load()
+        mark = F.col("properties")[COPIED_FROM].alias("position")
+        mine = F.col("position").startswith(self.settings.topic + SEPARATOR)
+        return copied.select(mark).where(mine).distinct()
+
+    def resend(self, rows: DataFrame, topics: list[str]) -> tuple[int, list[str]]:
+        growth = Growth(self.settings.connection, topics)
+        with watched(rows.sparkSession, "resending", self.report):
+            sent = send(copies(rows, F.col(ORIGIN)), self.settings.connection, {})
+        return sent, growth.problems(sent)
+
+
+def _worked(letters: _Letters, *, dry_run: bool) -> DeadLetterSummary:
+    settings = letters.settings
+    tags, counts = letters.tags(), letters.counts()
+    if settings.target is not None and not dry_run:
+        with watched(letters.rows.sparkSession, "writing", letters.report):
+            write(laid_out(letters.rows, settings.target), settings.target)
+    resent, before, wrong = _resent(letters, tags, dry_run=dry_run) if settings.resend else _NONE
+    return DeadLetterSummary(
+        dry_run=dry_run,
+        group=settings.group,
+        target=settings.target.name if settings.target is not None else None,
+        tags=tuple(tags),
+        resent=resent,
+        resent_before=before,
+        queues=tuple(counts),
+        problems=(*problems(counts, filtered=False), *wrong),
+    )
+
+
+_NONE: Final[tuple[int, int, list[str]]] = (0, 0, [])
+
+
+def _resent(
+    letters: _Letters, tags: list[TagCount], *, dry_run: bool
+) -> tuple[int, int, list[str]]:
+    """Return how many were sent, how many were there before, and what is wrong."""
+    topics = sorted({each.topic for each in tags if each.topic is not None})
+    lost = sum(each.letters for each in tags if each.topic is None)
+    wrong = [f"{lost} letters do not say which topic they came from"] if lost else []
+    known = sum(each.letters for each in tags) - lost
+    if not topics:
+        return 0, 0, wrong
+    rows = letters.to_resend(topics).persist()
+    try:
+        wanted = rows.count()
+        if dry_run or not wanted:
+            return wanted, known - wanted, wrong
+        sent, short = letters.resend(rows, topics)
+    finally:
+        rows.unpersist()
+    return sent, known - wanted, wrong + short

@@ -1,0 +1,159 @@
+"""Where a group is in its queues: offsets against the least, the greatest, and the clock."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import anyio
+
+from rocketmq_aio.consumer.pull import PullConsumer
+from rocketmq_aio.consumer.pull_result import PullStatus
+from rocketmq_aio.errors import ConfigError, RocketMQError
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.settings import settings
+from rocketmq_aio.spark.options import Connection
+from rocketmq_aio.spark.pipelines.summary import Summary
+from rocketmq_aio.spark.runtime import Runtime
+
+QUEUES_AT_ONCE: Final = 16
+
+
+@settings
+class LagSettings:
+    """Whose lag: that of the connection's group in *topics*."""
+
+    connection: Connection
+    topics: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.topics:
+            raise ConfigError("topics", self.topics, "give at least one")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueLag:
+    """Where the group is in one queue.
+
+    :ivar committed: the next offset to consume; None: nothing was ever committed
+    :ivar lag: messages between there (or the beginning of the queue) and the end
+    :ivar deleted: messages that were deleted before the group came to them
+    :ivar next_time: when the next message to consume was stored
+    """
+
+    topic: str
+    broker: str
+    queue_id: int
+    minimum: int
+    maximum: int
+    committed: int | None
+    next_time: datetime | None = None
+
+    @property
+    def lag(self) -> int:
+        """Messages that are there and wait for the group."""
+        return max(0, self.maximum - max(self.committed or 0, self.minimum))
+
+    @property
+    def deleted(self) -> int:
+        """Messages that the broker deleted before the group had them."""
+        return 0 if self.committed is None else max(0, self.minimum - self.committed)
+
+    def behind(self, now: datetime) -> float:
+        """Return for how many seconds the next message has been waiting."""
+        return 0.0 if self.next_time is None else max(0.0, (now - self.next_time).total_seconds())
+
+
+@dataclass(frozen=True, kw_only=True)
+class LagSummary(Summary):
+    """Where a group is in its queues, at one time.
+
+    :ivar at: by the clock of this machine; brokers may have another
+    """
+
+    pipeline: str = "lag"
+    group: str = ""
+    at: datetime = datetime.min
+    lags: tuple[QueueLag, ...] = ()
+
+    @property
+    def lag(self) -> int:
+        """Messages that wait, over all queues."""
+        return sum(each.lag for each in self.lags)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as values that JSON knows, with what follows from the offsets."""
+        queues = [
+            {
+                **dataclasses.asdict(each),
+                "lag": each.lag,
+                "deleted": each.deleted,
+                "behind_seconds": each.behind(self.at),
+            }
+            for each in self.lags
+        ]
+        return {**super().to_dict(), "lags": queues, "lag": self.lag}
+
+
+def lag(settings: LagSettings) -> LagSummary:
+    """Ask brokers where the group is; nothing is changed, and Spark is not needed.
+
+    :raises RouteNotFoundError: there is no such topic, or it cannot be read
+    :raises RocketMQError: a broker cannot be asked
+    """
+    began = time.monotonic()
+    runtime = Runtime.get(settings.connection)
+    lags = runtime.call(_lags, runtime.pull_consumer(), settings.topics)
+    return LagSummary(
+        group=settings.connection.group,
+        at=datetime.now(UTC),
+        lags=tuple(lags),
+        seconds=time.monotonic() - began,
+    )
+
+
+async def _lags(consumer: PullConsumer, topics: tuple[str, ...]) -> list[QueueLag]:
+    found: list[QueueLag] = []
+    failures: list[RocketMQError] = []
+    limit = anyio.CapacityLimiter(QUEUES_AT_ONCE)
+
+    async def ask(queue: MessageQueue) -> None:
+        async with limit:
+            try:
+                found.append(await _lag(consumer, queue))
+            except RocketMQError as error:
+                failures.append(error)
+
+    queues = [queue for topic in topics for queue in await consumer.message_queues(topic)]
+    async with anyio.create_task_group() as tasks:
+        for queue in queues:
+            tasks.start_soon(ask, queue)
+    if failures:
+        raise failures[0]
+    return sorted(found, key=lambda each: (each.topic, each.broker, each.queue_id))
+
+
+async def _lag(consumer: PullConsumer, queue: MessageQueue) -> QueueLag:
+    # The least is asked for first and the greatest last: the group cannot be beyond them.
+    minimum = await consumer.min_offset(queue)
+    committed = await consumer.committed(queue)
+    maximum = await consumer.max_offset(queue)
+    position = max(committed or 0, minimum)
+    waiting = position < maximum
+    return QueueLag(
+        topic=queue.topic,
+        broker=queue.broker_name,
+        queue_id=queue.queue_id,
+        minimum=minimum,
+        maximum=maximum,
+        committed=committed,
+        next_time=await _stored_at(consumer, queue, position) if waiting else None,
+    )
+
+
+async def _stored_at(consumer: PullConsumer, queue: MessageQueue, offset: int) -> datetime | None:
+    answer = await consumer.pull(queue, offset, 1)
+    return answer.messages[0].store_time if answer.status is PullStatus.FOUND else None

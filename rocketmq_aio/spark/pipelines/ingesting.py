@@ -1,0 +1,244 @@
+"""A stream of messages -> files or a table, bodies read by a schema, bad ones set aside."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.settings import settings
+from rocketmq_aio.spark.offsets import nested
+from rocketmq_aio.spark.options import Connection
+from rocketmq_aio.spark.pipelines.batches import Batches
+from rocketmq_aio.spark.pipelines.bodies import BAD, VALUE, BodySchema, parsed
+from rocketmq_aio.spark.pipelines.reading import FORMAT, Selection, planned, stream_options
+from rocketmq_aio.spark.pipelines.reports import Report, quiet
+from rocketmq_aio.spark.pipelines.summary import QueueCount, Summary
+from rocketmq_aio.spark.pipelines.target import Target, format_options, laid_out
+
+LOOK_SECONDS: Final = 0.2
+STOP_SECONDS: Final = 60.0  # for a batch that is under way when the stream is to stop
+GOOD_NAME: Final = "messages"
+BAD_NAME: Final = "bad"
+OBSERVED: Final = "ingest"
+
+
+@settings
+class IngestSettings:
+    """What `ingest` does.
+
+    :param checkpoint: folder that Spark keeps the progress in; the same one goes on from there
+    :param body: how bodies are read; None: they are written as they are
+    :param bad_rows: path for messages whose bodies cannot be read, as parquet
+    :param once: read what is there, then end; else go on until stopped
+    :param trigger_seconds: between two batches; 0: one after the other
+    """
+
+    connection: Connection
+    selection: Selection
+    target: Target
+    checkpoint: str
+    body: BodySchema | None = None
+    bad_rows: str | None = None
+    once: bool = False
+    trigger_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.target.mode == "overwrite":
+            raise ConfigError(
+                "mode", self.target.mode, "a stream appends: use append, or leave out"
+            )
+        if self.body is not None and self.bad_rows is None:
+            raise ConfigError("bad_rows", None, "not given: say where bodies go that do not fit")
+        if self.body is None and self.bad_rows is not None:
+            raise ConfigError("bad_rows", self.bad_rows, "needs a schema of bodies")
+        if self.selection.end != "latest":
+            raise ConfigError(
+                "end", self.selection.end, "a stream has none: export a range instead"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class IngestSummary(Summary):
+    """What one run of `ingest` did; the next one goes on behind the queues' ends.
+
+    :ivar rows: how many messages were read; *bad*: how many of them have bodies that do not fit
+    :ivar interrupted: it was stopped; what was under way was finished, or is done anew next time
+    """
+
+    pipeline: str = "ingest"
+    target: str = ""
+    rows: int = 0
+    bad: int = 0
+    filtered: bool = False
+    interrupted: bool = False
+
+
+def ingest(
+    spark: SparkSession,
+    settings: IngestSettings,
+    *,
+    dry_run: bool = False,
+    stop: Callable[[], bool] = bool,
+    report: Report = quiet,
+) -> IngestSummary:
+    """Append messages to the target, each once where the format can: files, Delta, Iceberg.
+
+    With a schema of bodies two queries run, for good and for bad rows, each with a checkpoint of
+    its own: that is how both sides get each message once, whatever is killed.
+
+    :param stop: asked all the time; True ends the stream after the batch under way
+    :raises ConfigError: a setting cannot be, or Spark lacks a jar
+    :raises RocketMQError: brokers cannot be asked
+    :raises PySparkException: a query failed; the next run goes on where it was
+    """
+    began = time.monotonic()
+    if dry_run:
+        return _dry(settings, began)
+    queries = _started(spark, settings)
+    batches = {query.id: Batches() for query in queries}
+    interrupted = _followed(queries, batches, stop, report)
+    return _summary(settings, batches[queries[0].id], began, interrupted=interrupted)
+
+
+def _dry(settings: IngestSettings, began: float) -> IngestSummary:
+    """Return what a first run would read now: a checkpoint is not looked at."""
+    first = replace(settings.selection, start=_start(settings))
+    return IngestSummary(
+        dry_run=True,
+        target=settings.target.name,
+        filtered=settings.selection.filtered,
+        queues=tuple(map(QueueCount.of, planned(settings.connection, first))),
+        seconds=time.monotonic() - began,
+    )
+
+
+def _start(settings: IngestSettings) -> str:
+    """Return the start as offsets, so that two queries begin at one place."""
+    selection = settings.selection
+    if selection.start != "latest":
+        ranges = planned(settings.connection, selection)
+        return json.dumps(nested({each.queue: each.start for each in ranges}))
+    ranges = planned(settings.connection, replace(selection, start="earliest"))
+    return json.dumps(nested({each.queue: each.end for each in ranges}))
+
+
+def _started(spark: SparkSession, settings: IngestSettings) -> list[StreamingQuery]:
+    if settings.body is None:
+        return [_begin(_messages(spark, settings.connection, settings.selection), settings)]
+    one_start = replace(settings.selection, start=_start(settings))
+    rows = parsed(_messages(spark, settings.connection, one_start), settings.body)
+    rows = _observed(rows, F.count_if(BAD).alias(BAD))
+    good = rows.where(~F.col(BAD)).drop(BAD, "body")
+    bad = rows.where(BAD).drop(BAD, VALUE)
+    first = _begin(good, settings)
+    try:
+        return [first, _begin_bad(bad, settings)]
+    except BaseException:
+        first.stop()
+        raise
+
+
+def _messages(spark: SparkSession, connection: Connection, selection: Selection) -> DataFrame:
+    options = stream_options(connection, selection)
+    return spark.readStream.format(FORMAT).options(**options).load()
+
+
+def _observed(rows: DataFrame, *counts: Column) -> DataFrame:
+    return rows.observe(OBSERVED, F.count(F.lit(1)).alias("rows"), *counts)
+
+
+def _begin(rows: DataFrame, settings: IngestSettings) -> StreamingQuery:
+    target = settings.target
+    writer = laid_out(rows, target).writeStream.format(target.format)
+    writer = writer.options(**format_options(target))
+    if target.partition_by:
+        writer = writer.partitionBy(*target.partition_by)
+    writer = _triggered(writer, settings, GOOD_NAME)
+    return writer.start(target.path) if target.table is None else writer.toTable(target.table)
+
+
+def _begin_bad(rows: DataFrame, settings: IngestSettings) -> StreamingQuery:
+    return _triggered(rows.writeStream.format("parquet"), settings, BAD_NAME).start(
+        settings.bad_rows
+    )
+
+
+def _triggered(writer: DataStreamWriter, settings: IngestSettings, name: str) -> DataStreamWriter:
+    folder = f"{settings.checkpoint.rstrip('/')}/{name}"
+    writer = writer.outputMode("append").option("checkpointLocation", folder)
+    if settings.once:
+        return writer.trigger(availableNow=True)
+    return writer.trigger(processingTime=f"{round(settings.trigger_seconds * 1000)} milliseconds")
+
+
+def _followed(
+    queries: list[StreamingQuery],
+    batches: dict[str, Batches],
+    stop: Callable[[], bool],
+    report: Report,
+) -> bool:
+    """Follow the queries to their end; return whether *stop* ended them."""
+    stopped = False
+    try:
+        while not stopped and any(q.isActive for q in queries) and not any(map(_failed, queries)):
+            _look(queries, batches, report)
+            time.sleep(LOOK_SECONDS)
+            stopped = stop()
+    finally:
+        for query in queries:
+            _end(query)
+    _look(queries, batches, report)
+    for query in queries:
+        query.awaitTermination()  # raises what it failed with
+    return stopped
+
+
+def _failed(query: StreamingQuery) -> bool:
+    return not query.isActive and query.exception() is not None
+
+
+def _look(queries: list[StreamingQuery], batches: dict[str, Batches], report: Report) -> None:
+    for query in queries:
+        batches[query.id].add(query.recentProgress, OBSERVED)
+    first = batches[queries[0].id]
+    report("ingesting", first.rows, 0)
+
+
+def _end(query: StreamingQuery) -> None:
+    """Stop a query between two batches, if one ends in time."""
+    deadline = time.monotonic() + STOP_SECONDS
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+        time.sleep(LOOK_SECONDS)
+    query.stop()
+
+
+def _summary(
+    settings: IngestSettings, read: Batches, began: float, *, interrupted: bool
+) -> IngestSummary:
+    queues = tuple(map(QueueCount.of, read.ranges))
+    offsets = sum(each.offsets for each in queues)
+    filtered = settings.selection.filtered
+    wrong = [] if filtered or read.rows == offsets else [_short(read.rows, offsets)]
+    return IngestSummary(
+        target=settings.target.name,
+        rows=read.rows,
+        bad=read.counted.get(BAD, 0),
+        filtered=filtered,
+        interrupted=interrupted,
+        queues=queues,
+        seconds=time.monotonic() - began,
+        problems=tuple(wrong),
+    )
+
+
+def _short(rows: int, offsets: int) -> str:
+    return f"{rows} messages were read from {offsets} offsets: some are gone or came twice"

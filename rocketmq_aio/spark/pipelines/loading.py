@@ -1,0 +1,167 @@
+"""Files -> a topic."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
+from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType
+
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.settings import settings
+from rocketmq_aio.spark import option_values as values
+from rocketmq_aio.spark.options import Connection
+from rocketmq_aio.spark.pipelines.progress import watched
+from rocketmq_aio.spark.pipelines.reports import Report, quiet
+from rocketmq_aio.spark.pipelines.sending import Growth, send
+from rocketmq_aio.spark.pipelines.summary import Summary
+
+BODIES: Final = ("plain", "base64")
+WHOLE_ROW: Final = "*"
+COLUMNS: Final = (
+    *("body", "tags", "keys", "properties", "flag", "shardingKey"),
+    *("delayLevel", "deliverTimestamp", "brokerName", "queueId"),
+)
+TYPES: Final = {
+    **dict.fromkeys(("flag", "delayLevel", "queueId"), "int"),
+    "deliverTimestamp": "timestamp",
+}
+LATER: Final = frozenset({"delayLevel", "deliverTimestamp"})  # not in the topic at once
+
+
+@settings
+class LoadSettings:
+    """What `load` does.
+
+    :param path: files or folders, as Spark takes them
+    :param format: parquet, json, csv, orc, text ...; csv files have a header unless told
+    :param columns: column of a message -> column of the files, such as
+        ``{"body": "payload", "keys": "id"}``; ``{"body": "*"}`` makes bodies of whole rows, as
+        JSON; empty: columns of the files that are named as messages name them
+    :param body: how the files hold bodies: ``plain``, or in ``base64`` as exports to text do
+    :param schema: of the files, such as ``"id long, name string"``; None: what the files say
+    :param read_options: of the format; *options*: further options of the sink
+    """
+
+    connection: Connection
+    topic: str
+    path: str
+    format: str = "parquet"
+    columns: Mapping[str, str] = field(default_factory=dict)
+    body: str = "plain"
+    schema: str | None = None
+    read_options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        values.topic("topic", self.topic)
+        if self.body not in BODIES:
+            raise ConfigError("body", self.body, f"expected one of {', '.join(BODIES)}")
+        for name in self.columns:
+            if name not in COLUMNS:
+                reason = f"messages have no such column; they have {', '.join(COLUMNS)}"
+                raise ConfigError("columns", name, reason)
+        if self.columns and "body" not in self.columns:
+            raise ConfigError("columns", dict(self.columns), 'body is not given: add body="*"')
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadSummary(Summary):
+    """What `load` did.
+
+    :ivar rows: how many rows the files have
+    :ivar sent: how many messages were sent
+    """
+
+    pipeline: str = "load"
+    topic: str = ""
+    rows: int = 0
+    sent: int = 0
+
+
+def load(
+    spark: SparkSession,
+    settings: LoadSettings,
+    *,
+    dry_run: bool = False,
+    report: Report = quiet,
+) -> LoadSummary:
+    """Send each row of the files as a message.
+
+    The same files loaded again are sent again.
+
+    :raises ConfigError: a setting cannot be, or names a column that the files do not have
+    :raises RocketMQError: brokers cannot be asked
+    :raises PySparkException: Spark could not read or send; others may be stored
+    """
+    began = time.monotonic()
+    files = _files(spark, settings)
+    rows = mapped(files, settings.columns)
+    if settings.body == "base64":
+        rows = rows.withColumn("body", F.unbase64("body"))
+    with watched(spark, "counting", report):
+        count = files.count()
+    sent, problems = (0, []) if dry_run else _sent(spark, settings, rows, report)
+    if not dry_run and sent != count:
+        problems.append(f"{settings.path}: {count} rows are there, {sent} were sent")
+    return LoadSummary(
+        dry_run=dry_run,
+        topic=settings.topic,
+        rows=count,
+        sent=sent,
+        seconds=time.monotonic() - began,
+        problems=tuple(problems),
+    )
+
+
+def _sent(
+    spark: SparkSession, settings: LoadSettings, rows: DataFrame, report: Report
+) -> tuple[int, list[str]]:
+    growth = Growth(settings.connection, [settings.topic])
+    options = {"topic": settings.topic, **settings.options}
+    with watched(spark, "sending", report):
+        sent = send(rows, settings.connection, options)
+    return sent, [] if LATER & set(rows.columns) else growth.problems(sent)
+
+
+def _files(spark: SparkSession, settings: LoadSettings) -> DataFrame:
+    defaults = {"header": "true"} if settings.format == "csv" else {}
+    reader = spark.read.format(settings.format).options(**{**defaults, **settings.read_options})
+    if settings.schema is not None:
+        reader = reader.schema(settings.schema)
+    return reader.load(settings.path)
+
+
+def mapped(files: DataFrame, columns: Mapping[str, str]) -> DataFrame:
+    """Return rows for the sink.
+
+    :raises ConfigError: the files have no such column, or none for the body
+    """
+    chosen = dict(columns) or {name: name for name in files.columns if name in COLUMNS}
+    if "body" not in chosen:
+        reason = f'the files have no column body, but {", ".join(files.columns)}: say body="*"'
+        raise ConfigError("columns", None, reason)
+    return files.select(*(_column(files, to, name).alias(to) for to, name in chosen.items()))
+
+
+def _column(files: DataFrame, to: str, name: str) -> Column:
+    if name == WHOLE_ROW and to == "body":
+        return F.to_json(F.struct(*(F.col(f"`{each}`") for each in files.columns)))
+    if name not in files.columns:
+        reason = f"the files have no such column; they have {', '.join(files.columns)}"
+        raise ConfigError("columns", name, reason)
+    return _typed(F.col(f"`{name}`"), to, files.schema[name].dataType)
+
+
+def _typed(column: Column, to: str, kind: DataType) -> Column:
+    """Return *column* with the type that messages have there; text files know text only."""
+    if to == "properties":
+        text = isinstance(kind, StringType)
+        return F.from_json(column, "map<string,string>") if text else column
+    if (to == "keys" and isinstance(kind, ArrayType)) or isinstance(kind, BinaryType):
+        return column
+    return column.cast(TYPES.get(to, "string"))

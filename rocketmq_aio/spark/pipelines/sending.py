@@ -1,0 +1,55 @@
+"""Rows -> topics, counted on their way and again at the brokers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
+
+from rocketmq_aio.spark.offsets import Queue
+from rocketmq_aio.spark.options import Connection
+from rocketmq_aio.spark.pipelines.brokers import ends_of, grown
+from rocketmq_aio.spark.pipelines.positions import connection_options, merged
+from rocketmq_aio.spark.pipelines.reading import FORMAT
+
+STORED_SECONDS: Final = 10.0  # what a broker acknowledged is in its queues some time later
+LOOK_SECONDS: Final = 0.1
+
+
+def send(rows: DataFrame, connection: Connection, options: Mapping[str, str]) -> int:
+    """Send *rows* through the sink and return how many there were.
+
+    :raises PySparkException: some could not be sent; others may be stored
+    """
+    seen = Observation()
+    counted = rows.observe(seen, F.count(F.lit(1)).alias("rows"))
+    chosen = merged(connection_options(connection), options)
+    counted.write.format(FORMAT).mode("append").options(**chosen).save()
+    return int(seen.get["rows"])
+
+
+class Growth:
+    """How much some topics grow while a pipeline sends to them.
+
+    Others may send there, too: that they grew by more proves nothing, by less is a loss.
+    """
+
+    def __init__(self, connection: Connection, topics: Iterable[str]) -> None:
+        self._connection = connection
+        self._topics = tuple(topics)
+        self._before: dict[Queue, int] = ends_of(connection, self._topics)
+
+    def problems(self, sent: int) -> list[str]:
+        """Return why the topics do not show the messages *sent*; it may wait some seconds."""
+        deadline = time.monotonic() + STORED_SECONDS
+        while (found := self._stored()) < sent and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+        if found >= sent:
+            return []
+        return [f"{', '.join(self._topics)}: {sent} messages were sent, {found} are stored"]
+
+    def _stored(self) -> int:
+        return grown(self._before, ends_of(self._connection, self._topics))

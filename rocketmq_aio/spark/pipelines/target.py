@@ -1,0 +1,107 @@
+"""Where rows are written to: files or a table, and how messages look there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
+from pyspark.sql.types import StructType
+
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.settings import settings
+
+TEXT_FORMATS: Final = frozenset({"csv", "json"})
+MODES: Final = ("error", "append", "overwrite")
+BODIES: Final = ("binary", "base64", "text")
+DATE: Final = "storeDate"
+COORDINATES: Final = ("topic", "brokerName", "queueId", "queueOffset")
+
+
+@settings
+class Target:
+    """Files below *path*, or the *table*.
+
+    :param format: a format that this Spark has: parquet, json, csv, orc, delta, iceberg ...
+    :param mode: what happens when there is something already: ``error``, ``append`` or
+        ``overwrite``
+    :param partition_by: columns that files are laid out by; ``storeDate`` is the date of the
+        store time, in the time zone of the session
+    :param body: how bodies are written: ``binary``, ``base64`` or ``text`` (UTF-8; other bytes
+        are an error); None: as they are where the format can, else base64
+    :param options: of the format, such as ``compression``
+    """
+
+    path: str | None = None
+    table: str | None = None
+    format: str = "parquet"
+    mode: str = "error"
+    partition_by: tuple[str, ...] = (DATE,)
+    body: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.path is None) == (self.table is None):
+            raise ConfigError("target", self.path, "give a path or a table, one of them")
+        if self.mode not in MODES:
+            raise ConfigError("mode", self.mode, f"expected one of {', '.join(MODES)}")
+        if self.body is not None and self.body not in BODIES:
+            raise ConfigError("body", self.body, f"expected one of {', '.join(BODIES)}")
+        if self.body == "binary" and self.format == "csv":
+            raise ConfigError("body", self.body, "csv holds text only: use base64 or text")
+
+    @property
+    def name(self) -> str:
+        """The path or the table."""
+        return str(self.path or self.table)
+
+
+def laid_out(messages: DataFrame, target: Target) -> DataFrame:
+    """Return *messages* as they look in *target*: bodies, properties, and the date."""
+    changed: dict[str, Column] = {}
+    if "storeTimestamp" in messages.columns and DATE in target.partition_by:
+        changed[DATE] = F.to_date("storeTimestamp")
+    if "body" in messages.columns:
+        changed["body"] = _BODIES[_body_form(target)](F.col("body"))
+    if "properties" in messages.columns and target.format == "csv":
+        changed["properties"] = F.to_json("properties")
+    return messages.withColumns(changed) if changed else messages
+
+
+def _body_form(target: Target) -> str:
+    return target.body or ("base64" if target.format in TEXT_FORMATS else "binary")
+
+
+_BODIES: Final[dict[str, Callable[[Column], Column]]] = {
+    "binary": lambda body: body,
+    "base64": F.base64,
+    "text": lambda body: F.decode(body, "UTF-8"),
+}
+
+
+def write(rows: DataFrame, target: Target) -> None:
+    """Write *rows*; `pyspark.errors.PySparkException` when that fails."""
+    writer = rows.write.format(target.format).mode(target.mode).options(**format_options(target))
+    if target.partition_by:
+        writer = writer.partitionBy(*target.partition_by)
+    if target.table is not None:
+        writer.saveAsTable(target.table)
+    else:
+        writer.save(target.path)
+
+
+def stored(spark: SparkSession, target: Target, schema: StructType) -> DataFrame:
+    """Return what *target* holds; *schema* is that of the rows written, for formats without one."""
+    if target.table is not None:
+        return spark.read.table(target.table)
+    reader = spark.read.format(target.format).options(**format_options(target))
+    if target.format in TEXT_FORMATS:
+        reader = reader.schema(schema)
+    return reader.load(target.path)
+
+
+def format_options(target: Target) -> dict[str, str]:
+    """Return the options of the format; csv has a header unless told otherwise."""
+    return {**({"header": "true"} if target.format == "csv" else {}), **target.options}

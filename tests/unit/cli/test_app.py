@@ -1,0 +1,126 @@
+"""The command as it is typed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from rocketmq_aio.cli.app import run
+from rocketmq_aio.cli.signals import stoppable
+
+PIPELINES = ("export", "ingest", "replay", "load", "dlq", "lag")
+WITHOUT = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {missing!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name.split(".")[0])
+sys.meta_path.insert(0, Missing())
+from rocketmq_aio.cli import main
+sys.argv = ["rmq", *{arguments!r}]
+main()
+"""
+
+
+def without(missing: tuple[str, ...], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command where some packages are not installed."""
+    code = WITHOUT.format(missing=missing, arguments=list(arguments))
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_every_pipeline_tells_what_it_takes(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["pipeline", name, "--help"]) == 0
+
+    out = capfd.readouterr().out
+    for option in ("--name-server", "--credentials-file", "--json", "--dry-run"):
+        assert option in out
+    assert "secret-key" not in out  # other users of the machine see options
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["export", "T"], "--name-server"),
+        (["export", "T", "-n", "a"], "--name-server"),
+        (["export", "-n", "a:1", "--path", "p"], "TOPICS"),
+        (["export", "T", "-n", "a:1"], "--path"),
+        (["export", "T", "-n", "a:1", "--path", "p", "--from", "soon"], "--from 'soon'"),
+        (["export", "T", "-n", "a:1", "--path", "p", "--to", "soon"], "--to 'soon'"),
+        (["export", "T", "-n", "a:1", "--path", "p", "--mode", "x"], "--mode 'x'"),
+        (["export", "T", "-n", "a:1", "--path", "p", "--from", "@nowhere"], "@nowhere"),
+        (["export", "T", "-n", "a:1", "--path", "p", "--source-option", "x"], "--source-option"),
+        (["export", "T", "--pathh", "p"], "--path"),
+        (["ingest", "T", "-n", "a:1", "--path", "p"], "--checkpoint"),
+        (["ingest", "T", "-n", "a:1", "--path", "p", "--checkpoint", "c", "--to", "1"], "--to"),
+        (
+            [
+                "ingest",
+                "T",
+                "-n",
+                "a:1",
+                "--path",
+                "p",
+                "--checkpoint",
+                "c",
+                "--body-format",
+                "xml",
+            ],
+            "--body",
+        ),
+        (["replay", "T", "-n", "a:1", "--rate", "0"], "--rate '0'"),
+        (["replay", "--pattern", "T.*", "-n", "a:1"], "--to-topic"),
+        (["load", "T", "p", "-n", "a:1", "--column", "bodi=x"], "--column 'bodi'"),
+        (["dlq", "no group", "-n", "a:1"], "GROUP"),
+        (["lag", "-n", "a:1"], "TOPICS"),
+    ],
+)
+def test_a_wrong_option_is_told_in_one_line_before_anything_starts(
+    arguments: list[str],
+    told: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("ROCKETMQ_NAMESRV", raising=False)
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+
+    assert run(["pipeline", *arguments]) == 2
+
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("rmq: ")
+    assert told in captured.err
+
+
+def test_without_the_extra_cli_the_command_says_how_to_get_it() -> None:
+    ended = without(("typer", "rich"), "pipeline", "lag", "T")
+
+    assert ended.returncode == 1
+    assert ended.stderr == "rmq needs the extra [cli]: pip install 'rocketmq-aio[cli]'\n"
+
+
+def test_without_spark_lag_works_and_the_others_say_what_is_missing() -> None:
+    lag = without(("pyspark", "pyarrow"), "pipeline", "lag", "T", "-n", "127.0.0.1:1")
+    export = without(("pyspark", "pyarrow"), "pipeline", "export", "T", "-n", "a:1", "--path", "p")
+
+    assert lag.returncode == 3
+    assert "no name server answered" in lag.stderr
+    assert export.returncode == 2
+    assert "rocketmq-aio[spark]" in export.stderr
+
+
+def test_the_first_signal_asks_and_the_second_insists(capfd: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with stoppable() as stop:
+        assert not stop()
+        signal.raise_signal(signal.SIGTERM)
+        assert stop()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert "once more" in capfd.readouterr().err

@@ -1,0 +1,67 @@
+"""Errors as one sentence, and exit codes."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from rocketmq_aio.cli.failures import ExitCode, code_of, sentence
+from rocketmq_aio.errors import AuthError, ConfigError, NameServerUnavailableError
+
+OF_SPARK = """[PYTHON_DATA_SOURCE_ERROR] Failed when ...
+Traceback (most recent call last):
+  File "x.py", line 1, in read
+    raise DataLossError(...)
+rocketmq_aio.spark.loss.DataLossError: orders/broker-a/0: offset 5 is gone
+
+SQLSTATE: 38000"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "option"),
+    [
+        ("startingTimestamp", "--from"),
+        ("endingOffsets", "--to"),
+        ("nameServer", "--name-server"),
+        ("mode", "--mode"),
+        ("bad_rows", "--bad-rows"),
+        ("something", "something"),
+    ],
+)
+def test_a_wrong_setting_is_named_by_its_option(setting: str, option: str) -> None:
+    error = ConfigError(setting, "x", "expected y")
+
+    assert sentence(error) == f"{option} 'x': expected y"
+    assert code_of(error) is ExitCode.USAGE
+
+
+def test_what_spark_wraps_is_unwrapped() -> None:
+    error = AnalysisException(OF_SPARK)
+
+    assert sentence(error) == "orders/broker-a/0: offset 5 is gone"
+    assert code_of(error) is ExitCode.FAILED
+
+
+def test_what_to_check_is_told() -> None:
+    assert sentence(AuthError(16, "no", "a:1")).endswith(
+        "check --credentials-file, or ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY"
+    )
+    assert "--name-server" in sentence(NameServerUnavailableError({"a:1": OSError("refused")}))
+
+
+def test_secrets_are_not_repeated() -> None:
+    told = sentence(RuntimeError("bad option secretKey=planted, accessKey: planted"))
+
+    assert "planted" not in told
+    assert "secretKey=***" in told
+
+
+def test_a_missing_extra_is_named() -> None:
+    error = ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+
+    assert sentence(error) == "pipelines need the extra [spark]: pip install 'rocketmq-aio[spark]'"
+    assert code_of(error) is ExitCode.USAGE
+
+
+def test_a_bug_is_told_by_its_kind() -> None:
+    assert sentence(RuntimeError()) == "RuntimeError"

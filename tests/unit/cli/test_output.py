@@ -1,0 +1,92 @@
+"""Tables, JSON and bars."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from rocketmq_aio.cli.lag import behind, lag_table
+from rocketmq_aio.cli.output import progress, results
+from rocketmq_aio.cli.summaries import show
+from rocketmq_aio.spark.pipelines import Gap, LagSummary, QueueCount, QueueLag
+from rocketmq_aio.spark.pipelines.exporting import ExportSummary
+
+QUEUE = QueueCount(
+    topic="orders",
+    broker="broker-a",
+    queue_id=1,
+    start=10,
+    end=2010,
+    rows=1900,
+    gaps=(Gap(start=10, end=100, reason="deleted"), Gap(start=200, end=210)),
+)
+SUMMARY = ExportSummary(queues=(QUEUE,), target="/out", problems=("10 are missing",))
+
+
+def test_a_summary_is_a_table_and_a_sentence(capfd: pytest.CaptureFixture[str]) -> None:
+    show(SUMMARY, as_json=False)
+
+    captured = capfd.readouterr()
+    for text in ("orders", "2,010", "1,900", "10-99: deleted", "200-209: MISSING", "NOT COMPLETE"):
+        assert text in captured.out
+    assert captured.err == "rmq: 10 are missing\n"
+
+
+def test_as_json_a_summary_is_one_line_with_everything(capfd: pytest.CaptureFixture[str]) -> None:
+    show(SUMMARY, as_json=True)
+
+    line = capfd.readouterr().out
+    assert line.count("\n") == 1
+    told = json.loads(line)
+    assert (told["complete"], told["offsets"], told["pipeline"]) == (False, 2000, "export")
+    assert told["queues"][0]["gaps"][0] == {"start": 10, "end": 100, "reason": "deleted"}
+
+
+def test_nobody_sees_bars_where_there_is_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    with progress(wanted=True) as bars:
+        assert bars is None
+
+    assert capfd.readouterr().err == ""
+
+
+def test_bars_follow_the_steps(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+
+    with progress(wanted=True) as bars:
+        assert bars is not None
+        bars("writing", 1, 0)
+        bars("writing", 3, 4)
+
+    assert "writing" in capfd.readouterr().err
+
+
+def test_lag_is_told_by_queue(capfd: pytest.CaptureFixture[str]) -> None:
+    at = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
+    queue = {"topic": "orders", "broker": "broker-a", "minimum": 100, "maximum": 1500}
+    lags = (
+        QueueLag(**queue, queue_id=0, committed=50, next_time=at.replace(hour=11, minute=0)),  # type: ignore[arg-type]
+        QueueLag(**queue, queue_id=1, committed=None),  # type: ignore[arg-type]
+    )
+    summary = LagSummary(group="billing", at=at, lags=lags)
+
+    results().print(lag_table(summary))
+
+    out = capfd.readouterr().out
+    assert "billing: 2,800 messages behind at 2026-01-01 12:30:00 UTC" in out
+    assert "1 h 30 min" in out
+    first, second = summary.to_dict()["lags"]
+    assert (first["lag"], first["deleted"], first["behind_seconds"]) == (1400, 50, 5400.0)
+    assert (second["lag"], second["deleted"], second["committed"]) == (1400, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, None), (0.25, "0.2 s"), (59.0, "59.0 s"), (61, "1 min 01 s"), (7260, "2 h 01 min")],
+)
+def test_times_are_told_as_people_say_them(seconds: float, text: str | None) -> None:
+    assert behind(seconds) == text
