@@ -1,0 +1,1 @@
+"""The Spark connector beside bare sources and sinks, paired in one session."""
