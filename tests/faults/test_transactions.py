@@ -170,6 +170,23 @@ async def test_a_broker_that_restarts_at_any_stage_gets_every_decision(moment: s
         assert run.violations() == []
 
 
+@pytest.mark.parametrize("upward", [True, False], ids=["answer", "question"])
+async def test_a_broker_that_restarts_while_it_asks_hears_the_decision_later(upward: bool) -> None:
+    async with running() as (run, proxy):
+        await asyncio.gather(*(run.one(number) for number in range(TRANSACTIONS)))
+        held = proxy.up.hold(code=END) if upward else proxy.down.hold(code=CHECK)
+        asked = await run.broker.ask_about_transactions()
+        await held.wait(1)
+        await run.broker.restart()
+        proxy.up.off()
+        proxy.down.off()
+        await run.one(TRANSACTIONS + 2)  # over a connection that stands
+        await run.be_asked()
+
+        assert asked > 0
+        assert run.violations() == []
+
+
 async def test_many_producers_share_the_questions_of_their_group() -> None:
     wanted: dict[str, TransactionState] = {}
 
