@@ -65,9 +65,10 @@ class MicroBatches:
             positions = dict(begun)
         else:
             extents = answers.of
+            moved = await self._moved(start, extents)
             self._tell_missing(start, extents)
             begun = self._new_queues(start, extents)
-            positions = {**start.end, **await self._moved(start.end, extents), **begun}
+            positions = {**start.end, **moved, **begun}
         self.latest = StreamOffset(end=positions | {q: e.maximum for q, e in extents.items()})
         waiting = backlog(positions, self._ends(extents))
         if self._waits_for_more(sum(waiting.values()), everything=everything):
@@ -133,17 +134,22 @@ class MicroBatches:
             if queue not in start.end and (self._target is None or queue in self._target)
         }
 
-    async def _moved(self, positions: Offsets, extents: dict[Queue, Extent]) -> Offsets:
+    async def _moved(self, start: StreamOffset, extents: dict[Queue, Extent]) -> Offsets:
         """Return the positions that do not exist any more, as they are to be corrected."""
         for pause in self._lookup.pauses(""):
-            # A broker that has just started counts up to its end only after a while.
-            cut = [each.queue for each in findings(positions, extents) if each.was_cut]
+            # A broker that has just started counts up to its end only after a while, and one
+            # whose topic was deleted says that it is empty.
+            cut = [each.queue for each in findings(start.end, extents) if each.was_cut]
             if not cut:
                 break
             await anyio.sleep(pause)
-            extents.update((await self._lookup.extents(cut)).of)
+            self._topics = None
+            known = (await self._current_topics(start)).queues
+            for queue in cut:
+                del extents[queue]
+            extents.update((await self._lookup.extents(known.intersection(cut))).of)
         fail = self._options.fail_on_data_loss
-        return settle(findings(positions, extents), fail=fail, told=self._told)
+        return settle(findings(start.end, extents), fail=fail, told=self._told)
 
     def _tell_missing(self, start: StreamOffset, extents: Mapping[Queue, Extent]) -> None:
         missing = start.end.keys() - extents.keys()

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from rocketmq_aio.consumer.offsets import RemoteOffsetStore
+from rocketmq_aio.spark.columns import check_schema
 from rocketmq_aio.spark.lookup import Lookup
 from rocketmq_aio.spark.micro_batches import MicroBatches
 from rocketmq_aio.spark.offsets import StreamOffset
@@ -30,6 +31,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics in micro-batches; each is the same again when Spark repeats it."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        check_schema(schema)
         self._options = options
         self._schema = schema
         self._batches: MicroBatches | None = None  # of the process that runs the query

@@ -75,9 +75,12 @@ class Driver:
 
 
 @asynccontextmanager
-async def driving(cluster: FakeCluster, **given: str) -> AsyncIterator[Driver]:
+async def driving(
+    cluster: FakeCluster, *, streaming: bool = True, **given: str
+) -> AsyncIterator[Driver]:
     """A driver with these options; ``__`` stands for the dot in a name."""
-    options = options_for(cluster, {name.replace("__", "."): each for name, each in given.items()})
+    named = {name.replace("__", "."): each for name, each in given.items()}
+    options = options_for(cluster, named, streaming=streaming)
     config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=2)
     async with MQClientInstance(config) as instance:
         consumer = PullConsumer(options.connection.group, client=instance)

@@ -358,8 +358,9 @@ async def test_the_start_is_fixed_while_a_batch_waits_for_the_minimum() -> None:
 async def test_available_now_ends_at_its_target() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put(cluster.broker, 5)
-        given = {"startingOffsets": "earliest", "minOffsetsPerTrigger": "100"}
-        async with driving(cluster, **given) as driver:
+        async with driving(
+            cluster, startingOffsets="earliest", minOffsetsPerTrigger="100"
+        ) as driver:
             await driver.batches.fix_target()
             put(cluster.broker, 5)
             cluster.create_topic(TOPIC, 2)

@@ -1,0 +1,155 @@
+"""What the driver finds out, and how patient it is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rocketmq_aio.errors import AuthError, NameServerUnavailableError
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.spark.loss import Extent
+from rocketmq_aio.spark.topic_names import matching
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.script import Reply
+from tests.unit.spark.driving import TOPIC, driving, put, put_at, queue
+
+BUSY = Reply(ResponseCode.SYSTEM_BUSY, remark="busy")
+
+
+def list_topics(cluster: FakeCluster, *names: str) -> None:
+    """Let the name server tell these names, as it does with those that brokers make."""
+    topics = json.dumps({"topicList": list(names)}).encode()
+    clusters = {
+        "brokerAddrTable": {"broker-a": {"brokerName": "broker-a", "brokerAddrs": {"0": "x:1"}}},
+        "clusterAddrTable": {"DefaultCluster": ["broker-a"]},
+    }
+    answer_topics, answer_clusters = Reply(body=topics), Reply(body=json.dumps(clusters).encode())
+    server = cluster.name_server
+    server.on(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, answer_topics, times=None)
+    server.on(RequestCode.GET_BROKER_CLUSTER_INFO, answer_clusters, times=None)
+
+
+async def test_a_pattern_means_whole_names_and_is_looked_up_each_time() -> None:
+    async with FakeCluster(topics={"orders-eu": 1, "orders-us": 1, "old-orders-eu": 1}) as cluster:
+        list_topics(cluster, "orders-eu", "old-orders-eu", "%RETRY%orders-eu")
+        async with driving(cluster, subscribePattern="orders-..") as driver:
+            first = await driver.lookup.topics()
+            list_topics(cluster, "orders-eu", "orders-us")
+            second = await driver.lookup.topics()
+
+    assert first.queues == {queue(0, topic="orders-eu")}
+    assert second.queues == {queue(0, topic="orders-eu"), queue(0, topic="orders-us")}
+
+
+async def test_a_topic_of_the_checkpoint_that_is_not_listed_any_more_is_gone() -> None:
+    async with FakeCluster(topics={"orders-eu": 1}) as cluster:
+        list_topics(cluster, "orders-eu")
+        async with driving(cluster, subscribePattern="orders-..") as driver:
+            found = await driver.lookup.topics({"orders-us"})
+
+    assert found.gone == {"orders-us"}
+
+
+async def test_the_known_topics_stand_in_for_a_list_that_nobody_tells() -> None:
+    async with FakeCluster(topics={"orders-eu": 1}) as cluster:
+        list_topics(cluster, "orders-eu")
+        async with driving(cluster, subscribePattern="orders-..") as driver:
+            await driver.lookup.topics()
+            server = cluster.name_server
+            server.on(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, BUSY, times=None)
+
+            assert (await driver.lookup.topics()).queues == {queue(0, topic="orders-eu")}
+
+
+async def test_nobody_to_ask_is_an_error_at_the_start() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        await cluster.name_server.stop()
+
+        with pytest.raises(NameServerUnavailableError):
+            await driver.lookup.topics()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        (".*", ["orders", "rmq"]),
+        ("%RETRY%.*", ["%RETRY%billing"]),
+        ("%.*", ["%DLQ%billing", "%RETRY%billing"]),
+    ],
+)
+def test_topics_of_groups_and_of_the_system_are_named_expressly(
+    pattern: str, expected: list[str]
+) -> None:
+    names = ["orders", "rmq", "%RETRY%billing", "%DLQ%billing", "TBW102", "RMQ_SYS_TRACE_TOPIC"]
+    names += ["SCHEDULE_TOPIC_XXXX", "DefaultCluster", "broker-a", "DefaultCluster_REPLY_TOPIC"]
+
+    assert matching(names, pattern, {"DefaultCluster", "broker-a"}) == expected
+
+
+async def test_the_beginning_is_not_asked_for_where_all_is_read() -> None:
+    async with FakeCluster(topics={TOPIC: 2}) as cluster, driving(cluster) as driver:
+        put(cluster.broker, 5)
+        put(cluster.broker, 5, number=1)
+        cluster.broker.topics[TOPIC].queues[1].drop_before(2)
+        topics = await driver.lookup.topics()
+
+        found = await driver.lookup.extents(topics.queues, {queue(0): 5, queue(1): 4})
+
+        assert found.of == {queue(0): Extent(5, 5), queue(1): Extent(2, 5)}
+
+
+async def test_a_refusal_is_not_repeated() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        topics = await driver.lookup.topics()
+        refusal = Reply(ResponseCode.NO_PERMISSION, remark="Authentication failed")
+        cluster.broker.on(RequestCode.GET_MAX_OFFSET, refusal)
+
+        with pytest.raises(AuthError):
+            await driver.lookup.extents(topics.queues)
+
+
+async def test_who_was_given_up_is_asked_once_until_it_answers() -> None:
+    async with (
+        FakeCluster(topics={TOPIC: 1}) as cluster,
+        driving(cluster, fetchOffset__numRetries="3") as driver,
+    ):
+        queues = (await driver.lookup.topics()).queues
+        cluster.broker.on(RequestCode.GET_MAX_OFFSET, BUSY, times=6)
+        first = await driver.lookup.extents(queues)  # four questions
+        second = await driver.lookup.extents(queues)  # one
+        third = await driver.lookup.extents(queues)  # one
+        fourth = await driver.lookup.extents(queues)  # answered
+
+        assert [set(each.away) for each in (first, second, third)] == [{"broker-a"}] * 3
+        assert fourth.of == {queue(0): Extent(0, 0)}
+
+
+@pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
+@pytest.mark.parametrize("hint", [-7, 0, 2, 5, 99])
+async def test_a_time_is_found_whatever_the_broker_says(version: str, hint: int) -> None:
+    async with FakeCluster(topics={TOPIC: 1}, version=version) as cluster:
+        put_at(cluster.broker, 1000, 2000, 2000, 2000, 3000)
+        answer = Reply(ext={"offset": str(hint)})
+        cluster.broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, answer)
+        async with driving(cluster) as driver:
+            queues = (await driver.lookup.topics()).queues
+            extents = (await driver.lookup.extents(queues)).of
+
+            found = await driver.lookup.offsets_at({queue(0): 2000}, extents)
+
+        assert found.of == {queue(0): 1}
+
+
+async def test_an_answer_of_a_replica_that_lags_behind_is_not_taken_for_the_end() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        put_at(cluster.broker, 1000, 2000)
+        queues = (await driver.lookup.topics()).queues
+        extents = (await driver.lookup.extents(queues)).of
+        behind = {"nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0"}
+        reply = Reply(ResponseCode.PULL_NOT_FOUND, ext={"suggestWhichBrokerId": "0", **behind})
+        cluster.broker.on(RequestCode.PULL_MESSAGE, reply)
+
+        found = await driver.lookup.offsets_at({queue(0): 1500}, extents)
+
+        assert found.of == {queue(0): 1}
