@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PANEL: Final = "Spark"
+LOGGING: Final = Path(__file__).with_name("log4j2.properties").absolute()
 # A command shows bars of its own, and times that mean the same everywhere.
 DEFAULTS: Final = {
-    "spark.log.level": "ERROR",
+    "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
