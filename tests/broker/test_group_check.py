@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from rocketmq_aio.config import ClientConfig
-from rocketmq_aio.consumer.events import ClientIdNotUnique, ConsumerEvent, SubscriptionsDiffer
+import pytest
+
+from rocketmq_aio.config import ClientConfig, LitePullConfig
+from rocketmq_aio.consumer import group_check
+from rocketmq_aio.consumer.events import (
+    ClientIdNotUnique,
+    ConsumerEvent,
+    SubscriptionMatchesNothing,
+    SubscriptionsDiffer,
+)
 from rocketmq_aio.consumer.group_check import GroupCheck
 from rocketmq_aio.consumer.lite_pull import LitePullConsumer
+from rocketmq_aio.message import Message, MessageSelector
+from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.subscription import subscription
+from tests.unit.remoting.until import until_done
 
+MISSED = 50
 CHECKS = 4  # more than any fault needs
 
 
@@ -87,3 +99,32 @@ async def test_members_with_the_same_instance_name_are_told(
     assert isinstance(event, ClientIdNotUnique)
     assert event.client_id == one.client.client_id
     assert len(event.addresses) == 2
+
+
+@pytest.mark.parametrize("by_sql", [False, True], ids=["tags", "sql"])
+async def test_a_filter_that_nothing_comes_through_is_told_once(
+    namesrv: str, group: str, topic: str, by_sql: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_check, "NOTHING_SECONDS", 0.0)
+    monkeypatch.setattr(group_check, "NOTHING_MESSAGES", MISSED)
+    async with Producer(f"{group}-till", namesrv=namesrv) as producer:
+        await producer.send_batch([Message(topic, b"x", tags="new") for _ in range(MISSED)])
+    selector = MessageSelector.by_sql("TAGS = 'piad'") if by_sql else "piad"
+    config = LitePullConfig(start_from="earliest")
+    async with LitePullConsumer(group, namesrv=namesrv, config=config) as consumer:
+        await consumer.subscribe(topic, selector)
+        await consumer.ready()
+        events: list[ConsumerEvent] = []
+        consumer._engine._checks._on_event = events.append
+
+        async def noticed() -> bool:
+            await consumer._engine._checks.check()
+            return bool(events)
+
+        await until_done(noticed, "the event", 30)
+        await consumer._engine._checks.check()
+
+    [event] = events
+    assert isinstance(event, SubscriptionMatchesNothing)
+    assert (event.topic, event.messages) == (topic, MISSED)
+    assert "piad" in event.expression
