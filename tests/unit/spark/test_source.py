@@ -1,0 +1,108 @@
+"""What Spark sees of the package before anything is read."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+from pyspark.errors import PySparkNotImplementedError
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+from pyspark.sql.types import LongType, StructField, StructType
+
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.spark import RocketMQDataSource
+from rocketmq_aio.spark.source import check_streams
+from rocketmq_aio.spark.stream import RocketMQStreamReader
+
+BASIC = {"nameServer": "127.0.0.1:9876", "subscribe": "orders"}
+
+
+def stream_reader(**options: str) -> RocketMQStreamReader:
+    source = RocketMQDataSource({**BASIC, **options})
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, RocketMQStreamReader)
+    return reader
+
+
+def test_spark_finds_the_source_by_itself() -> None:
+    import pyspark_rocketmq
+
+    assert pyspark_rocketmq.DefaultSource is RocketMQDataSource
+    assert RocketMQDataSource.name() == "rocketmq"
+
+
+def test_finding_it_loads_no_arrow() -> None:
+    heavy = "{'pyarrow', 'pandas', 'rocketmq_aio.spark.stream'} & set(sys.modules)"
+    code = f"import sys, pyspark_rocketmq; sys.exit(str({heavy} or ''))"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.stderr.strip() == ""
+
+
+def test_the_first_columns_are_those_that_users_of_the_other_connector_know() -> None:
+    assert RocketMQDataSource(BASIC).schema().fieldNames()[:9] == [
+        "topic",
+        "flag",
+        "body",
+        "properties",
+        "brokerName",
+        "queueId",
+        "queueOffset",
+        "bornTimestamp",
+        "storeTimestamp",
+    ]
+
+
+def test_a_typo_is_told_before_anything_is_connected() -> None:
+    with pytest.raises(ConfigError, match="did you mean startingOffsets"):
+        stream_reader(startOffsets="earliest")
+
+
+def test_an_unknown_column_is_told_before_anything_is_connected() -> None:
+    with pytest.raises(ConfigError, match="queueOffset"):
+        RocketMQDataSource(BASIC).streamReader(StructType([StructField("offset", LongType())]))
+
+
+@pytest.mark.parametrize("version", ["4.0.1", "4.1.0", "3.5.6"])
+def test_streams_of_older_versions_are_refused(version: str) -> None:
+    with pytest.raises(PySparkNotImplementedError, match=f"4.2 or newer, this is {version}"):
+        check_streams(version)
+
+
+@pytest.mark.parametrize("version", ["4.2.0", "4.3.0.dev1", "5.0.0"])
+def test_streams_of_newer_versions_are_taken(version: str) -> None:
+    check_streams(version)
+
+
+def test_the_start_is_a_marker_and_no_position() -> None:
+    reader = stream_reader()
+
+    assert reader.initialOffset() == reader.initialOffset() == {"v": 1, "at": "start"}
+
+
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        ({}, ReadAllAvailable()),
+        ({"maxOffsetsPerTrigger": "5"}, ReadMaxRows(5)),
+        ({"minOffsetsPerTrigger": "3"}, ReadMinRows(3)),
+        ({"minOffsetsPerTrigger": "3", "maxOffsetsPerTrigger": "5"}, ReadMaxRows(5)),
+    ],
+)
+def test_the_limit_of_the_options(options: dict[str, str], limit: object) -> None:
+    assert stream_reader(**options).getDefaultReadLimit() == limit
+
+
+def test_an_empty_batch_has_no_partitions() -> None:
+    offset = {"v": 1, "end": {"orders": {"broker-a": {"0": 5}}}}
+
+    assert stream_reader().partitions(offset, offset) == []
+
+
+def test_a_reader_can_be_pickled() -> None:
+    reader = stream_reader(maxOffsetsPerTrigger="5")
+
+    assert pickle.loads(pickle.dumps(reader)).getDefaultReadLimit() == ReadMaxRows(5)
