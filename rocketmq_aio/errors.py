@@ -242,6 +242,25 @@ class CommitError(RocketMQError):
         self.lost = dict(lost)
 
 
+class AdminError(RocketMQError):
+    """Of several servers some did not do what an administrator asked for; the others did.
+
+    ``done`` maps the name of each that did to what came of it, ``failed`` each other one to its
+    cause.  What was asked for may be asked for again.
+    """
+
+    def __init__(
+        self, action: str, done: Mapping[str, object], failed: Mapping[str, RocketMQError]
+    ) -> None:
+        causes = "; ".join(f"{shown(name)}: {shown(str(e))}" for name, e in failed.items())
+        of_all = f"{len(failed)} of {len(done) + len(failed)} servers"
+        others = f"; done on {', '.join(map(shown, done))}" if done else ""
+        super().__init__(f"{shown(action)} failed on {of_all}: {causes}{others}")
+        self.action = action
+        self.done = dict(done)
+        self.failed = dict(failed)
+
+
 class ReceiptError(RocketMQError):
     """The receipt of a popped message is dead, or may be: the group may get the message again."""
 

@@ -29,7 +29,7 @@ SHARED_NAMES: Final = UNSENDABLE_TOPICS | {"TBW102", "BenchmarkTest", "CLIENT_IN
 
 NAME_FIELDS: Final = (
     *("topic", "consumerGroup", "producerGroup", "group", "originTopic"),
-    *("groupName", "srcGroup", "destGroup"),
+    "groupName",
 )
 SEND_FIELDS: Final = ("a", "b", "c")  # group, topic and template topic of a send
 PROPERTIES_FIELD: Final = "i"

@@ -275,3 +275,18 @@ def test_pop_shares_jobs_and_buries_the_one_that_always_fails(
     assert done == [number for number in range(20) if number != 13]
     assert len(re.findall(r"^worker \d: job 13 failed, try [12]$", output, re.M)) == 2
     assert "the last one: MessageDeadLettered(" in output
+
+
+def test_admin_looks_after_a_cluster_and_leaves_nothing_behind(
+    rocketmq_namesrv: str, rocketmq_topic: str, rocketmq_group: str
+) -> None:
+    topic = f"{rocketmq_topic}-own"
+    options = ("--namesrv", rocketmq_namesrv, "--topic", topic, "--group", rocketmq_group)
+
+    output = run("admin", *options)
+
+    assert f"20 messages in {topic}\n" in output
+    assert "the last one is 'order 19'" in output
+    assert f"{rocketmq_group} has 10 of 20 messages before it\n" in output
+    assert f'{{"group": "{rocketmq_group}", "lag": 0}}\n' in output
+    assert output.endswith(f"{topic} is gone: True\n")

@@ -10,6 +10,7 @@ from rocketmq_aio import errors
 from rocketmq_aio.errors import (
     REMARK_SHOWN,
     AckError,
+    AdminError,
     AuthError,
     BackpressureError,
     BatchError,
@@ -63,6 +64,7 @@ BROKER_KINDS = (
     NotSupportedError,
 )
 
+CLOSED = ClosedError("closed")
 EVERY_ERROR: Mapping[RocketMQError, dict[str, object]] = {
     RocketMQError("text"): {},
     ConfigError("retries", -1, "too few"): {"setting": "retries", "value": -1, "reason": "too few"},
@@ -81,6 +83,7 @@ EVERY_ERROR: Mapping[RocketMQError, dict[str, object]] = {
     HalfMessageError(STORED): {"result": STORED},
     BatchError([STORED, SendError("orders", "ID", [])]): {},
     CommitError({QUEUE: OSError("no")}): {},
+    AdminError("deleting", {"broker-a": None}, {"broker-b": CLOSED}): {"action": "deleting"},
     ReceiptError("ID", "late"): {"message_id": "ID", "reason": "late"},
     ReplyTimeoutError("t", "ID", "late"): {"topic": "t", "message_id": "ID", "reason": "late"},
     AckError([(MESSAGE, ReceiptError("ID", "late"))]): {},
@@ -164,6 +167,10 @@ def test_an_error_is_caught_by_what_it_means(kind: type[Exception], base: type[E
             NameServerUnavailableError({"a:1": OSError("refused"), "b:2": OSError("reset")}),
             "no name server answered (a:1: refused; b:2: reset)",
         ),
+        (
+            AdminError("deleting t", {"broker-a": None}, {"broker-b": ClosedError("closed")}),
+            "deleting t failed on 1 of 2 servers: broker-b: closed; done on broker-a",
+        ),
         (CommitError({QUEUE: OSError("no")}), "1 queue(s) not committed: orders/broker-a/3: no"),
         (
             AckError([(MESSAGE, ReceiptError("ID", "late"))]),
@@ -205,6 +212,7 @@ def test_facts_do_not_change_with_their_source() -> None:
         RouteNotFoundError(FORGED, "no"),
         InvalidMessageError(FORGED, "no"),
         CommitError({MessageQueue("t", FORGED, 0): OSError(FORGED)}),
+        AdminError(FORGED, {FORGED: None}, {FORGED: ClosedError(FORGED)}),
         ConfigError("topic", FORGED, "no"),
         PayloadError("JSONCodec()", FORGED),
         ReceiptError(FORGED, "no"),

@@ -127,14 +127,3 @@ class InvokeResetOffset(RequestHeader, frozen=True, kw_only=True, rename="camel"
     offset: int | None = None
     timestamp: int
     is_force: bool
-
-
-class CloneGroupOffset(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Give a group the offsets of another."""
-
-    code: ClassVar[int] = RequestCode.CLONE_GROUP_OFFSET
-
-    src_group: str
-    dest_group: str
-    topic: str | None = None
-    offline: bool | None = None

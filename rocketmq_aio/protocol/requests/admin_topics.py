@@ -135,6 +135,21 @@ class PutKVConfig(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=F
     value: str
 
 
+class GetKVConfig(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
+    """To a name server: what is the value?  Answered 22 when there is none."""
+
+    code: ClassVar[int] = RequestCode.GET_KV_CONFIG
+
+    namespace: str
+    key: str
+
+
+class GetKVConfigResponse(Header, frozen=True, kw_only=True, rename="camel", gc=False):
+    """The value."""
+
+    value: str | None = None
+
+
 class DeleteKVConfig(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
     """To a name server: forget a value."""
 

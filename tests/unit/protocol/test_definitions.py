@@ -41,6 +41,7 @@ RESPONSES: Final[dict[type[Header], tuple[int, ...]]] = {
     admin_groups.AllGroupsResponse: (201,),
     admin_messages.QueryMessageResponse: (12,),
     admin_topics.AllTopicConfigResponse: (21,),
+    admin_topics.GetKVConfigResponse: (101,),
     client.HeartbeatResponse: (34,),
     offsets.OffsetResponse: (14, 29, 30, 31),
     offsets.TimestampResponse: (32,),

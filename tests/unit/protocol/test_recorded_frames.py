@@ -71,7 +71,6 @@ REQUESTS: Final[dict[int, type[Header]]] = {
         send.SendReplyMessage,
         send_back.ConsumerSendMsgBack,
         EndTransaction,
-        admin_groups.CloneGroupOffset,
         admin_groups.DeleteGroup,
         admin_groups.GetConsumeStats,
         admin_groups.GetGroupsOfTopic,
@@ -83,6 +82,7 @@ REQUESTS: Final[dict[int, type[Header]]] = {
         admin_topics.DeleteKVConfig,
         admin_topics.DeleteTopicInBroker,
         admin_topics.DeleteTopicInNameServer,
+        admin_topics.GetKVConfig,
         admin_topics.GetTopicConfig,
         admin_topics.GetTopicsOfCluster,
         admin_topics.GetTopicStats,
@@ -103,6 +103,7 @@ ANSWERS: Final[dict[int, type[Header]]] = {
     325: send.SendMessageResponse,
     370: send.RecallMessageResponse,
     361: pull.PullMessageResponse,
+    101: admin_topics.GetKVConfigResponse,
     200050: pop.PopMessageResponse,
     200053: pop.ChangeInvisibleTimeResponse,
 }

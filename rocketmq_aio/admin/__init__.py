@@ -1,0 +1,1 @@
+"""AdminClient: topics, groups, offsets, messages and brokers, for those who look after them."""

@@ -1,0 +1,171 @@
+"""Asks one server or many, and tells what happened on each."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, TypeVar
+
+import anyio
+
+from rocketmq_aio.admin.results import BrokerInfo, ClusterInfo
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.errors import (
+    AdminError,
+    BrokerError,
+    ConfigError,
+    NotConnectedError,
+    RocketMQError,
+)
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.member import Member
+from rocketmq_aio.protocol.bodies import BrokerData, TopicRouteData
+from rocketmq_aio.protocol.codes import MASTER_ID, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.header import RequestHeader
+from rocketmq_aio.protocol.requests.admin_cluster import ClusterInfoBody, GetClusterInfo
+from rocketmq_aio.remoting.refusals import refusal
+
+T = TypeVar("T")
+
+AT_ONCE: Final = 16  # servers asked in parallel
+NO_GROUP: Final = "ADMIN"  # an administrator is in no group; it only names its tasks
+
+Masters = Mapping[str, str | None]  # address by name of the broker; None: it has no master now
+
+
+class Asking(Member):
+    """What all kinds of administration have in common."""
+
+    def __init__(
+        self, *, namesrv: str | None, client: MQClientInstance | ClientConfig | None
+    ) -> None:
+        super().__init__(NO_GROUP, namesrv=namesrv, client=client)
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Return all brokers that a name server knows, replicas included.
+
+        :raises NameServerUnavailableError: no name server answered
+        """
+        command = await self._ask_name_server(GetClusterInfo())
+        table = read_body(command.body, ClusterInfoBody).broker_addr_table
+        return ClusterInfo(brokers=tuple(broker_info(table[name]) for name in sorted(table)))
+
+    # --- one server -----------------------------------------------------------------------------
+
+    async def _ask(self, address: str, header: RequestHeader, body: bytes = b"") -> Command:
+        self._check_running()
+        command = await self._instance.remoting.request(address, header, body)
+        if command.code != ResponseCode.SUCCESS:
+            raise refusal(command, address)
+        return command
+
+    async def _ask_name_server(self, header: RequestHeader) -> Command:
+        self._check_running()
+        return await self._instance.name_servers.ask(header)
+
+    async def _route(self, topic: str) -> TopicRouteData:
+        """Return where *topic* is now.
+
+        :raises RouteNotFoundError: the name server knows no such topic
+        """
+        self._check_running()
+        return await self._instance.name_servers.route(topic)
+
+    # --- many servers ---------------------------------------------------------------------------
+
+    async def _on_each(
+        self, action: str, targets: Masters, call: Callable[[str, str], Awaitable[T]]
+    ) -> dict[str, T]:
+        """Return what *call*, with name and address, returned for each of *targets*.
+
+        :raises AdminError: it failed for some of them; a refusal of all is raised as it came
+        """
+        done: dict[str, T] = {}
+        failed: dict[str, RocketMQError] = {}
+        limit = anyio.CapacityLimiter(AT_ONCE)
+
+        async def one(name: str, address: str | None) -> None:
+            async with limit:
+                try:
+                    done[name] = await call(name, _known(name, address))
+                except RocketMQError as error:
+                    failed[name] = error
+
+        async with anyio.create_task_group() as tasks:
+            for name, address in targets.items():
+                tasks.start_soon(one, name, address)
+        if failed:
+            raise _failure(action, done, failed)
+        return {name: done[name] for name in targets}
+
+    async def _on_name_servers(self, action: str, *headers: RequestHeader) -> None:
+        """Tell all name servers, which do not tell each other."""
+
+        async def tell(_: str, address: str) -> None:
+            for header in headers:
+                await self._ask(address, header)
+
+        addresses = self._instance.name_servers.addresses
+        await self._on_each(action, {each: each for each in addresses}, tell)
+
+    async def _masters(
+        self, cluster: str | None = None, brokers: Iterable[str] | None = None
+    ) -> Masters:
+        """Return the masters of *cluster*, those named by *brokers*, or all.
+
+        :raises ConfigError: there is no such cluster, or no such broker
+        """
+        known = (await self.cluster_info()).brokers
+        chosen = [each for each in known if cluster in (None, each.cluster)]
+        if not chosen and cluster is not None:
+            clusters = sorted({each.cluster for each in known})
+            raise ConfigError("cluster", cluster, f"the name server knows {clusters}")
+        masters = {each.broker_name: each.master for each in chosen}
+        return masters if brokers is None else _named(masters, brokers)
+
+    async def _masters_of(self, topic: str) -> Masters:
+        """Return the masters of the brokers that have *topic*."""
+        route = await self._route(topic)
+        return {each.broker_name: each.broker_addrs.get(MASTER_ID) for each in route.broker_datas}
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._instance.config.namesrv!r}>"
+
+
+def broker_info(data: BrokerData) -> BrokerInfo:
+    """Return what a name server says of a broker."""
+    addresses = dict(sorted(data.broker_addrs.items()))
+    return BrokerInfo(broker_name=data.broker_name, cluster=data.cluster, addresses=addresses)
+
+
+def _named(masters: Masters, brokers: Iterable[str]) -> Masters:
+    names = [brokers] if isinstance(brokers, str) else list(brokers)
+    for name in names:
+        if name not in masters:
+            raise ConfigError("brokers", name, f"the name server knows {sorted(masters)}")
+    return {name: masters[name] for name in names}
+
+
+def _known(name: str, address: str | None) -> str:
+    if address is None:
+        raise NotConnectedError(name, "no name server knows a master of this broker")
+    return address
+
+
+def _failure(
+    action: str, done: Mapping[str, object], failed: Mapping[str, RocketMQError]
+) -> RocketMQError:
+    """Return the error that tells most: one for all servers where all refuse alike."""
+    first, *others = failed.values()
+    if done or not all(_is_same(first, each) for each in others):
+        return AdminError(action, done, failed)
+    for each in others:
+        first.add_note(f"likewise {each}")
+    return first
+
+
+def _is_same(first: RocketMQError, other: RocketMQError) -> bool:
+    if not (isinstance(first, BrokerError) and isinstance(other, BrokerError)):
+        return False
+    return type(first) is type(other) and first.code == other.code

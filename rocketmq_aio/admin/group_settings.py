@@ -1,0 +1,122 @@
+"""The settings of a consumer group: what may be said, and what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypedDict
+
+from rocketmq_aio.admin.results import GroupConfig
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.protocol.requests.admin_groups import SubscriptionGroupBody
+
+MAX_INT: Final = 2**31 - 1
+
+
+class GroupSettings(TypedDict, total=False):
+    """What may be said of a consumer group; `GroupConfig` says what it means.
+
+    ``orderly``, ``consume_timeout_minutes`` and ``attributes`` need 5.x brokers.
+    """
+
+    enabled: bool
+    broadcast_enabled: bool
+    from_min_enabled: bool
+    orderly: bool
+    retry_queues: int
+    max_retries: int
+    consume_timeout_minutes: int
+    notify_members: bool
+    attributes: Mapping[str, str | None]
+
+
+WIRE_NAMES: Final = {
+    "enabled": "consumeEnable",
+    "broadcast_enabled": "consumeBroadcastEnable",
+    "from_min_enabled": "consumeFromMinEnable",
+    "orderly": "consumeMessageOrderly",
+    "retry_queues": "retryQueueNums",
+    "max_retries": "retryMaxTimes",
+    "consume_timeout_minutes": "consumeTimeoutMinute",
+    "notify_members": "notifyConsumerIdsChangedEnable",
+    "attributes": "attributes",
+}
+COUNTS: Final = frozenset({"retry_queues", "max_retries", "consume_timeout_minutes"})
+SINCE_5: Final = frozenset({"orderly", "consume_timeout_minutes", "attributes"})
+FIRST_OF_BODY: Final = {  # what brokers of all releases understand of a new group
+    "consumeEnable": True,
+    "consumeFromMinEnable": True,
+    "consumeBroadcastEnable": True,
+    "retryQueueNums": 1,
+    "retryMaxTimes": 16,
+    "brokerId": 0,
+    "whichBrokerWhenConsumeSlowly": 1,
+    "notifyConsumerIdsChangedEnable": True,
+}
+
+
+def check_settings(settings: GroupSettings) -> None:
+    """Refuse what cannot be.
+
+    :raises ConfigError: it says what
+    """
+    for name, value in settings.items():
+        if name not in WIRE_NAMES:
+            raise ConfigError(name, value, "a group has no such setting")
+        if name in COUNTS:
+            _check_count(name, value)
+        elif name != "attributes" and not isinstance(value, bool):
+            raise ConfigError(name, value, "expected True or False")
+
+
+def changed_body(body: Mapping[str, Any], settings: GroupSettings) -> dict[str, Any]:
+    """Return the JSON *body* of a group with *settings* in it; all else stays as brokers wrote."""
+    result = dict(body)
+    for name, value in settings.items():
+        result[WIRE_NAMES[name]] = value
+    if "attributes" in settings:  # with the signs of topic attributes
+        named = settings["attributes"].items()
+        result["attributes"] = {
+            (f"-{n}" if text is None else f"+{n}"): text or "" for n, text in named
+        }
+    else:
+        result.pop("attributes", None)
+    return result
+
+
+def new_body(group: str, settings: GroupSettings) -> dict[str, Any]:
+    """Return the JSON body of a group that is not there yet."""
+    return changed_body({"groupName": group, **FIRST_OF_BODY}, settings)
+
+
+def config_of(broker_name: str, group: str, body: SubscriptionGroupBody) -> GroupConfig:
+    """Return what a broker says of *group*."""
+    return GroupConfig(
+        group=group,
+        broker_name=broker_name,
+        enabled=body.consume_enable,
+        broadcast_enabled=body.consume_broadcast_enable,
+        from_min_enabled=body.consume_from_min_enable,
+        orderly=body.consume_message_orderly,
+        retry_queues=body.retry_queue_nums,
+        max_retries=body.retry_max_times,
+        consume_timeout_minutes=body.consume_timeout_minute,
+        notify_members=body.notify_consumer_ids_changed_enable,
+        attributes=body.attributes or {},
+    )
+
+
+def differs(config: GroupConfig, settings: GroupSettings) -> bool:
+    """Whether *settings* would change *config*."""
+    for name, value in settings.items():
+        if name == "attributes":
+            wanted = settings["attributes"].items()
+            if any(config.attributes.get(each) != text for each, text in wanted):
+                return True
+        elif getattr(config, name) != value:
+            return True
+    return False
+
+
+def _check_count(name: str, value: object) -> None:
+    if type(value) is not int or not 0 <= value <= MAX_INT:
+        raise ConfigError(name, value, f"expected a whole number from 0 to {MAX_INT}")

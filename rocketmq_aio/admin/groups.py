@@ -1,0 +1,305 @@
+"""Consumer groups: making, changing, deleting them, and who is connected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, Unpack
+
+import msgspec
+
+from rocketmq_aio.admin.asking import Masters
+from rocketmq_aio.admin.group_settings import (
+    SINCE_5,
+    GroupSettings,
+    changed_body,
+    check_settings,
+    config_of,
+    differs,
+    new_body,
+)
+from rocketmq_aio.admin.results import (
+    ClientConnection,
+    GroupConfig,
+    GroupConnections,
+    SubscriptionInfo,
+)
+from rocketmq_aio.admin.topics import Topics
+from rocketmq_aio.errors import BrokerError, ConfigError, NotSupportedError, SubscriptionError
+from rocketmq_aio.names import DLQ_PREFIX, RETRY_PREFIX, check_group
+from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.requests.admin_groups import (
+    CreateGroup,
+    DeleteGroup,
+    GetAllGroups,
+    GetProducerConnections,
+    ProducerConnections,
+    SubscriptionGroupBody,
+    SubscriptionGroupTable,
+)
+from rocketmq_aio.protocol.requests.connections import Connection, ConsumerConnections
+
+INTERNAL: Final = ("CID_RMQ_SYS_", "CID_ONS", "CID_SYS_", "CID_DefaultHeartBeatSyncerTopic")
+INTERNAL_NAMES: Final = frozenset(
+    {
+        *("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "__MONITOR_CONSUMER"),
+        *("DEFAULT_CONSUMER", "CID_HOUSEKEEPING", "broker_to_broker"),
+    }
+)
+NO_PRODUCER: Final = "not exist"
+
+
+class HeldGroup(NamedTuple):
+    """A group on a broker: *body* is None where it is not."""
+
+    body: dict[str, Any] | None
+    address: str
+    version: int  # of the broker
+
+
+class Groups(Topics):
+    """Administration of groups."""
+
+    async def create_group(
+        self,
+        group: str,
+        *,
+        cluster: str | None = None,
+        brokers: Iterable[str] | None = None,
+        **settings: Unpack[GroupSettings],
+    ) -> list[GroupConfig]:
+        """Make a consumer group on all masters, on those of *cluster*, or on *brokers*.
+
+        A broker that has the group with these settings is left alone, so that it may be called
+        again; see `GroupSettings`.
+
+        :raises ConfigError: an argument cannot be, or a broker has the group with other settings:
+            see `update_group`; nothing was done
+        :raises NotSupportedError: a setting needs a newer broker
+        :raises AdminError: some brokers made it, and others did not
+        """
+        check_settings(settings)
+        masters = await self._masters(cluster, brokers)
+        held = await self._held_groups(check_group(group), masters)
+        _check_equal(group, held, settings)
+
+        async def make(name: str, _: str) -> None:
+            await self._put_group(held[name], new_body(group, settings), settings)
+
+        missing = {name: masters[name] for name, each in held.items() if each.body is None}
+        await self._on_each(f"creating group {group}", missing, make)
+        return await self._group_configs(group, masters)
+
+    async def update_group(
+        self,
+        group: str,
+        *,
+        cluster: str | None = None,
+        brokers: Iterable[str] | None = None,
+        **settings: Unpack[GroupSettings],
+    ) -> list[GroupConfig]:
+        """Change what *settings* names, wherever the group is; all else stays.
+
+        :raises SubscriptionError: no broker that was chosen has the group
+        :raises NotSupportedError: a setting needs a newer broker
+        :raises AdminError: some brokers changed it, and others did not
+        """
+        check_settings(settings)
+        masters = await self._masters(cluster, brokers)
+        held = await self._held_groups(group, masters)
+        there = {name: masters[name] for name, each in held.items() if each.body is not None}
+        if not there or (brokers is not None and len(there) < len(held)):
+            raise _no_group(group, sorted(held.keys() - there.keys()))
+
+        async def change(name: str, _: str) -> None:
+            body = changed_body(held[name].body or {}, settings)
+            await self._put_group(held[name], body, settings)
+
+        await self._on_each(f"changing group {group}", there, change)
+        return await self._group_configs(group, there)
+
+    async def delete_group(
+        self,
+        group: str,
+        *,
+        cluster: str | None = None,
+        keep_offsets: bool = False,
+        delete_topics: bool = False,
+    ) -> None:
+        """Delete a consumer group, in *cluster* or everywhere; it need not be there.
+
+        Members that are connected bring it back where brokers may create groups.
+
+        :param keep_offsets: a group that is made anew under the name goes on where this one was
+        :param delete_topics: its retry topic and its dead letters too
+        :raises AdminError: some brokers did it, and others did not
+        """
+
+        async def delete(_: str, address: str) -> None:
+            clean = not keep_offsets
+            header = DeleteGroup(group_name=group, remove_offset=clean, clean_offset=clean)
+            await self._ask(address, header)
+
+        masters = await self._masters(cluster)
+        await self._on_each(f"deleting group {check_group(group)}", masters, delete)
+        if delete_topics:
+            for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+                await self.delete_topic(prefix + group, cluster=cluster)
+
+    async def list_groups(self, *, cluster: str | None = None, internal: bool = False) -> list[str]:
+        """Return the names of all consumer groups, or of those in *cluster*, sorted.
+
+        :param internal: those that brokers and tools have for themselves, too
+        :raises AdminError: some brokers could not be asked
+        """
+
+        async def names(_: str, address: str) -> Iterable[str]:
+            return (await self._group_table(address))[0]
+
+        lists = await self._on_each("listing groups", await self._masters(cluster), names)
+        found = self._inner_names(name for each in lists.values() for name in each)
+        return sorted(name for name in found if internal or not _is_internal(name))
+
+    async def group_config(self, group: str) -> list[GroupConfig]:
+        """Return the settings of a consumer group on each broker that has it; empty: none has.
+
+        :raises AdminError: some brokers could not be asked
+        """
+        return await self._group_configs(check_group(group), await self._masters())
+
+    async def consumer_connections(self, group: str) -> GroupConnections:
+        """Return the members of a consumer group that are connected, and what it subscribes to.
+
+        :raises AdminError: some brokers could not be asked
+        """
+        found = await self._connections(check_group(group), await self._masters())
+        if not found:
+            return GroupConnections(group=group, members=())
+        newest = next(iter(found.values()))
+        wanted = {
+            each.topic: each
+            for table in found.values()
+            for each in sorted(table.subscription_table.values(), key=lambda s: s.sub_version)
+        }
+        return GroupConnections(
+            group=group,
+            members=_members({name: each.connection_set for name, each in found.items()}),
+            subscriptions=tuple(
+                SubscriptionInfo(
+                    topic=topic,
+                    expression=wanted[topic].sub_string,
+                    kind=wanted[topic].expression_type,
+                )
+                for topic in sorted(wanted)
+            ),
+            consume_type=newest.consume_type,
+            message_model=newest.message_model,
+            consume_from=newest.consume_from_where,
+        )
+
+    async def producer_connections(self, group: str) -> list[ClientConnection]:
+        """Return the producers of a group that are connected; empty: none is.
+
+        :raises AdminError: some brokers could not be asked
+        """
+
+        async def producers(_: str, address: str) -> list[Connection]:
+            header = GetProducerConnections(producer_group=group)
+            try:
+                command = await self._ask(address, header)
+            except BrokerError as error:
+                if error.code == ResponseCode.SYSTEM_ERROR and NO_PRODUCER in (error.remark or ""):
+                    return []
+                raise
+            return read_body(command.body, ProducerConnections).connection_set
+
+        action = f"asking for producers of group {group}"
+        return list(_members(await self._on_each(action, await self._masters(), producers)))
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    async def _connections(self, group: str, masters: Masters) -> dict[str, ConsumerConnections]:
+        """Return what the brokers say at which a member is."""
+
+        async def members(_: str, address: str) -> ConsumerConnections | None:
+            self._check_running()
+            try:
+                return await self._instance.broker.consumer_connections(group, address)
+            except BrokerError as error:
+                if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                    raise
+                return None
+
+        found = await self._on_each(f"asking for members of group {group}", masters, members)
+        return {name: each for name, each in found.items() if each is not None}
+
+    async def _group_table(self, address: str) -> tuple[dict[str, msgspec.Raw], int]:
+        command = await self._ask(address, GetAllGroups())
+        table = read_body(command.body, SubscriptionGroupTable)
+        return table.subscription_group_table, command.version
+
+    async def _held_groups(self, group: str, masters: Masters) -> dict[str, HeldGroup]:
+        async def look(_: str, address: str) -> HeldGroup:
+            table, version = await self._group_table(address)
+            raw = table.get(self._outer(group))
+            body = None if raw is None else {**msgspec.json.decode(raw), "groupName": group}
+            return HeldGroup(body, address, version)
+
+        return await self._on_each(f"looking for group {group}", masters, look)
+
+    async def _group_configs(self, group: str, masters: Masters) -> list[GroupConfig]:
+        held = await self._held_groups(group, masters)
+        found = {name: each.body for name, each in held.items() if each.body is not None}
+        return [_config(name, group, found[name]) for name in sorted(found)]
+
+    async def _put_group(
+        self, held: HeldGroup, body: dict[str, Any], settings: GroupSettings
+    ) -> None:
+        if held.version < V5_0_0 and (newer := sorted(SINCE_5 & settings.keys())):
+            reason = f"{', '.join(newer)}: groups have this from 5.0 on"
+            code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            raise NotSupportedError(code, reason, held.address)
+        await self._ask(held.address, CreateGroup(), msgspec.json.encode(body))
+
+
+def _config(broker_name: str, group: str, body: dict[str, Any]) -> GroupConfig:
+    read = msgspec.convert(body, SubscriptionGroupBody)
+    return config_of(broker_name, group, read)
+
+
+def _check_equal(group: str, held: Mapping[str, HeldGroup], settings: GroupSettings) -> None:
+    for name, each in held.items():
+        if each.body is None:
+            continue
+        config = _config(name, group, each.body)
+        if differs(config, settings):
+            raise ConfigError("group", group, f"it is there as {config}; use update_group")
+
+
+def _no_group(group: str, brokers: list[str]) -> SubscriptionError:
+    code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    return SubscriptionError(code, f"group {group} is not on {brokers}")
+
+
+def _members(found: Mapping[str, Iterable[Connection]]) -> tuple[ClientConnection, ...]:
+    """Return each client once, with all brokers that it is connected to."""
+    seen: dict[str, Connection] = {}
+    brokers: dict[str, list[str]] = {}
+    for name, connections in found.items():
+        for each in connections:
+            seen.setdefault(each.client_id, each)
+            brokers.setdefault(each.client_id, []).append(name)
+    return tuple(
+        ClientConnection(
+            client_id=client_id,
+            address=seen[client_id].client_addr,
+            language=seen[client_id].language,
+            version=seen[client_id].version,
+            brokers=tuple(brokers[client_id]),
+        )
+        for client_id in sorted(seen)
+    )
+
+
+def _is_internal(name: str) -> bool:
+    return name in INTERNAL_NAMES or name.startswith(INTERNAL)

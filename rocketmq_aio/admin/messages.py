@@ -1,0 +1,177 @@
+"""Finding messages."""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from struct import Struct
+from typing import Final
+
+from rocketmq_aio.admin.asking import Asking
+from rocketmq_aio.errors import BrokerError, CodecError, ConfigError
+from rocketmq_aio.message import MessageExt
+from rocketmq_aio.names import check_topic
+from rocketmq_aio.protocol.codes import CLIENT_VERSION, ResponseCode
+from rocketmq_aio.protocol.record import decode_message
+from rocketmq_aio.protocol.requests.admin_messages import QueryMessage, ViewMessage
+from rocketmq_aio.remoting.refusals import refusal
+
+MAX_MILLIS: Final = 2**63 - 1
+ID_BYTES: Final = (16, 28)  # of an offset message id: IPv4 or IPv6 address, port, offset
+SIGNED_QUERY_VERSION: Final = 399  # see QueryMessage
+MOST: Final = 64  # what a broker returns by default of its settings
+
+_SIZE: Final = Struct(">i")
+
+
+class Messages(Asking):
+    """Looking at messages."""
+
+    async def view_message(self, offset_message_id: str) -> MessageExt:
+        """Return the message at the place that *offset_message_id* tells, by asking the broker
+        whose address is part of it (through ``address_mapper``, if there is one).
+
+        :raises ConfigError: that is no such id
+        :raises BrokerError: there is no message, or none any more
+        """
+        address, offset = read_offset_id(offset_message_id)
+        command = await self._ask(address, ViewMessage(offset=offset))
+        found = self._found(decode_message(command.body, await self._name_of(address)))
+        if found.commit_log_offset != offset:
+            remark = f"no message begins at {offset} of its commit log"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark, address)
+        return found
+
+    async def query_messages(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin: datetime | None = None,
+        end: datetime | None = None,
+        max_messages: int = MOST,
+    ) -> list[MessageExt]:
+        """Return messages of *topic* that have *key*, in the order they were stored.
+
+        Brokers index keys a moment after they acknowledged a message.
+
+        :param max_messages: of each broker, which has a limit of its own, 64 by default
+        :raises RouteNotFoundError: there is no such topic
+        :raises AdminError: some brokers could not be asked; ``done`` has what the others found
+        """
+        header = _query(topic, key, begin, end, max_messages, by_id=False)
+        found = await self._query(header)
+        return [each for each in found if key in each.keys]
+
+    async def find_message(
+        self,
+        topic: str,
+        message_id: str,
+        *,
+        begin: datetime | None = None,
+        end: datetime | None = None,
+    ) -> list[MessageExt]:
+        """Return the messages of *topic* with the id that a producer gave (``message_id``).
+
+        There is more than one when a send was repeated.  Parameters and errors are those of
+        `query_messages`.
+        """
+        found = await self._query(_query(topic, message_id, begin, end, MOST, by_id=True))
+        return [each for each in found if each.message_id == message_id]
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    async def _query(self, header: QueryMessage) -> list[MessageExt]:
+        async def ask(name: str, address: str) -> list[MessageExt]:
+            self._check_running()
+            signed = self._instance.config.credentials is not None
+            version = SIGNED_QUERY_VERSION if signed else CLIENT_VERSION
+            command = await self._instance.remoting.request(address, header, version=version)
+            if command.code == ResponseCode.QUERY_NOT_FOUND:
+                return []
+            if command.code != ResponseCode.SUCCESS:
+                raise refusal(command, address)
+            return [self._found(decode_message(each, name)) for each in _records(command.body)]
+
+        masters = await self._masters_of(header.topic)
+        found = await self._on_each(f"looking for {header.key} in {header.topic}", masters, ask)
+        messages = [each for some in found.values() for each in some if each.topic == header.topic]
+        return sorted(messages, key=lambda each: (each.store_time, each.queue, each.queue_offset))
+
+    def _found(self, message: MessageExt) -> MessageExt:
+        namespace = self._instance.remoting.namespace
+        if namespace is not None:
+            namespace.received(message)
+        return message
+
+    async def _name_of(self, address: str) -> str:
+        for broker in (await self.cluster_info()).brokers:
+            if address in broker.addresses.values():
+                return broker.broker_name
+        return ""
+
+
+def read_offset_id(text: str) -> tuple[str, int]:
+    """Return the address of the broker and the offset in its commit log.
+
+    :raises ConfigError: *text* is no offset message id
+    """
+    try:
+        data = binascii.unhexlify(text)
+    except (ValueError, TypeError):
+        data = b""
+    if len(data) not in ID_BYTES:
+        reason = "expected the 32 or 56 hex digits that a broker made"
+        raise ConfigError("offset_message_id", text, reason)
+    host = ip_address(data[:-12])
+    port = int.from_bytes(data[-12:-8], "big")
+    shown = f"[{host}]" if host.version == 6 else str(host)
+    return f"{shown}:{port}", int.from_bytes(data[-8:], "big")
+
+
+def _query(
+    topic: str,
+    key: str,
+    begin: datetime | None,
+    end: datetime | None,
+    max_messages: int,
+    *,
+    by_id: bool,
+) -> QueryMessage:
+    if not isinstance(key, str) or not key.strip():
+        raise ConfigError("key", key, "expected a non-empty string")
+    if type(max_messages) is not int or max_messages < 1:
+        raise ConfigError("max_messages", max_messages, "expected a whole number from 1 on")
+    return QueryMessage(
+        topic=check_topic(topic),
+        key=key,
+        max_num=max_messages,
+        begin_timestamp=_millis("begin", begin, 0),
+        end_timestamp=_millis("end", end, MAX_MILLIS),
+        index_type="U" if by_id else "K",
+        by_id=by_id,
+    )
+
+
+def _millis(setting: str, when: datetime | None, default: int) -> int:
+    if when is None:
+        return default
+    if not isinstance(when, datetime) or when.tzinfo is None:
+        raise ConfigError(setting, when, "expected a datetime with a time zone")
+    return max(0, int(when.astimezone(UTC).timestamp() * 1000))
+
+
+def _records(body: bytes) -> Iterator[bytes]:
+    """Yield the stored records in *body*, one by one: they are of several queues.
+
+    :raises CodecError: their sizes do not add up
+    """
+    at = 0
+    while at < len(body):
+        size = _SIZE.unpack_from(body, at)[0] if len(body) - at >= _SIZE.size else 0
+        if not 0 < size <= len(body) - at:
+            raise CodecError("message size", at, f"{size} of {len(body) - at} bytes left")
+        yield body[at : at + size]
+        at += size

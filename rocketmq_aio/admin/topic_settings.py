@@ -1,0 +1,119 @@
+"""The settings of a topic: what may be said, what is there, what is to be sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypedDict
+
+import msgspec
+
+from rocketmq_aio.admin.results import TopicConfig, perm_bits, perm_text
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
+from rocketmq_aio.protocol.requests.admin_topics import CreateTopic, TopicConfigBody
+
+DEFAULT_QUEUES: Final = 8
+MAX_QUEUES: Final = 65_536
+NOT_IN_WORDS: Final = frozenset(",=+ ")
+PERMS: Final = ("RW", "R", "W", "RWX", "RX", "WX")
+
+
+class TopicSettings(TypedDict, total=False):
+    """What may be said of a topic.
+
+    ``queues`` stands for both ``read_queues``, those consumers see, and ``write_queues``, those
+    producers see.  ``perm`` is ``"RW"``, ``"R"`` or ``"W"``.  With ``order`` the name servers keep
+    which broker has how many queues, so that keys keep theirs while a broker is away.
+    ``attributes`` need 5.x brokers: ``{"message.type": "FIFO"}``; None removes one.
+    """
+
+    queues: int
+    read_queues: int
+    write_queues: int
+    perm: str
+    order: bool
+    attributes: Mapping[str, str | None]
+
+
+def checked(settings: TopicSettings) -> TopicSettings:
+    """Return *settings* without ``queues``.
+
+    :raises ConfigError: one of them cannot be
+    """
+    for name, value in settings.items():
+        if name not in TopicSettings.__annotations__:
+            raise ConfigError(name, value, "a topic has no such setting")
+        if name.endswith("queues") and not _is_count(value):
+            raise ConfigError(name, value, f"expected a whole number from 1 to {MAX_QUEUES}")
+    if (perm := settings.get("perm", "RW")) not in PERMS:
+        raise ConfigError("perm", perm, f"expected one of {', '.join(PERMS)}")
+    for name, text in settings.get("attributes", {}).items():
+        _check_attribute(name, text)
+    return _without_queues(settings)
+
+
+def changed(config: TopicConfig, settings: TopicSettings) -> TopicConfig:
+    """Return *config* with *settings* in it."""
+    attributes = {**config.attributes, **settings.get("attributes", {})}
+    kept = {name: text for name, text in attributes.items() if text is not None}
+    others = {name: value for name, value in settings.items() if name != "attributes"}
+    return msgspec.structs.replace(config, attributes=kept, **others)
+
+
+def new_topic(topic: str, broker_name: str, settings: TopicSettings) -> TopicConfig:
+    """Return the settings of a topic that is not there yet."""
+    bare = TopicConfig(
+        topic=topic,
+        broker_name=broker_name,
+        read_queues=settings.get("write_queues", DEFAULT_QUEUES),
+        write_queues=settings.get("read_queues", DEFAULT_QUEUES),
+    )
+    return changed(bare, settings)
+
+
+def config_of(broker_name: str, topic: str, body: TopicConfigBody) -> TopicConfig:
+    """Return what a broker says of *topic*."""
+    return TopicConfig(
+        topic=topic,
+        broker_name=broker_name,
+        read_queues=body.read_queue_nums,
+        write_queues=body.write_queue_nums,
+        perm=perm_text(body.perm),
+        order=body.order,
+        attributes=body.attributes or {},
+    )
+
+
+def to_request(
+    config: TopicConfig, attributes: Mapping[str, str | None], sys_flag: int
+) -> CreateTopic:
+    """Return the request that makes a topic like *config*; of attributes it names *attributes*."""
+    signed = [f"-{n}" if text is None else f"+{n}={text}" for n, text in attributes.items()]
+    return CreateTopic(
+        topic=config.topic,
+        default_topic=TEMPLATE_TOPIC,
+        read_queue_nums=config.read_queues,
+        write_queue_nums=config.write_queues,
+        perm=perm_bits(config.perm),
+        topic_filter_type="SINGLE_TAG",
+        topic_sys_flag=sys_flag,
+        order=config.order,
+        attributes=",".join(signed) or None,
+    )
+
+
+def _without_queues(settings: TopicSettings) -> TopicSettings:
+    rest = settings.copy()
+    if (queues := rest.pop("queues", None)) is not None:
+        return {"read_queues": queues, "write_queues": queues, **rest}
+    return rest
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 1 <= value <= MAX_QUEUES
+
+
+def _check_attribute(name: str, text: str | None) -> None:
+    for word in (name, "-" if text is None else text):
+        if not isinstance(word, str) or not word or set(word) & NOT_IN_WORDS:
+            raise ConfigError("attributes", {name: text}, "expected words without , = + and spaces")

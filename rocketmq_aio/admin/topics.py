@@ -1,0 +1,377 @@
+"""Topics: making, changing, deleting and looking at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple, Unpack
+
+import anyio
+import msgspec
+
+from rocketmq_aio.admin.asking import Asking, Masters, broker_info
+from rocketmq_aio.admin.results import (
+    QueueCount,
+    QueueStats,
+    TopicConfig,
+    TopicRouteInfo,
+    TopicStats,
+    perm_text,
+    time_of,
+)
+from rocketmq_aio.admin.topic_settings import (
+    TopicSettings,
+    changed,
+    checked,
+    config_of,
+    new_topic,
+    to_request,
+)
+from rocketmq_aio.errors import BrokerError, ConfigError, NotSupportedError, RouteNotFoundError
+from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
+from rocketmq_aio.names import (
+    DLQ_PREFIX,
+    REPLY_TOPIC_SUFFIX,
+    RETRY_PREFIX,
+    UNSENDABLE_TOPICS,
+    check_topic,
+)
+from rocketmq_aio.protocol.bodies import queue_key
+from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.namespaces import SHARED_NAMES, SHARED_PREFIXES
+from rocketmq_aio.protocol.requests.admin_groups import GetGroupsOfTopic, GroupList
+from rocketmq_aio.protocol.requests.admin_topics import (
+    DeleteKVConfig,
+    DeleteTopicInBroker,
+    DeleteTopicInNameServer,
+    GetAllTopicConfig,
+    GetAllTopics,
+    GetKVConfig,
+    GetKVConfigResponse,
+    GetTopicConfig,
+    GetTopicsOfCluster,
+    GetTopicStats,
+    PutKVConfig,
+    TopicConfigBody,
+    TopicConfigTable,
+    TopicList,
+    TopicStatsTable,
+)
+
+FIND_SECONDS: Final = 10.0  # brokers tell name servers of a new topic at once, as a rule
+LOOK_SECONDS: Final = 0.05
+ORDER_CONF: Final = "ORDER_TOPIC_CONFIG"
+INTERNAL: Final = (RETRY_PREFIX, DLQ_PREFIX, *SHARED_PREFIXES)
+
+
+class Held(NamedTuple):
+    """A topic on a broker: *body* is None where it is not."""
+
+    body: TopicConfigBody | None
+    address: str
+    version: int  # of the broker
+
+
+class Topics(Asking):
+    """Administration of topics."""
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        cluster: str | None = None,
+        brokers: Iterable[str] | None = None,
+        **settings: Unpack[TopicSettings],
+    ) -> list[TopicConfig]:
+        """Make a topic on all masters, on those of *cluster*, or on *brokers*.
+
+        It returns when a name server knows all of it.  A broker that has the topic with these
+        settings is left alone, so that it may be called again; see `TopicSettings`, of which 8
+        queues to read and write are the default.
+
+        :raises ConfigError: an argument cannot be, or a broker has the topic with other settings:
+            see `update_topic`; nothing was done
+        :raises AdminError: some brokers made it, and others did not
+        :raises RouteNotFoundError: it was made, and no name server knows it within 10 s
+        """
+        wanted = checked(settings)
+        masters = await self._masters(cluster, brokers)
+        held = await self._held(check_topic(topic), masters)
+        _check_equal(topic, held, wanted)
+        missing = {name: masters[name] for name, each in held.items() if each.body is None}
+
+        async def make(name: str, address: str) -> None:
+            await self._put(held[name], new_topic(topic, name, wanted), wanted)
+
+        await self._on_each(f"creating topic {topic}", missing, make)
+        if wanted.get("order"):
+            made = [new_topic(topic, name, wanted) for name in masters]
+            await self._keep_order(topic, made, True)
+        await self._wait_found(topic, set(masters))
+        return await self._configs(topic, masters)
+
+    async def update_topic(
+        self,
+        topic: str,
+        *,
+        cluster: str | None = None,
+        brokers: Iterable[str] | None = None,
+        **settings: Unpack[TopicSettings],
+    ) -> list[TopicConfig]:
+        """Change what *settings* names, wherever the topic is; all else stays.
+
+        Fewer queues to write first and fewer to read when they are empty is how a topic shrinks
+        without losing sight of messages.
+
+        :raises RouteNotFoundError: no broker that was chosen has the topic
+        :raises AdminError: some brokers changed it, and others did not
+        """
+        wanted = checked(settings)
+        masters = await self._masters(cluster, brokers)
+        held = await self._holders(topic, masters, named=brokers is not None)
+
+        async def change(name: str, _: str) -> TopicConfig:
+            body = held[name].body
+            assert body is not None
+            config = changed(config_of(name, topic, body), wanted)
+            await self._put(held[name], config, wanted)
+            return config
+
+        targets = {name: masters[name] for name in held}
+        configs = await self._on_each(f"changing topic {topic}", targets, change)
+        if "order" in wanted or "write_queues" in wanted:
+            await self._keep_order(topic, configs.values(), wanted.get("order"))
+        return list(configs.values())
+
+    async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
+        """Delete a topic with its messages, in *cluster* or everywhere; it need not be there.
+
+        First on all masters, then at all name servers.  When it fails for one, ask again: a
+        broker that still has the topic would tell the name servers of it.
+
+        :raises AdminError: some servers did it; those it failed for have their cause in
+            ``failed``, and name servers were not asked when it was a broker
+        """
+        check_topic(topic)
+
+        async def delete(_: str, address: str) -> None:
+            await self._ask(address, DeleteTopicInBroker(topic=topic))
+
+        masters = await self._masters(cluster)
+        await self._on_each(f"deleting topic {topic}", masters, delete)
+        forget = DeleteTopicInNameServer(topic=topic, cluster_name=cluster)
+        conf = DeleteKVConfig(namespace=ORDER_CONF, key=self._outer(topic))
+        await self._on_name_servers(f"forgetting topic {topic}", forget, conf)
+
+    async def list_topics(self, *, cluster: str | None = None, internal: bool = False) -> list[str]:
+        """Return the names of all topics, or of those of *cluster*, sorted.
+
+        :param internal: those of the system and of groups too (retry topics, dead letters)
+        :raises ConfigError: there is no such cluster
+        """
+        await self._masters(cluster)
+        header = GetAllTopics() if cluster is None else GetTopicsOfCluster(cluster=cluster)
+        command = await self._ask_name_server(header)
+        names = self._inner_names(read_body(command.body, TopicList).topic_list)
+        if internal:
+            return sorted(names)
+        brokers = (await self.cluster_info()).brokers
+        own = {name for each in brokers for name in (each.broker_name, each.cluster)}
+        return sorted(name for name in names - own if not _is_internal(name))
+
+    async def topic_route(self, topic: str) -> TopicRouteInfo:
+        """Return where a topic is.
+
+        :raises RouteNotFoundError: the name server knows no such topic
+        """
+        data = await self._route(check_topic(topic))
+        queues = [
+            QueueCount(
+                broker_name=each.broker_name,
+                read_queues=each.read_queue_nums,
+                write_queues=each.write_queue_nums,
+                perm=perm_text(each.perm),
+            )
+            for each in sorted(data.queue_datas, key=lambda each: each.broker_name)
+        ]
+        brokers = sorted(map(broker_info, data.broker_datas), key=lambda each: each.broker_name)
+        conf = data.order_topic_conf or None
+        return TopicRouteInfo(
+            topic=topic, queues=tuple(queues), brokers=tuple(brokers), order_conf=conf
+        )
+
+    async def topic_config(self, topic: str) -> list[TopicConfig]:
+        """Return the settings of a topic on each broker that has it.
+
+        :raises RouteNotFoundError: there is no such topic
+        :raises AdminError: some brokers could not be asked
+        """
+        return await self._configs(topic, await self._masters_of(check_topic(topic)))
+
+    async def topic_stats(self, topic: str) -> TopicStats:
+        """Return where the queues of a topic begin and end.
+
+        :raises RouteNotFoundError: there is no such topic
+        :raises AdminError: some brokers could not be asked
+        """
+
+        async def stats(_: str, address: str) -> TopicStatsTable:
+            command = await self._ask(address, GetTopicStats(topic=topic))
+            return read_body(command.body, TopicStatsTable)
+
+        masters = await self._masters_of(check_topic(topic))
+        tables = await self._on_each(f"measuring topic {topic}", masters, stats)
+        queues = [
+            QueueStats(
+                queue=queue_key(key),
+                min_offset=each.min_offset,
+                max_offset=each.max_offset,
+                last_update=time_of(each.last_update_timestamp),
+            )
+            for table in tables.values()
+            for key, each in table.offset_table.items()
+        ]
+        return TopicStats(topic=topic, queues=tuple(sorted(queues, key=lambda each: each.queue)))
+
+    async def topic_groups(self, topic: str) -> list[str]:
+        """Return the consumer groups that consume a topic, or committed something of it, sorted.
+
+        :raises RouteNotFoundError: there is no such topic
+        :raises AdminError: some brokers could not be asked
+        """
+
+        async def groups(_: str, address: str) -> list[str]:
+            command = await self._ask(address, GetGroupsOfTopic(topic=topic))
+            return read_body(command.body, GroupList).group_list
+
+        masters = await self._masters_of(check_topic(topic))
+        lists = await self._on_each(f"asking for groups of topic {topic}", masters, groups)
+        return sorted(self._inner_names(name for names in lists.values() for name in names))
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    async def _held(self, topic: str, masters: Masters) -> dict[str, Held]:
+        async def look(_: str, address: str) -> Held:
+            return await self._held_at(address, topic)
+
+        return await self._on_each(f"looking for topic {topic}", masters, look)
+
+    async def _holders(self, topic: str, masters: Masters, *, named: bool) -> dict[str, Held]:
+        held = await self._held(check_topic(topic), masters)
+        there = {name: each for name, each in held.items() if each.body is not None}
+        if not there or (named and len(there) < len(held)):
+            raise RouteNotFoundError(topic, f"it is not on {sorted(held.keys() - there.keys())}")
+        return there
+
+    async def _held_at(self, address: str, topic: str) -> Held:
+        try:
+            command = await self._ask(address, GetTopicConfig(topic=topic))
+        except NotSupportedError:  # older than 5.0
+            return await self._held_in_table(address, topic)
+        except BrokerError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            return Held(None, address, V5_0_0)
+        return Held(read_body(command.body, TopicConfigBody), address, command.version)
+
+    async def _held_in_table(self, address: str, topic: str) -> Held:
+        command = await self._ask(address, GetAllTopicConfig())
+        table = read_body(command.body, TopicConfigTable).topic_config_table
+        return Held(table.get(self._outer(topic)), address, command.version)
+
+    async def _configs(self, topic: str, masters: Masters) -> list[TopicConfig]:
+        held = await self._held(topic, masters)
+        found = {name: each.body for name, each in held.items() if each.body is not None}
+        return [config_of(name, topic, found[name]) for name in sorted(found)]
+
+    async def _put(self, held: Held, config: TopicConfig, wanted: TopicSettings) -> None:
+        attributes: Mapping[str, str | None] = wanted.get("attributes", {})
+        if attributes and held.version < V5_0_0:
+            reason = "attributes of topics need a broker of 5.0 or newer"
+            raise NotSupportedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, reason, held.address)
+        sys_flag = held.body.topic_sys_flag if held.body is not None else 0
+        await self._ask(held.address, to_request(config, attributes, sys_flag))
+
+    async def _keep_order(
+        self, topic: str, configs: Iterable[TopicConfig], order: bool | None
+    ) -> None:
+        """Let the name servers say how many queues of keys each of these brokers has.
+
+        :param order: None: only of those brokers of which they say it already
+        """
+        key = self._outer(topic)
+        before = await self._ordered(key)
+        counts = dict(before)
+        for each in configs:
+            known = counts.pop(each.broker_name, None) is not None
+            if order or (known and order is None):
+                counts[each.broker_name] = str(each.write_queues)
+        if counts == before:
+            return
+        value = ";".join(f"{name}:{count}" for name, count in sorted(counts.items()))
+        header = (
+            PutKVConfig(namespace=ORDER_CONF, key=key, value=value)
+            if value
+            else DeleteKVConfig(namespace=ORDER_CONF, key=key)
+        )
+        await self._on_name_servers(f"keeping the order of topic {topic}", header)
+
+    async def _ordered(self, key: str) -> dict[str, str]:
+        """Return what a name server says: brokers of older releases do not know it."""
+        address = self._instance.name_servers.addresses[0]
+        try:
+            command = await self._ask(address, GetKVConfig(namespace=ORDER_CONF, key=key))
+        except BrokerError as error:
+            if error.code != ResponseCode.QUERY_NOT_FOUND:
+                raise
+            return {}
+        conf = read_header(command, GetKVConfigResponse).value or ""
+        parts = [part.rpartition(":") for part in conf.split(";")]
+        return {name: count for name, _, count in parts if name}
+
+    async def _wait_found(self, topic: str, brokers: set[str]) -> None:
+        missing = brokers
+        with anyio.move_on_after(FIND_SECONDS):
+            while missing:
+                missing = brokers - await self._found_on(topic)
+                if missing:
+                    await anyio.sleep(LOOK_SECONDS)
+        if missing:
+            reason = f"it was made, and the name server does not know it on {sorted(missing)} yet"
+            raise RouteNotFoundError(topic, reason)
+
+    async def _found_on(self, topic: str) -> set[str]:
+        try:
+            return {each.broker_name for each in (await self._route(topic)).queue_datas}
+        except RouteNotFoundError:
+            return set()
+
+    # --- names ----------------------------------------------------------------------------------
+
+    def _outer(self, name: str) -> str:
+        namespace = self._instance.remoting.namespace
+        return name if namespace is None else namespace.outer(name)
+
+    def _inner_names(self, names: Iterable[str]) -> set[str]:
+        """Return the *names* that are in the client's namespace, as the application has them."""
+        namespace = self._instance.remoting.namespace
+        if namespace is None:
+            return set(names)
+        return {inner for name in names if (inner := namespace.inner(name)) != name}
+
+
+def _check_equal(topic: str, held: Mapping[str, Held], wanted: TopicSettings) -> None:
+    for name, each in held.items():
+        if each.body is None:
+            continue
+        config = config_of(name, topic, each.body)
+        if each.version < V5_0_0:  # it does not keep whether a topic is ordered
+            config = msgspec.structs.replace(config, order=wanted.get("order", False))
+        if changed(config, wanted) != config:
+            raise ConfigError("topic", topic, f"it is there as {config}; use update_topic")
+
+
+def _is_internal(name: str) -> bool:
+    shared = name in SHARED_NAMES or name in UNSENDABLE_TOPICS or name == TEMPLATE_TOPIC
+    return shared or name.startswith(INTERNAL) or name.endswith(REPLY_TOPIC_SUFFIX)

@@ -1,0 +1,416 @@
+"""What administrators do on real brokers, and that the official admin tool sees the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeVar
+
+import pytest
+
+from rocketmq_aio import (
+    AdminClient,
+    AdminError,
+    BrokerError,
+    ConfigError,
+    LitePullConfig,
+    LitePullConsumer,
+    Message,
+    MessageQueue,
+    NotSupportedError,
+    Producer,
+    PullConsumer,
+    RequestTimeoutError,
+    RouteNotFoundError,
+    SendResult,
+    SubscriptionError,
+    describe_message,
+)
+from rocketmq_aio.testing import Cluster
+from tests.broker.reading_groups import in_thread
+from tests.unit.remoting.until import until_done
+
+T = TypeVar("T")
+
+SECONDS: Final = 40.0
+COUNT: Final = 12
+QUEUES: Final = 4
+
+
+@pytest.fixture
+async def admin(rocketmq_namesrv: str) -> AsyncIterator[AdminClient]:
+    async with AdminClient(namesrv=rocketmq_namesrv) as client:
+        yield client
+
+
+async def send(namesrv: str, topic: str, count: int = COUNT) -> list[SendResult]:
+    """Send messages of which each has a key of its own and one that all have."""
+    async with Producer("admin-test", namesrv=namesrv) as producer:
+        return [
+            await producer.send(Message(topic, b"%d" % n, keys=[f"key-{n}", "all"]))
+            for n in range(count)
+        ]
+
+
+async def commit(namesrv: str, group: str, offsets: dict[MessageQueue, int]) -> None:
+    async with PullConsumer(group, namesrv=namesrv) as consumer:
+        for queue, offset in offsets.items():
+            await consumer.commit(queue, offset)
+
+
+async def eventually(ask: Callable[[], Awaitable[Sequence[T]]], count: int) -> Sequence[T]:
+    """Ask until *count* come: brokers index messages a moment later."""
+    found: list[Sequence[T]] = []
+
+    async def enough() -> bool:
+        found.append(await ask())
+        return len(found[-1]) == count
+
+    await until_done(enough, f"{count} results", SECONDS)
+    return found[-1]
+
+
+# --- topics --------------------------------------------------------------------------------------
+
+
+async def test_a_topic_is_made_changed_and_gone(admin: AdminClient, group: str) -> None:
+    topic = f"{group}-topic"
+
+    made = await admin.create_topic(topic, queues=3)
+    again = await admin.create_topic(topic, queues=3)
+    with pytest.raises(ConfigError, match="use update_topic"):
+        await admin.create_topic(topic, queues=5)
+    listed = await admin.list_topics()
+    (changed,) = await admin.update_topic(topic, write_queues=5, read_queues=6, perm="R")
+    route = await admin.topic_route(topic)
+
+    assert made == again == [made[0]]
+    assert (made[0].read_queues, made[0].write_queues, made[0].perm) == (3, 3, "RW")
+    assert topic in listed
+    assert "TBW102" not in listed
+    assert {"TBW102", topic} <= set(await admin.list_topics(internal=True))
+    assert await admin.topic_config(topic) == [changed]
+    assert (changed.read_queues, changed.write_queues, changed.perm) == (6, 5, "R")
+    assert [(q.read_queues, q.write_queues, q.perm) for q in route.queues] == [(6, 5, "R")]
+    assert route.brokers == (await admin.cluster_info()).brokers
+    await admin.delete_topic(topic)
+    await admin.delete_topic(topic)
+    assert topic not in await admin.list_topics()
+    for gone in (admin.topic_route, admin.topic_config, admin.topic_stats, admin.update_topic):
+        with pytest.raises(RouteNotFoundError):
+            await gone(topic)
+
+
+async def test_a_cluster_or_broker_that_nobody_knows_is_refused(admin: AdminClient) -> None:
+    for refused in (
+        admin.create_topic("never-made", cluster="elsewhere"),
+        admin.create_topic("never-made", brokers=["elsewhere"]),
+        admin.list_topics(cluster="elsewhere"),
+    ):
+        with pytest.raises(ConfigError, match="elsewhere"):
+            await refused
+    assert "never-made" not in await admin.list_topics(cluster="DefaultCluster")
+
+
+async def test_attributes_are_set_and_changed_where_brokers_have_them(
+    admin: AdminClient, group: str, rocketmq_version: str
+) -> None:
+    topic = f"{group}-topic"
+    if rocketmq_version.startswith("4."):
+        with pytest.raises(NotSupportedError, match=r"5\.0"):
+            await admin.create_topic(topic, attributes={"message.type": "FIFO"})
+        assert topic not in await admin.list_topics()
+        return
+
+    await admin.create_topic(topic, queues=1, attributes={"message.type": "FIFO"})
+    (config,) = await admin.topic_config(topic)
+    await admin.update_topic(topic, attributes={"message.type": "NORMAL"}, queues=2)
+    (other,) = await admin.topic_config(topic)
+    await admin.update_topic(topic, attributes={"message.type": None})
+    (without,) = await admin.topic_config(topic)
+
+    await admin.delete_topic(topic)
+    assert config.attributes == {"message.type": "FIFO"}
+    assert (other.attributes, other.read_queues) == ({"message.type": "NORMAL"}, 2)
+    assert (without.attributes, without.read_queues) == ({}, 2)
+
+
+async def test_an_ordered_topic_keeps_its_queues_at_the_name_servers(
+    admin: AdminClient, group: str, rocketmq_cluster: Cluster
+) -> None:
+    topic = f"{group}-topic"
+    name = rocketmq_cluster.brokers[0].name
+
+    await admin.create_topic(topic, queues=2, order=True)
+    await admin.create_topic(topic, queues=2, order=True)
+    await admin.update_topic(topic, queues=3)
+
+    printed = await in_thread(
+        rocketmq_cluster.mqadmin,
+        *("updateOrderConf", "-m", "get", "-t", topic, "-n", rocketmq_cluster.namesrv),
+    )
+    await admin.delete_topic(topic)
+    assert f"{name}:3" in printed
+    assert (await admin.cluster_info()).clusters == ("DefaultCluster",)
+
+
+# --- groups --------------------------------------------------------------------------------------
+
+
+async def test_a_group_is_made_changed_and_gone(admin: AdminClient, group: str) -> None:
+    made = await admin.create_group(group, max_retries=3)
+    again = await admin.create_group(group, max_retries=3)
+    with pytest.raises(ConfigError, match="use update_group"):
+        await admin.create_group(group, max_retries=4)
+    (changed,) = await admin.update_group(group, enabled=False, retry_queues=2)
+    listed = await admin.list_groups()
+
+    assert made == again
+    assert (made[0].max_retries, made[0].enabled, made[0].retry_queues) == (3, True, 1)
+    assert (changed.max_retries, changed.enabled, changed.retry_queues) == (3, False, 2)
+    assert group in listed
+    assert "TOOLS_CONSUMER" not in listed
+    assert "TOOLS_CONSUMER" in await admin.list_groups(internal=True)
+    await admin.delete_group(group, delete_topics=True)
+    await admin.delete_group(group, delete_topics=True)
+    assert await admin.group_config(group) == []
+    with pytest.raises(SubscriptionError):
+        await admin.update_group(group, enabled=True)
+
+
+async def test_what_groups_have_since_5_is_refused_by_older_brokers(
+    admin: AdminClient, group: str, rocketmq_version: str
+) -> None:
+    await admin.create_group(group)
+    if rocketmq_version.startswith("4."):
+        with pytest.raises(NotSupportedError, match="orderly"):
+            await admin.update_group(group, orderly=True)
+    else:
+        (changed,) = await admin.update_group(group, orderly=True, consume_timeout_minutes=3)
+        assert (changed.orderly, changed.consume_timeout_minutes) == (True, 3)
+    await admin.delete_group(group)
+
+
+async def test_members_and_producers_are_seen_with_what_they_read(
+    admin: AdminClient, namesrv: str, topic: str, group: str
+) -> None:
+    offline = await admin.consumer_connections(group)
+    async with (
+        Producer(f"{group}-p", namesrv=namesrv) as producer,
+        LitePullConsumer(group, namesrv=namesrv) as consumer,
+    ):
+        await producer.send(Message(topic, b"one"))
+        await consumer.subscribe(topic, "a || b")
+        await consumer.ready(SECONDS)
+        await eventually(lambda: admin.producer_connections(f"{group}-p"), 1)
+        seen = await admin.consumer_connections(group)
+        (sender,) = await admin.producer_connections(f"{group}-p")
+        progress = await admin.group_progress(group, topic, owners=True)
+
+        assert (offline.online, seen.online) == (False, True)
+        assert [each.client_id for each in seen.members] == [consumer.client.client_id]
+        assert sender.client_id == producer.client.client_id
+        assert {each.topic: each.expression for each in seen.subscriptions}[topic] == "a || b"
+        assert {each.client_id for each in progress.queues} == {consumer.client.client_id}
+        assert progress.silent == {}
+        with pytest.raises(ConfigError, match="connected"):
+            await admin.clone_offsets("any-group", group)
+    assert await admin.producer_connections(f"{group}-nobody") == []
+
+
+# --- offsets -------------------------------------------------------------------------------------
+
+
+async def test_progress_and_statistics_are_those_of_the_admin_tool(
+    admin: AdminClient,
+    namesrv: str,
+    topic: str,
+    group: str,
+    rocketmq_cluster: Cluster,
+    elsewhere: None,
+) -> None:
+    await send(namesrv, topic)
+    await admin.create_group(group)
+    await admin.create_topic(f"%RETRY%{group}", queues=1)  # where the tool looks for brokers
+    stats = await admin.topic_stats(topic)
+    await commit(namesrv, group, {each.queue: each.max_offset - 1 for each in stats.queues})
+
+    progress = await admin.group_progress(group)
+
+    assert stats.count == COUNT
+    assert [each.lag for each in progress.queues] == [1] * QUEUES
+    assert progress.lag == progress.to_dict()["lag"] == QUEUES
+    assert json.dumps([stats.to_dict(), progress.to_dict()])
+    assert await admin.topic_groups(topic) == [group]
+    told = await in_thread(rocketmq_cluster.mqadmin, "consumerProgress", "-g", group, "-n", namesrv)
+    assert re.findall(r"Diff Total: *(\d+)", told) == [str(progress.lag)], told
+    told = await in_thread(rocketmq_cluster.mqadmin, "topicStatus", "-t", topic, "-n", namesrv)
+    ends = [(q.queue.queue_id, q.min_offset, q.max_offset) for q in stats.queues]
+    assert rows(told) == ends, told
+
+
+def rows(printed: str) -> list[tuple[int, ...]]:
+    """Return the numbers of the lines that begin with the name of a broker: queue, ends."""
+    lines = [line.split() for line in printed.splitlines()]
+    return [tuple(map(int, cells[1:4])) for cells in lines if cells[:1] == ["broker-a"]]
+
+
+async def test_a_group_that_is_away_continues_where_it_is_told(
+    admin: AdminClient, namesrv: str, topic: str, group: str
+) -> None:
+    began = datetime.now(UTC) - timedelta(minutes=1)
+    await send(namesrv, topic)
+    await admin.create_group(group)
+    ends = {each.queue: each.max_offset for each in (await admin.topic_stats(topic)).queues}
+    queue = next(iter(ends))
+
+    async def offsets() -> dict[MessageQueue, int]:
+        progress = await admin.group_progress(group, topic)
+        return {each.queue: each.consumer_offset for each in progress.queues}
+
+    latest = await admin.reset_offsets(group, topic, "latest")
+    assert {each.queue: each.offset for each in latest} == await offsets() == ends
+    await admin.reset_offsets(group, topic, began)
+    assert set((await offsets()).values()) == {0}
+    await admin.reset_offsets(group, topic, "latest")
+    (moved,) = await admin.reset_offsets(group, topic, {queue: 1})
+    assert (moved.before, moved.offset) == (ends[queue], 1)
+    assert await offsets() == {**ends, queue: 1}
+    for wrong in ({queue: ends[queue] + 1}, {MessageQueue(topic, "elsewhere", 0): 0}):
+        with pytest.raises(ConfigError):
+            await admin.reset_offsets(group, topic, wrong)
+    assert await offsets() == {**ends, queue: 1}
+
+
+async def test_a_group_that_runs_continues_where_it_is_told(
+    admin: AdminClient, namesrv: str, topic: str, group: str, rocketmq_version: str
+) -> None:
+    results = await send(namesrv, topic)
+    wanted = {b"%d" % n for n in range(COUNT)}
+    config = LitePullConfig(start_from="earliest")
+    async with LitePullConsumer(group, namesrv=namesrv, config=config) as consumer:
+        await consumer.subscribe(topic)
+        await polled(consumer, wanted)
+        await consumer.commit()
+
+        resets = await admin.reset_offsets(group, topic, "earliest")
+
+        assert [each.offset for each in resets] == [0] * QUEUES
+        assert {each.how for each in resets} == {
+            "members" if rocketmq_version.startswith("4.") else "broker"
+        }
+        await polled(consumer, wanted)
+        if rocketmq_version.startswith("4."):
+            with pytest.raises(NotSupportedError, match="stop its members"):
+                await admin.reset_offsets(group, topic, {results[0].queue: 0})
+
+
+async def polled(consumer: LitePullConsumer, wanted: set[bytes]) -> None:
+    """Poll until all bodies of *wanted* came."""
+    seen: set[bytes] = set()
+
+    async def all_there() -> bool:
+        seen.update(message.body for message in await consumer.poll(1))
+        return wanted <= seen
+
+    await until_done(all_there, "the messages", SECONDS)
+
+
+async def test_offsets_are_cloned(admin: AdminClient, namesrv: str, topic: str, group: str) -> None:
+    await send(namesrv, topic)
+    clone = f"{group}-clone"
+    for name in (group, clone):
+        await admin.create_group(name)
+    ends = {each.queue: each.max_offset for each in (await admin.topic_stats(topic)).queues}
+    await commit(namesrv, group, {queue: end - 1 for queue, end in ends.items()})
+
+    await admin.clone_offsets(group, clone)
+
+    progress = await admin.group_progress(clone, topic)
+    assert {each.queue: each.lag for each in progress.queues} == dict.fromkeys(ends, 1)
+
+
+async def test_a_reset_of_an_unknown_group_is_refused_where_brokers_know(
+    admin: AdminClient, topic: str, group: str, rocketmq_version: str
+) -> None:
+    if rocketmq_version.startswith("4."):
+        assert len(await admin.reset_offsets(group, topic, "earliest")) == QUEUES
+    else:
+        with pytest.raises(SubscriptionError, match="does not exist"):
+            await admin.reset_offsets(group, topic, "earliest")
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+async def test_messages_are_found_by_place_id_and_key(
+    admin: AdminClient, namesrv: str, topic: str
+) -> None:
+    before = datetime.now(UTC) - timedelta(minutes=5)
+    results = await send(namesrv, topic)
+    third = results[3]
+
+    viewed = await admin.view_message(third.offset_message_id)
+    (found,) = await eventually(lambda: admin.find_message(topic, third.message_id), 1)
+    (keyed,) = await eventually(lambda: admin.query_messages(topic, "key-3"), 1)
+    everything = await eventually(lambda: admin.query_messages(topic, "all"), COUNT)
+
+    for message in (viewed, found, keyed):
+        assert (message.body, message.queue, message.topic) == (b"3", third.queue, topic)
+        assert message.queue_offset == third.queue_offset
+    assert [message.body for message in everything] == [b"%d" % n for n in range(COUNT)]
+    assert await admin.query_messages(topic, "all", end=before) == []
+    assert len(await admin.query_messages(topic, "all", begin=before, max_messages=5)) == 5
+    assert await admin.find_message(topic, "key-3") == []
+    assert json.loads(json.dumps(describe_message(viewed)))["keys"] == ["key-3", "all"]
+    with pytest.raises(BrokerError):
+        await admin.view_message(f"{third.offset_message_id[:-2]}01")
+
+
+async def test_brokers_tell_how_they_are(admin: AdminClient, rocketmq_version: str) -> None:
+    (runtime,) = await admin.broker_stats()
+
+    assert runtime.version == f"V{rocketmq_version.replace('.', '_')}"
+    assert runtime.to_dict()["stats"]["brokerVersionDesc"] == runtime.version
+    assert "commitLogMaxOffset" in runtime.stats
+
+
+# --- two brokers ---------------------------------------------------------------------------------
+
+
+async def test_what_one_of_two_brokers_did_is_told_and_asking_again_completes_it(
+    two_broker_cluster: Cluster, group: str
+) -> None:
+    topic = f"{group}-topic"
+    name, other = (broker.name for broker in two_broker_cluster.brokers)
+    async with AdminClient(namesrv=two_broker_cluster.namesrv) as admin:
+        await admin.create_topic(topic, queues=2)
+        await in_thread(two_broker_cluster.brokers[1].pause)
+        try:
+            with pytest.raises(AdminError, match=other) as caught:
+                await admin.update_topic(topic, queues=4)
+            with pytest.raises(AdminError):
+                await admin.delete_topic(topic)
+        finally:
+            await in_thread(two_broker_cluster.brokers[1].resume)
+
+        assert set(caught.value.done) == {name}
+        assert isinstance(caught.value.failed[other], RequestTimeoutError)
+        await admin.delete_topic(topic)
+        with pytest.raises(RouteNotFoundError):
+            await admin.topic_route(topic)
+
+
+async def test_one_of_two_brokers_gets_a_topic(two_broker_cluster: Cluster, group: str) -> None:
+    topic = f"{group}-topic"
+    name, other = (broker.name for broker in two_broker_cluster.brokers)
+    async with AdminClient(namesrv=two_broker_cluster.namesrv) as admin:
+        await admin.create_topic(topic, queues=2, brokers=[other])
+        with pytest.raises(RouteNotFoundError, match=name):
+            await admin.update_topic(topic, queues=4, brokers=[name])
+        await admin.create_topic(topic, queues=2)
+
+        assert {each.broker_name for each in await admin.topic_config(topic)} == {name, other}
+        await admin.delete_topic(topic)

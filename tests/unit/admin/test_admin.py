@@ -1,0 +1,217 @@
+"""An administrator beside servers that refuse, hang or do not tell the truth."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from rocketmq_aio import (
+    AdminClient,
+    AdminError,
+    BrokerError,
+    ClientConfig,
+    ConfigError,
+    MessageQueue,
+    NotConnectedError,
+    NotRunningError,
+    NotSupportedError,
+    PermissionDeniedError,
+    RequestTimeoutError,
+)
+from rocketmq_aio.protocol.bodies import queue_table
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.script import Reply
+
+TOPIC = "orders"
+GROUP = "billing"
+QUEUE = MessageQueue(TOPIC, "broker-a", 0)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
+        tell_of_brokers(cluster)
+        yield cluster
+
+
+@pytest.fixture
+async def admin(cluster: FakeCluster) -> AsyncIterator[AdminClient]:
+    config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=0.5)
+    async with AdminClient(client=config) as admin:
+        yield admin
+
+
+def tell_of_brokers(cluster: FakeCluster, *without_master: str) -> None:
+    table = {
+        broker.name: {
+            "brokerName": broker.name,
+            "cluster": "DefaultCluster",
+            "brokerAddrs": {"1" if broker.name in without_master else "0": broker.address},
+        }
+        for broker in cluster.brokers
+    }
+    body = msgspec.json.encode({"brokerAddrTable": table, "clusterAddrTable": {}})
+    code = RequestCode.GET_BROKER_CLUSTER_INFO
+    cluster.name_server.on(code, Reply(body=body), times=None)
+
+
+def on_all(cluster: FakeCluster, code: int, reply: Reply) -> None:
+    for broker in cluster.brokers:
+        broker.on(code, reply, times=None)
+
+
+async def test_what_each_server_did_is_in_the_error(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    cluster.brokers[0].on(RequestCode.DELETE_SUBSCRIPTIONGROUP, Reply())
+    cluster.brokers[1].on(RequestCode.DELETE_SUBSCRIPTIONGROUP, None)
+
+    with pytest.raises(AdminError, match="1 of 2 servers: broker-b") as caught:
+        await admin.delete_group(GROUP)
+
+    assert caught.value.done == {"broker-a": None}
+    assert isinstance(caught.value.failed["broker-b"], RequestTimeoutError)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+async def test_a_refusal_of_all_is_raised_as_it_came(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    on_all(cluster, RequestCode.DELETE_SUBSCRIPTIONGROUP, Reply(16, remark="not you"))
+
+    with pytest.raises(PermissionDeniedError, match="not you") as caught:
+        await admin.delete_group(GROUP)
+
+    assert len(caught.value.__notes__) == 1
+
+
+async def test_refusals_that_differ_are_told_apart(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    cluster.brokers[0].on(RequestCode.DELETE_SUBSCRIPTIONGROUP, Reply(16, remark="not you"))
+    cluster.brokers[1].on(RequestCode.DELETE_SUBSCRIPTIONGROUP, Reply(1, remark="disk"))
+
+    with pytest.raises(AdminError) as caught:
+        await admin.delete_group(GROUP)
+
+    kinds = {name: type(error) for name, error in caught.value.failed.items()}
+    assert kinds == {"broker-a": PermissionDeniedError, "broker-b": BrokerError}
+
+
+async def test_a_broker_without_a_master_is_not_passed_over(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    tell_of_brokers(cluster, "broker-b")
+
+    with pytest.raises(AdminError) as caught:
+        await admin.broker_stats()
+
+    assert set(caught.value.done) == {"broker-a"}
+    assert isinstance(caught.value.failed["broker-b"], NotConnectedError)
+
+
+async def test_name_servers_keep_a_topic_that_a_broker_did_not_delete(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    cluster.brokers[0].on(RequestCode.DELETE_TOPIC_IN_BROKER, Reply())
+    cluster.brokers[1].on(RequestCode.DELETE_TOPIC_IN_BROKER, Reply(1, remark="disk"))
+
+    with pytest.raises(AdminError):
+        await admin.delete_topic(TOPIC)
+
+    assert cluster.name_server.requests_of(RequestCode.DELETE_TOPIC_IN_NAMESRV) == []
+
+
+# --- offsets -------------------------------------------------------------------------------------
+
+
+def online(cluster: FakeCluster) -> None:
+    body = msgspec.json.encode({"connectionSet": [], "subscriptionTable": {}})
+    on_all(cluster, RequestCode.GET_CONSUMER_CONNECTION_LIST, Reply(body=body))
+
+
+def moved(cluster: FakeCluster, offset: int) -> None:
+    body = msgspec.json.encode({"offsetTable": queue_table({QUEUE: offset})})
+    on_all(cluster, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, Reply(body=body))
+
+
+async def test_a_broker_that_leaves_resets_to_members_is_asked_by_time(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    online(cluster)
+    moved(cluster, 7)  # not what a single queue was to be moved to
+
+    resets = await admin.reset_offsets(GROUP, TOPIC, datetime(2026, 1, 1, tzinfo=UTC))
+
+    assert {(each.offset, each.how) for each in resets} == {(7, "members")}
+    asked = cluster.broker.requests_of(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
+    first, second = (each.ext_fields() for each in asked)
+    assert (first["queueId"], first["timestamp"], first["isForce"]) == ("0", "-1", "false")
+    assert "queueId" not in second
+    assert (second["timestamp"], second["isForce"]) == ("1767225600000", "true")
+
+
+async def test_a_broker_that_leaves_resets_to_members_moves_no_single_queue(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    online(cluster)
+    moved(cluster, 7)
+
+    with pytest.raises(NotSupportedError, match="stop its members"):
+        await admin.reset_offsets(GROUP, TOPIC, {QUEUE: 0})
+
+
+async def test_a_commit_that_was_dropped_in_silence_is_told(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    cluster.broker.put(TOPIC, b"one")
+    cluster.broker.commit(GROUP, TOPIC, 0, 0)
+    offline = Reply(ResponseCode.CONSUMER_NOT_ONLINE)
+    on_all(cluster, RequestCode.GET_CONSUMER_CONNECTION_LIST, offline)
+    on_all(cluster, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, offline)
+    cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, Reply())
+
+    with pytest.raises(BrokerError, match=r"acknowledged offset 1 .* holds 0"):
+        await admin.reset_offsets(GROUP, TOPIC, {QUEUE: 1})
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+async def test_what_cannot_be_is_refused_before_anybody_is_asked(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    naive = datetime(2026, 1, 1)
+    for refused in (
+        admin.create_topic(TOPIC, queues=0),
+        admin.create_topic(TOPIC, perm="everything"),
+        admin.create_topic(TOPIC, colour="red"),  # type: ignore[call-arg]
+        admin.create_topic(TOPIC, attributes={"a,b": "c"}),
+        admin.create_group(GROUP, max_retries=-1),
+        admin.create_group(GROUP, enabled="yes"),  # type: ignore[arg-type]
+        admin.create_group(GROUP, colour="red"),  # type: ignore[call-arg]
+        admin.reset_offsets(GROUP, TOPIC, "middle"),  # type: ignore[arg-type]
+        admin.reset_offsets(GROUP, TOPIC, naive),
+        admin.view_message("not-an-id"),
+        admin.query_messages(TOPIC, ""),
+        admin.query_messages(TOPIC, "key", begin=naive),
+        admin.query_messages(TOPIC, "key", max_messages=0),
+    ):
+        with pytest.raises(ConfigError):
+            await refused
+    assert cluster.broker.requests == []
+
+
+async def test_nothing_is_asked_outside_of_its_life(cluster: FakeCluster) -> None:
+    admin = AdminClient(namesrv=cluster.namesrv)
+    with pytest.raises(NotRunningError):
+        await admin.list_topics()
+    async with admin:
+        assert cluster.namesrv in repr(admin)
+    with pytest.raises(NotRunningError):
+        await admin.topic_route(TOPIC)

@@ -1,0 +1,115 @@
+"""What administrators see and say, as values."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from rocketmq_aio.admin.group_settings import changed_body, new_body
+from rocketmq_aio.admin.messages import read_offset_id
+from rocketmq_aio.admin.results import (
+    BrokerRuntime,
+    GroupProgress,
+    QueueProgress,
+    TopicConfig,
+    perm_bits,
+    perm_text,
+    time_of,
+)
+from rocketmq_aio.admin.topic_settings import changed, checked, new_topic, to_request
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.message import MessageQueue
+
+
+@pytest.mark.parametrize("bits", range(8))
+def test_permissions_are_letters(bits: int) -> None:
+    assert perm_bits(perm_text(bits)) == bits
+
+
+def test_results_become_json_with_names_of_python() -> None:
+    queue = QueueProgress(
+        queue=MessageQueue("orders", "broker-a", 1),
+        broker_offset=9,
+        consumer_offset=4,
+        last_time=time_of(1_767_225_600_000),
+    )
+    progress = GroupProgress(group="billing", queues=(queue,), silent={"client": "why"})
+
+    plain = progress.to_dict()
+
+    assert json.loads(json.dumps(plain)) == plain
+    assert (plain["lag"], plain["queues"][0]["lag"]) == (5, 5)
+    assert plain["queues"][0]["queue"] == {
+        "topic": "orders",
+        "broker_name": "broker-a",
+        "queue_id": 1,
+    }
+    assert plain["queues"][0]["last_time"] == "2026-01-01T00:00:00+00:00"
+
+
+def test_no_time_is_none() -> None:
+    assert (time_of(0), time_of(-1)) == (None, None)
+    assert time_of(1) == datetime(1970, 1, 1, 0, 0, 0, 1000, tzinfo=UTC)
+
+
+def test_statistics_are_not_all_shown() -> None:
+    stats = {"brokerVersionDesc": "V5_5_0", "putTps": "1"}
+    runtime = BrokerRuntime(broker_name="broker-a", address="10.0.0.1:10911", stats=stats)
+
+    assert repr(runtime) == "BrokerRuntime('broker-a', '10.0.0.1:10911', 'V5_5_0', 2 stats)"
+
+
+def test_a_new_topic_has_as_many_queues_to_read_as_to_write() -> None:
+    made = new_topic("orders", "broker-a", checked({"read_queues": 3}))
+
+    assert (made.read_queues, made.write_queues) == (3, 3)
+    assert new_topic("orders", "broker-a", {}).write_queues == 8
+
+
+def test_only_attributes_that_were_named_are_sent() -> None:
+    there = TopicConfig(
+        topic="orders",
+        broker_name="broker-a",
+        read_queues=1,
+        write_queues=1,
+        attributes={"a": "1", "b": "2"},
+    )
+    named = {"b": None, "c": "3"}
+
+    request = to_request(changed(there, {"attributes": named}), named, sys_flag=2)
+
+    assert changed(there, {"attributes": named}).attributes == {"a": "1", "c": "3"}
+    assert (request.attributes, request.topic_sys_flag) == ("-b,+c=3", 2)
+
+
+def test_what_a_broker_says_of_a_group_besides_stays() -> None:
+    there = {"groupName": "billing", "groupRetryPolicy": {"type": "EXPONENTIAL"}, "attributes": {}}
+
+    body = changed_body(there, {"enabled": False})
+
+    assert body == {
+        "groupName": "billing",
+        "groupRetryPolicy": {"type": "EXPONENTIAL"},
+        "consumeEnable": False,
+    }
+    named = new_body("billing", {"attributes": {"a": "1", "b": None}})["attributes"]
+    assert named == {"+a": "1", "-b": ""}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("7F00000100002A9F0000000000001F40", ("127.0.0.1:10911", 8000)),
+        (f"{1:032X}00002A9F0000000000000001", ("[::1]:10911", 1)),
+    ],
+)
+def test_an_offset_id_tells_where_a_message_is(text: str, expected: tuple[str, int]) -> None:
+    assert read_offset_id(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "7F", "xy" * 16, "é" * 16])
+def test_other_text_is_no_offset_id(text: str) -> None:
+    with pytest.raises(ConfigError):
+        read_offset_id(text)
