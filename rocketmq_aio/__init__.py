@@ -134,6 +134,7 @@ from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.publishing import QueueSelector
 from rocketmq_aio.producer.transaction import Transaction, TransactionResult
 from rocketmq_aio.producer.transactions import TransactionProducer
+from rocketmq_aio.trace.message_trace import MessageTrace
 
 __version__ = "0.1.0"
 
@@ -199,6 +200,7 @@ __all__ = [
     "MessageModel",
     "MessageQueue",
     "MessageSelector",
+    "MessageTrace",
     "MessageUndecodable",
     "MessageUnreadable",
     "MsgpackCodec",

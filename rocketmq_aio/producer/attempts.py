@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any, Final
@@ -63,6 +63,7 @@ class Course:
         raise failure(self.sent.topic, self.sent.message_id, self._tried)
 
 
+Stored = Callable[[Outgoing, SendResult, float], None]  # and how many seconds it took
 Renew = Callable[[TopicPublish, float], Awaitable[TopicPublish]]
 
 
@@ -72,6 +73,8 @@ class Attempts:
     :param renew: returns the newest queues of a topic: (known ones, deadline) -> queues
     :param faults: is told how brokers answer
     """
+
+    stored: Sequence[Stored] = ()
 
     def __init__(
         self, instance: MQClientInstance, config: ProducerConfig, renew: Renew, faults: Faults
@@ -194,6 +197,18 @@ class Attempts:
             pause = max(pause, course.pause())
         await asyncio.sleep(min(pause + EARLY_SECONDS, deadline - monotonic() - LEAST_SECONDS))
         return publish
+
+
+class TracedAttempts(Attempts):
+    """Tells those in `stored` of each send that is stored; they have to be quick."""
+
+    async def run(self, sent: Outgoing, publish: TopicPublish, deadline: float) -> SendResult:
+        """Send *sent*, which is aimed already."""
+        started = monotonic()
+        result = await Attempts.run(self, sent, publish, deadline)
+        for tell in self.stored:
+            tell(sent, result, monotonic() - started)
+        return result
 
 
 def _aimed_elsewhere(sent: Outgoing, publish: TopicPublish) -> bool:

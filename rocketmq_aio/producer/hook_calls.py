@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from time import monotonic
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from rocketmq_aio.errors import BatchError
 from rocketmq_aio.hooks import (
@@ -17,9 +17,23 @@ from rocketmq_aio.hooks import (
 )
 from rocketmq_aio.instance.hook_calls import Failures, check_hook
 from rocketmq_aio.message import SendResult
+from rocketmq_aio.producer.outgoing import Outgoing
 
 METHODS: Final = ("before_send", "after_send", "check_forbidden", "end_transaction")
-KINDS: Final = SendHook | CheckForbiddenHook | EndTransactionHook
+
+
+@runtime_checkable
+class StoredHook(Protocol):
+    """A hook of this package: hears of every request that stored something, at little cost."""
+
+    def stored(self, sent: Outgoing, result: SendResult, seconds: float) -> None:
+        """The broker has stored *sent*; never raises."""
+
+    def recalled(self, topic: str, message_id: str) -> None:
+        """A message was taken back."""
+
+
+KINDS: Final = SendHook | CheckForbiddenHook | EndTransactionHook | StoredHook
 
 Said = TypeVar("Said")
 
@@ -37,6 +51,8 @@ class SendHooks:
         self._checks = [h.check_forbidden for h in given if isinstance(h, CheckForbiddenHook)]
         self._send = [h for h in given if isinstance(h, SendHook)]
         self._ends = [h for h in given if isinstance(h, EndTransactionHook)]
+        self._recalled = [h.recalled for h in given if isinstance(h, StoredHook)]
+        self.stored = [h.stored for h in given if isinstance(h, StoredHook)]
         self._failures = Failures()
 
     def __bool__(self) -> bool:
@@ -113,6 +129,11 @@ class SendHooks:
                 hook.after_send(context)
             except Exception as failure:  # noqa: BLE001 - the application's code
                 self._failures.note(hook, failure)
+
+    def recalled(self, topic: str, message_id: str) -> None:
+        """Tell that a message was taken back."""
+        for tell in self._recalled:
+            tell(topic, message_id)
 
     def transaction_ended(self, context: EndTransactionContext) -> None:
         """Tell how a transaction ended."""

@@ -290,7 +290,9 @@ class Producer(EncodedSender):
         """
         self._check_running()
         seconds = self._config.send_timeout_seconds
-        return await recall(self._instance, self._group, check_topic(topic), handle, seconds)
+        message_id = await recall(self._instance, self._group, check_topic(topic), handle, seconds)
+        self._hooks.recalled(topic, message_id)
+        return message_id
 
     async def publish_queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that messages of *topic* can be sent to.

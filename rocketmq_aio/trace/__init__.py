@@ -1,0 +1,1 @@
+"""Message trace: what became of each message, as the official tools and dashboard show it."""

@@ -1,0 +1,180 @@
+"""MessageTrace: writes down what became of each message, where the official tools look for it."""
+
+from __future__ import annotations
+
+import asyncio
+from time import time_ns
+from typing import Final
+
+from rocketmq_aio.consumer.handling import RetryLater, SuspendQueue
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.hooks import ConsumeContext, EndTransactionContext
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import MessageExt, SendResult
+from rocketmq_aio.names import check_topic
+from rocketmq_aio.producer.outgoing import Outgoing
+from rocketmq_aio.properties import KEYS
+from rocketmq_aio.trace import records
+from rocketmq_aio.trace.outbox import Outbox
+
+LOCAL_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+CLOUD_TOPIC: Final = "rmq_sys_TRACE_DATA_"  # and the region
+DEFAULT_REGION: Final = "DefaultRegion"
+MOST_RECORDS: Final = 1_000_000
+NOTE: Final = "rocketmq_aio.trace"  # the name of our note in a context
+
+
+class MessageTrace:
+    """A message trace in the format of the official clients, for ``hooks=[...]`` of any client.
+
+    ::
+
+        async with Producer("orders-producer", hooks=[MessageTrace()]) as producer: ...
+
+    Sends, handlers, ends of transactions and recalls are written as messages to a topic of their
+    own, by a sender of its own over the connections of the client.  Brokers have that topic with
+    ``traceTopicEnable=true``.  Nothing waits for the trace: what there is no room for, or cannot be
+    sent, is dropped, counted and logged.  One object serves any number of clients.
+
+    :param topic: where to write; default ``RMQ_SYS_TRACE_TOPIC``
+    :param cloud: write to ``rmq_sys_TRACE_DATA_<region>``, as the cloud's brokers want it
+    :param flush_seconds: a record waits for company no longer than that
+    :param max_waiting: records of one client that may wait; more are dropped
+    """
+
+    def __init__(
+        self,
+        topic: str | None = None,
+        *,
+        cloud: bool = False,
+        flush_seconds: float = 1.0,
+        max_waiting: int = 10_000,
+    ) -> None:
+        if topic is not None:
+            check_topic(topic)
+        if type(cloud) is not bool or (cloud and topic is not None):
+            raise ConfigError("cloud", cloud, "expected True or False, and no topic with True")
+        if isinstance(flush_seconds, bool) or not isinstance(flush_seconds, int | float):
+            raise ConfigError("flush_seconds", flush_seconds, "expected a number of seconds")
+        if not 0 < flush_seconds <= 3600:
+            raise ConfigError(
+                "flush_seconds", flush_seconds, "expected seconds above 0, at most 3600"
+            )
+        if type(max_waiting) is not int or not 1 <= max_waiting <= MOST_RECORDS:
+            reason = f"expected a whole number from 1 to {MOST_RECORDS}"
+            raise ConfigError("max_waiting", max_waiting, reason)
+        self.cloud = cloud
+        self.topic = CLOUD_TOPIC if cloud else topic or LOCAL_TOPIC
+        self.flush_seconds = flush_seconds
+        self.max_waiting = max_waiting
+        self.sent = 0  # records that are stored
+        self.dropped = 0
+
+    def count(self, sent: int, dropped: int) -> None:
+        """So many records more were stored, or dropped."""
+        self.sent += sent
+        self.dropped += dropped
+
+    def made_for(self, instance: MQClientInstance, group: str) -> ClientTrace:
+        """Return the trace of one client; clients call this."""
+        return ClientTrace(self, instance, group)
+
+    def __repr__(self) -> str:
+        return f"<MessageTrace {self.topic!r} sent={self.sent} dropped={self.dropped}>"
+
+
+class ClientTrace:
+    """The trace of one client: its hooks, and what they put into the outbox."""
+
+    def __init__(self, trace: MessageTrace, instance: MQClientInstance, group: str) -> None:
+        self._group = group
+        self._cloud = trace.cloud
+        self._topic = trace.topic
+        self._outbox = Outbox(
+            instance,
+            group,
+            most=trace.max_waiting,
+            flush_seconds=trace.flush_seconds,
+            counts=trace.count,
+            record=self._record,
+        )
+        self._add = self._outbox.add
+        self.open = self._outbox.open
+        self.close = self._outbox.close
+        self._ids = self._outbox.ids
+
+    # --- producers ------------------------------------------------------------------------------
+
+    def stored(self, sent: Outgoing, result: SendResult, seconds: float) -> None:
+        """Trace what was stored, unless its broker does not want that."""
+        if not result.trace_on or sent.topic.startswith(self._topic):
+            return  # of the trace's own topic every trace would be traced
+        stored = sent, result, seconds, len(sent.body)
+        if sent.batch:
+            for each in records.sent_batch(self._where(result.region_id), self._group, stored):
+                self._add(each)
+        else:
+            sent.body = b""  # nobody needs it any more, and it may be large
+            self._add(stored)
+
+    def _record(self, stored: records.StoredSend) -> records.Traced:
+        return records.sent(self._where(stored[1].region_id), self._group, stored)
+
+    def end_transaction(self, context: EndTransactionContext) -> None:
+        """Trace the decision."""
+        message, region = context.message, DEFAULT_REGION
+        if isinstance(message, MessageExt):
+            region = message.property("MSG_REGION") or region
+        if message.topic.startswith(self._topic):
+            return
+        keys = " ".join(message.keys)
+        record = records.transaction_ended(context, region, keys, time_ns() // 1_000_000)
+        self._add((self._where(region), message.topic, record, context.message_id, keys))
+
+    def recalled(self, topic: str, message_id: str) -> None:
+        """Trace that a message was taken back."""
+        now_ms = time_ns() // 1_000_000
+        record = records.recalled(self._group, topic, message_id, DEFAULT_REGION, now_ms)
+        self._add((self._where(DEFAULT_REGION), topic, record, message_id, ""))
+
+    # --- consumers ------------------------------------------------------------------------------
+
+    def before(self, context: ConsumeContext) -> None:
+        """Trace what a handler is about to get."""
+        now_ms = time_ns() // 1_000_000
+        request_id = self._ids.next_id(now_ms)
+        noted: list[tuple[MessageExt, str, str, str]] = []
+        for message in context.messages:
+            if message.property("TRACE_ON") == "false" or message.topic.startswith(self._topic):
+                continue
+            region = message.property("MSG_REGION") or DEFAULT_REGION
+            keys, message_id = message.property(KEYS) or "", message.message_id
+            noted.append((message, message_id, keys, where := self._where(region)))
+            record = records.handed_over(self._group, message, request_id, region, keys, now_ms)
+            self._add((where, message.topic, record, message_id, keys))
+        context.notes[NOTE] = request_id, noted
+
+    def after(self, context: ConsumeContext) -> None:
+        """Trace how it ended."""
+        request_id, noted = context.notes.pop(NOTE, ("", ()))
+        how = _ending(context.error)
+        cost_ms = int((context.seconds or 0.0) * 1000) // max(1, len(context.messages))
+        now_ms = None if self._cloud else time_ns() // 1_000_000
+        for message, message_id, keys, where in noted:
+            record = records.handled(
+                self._group, message_id, request_id, keys, cost_ms, how, now_ms
+            )
+            self._add((where, message.topic, record, message_id, keys))
+
+    def _where(self, region: str) -> str:
+        return self._topic + region if self._cloud else self._topic
+
+
+def _ending(error: BaseException | None) -> int:
+    if error is None:
+        return records.SUCCESS
+    if isinstance(error, asyncio.CancelledError | TimeoutError):
+        return records.TIMED_OUT
+    if isinstance(error, RetryLater | SuspendQueue):
+        return records.FAILED
+    return records.EXCEPTION

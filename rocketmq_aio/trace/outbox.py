@@ -1,0 +1,222 @@
+"""What was traced waits here, bounded, until there is enough for a message; sending never waits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from ipaddress import ip_address
+from itertools import count
+from time import monotonic, time_ns
+from typing import Final
+
+import anyio
+
+from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.errors import NotRunningError, RocketMQError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.producer.encoded import Encoded
+from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.protocol.message_id import MessageIdGenerator
+from rocketmq_aio.trace.records import StoredSend, Traced
+
+logger = get_logger(__name__)
+
+SENDERS: Final = 4  # messages under way at once
+MAX_RECORDS: Final = 100  # in a message
+MAX_TEXT: Final = 120_000  # characters in a message; readers take 128 000
+MAX_KEYS: Final = 7_500  # characters of the keys of a message, by which its records are found
+MOST_KEYS: Final = 32_000  # bytes; properties take no more
+SEND_SECONDS: Final = 5.0
+CLOSE_SECONDS: Final = 5.0
+LEAST_SECONDS: Final = 0.1
+MAX_GROUP: Final = 200  # characters of a group's name that are part of the sender's
+
+STORED: Final = 4  # fields of what is not a record yet
+
+_numbers = count()
+
+
+class Outbox:
+    """Sends trace records in messages of their own, and drops what there is no room for.
+
+    :param counts: is told what was sent and dropped: (sent, dropped)
+    :param record: makes the record of a send, late: then it costs least
+    """
+
+    def __init__(
+        self,
+        instance: MQClientInstance,
+        group: str,
+        *,
+        most: int,
+        flush_seconds: float,
+        counts: Callable[[int, int], None],
+        record: Callable[[StoredSend], Traced],
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._most = most
+        self._flush_seconds = flush_seconds
+        self._counts = counts
+        self._record = record
+        host = ip_address(instance.address).packed
+        self.ids = MessageIdGenerator(host, os.getpid(), secrets.randbits(32))
+        name = f"_INNER_TRACE_PRODUCER-{group[:MAX_GROUP]}-{next(_numbers)}"
+        # Compressing would cost more than all the rest of a trace.
+        config = ProducerConfig(send_timeout_seconds=SEND_SECONDS, compression=None)
+        self._producer = Producer(name, client=instance, config=config)
+        self._waiting: deque[Traced | StoredSend] = deque()
+        self._senders = 0
+        self._due = False  # what waits is sent although it is little
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._close_by: float | None = None
+        self._empty: asyncio.Future[None] | None = None
+        self._told = False
+        self._dropped = 0
+
+    def add(self, traced: Traced | StoredSend) -> None:
+        """Take what is to be sent some time, or drop it."""
+        waiting = self._waiting
+        if len(waiting) >= self._most or self._loop is None:
+            self._drop(1, "more is traced than can be sent")
+            return
+        waiting.append(traced)
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._flush_seconds, self._on_time)
+        if len(waiting) >= MAX_RECORDS and self._senders < SENDERS:
+            self._start_sender()
+
+    async def open(self) -> None:
+        """Get ready; what cannot be is told, and traces nothing."""
+        try:
+            await self._producer.start()
+        except RocketMQError as error:
+            logger.warning("trace_unavailable", group=self._group, reason=str(error))
+        else:
+            self._loop = asyncio.get_running_loop()
+
+    async def close(self) -> None:
+        """Send what waits, within some seconds."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            self._close_by = monotonic() + CLOSE_SECONDS
+            with anyio.move_on_after(CLOSE_SECONDS):
+                await self._flush(loop)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._waiting:
+            self._drop(len(self._waiting), "they could not be sent before the close")
+            self._waiting.clear()
+        await self._producer.close()  # what is under way ends, by its own deadline
+        if self._dropped:
+            logger.warning("trace_incomplete", group=self._group, dropped=self._dropped)
+
+    async def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._senders and self._waiting:
+            self._start_sender()
+        if self._senders:
+            self._empty = loop.create_future()
+            await self._empty
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self._due = True
+        if self._senders < SENDERS and self._waiting:
+            self._start_sender()
+
+    def _start_sender(self) -> None:
+        self._senders += 1
+        try:
+            self._instance.check_running()
+            self._instance.host.spawn(self._send_some, name="trace")
+        except NotRunningError:
+            self._senders -= 1
+
+    async def _send_some(self) -> None:
+        try:
+            while traced := self._take():
+                for each in gathered(map(self._as_record, traced)):
+                    message_id = self.ids.next_id(time_ns() // 1_000_000)
+                    await self._send(message_of(each, message_id), len(each))
+        finally:
+            self._senders -= 1
+            if not self._senders and self._empty is not None and not self._empty.done():
+                self._empty.set_result(None)
+
+    def _as_record(self, each: Traced | StoredSend) -> Traced:
+        return self._record(each) if len(each) == STORED else each
+
+    def _take(self) -> list[Traced | StoredSend]:
+        waiting, closing = self._waiting, self._close_by is not None
+        if len(waiting) < MAX_RECORDS and not self._due and not closing:
+            return []
+        taken = [waiting.popleft() for _ in range(min(MAX_RECORDS, len(waiting)))]
+        if not waiting:
+            self._due = False
+        return taken
+
+    async def _send(self, message: Encoded, number: int) -> None:
+        seconds = SEND_SECONDS
+        if self._close_by is not None:
+            seconds = max(LEAST_SECONDS, self._close_by - monotonic())
+        try:
+            await self._producer.send_encoded(message, timeout_seconds=seconds)
+        except RocketMQError as error:
+            self._drop(number, str(error))
+        except asyncio.CancelledError:
+            self._drop(number, "the client was closed")
+            raise
+        else:
+            self._counts(number, 0)
+
+    def _drop(self, number: int, reason: str) -> None:
+        self._dropped += number
+        self._counts(0, number)
+        if not self._told:
+            self._told = True
+            logger.warning("trace_dropped", group=self._group, records=number, reason=reason)
+
+
+def gathered(traced: Iterable[Traced]) -> Iterator[list[Traced]]:
+    """Yield what may travel together: records about one topic, as many as fit into a message."""
+    by_topics: dict[tuple[str, str], list[Traced]] = {}
+    for each in traced:
+        by_topics.setdefault(each[:2], []).append(each)
+    for several in by_topics.values():
+        yield from _split(several)
+
+
+def _split(traced: list[Traced]) -> Iterator[list[Traced]]:
+    text = sum([len(record) for _, _, record, _, _ in traced])
+    keys = sum([len(message_id) + len(keys) for _, _, _, message_id, keys in traced])
+    if len(traced) > 1 and (text > MAX_TEXT or keys > MAX_KEYS):
+        middle = len(traced) // 2
+        yield from _split(traced[:middle])
+        yield from _split(traced[middle:])
+    else:
+        yield traced
+
+
+def message_of(traced: list[Traced], message_id: str) -> Encoded:
+    """Return a message with the records of *traced*, to be found by the ids and keys in them."""
+    found: dict[str, None] = {}
+    for _, _, _, one, keys in traced:
+        found[one] = None
+        if keys:
+            found.update(dict.fromkeys(keys.split(" ")))
+    joined = " ".join(filter(None, found))
+    if len(joined.encode()) > MOST_KEYS:  # of one message that is so by itself
+        joined = traced[0][3]
+    properties = f"KEYS\x01{joined}\x02WAIT\x01true\x02UNIQ_KEY\x01{message_id}\x02"
+    body = "".join([record for _, _, record, _, _ in traced])
+    return Encoded(
+        topic=traced[0][0],
+        body=body.encode(),
+        message_id=message_id,
+        properties=properties.encode(),
+    )

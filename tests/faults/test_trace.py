@@ -1,0 +1,57 @@
+"""A trace that cannot be sent: the application does not notice, and memory stays bounded."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketmq_aio.message import Message
+from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.requests.send import SendMessage
+from rocketmq_aio.trace import outbox
+from rocketmq_aio.trace.message_trace import MessageTrace
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.connection import FakeConnection
+from tests.fakes.script import Outcome, Reply
+
+TRACE = "RMQ_SYS_TRACE_TOPIC"
+SEND = RequestCode.SEND_MESSAGE_V2
+ORDER = Message("orders", b"hello", keys="42")
+
+
+async def run(cluster: FakeCluster, trace: MessageTrace, sends: int) -> int:
+    """Send with a trace and close; return how many messages were stored."""
+    async with Producer("shop", namesrv=cluster.namesrv, hooks=[trace]) as producer:
+        for _ in range(sends):
+            assert (await producer.send(ORDER)).ok
+    return len(cluster.broker.messages("orders"))
+
+
+def to_traces(cluster: FakeCluster, outcome: Outcome) -> None:
+    """Let the broker answer sends of traces with *outcome*, and all others as ever."""
+
+    def answer(command: Command, connection: FakeConnection) -> Outcome | object:
+        if read_header(command, SendMessage).topic == TRACE:
+            return outcome
+        return cluster.broker.answer(command, connection)
+
+    cluster.broker.on(SEND, answer, times=None)  # type: ignore[arg-type]  # an awaitable outcome
+
+
+@pytest.mark.parametrize("outcome", [None, Reply(1, remark="no")], ids=["silent", "refusing"])
+async def test_a_broker_that_takes_no_traces_is_no_matter_of_the_application(
+    outcome: Outcome, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "SEND_SECONDS", 0.5)
+    monkeypatch.setattr(outbox, "CLOSE_SECONDS", 0.5)
+    trace = MessageTrace(flush_seconds=0.01, max_waiting=50)
+    async with FakeCluster(topics={"orders": 4, TRACE: 1}) as cluster:
+        to_traces(cluster, outcome)
+        assert await run(cluster, trace, 700) == 700
+
+    assert (trace.sent, trace.dropped) == (0, 700)
+    told = [each.getMessage() for each in caplog.records if each.name.endswith("outbox")]
+    assert ["trace_dropped" in each for each in told] == [True, False]
+    assert "dropped=700" in told[1]

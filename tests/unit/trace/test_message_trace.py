@@ -1,0 +1,287 @@
+"""The trace of a client on a scripted cluster: what is written, and what is not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig, Credentials, ProducerConfig, PushConfig
+from rocketmq_aio.consumer.handling import RetryLater
+from rocketmq_aio.consumer.push import PushConsumer
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.message import Message, MessageExt
+from rocketmq_aio.producer.decisions import TransactionState
+from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.producer.transactions import TransactionProducer
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.trace.message_trace import MessageTrace
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.script import Reply
+from tests.unit.remoting.until import until
+
+TRACE = "RMQ_SYS_TRACE_TOPIC"
+SEND = RequestCode.SEND_MESSAGE_V2
+ORDER = Message("orders", b"hello", tags="new", keys=["42", "43"])
+
+
+@asynccontextmanager
+async def shop(
+    trace: MessageTrace, config: ProducerConfig | None = None
+) -> AsyncIterator[tuple[FakeCluster, Producer]]:
+    async with (
+        FakeCluster(topics={"orders": 4, TRACE: 1, "mine": 1}) as cluster,
+        Producer("shop", namesrv=cluster.namesrv, hooks=[trace], config=config) as producer,
+    ):
+        yield cluster, producer
+        await producer.close()
+
+
+def records(cluster: FakeCluster, topic: str = TRACE) -> list[list[str]]:
+    texts = [each.body.decode() for each in cluster.broker.messages(topic)]
+    return [each.split("\x01") for text in texts for each in text.split("\x02") if each]
+
+
+def keys(cluster: FakeCluster) -> list[str]:
+    return [key for m in cluster.broker.messages(TRACE) for key in m.properties["KEYS"].split(" ")]
+
+
+async def test_a_send_is_written_down_when_the_client_closes() -> None:
+    trace = MessageTrace(flush_seconds=3600)
+    async with shop(trace) as (cluster, producer):
+        result = await producer.send(ORDER)
+        address = cluster.broker.address
+
+    ((kind, born, *rest, offset_id, good),) = records(cluster)
+    assert (kind, good, offset_id) == ("Pub", "true", result.offset_message_id)
+    region, group, topic, message_id, tags, found, host, size, cost, type_ = rest
+    assert (region, group, topic, message_id) == (
+        "DefaultRegion", "shop", "orders", result.message_id,
+    )  # fmt: skip
+    assert (tags, found, host, size, type_) == ("new", "42 43", address, "5", "0")
+    assert int(born) > 10**12
+    assert int(cost) >= 0
+    assert keys(cluster) == [result.message_id, "42", "43"]
+    assert (trace.sent, trace.dropped) == (1, 0)
+
+
+async def test_a_record_is_sent_after_a_while_by_itself() -> None:
+    trace = MessageTrace(flush_seconds=0.01)
+    async with shop(trace) as (_, producer):
+        await producer.send(ORDER)
+        await until(lambda: trace.sent == 1)
+        await producer.send(ORDER)
+        await until(lambda: trace.sent == 2)
+
+
+async def test_records_travel_together() -> None:
+    async with shop(MessageTrace(flush_seconds=3600)) as (cluster, producer):
+        await asyncio.gather(*[producer.send(ORDER) for _ in range(250)])
+
+    assert len(records(cluster)) == 250
+    assert len(cluster.broker.messages(TRACE)) == 3
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        (Message("orders", b"x"), "0"),
+        (Message("orders", b"x", delay_level=3), "3"),
+        (Message("orders", b"x", delay_seconds=5), "3"),
+        (Message("orders", b"x", sharding_key="ann"), "4"),
+        (Message("orders", b"x", properties={"MYDELAY": "1", "MYKEYS": "2"}), "0"),
+    ],
+)
+async def test_the_kind_of_a_message_is_told(message: Message, kind: str) -> None:
+    async with shop(MessageTrace()) as (cluster, producer):
+        await producer.send(message)
+
+    ((*_, tags, found, _, _, _, type_, _, _),) = records(cluster)
+    assert (type_, tags, found) == (kind, "null", "null")
+
+
+async def test_each_message_of_a_batch_has_its_record() -> None:
+    async with shop(MessageTrace()) as (cluster, producer):
+        results = await producer.send_batch([ORDER, Message("orders", b"second")])
+
+    found = records(cluster)
+    assert [each[5] for each in found] == [each.message_id for each in results]
+    assert [each[12] for each in found] == [each.offset_message_id for each in results]
+    assert [(each[6], each[9]) for each in found] == [("new", "5"), ("null", "6")]
+
+
+async def test_a_failed_send_leaves_no_record() -> None:
+    async with shop(MessageTrace(), ProducerConfig(retries=0)) as (cluster, producer):
+        cluster.broker.on(SEND, Reply(1, remark="no"))
+        with pytest.raises(Exception, match="no"):
+            await producer.send(ORDER)
+
+    assert records(cluster) == []
+
+
+async def test_a_broker_that_wants_no_trace_gets_none() -> None:
+    async with shop(MessageTrace()) as (cluster, producer):
+        ext = {"msgId": "7F" * 16, "queueId": "0", "queueOffset": "0", "TRACE_ON": "false"}
+        cluster.broker.on(SEND, Reply(0, ext))
+        result = await producer.send(ORDER)
+
+    assert not result.trace_on
+    assert records(cluster) == []
+
+
+async def test_traces_are_not_traced() -> None:
+    trace = MessageTrace()
+    async with shop(trace) as (cluster, producer):
+        await producer.send(Message(TRACE, b"x"))
+
+    assert trace.sent == 0
+    assert [each.body for each in cluster.broker.messages(TRACE)] == [b"x"]
+
+
+async def test_another_topic_may_be_chosen() -> None:
+    async with shop(MessageTrace("mine")) as (cluster, producer):
+        await producer.send(ORDER)
+
+    assert len(records(cluster, "mine")) == 1
+    assert records(cluster) == []
+
+
+async def test_in_a_cloud_the_topic_is_that_of_the_region() -> None:
+    trace = MessageTrace(cloud=True)
+    cloud = "rmq_sys_TRACE_DATA_north"
+    async with (
+        FakeCluster(topics={"orders": 1, cloud: 1}) as cluster,
+        Producer("shop", namesrv=cluster.namesrv, hooks=[trace]) as producer,
+    ):
+        ext = {"msgId": "7F" * 16, "queueId": "0", "queueOffset": "0", "MSG_REGION": "north"}
+        cluster.broker.on(SEND, Reply(0, ext))
+        await producer.send(ORDER)
+        await producer.close()
+
+        ((_, _, region, *_),) = records(cluster, cloud)
+        assert region == "north"
+
+
+# --- consumers, transactions ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(None, "0"), (ValueError("no"), "2"), (RetryLater(), "4")]
+)
+async def test_a_handler_is_traced_before_and_after(error: Exception | None, code: str) -> None:
+    seen: list[MessageExt] = []
+
+    async def handle(message: MessageExt) -> None:
+        seen.append(message)
+        if error is not None:
+            raise error
+
+    trace = MessageTrace()
+    async with (
+        FakeCluster(topics={"orders": 1, TRACE: 1}) as cluster,
+        Producer("shop", namesrv=cluster.namesrv) as producer,
+    ):
+        await producer.send(ORDER)
+        consumer = PushConsumer(
+            "billing",
+            on_message=handle,
+            namesrv=cluster.namesrv,
+            config=PushConfig(start_from="earliest"),
+            hooks=[trace],
+        )
+        async with consumer:
+            await consumer.subscribe("orders")
+            await until(lambda: bool(seen))
+        before, after = records(cluster)[:2]
+
+    message = seen[0]
+    assert before[0] == "SubBefore"
+    assert before[2:] == [
+        "DefaultRegion", "billing", before[4], message.message_id, "0", "42 43",
+    ]  # fmt: skip
+    good = "true" if code == "0" else "false"
+    assert after[:2] == ["SubAfter", before[4]]
+    assert after[2:] == [message.message_id, after[3], good, "42 43", code, after[7], "billing"]
+
+
+async def test_a_transaction_is_traced_from_half_message_to_end() -> None:
+    async def check(message: object) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+    async with (
+        FakeCluster(topics={"orders": 1, TRACE: 1}) as cluster,
+        TransactionProducer(
+            "till", check=check, namesrv=cluster.namesrv, hooks=[MessageTrace()]
+        ) as producer,
+    ):
+        async with producer.transaction(ORDER) as running:
+            pass
+        await producer.close()
+        half, end = records(cluster)
+
+    assert (half[0], half[5], half[11]) == ("Pub", running.message_id, "1")
+    assert end[0] == "EndTransaction"
+    assert end[2:] == [
+        "DefaultRegion", "till", "orders", running.message_id, "new", "42 43",
+        cluster.broker.address, "2", running.transaction_id, "COMMIT_MESSAGE", "false",
+    ]  # fmt: skip
+
+
+# --- bounds and secrets --------------------------------------------------------------------------
+
+
+async def test_what_there_is_no_room_for_is_dropped_counted_and_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    trace = MessageTrace(flush_seconds=3600, max_waiting=10)
+    async with shop(trace) as (cluster, producer):
+        for _ in range(25):
+            await producer.send(ORDER)
+
+    assert len(records(cluster)) == trace.sent == 10
+    assert trace.dropped == 15
+    told = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert [("trace_dropped" in each, "trace_incomplete" in each) for each in told] == [
+        (True, False),
+        (False, True),
+    ]
+
+
+async def test_credentials_are_never_in_a_trace(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    secrets = ("canary-access-1", "canary-secret-2", "canary-token-3")
+    credentials = Credentials(
+        access_key=secrets[0], secret_key=secrets[1], security_token=secrets[2]
+    )
+    trace = MessageTrace()
+    async with FakeCluster(topics={"orders": 4, TRACE: 1}) as cluster:
+        config = ClientConfig(namesrv=cluster.namesrv, credentials=credentials)
+        async with Producer("shop", client=config, hooks=[trace]) as producer:
+            await producer.send(ORDER)
+        stored = cluster.broker.messages(TRACE)
+
+    shown = f"{[(each.body, each.properties) for each in stored]} {trace!r} {caplog.text}"
+    assert len(stored) == 1
+    assert not [secret for secret in secrets if secret in shown]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"topic": "a b"},
+        {"cloud": 1},
+        {"cloud": True, "topic": "mine"},
+        {"flush_seconds": 0},
+        {"flush_seconds": True},
+        {"flush_seconds": "1"},
+        {"max_waiting": 0},
+        {"max_waiting": 1.5},
+    ],
+    ids=repr,
+)
+def test_wrong_settings_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        MessageTrace(**wrong)  # type: ignore[arg-type]  # that is the point
