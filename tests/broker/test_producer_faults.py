@@ -13,13 +13,15 @@ from rocketmq_aio.config import ClientConfig
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.message import Message, MessageQueue, SendResult
 from rocketmq_aio.producer.producer import Producer
-from rocketmq_aio.testing import Broker, Cluster
+from rocketmq_aio.testing import Broker, Cluster, probe
 from tests.fakes.history import Fault, History, LogEntry, Outcome, violations
 from tests.fakes.history.recording import record_call, record_send, watch
 from tests.fakes.log_reader import read_queue
 from tests.unit.instance.guests import nothing_left
 from tests.unit.remoting.until import until, until_done
 
+UPDATE_BROKER_CONFIG = 25
+READ, WRITE = 4, 2
 SENDERS = 4
 QUEUES = 2
 SEND_SECONDS = 3.0
@@ -170,6 +172,29 @@ async def test_killing_one_of_two_brokers_costs_no_send(
         await run.until_ok(300)
 
         assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0
+
+
+async def test_a_broker_that_may_only_be_read_for_a_while_costs_no_send(
+    cluster: Cluster, topic: str, rocketmq_group: str
+) -> None:
+    closed = cluster.brokers[1]
+    async with load(cluster, topic, rocketmq_group, refresh_seconds=1.0) as run:
+        try:
+            async with run.fault():
+                await asyncio.to_thread(permit, closed, READ)
+                await run.until_ok(500)
+                assert not await used(run, closed)
+        finally:
+            await asyncio.to_thread(permit, closed, READ | WRITE)
+        await until_done(lambda: used(run, closed), "the broker to be used again", seconds=45.0)
+
+        assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0
+
+
+def permit(broker: Broker, permission: int) -> None:
+    """Change what all clients may do at *broker*."""
+    body = f"brokerPermission={permission}".encode()
+    probe.ask(broker.address, UPDATE_BROKER_CONFIG, {}, body)
 
 
 async def test_restarting_each_broker_in_turn_costs_no_send(
