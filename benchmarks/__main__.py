@@ -64,6 +64,11 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("--markdown", action="store_true")
     table.add_argument("--reference", help="subject that ratios are to")
     table.set_defaults(act=print_report)
+    spark = commands.add_parser("spark-read", help="the Spark connector beside bare sources")
+    spark.add_argument("--rows", type=_positive, default=1_000_000)
+    spark.add_argument("--rounds", type=_positive, default=5)
+    spark.add_argument("--brokers", default="standin,5.5.0", help="standin, and versions")
+    spark.set_defaults(act=run_spark_read)
     profile = commands.add_parser("profile", help="where the client's CPU goes, on the stand-in")
     profile.add_argument("route", choices=[route.name for route in ceiling.ALL])
     profile.add_argument("--seconds", type=float, default=4.0)
@@ -186,6 +191,12 @@ def run_profile(parsed: argparse.Namespace) -> None:
                 ],
                 check=True,
             )
+
+
+def run_spark_read(parsed: argparse.Namespace) -> None:
+    from benchmarks.spark import read  # needs Spark, the others do not
+
+    read.run(parsed)
 
 
 def _show(sample: Sample) -> None:

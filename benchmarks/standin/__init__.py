@@ -64,14 +64,16 @@ def running(
     port: int = 0,
     cpu: int | None = None,
     mirror_encoding: bool = False,
+    messages: int = PULL_MESSAGES,
 ) -> Iterator[str]:
     """Run the stand-in for the body of the ``with`` and yield its address.
 
     *cpu* pins it; *mirror_encoding* makes it answer in the encoding of the request, as 4.9 does.
+    A pull brings *messages* at most.
     """
-    messages = program.with_name(f"messages-{body_bytes}")
-    messages.write_bytes(stored_messages(PULL_MESSAGES, body_bytes))
-    command = [str(program), str(port), str(messages), "-q", str(queues)]
+    stored = program.with_name(f"messages-{messages}-{body_bytes}")
+    stored.write_bytes(stored_messages(messages, body_bytes))
+    command = [str(program), str(port), str(stored), "-q", str(queues)]
     with subprocess.Popen(
         command + ["-s"] * mirror_encoding, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -30,14 +30,10 @@ class Pairs:
     """
 
     def __init__(self, names: Column, values: Column, offsets: Column) -> None:
+        self.names = names
         self.values = values
         self.offsets = offsets
         self._coded = names.dictionary_encode()
-
-    @property
-    def names(self) -> Column:
-        """The names as they are."""
-        return self._coded.dictionary.take(self._coded.indices)
 
     def as_maps(self, kind: Column) -> Column:
         """Return a map of type *kind* for each row."""
@@ -80,11 +76,8 @@ def pairs_of(raw: list[bytes]) -> Pairs:
     if not {each[-1:] for each in raw} <= {b"", END}:  # brokers before 5.2 leave the last one out
         raw = [each if each[-1:] in (b"", END) else each + END for each in raw]
     joined = b"".join(raw)
-    if joined and _is_plain(joined):
-        pairs = _cut(joined, [each.count(END) for each in raw])
-        if not pairs.has_doubles():
-            return pairs
-    return _parsed(raw)
+    pairs = _cut(joined, [each.count(END) for each in raw]) if joined else None
+    return _parsed(raw) if pairs is None or pairs.has_doubles() else pairs
 
 
 def counted(count: int) -> Column:
@@ -93,29 +86,26 @@ def counted(count: int) -> Column:
     return pc.subtract(pc.cumulative_sum(ones), 1)
 
 
-def _is_plain(joined: bytes) -> bool:
-    """Whether there is nothing but pairs, each with a name and a value."""
+def _cut(joined: bytes, counts: list[int]) -> Pairs | None:
+    """Return the pairs; None where there is anything else, or a name or value is empty."""
     separators = joined.translate(None, OTHERS)
-    return (
-        separators == SEPARATORS * (len(separators) // 2)
-        and not joined.startswith(BETWEEN)
-        and SEPARATORS not in joined
-        and END + BETWEEN not in joined
-    )
-
-
-def _cut(joined: bytes, counts: list[int]) -> Pairs:
+    count = len(separators)
+    if separators != SEPARATORS * (count // 2):
+        return None
     if not joined.isascii():
         joined = joined.decode("utf-8", "replace").encode()
     seen = pa.Array.from_buffers(pa.uint8(), len(joined), [None, pa.py_buffer(joined)])
-    separators = pc.or_(pc.equal(seen, BETWEEN[0]), pc.equal(seen, END[0]))
-    ends = pc.indices_nonzero(separators).cast(pa.int64())
+    ends = pc.indices_nonzero(pc.less_equal(seen, END[0])).cast(pa.int64())
+    if len(ends) != count:  # there are zero bytes besides
+        return None
     # Without the separators a text ends as many bytes earlier as there were separators before it.
-    ends = pc.subtract(ends, counted(len(ends))).cast(pa.int32())
+    ends = pc.subtract(ends, counted(count)).cast(pa.int32())
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+    if pc.min(_differences(offsets)).as_py() <= 0:
+        return None
     text = pa.py_buffer(joined.translate(None, SEPARATORS))
-    texts = pa.Array.from_buffers(pa.string(), len(ends), [None, offsets.buffers()[1], text])
-    first = pc.multiply(counted(len(ends) // 2), 2)
+    texts = pa.Array.from_buffers(pa.string(), count, [None, offsets.buffers()[1], text])
+    first = pc.multiply(counted(count // 2), 2)
     return Pairs(texts.take(first), texts.take(pc.add(first, 1)), _offsets(counts))
 
 
