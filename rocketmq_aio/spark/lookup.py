@@ -24,12 +24,12 @@ from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.message_fields import EPOCH
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.requests.client import GetRouteInfo
-from rocketmq_aio.spark.loss import Extent, warn
+from rocketmq_aio.spark.loss import Extent, Told
 from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.options import ReadOptions
 from rocketmq_aio.spark.runtime import Runtime
 from rocketmq_aio.spark.time_search import TimeSearch
-from rocketmq_aio.spark.topic_names import listed_topics
+from rocketmq_aio.spark.topic_names import listed_topics, registered_brokers
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -84,7 +84,9 @@ class Lookup:
         self._instance = instance
         self._consumer = consumer
         self._options = options
+        self._told = Told()
         self._given_up: set[str] = set()  # brokers, topics, and "" for the list of topics
+        self._brokers: dict[str, set[str]] = {}  # that held a topic when it was last looked up
         self._listed: list[str] | None = None
 
     @classmethod
@@ -115,27 +117,32 @@ class Lookup:
         except NameServerUnavailableError as error:
             if self._listed is None:
                 raise
-            warn("name_servers_away", reason=str(error))
+            self._told.warn("name_servers_away", None, reason=str(error))
         else:
             self._listed = found
         return self._listed
 
     async def _queues_of(self, topic: str) -> list[Queue] | None:
-        """Return the queues of *topic*; None when no name server knows it."""
+        """Return the queues of *topic*; None when it was deleted, or never was."""
         try:
             queues = await self._patiently(topic, lambda: self._consumer.message_queues(topic))
         except RouteNotFoundError:
-            return [] if await self._somebody_knows(topic) else None
+            return None if await self._is_gone(topic) else []
         except NameServerUnavailableError as error:
             route = self._instance.routes.known(topic)
             if route is None:
                 raise
-            warn("name_servers_away", topic=topic, reason=str(error))
-            queues = list(route.subscribe_queues)
+            self._told.warn("name_servers_away", None, reason=str(error))
+            return list(map(_key, route.subscribe_queues))
+        self._told.only("name_servers_away", frozenset())
+        self._brokers[topic] = {queue.broker_name for queue in queues}
         return list(map(_key, queues))
 
-    async def _somebody_knows(self, topic: str) -> bool:
-        """Whether any name server has the topic: one that has just started knows few."""
+    async def _is_gone(self, topic: str) -> bool:
+        """Whether no name server has the topic, though its brokers are registered.
+
+        A name server that has just started knows no topics before the brokers tell it.
+        """
         header = GetRouteInfo(topic=topic, accept_standard_json_only=True)
         for address in self._instance.name_servers.addresses:
             try:
@@ -143,8 +150,12 @@ class Lookup:
             except RocketMQError:
                 continue  # who answered before said that there is none
             if command.code == ResponseCode.SUCCESS:
-                return True
-        return False
+                return False
+        try:
+            registered = await registered_brokers(self._instance)
+        except NameServerUnavailableError:
+            return True
+        return bool(registered) and self._brokers.get(topic, set()) <= registered
 
     # --- queues ---------------------------------------------------------------------------------
 
@@ -227,8 +238,8 @@ class Lookup:
 
     # --- patience -------------------------------------------------------------------------------
 
-    def pauses(self, whom: str) -> Iterator[float]:
-        """Yield the seconds to wait before each further question to *whom*."""
+    def pauses(self, whom: str | None = None) -> Iterator[float]:
+        """Yield the seconds to wait before each further question, to *whom* if it is somebody."""
         seconds = self._options.fetch_retry_interval_ms / 1000
         for number in range(0 if whom in self._given_up else self._options.fetch_num_retries):
             yield seconds * 2**number

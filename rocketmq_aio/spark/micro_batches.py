@@ -89,7 +89,7 @@ class MicroBatches:
         try:
             await self._store.persist([MessageQueue(*queue) for queue in reached.end])
         except CommitError as error:
-            self._told.warn("offsets_not_published", str(error), reason=str(error))
+            self._told.warn("offsets_not_published", None, reason=str(error))
         else:
             self._told.only("offsets_not_published", frozenset())
 
@@ -136,7 +136,7 @@ class MicroBatches:
 
     async def _moved(self, start: StreamOffset, extents: dict[Queue, Extent]) -> Offsets:
         """Return the positions that do not exist any more, as they are to be corrected."""
-        for pause in self._lookup.pauses(""):
+        for pause in self._lookup.pauses():
             # A broker that has just started counts up to its end only after a while, and one
             # whose topic was deleted says that it is empty.
             cut = [each.queue for each in findings(start.end, extents) if each.was_cut]

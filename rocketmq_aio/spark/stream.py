@@ -70,7 +70,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return where the queues ended at the last look."""
-        latest = self._state().latest
+        latest = self._batches.latest if self._batches is not None else None
         return None if latest is None else latest.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

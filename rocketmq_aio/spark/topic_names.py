@@ -29,10 +29,22 @@ async def listed_topics(instance: MQClientInstance, pattern: str) -> list[str]:
     :raises NameServerUnavailableError: none answered
     """
     names = (await _asked(instance, GetAllTopics(), TopicList)).topic_list
-    clusters = await _asked(instance, GetClusterInfo(), ClusterInfoBody)
+    servers = await _servers(instance)
     # Brokers make topics named after themselves and their cluster.
-    of_servers = {*clusters.broker_addr_table, *clusters.cluster_addr_table}
+    of_servers = {*servers.broker_addr_table, *servers.cluster_addr_table}
     return matching(_of_namespace(instance, names), pattern, of_servers)
+
+
+async def registered_brokers(instance: MQClientInstance) -> set[str]:
+    """Return the names of the brokers that a name server knows now.
+
+    :raises NameServerUnavailableError: none answered
+    """
+    return set((await _servers(instance)).broker_addr_table)
+
+
+async def _servers(instance: MQClientInstance) -> ClusterInfoBody:
+    return await _asked(instance, GetClusterInfo(), ClusterInfoBody)
 
 
 def matching(names: list[str], pattern: str, of_servers: set[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 import pytest
 
@@ -17,13 +18,11 @@ from tests.unit.spark.driving import TOPIC, driving, put, put_at, queue
 BUSY = Reply(ResponseCode.SYSTEM_BUSY, remark="busy")
 
 
-def list_topics(cluster: FakeCluster, *names: str) -> None:
-    """Let the name server tell these names, as it does with those that brokers make."""
+def list_topics(cluster: FakeCluster, *names: str, brokers: Iterable[str] = ("broker-a",)) -> None:
+    """Let the name server tell these topics, and these brokers."""
     topics = json.dumps({"topicList": list(names)}).encode()
-    clusters = {
-        "brokerAddrTable": {"broker-a": {"brokerName": "broker-a", "brokerAddrs": {"0": "x:1"}}},
-        "clusterAddrTable": {"DefaultCluster": ["broker-a"]},
-    }
+    table = {name: {"brokerName": name, "brokerAddrs": {"0": "x:1"}} for name in brokers}
+    clusters = {"brokerAddrTable": table, "clusterAddrTable": {"DefaultCluster": list(table)}}
     answer_topics, answer_clusters = Reply(body=topics), Reply(body=json.dumps(clusters).encode())
     server = cluster.name_server
     server.on(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, answer_topics, times=None)
@@ -60,6 +59,23 @@ async def test_the_known_topics_stand_in_for_a_list_that_nobody_tells() -> None:
             server.on(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, BUSY, times=None)
 
             assert (await driver.lookup.topics()).queues == {queue(0, topic="orders-eu")}
+
+
+@pytest.mark.parametrize("registered", [[], ["broker-a"]])
+async def test_a_topic_is_not_gone_before_its_brokers_have_told_of_it(
+    registered: list[str],
+) -> None:
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        await driver.lookup.topics()
+        for broker in cluster.brokers:
+            cluster.name_server.unregister(broker)
+        list_topics(cluster, brokers=registered)
+        restarted = await driver.lookup.topics()
+        list_topics(cluster, brokers=["broker-a", "broker-b"])
+        deleted = await driver.lookup.topics()
+
+    assert (restarted.queues, restarted.gone) == (frozenset(), frozenset())
+    assert deleted.gone == {TOPIC}
 
 
 async def test_nobody_to_ask_is_an_error_at_the_start() -> None:
