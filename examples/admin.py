@@ -17,9 +17,9 @@ COUNT = 20
 async def produce(namesrv: str, topic: str) -> str:
     """Send some orders; return the id of the last one."""
     async with Producer("admin-example-producer", namesrv=namesrv) as producer:
-        for number in range(COUNT):
-            result = await producer.send(Message(topic, b"order %d" % number, keys=str(number)))
-    return result.offset_message_id
+        orders = [Message(topic, b"order %d" % n, keys=str(n)) for n in range(COUNT)]
+        results = [await producer.send(order) for order in orders]
+    return results[-1].offset_message_id
 
 
 async def consume_half(namesrv: str, topic: str, group: str) -> None:

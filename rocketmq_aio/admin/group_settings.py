@@ -109,7 +109,7 @@ def differs(config: GroupConfig, settings: GroupSettings) -> bool:
     """Whether *settings* would change *config*."""
     for name, value in settings.items():
         if name == "attributes":
-            wanted = settings["attributes"].items()
+            wanted = settings.get("attributes", {}).items()
             if any(config.attributes.get(each) != text for each, text in wanted):
                 return True
         elif getattr(config, name) != value:

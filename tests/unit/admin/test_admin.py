@@ -127,6 +127,21 @@ async def test_name_servers_keep_a_topic_that_a_broker_did_not_delete(
     assert cluster.name_server.requests_of(RequestCode.DELETE_TOPIC_IN_NAMESRV) == []
 
 
+async def test_in_a_namespace_names_are_those_of_the_application(cluster: FakeCluster) -> None:
+    names = msgspec.json.encode({"topicList": ["shop%orders", "other%orders", "orders", "TBW102"]})
+    code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+    cluster.name_server.on(code, Reply(body=names))
+    on_all(cluster, RequestCode.DELETE_SUBSCRIPTIONGROUP, Reply())
+    config = ClientConfig(namesrv=cluster.namesrv, namespace="shop", namespace_version=1)
+    async with AdminClient(client=config) as admin:
+        listed = await admin.list_topics()
+        await admin.delete_group(GROUP)
+
+    (asked,) = cluster.broker.requests_of(RequestCode.DELETE_SUBSCRIPTIONGROUP)
+    assert listed == ["orders"]
+    assert asked.ext_fields()["groupName"] == f"shop%{GROUP}"
+
+
 # --- offsets -------------------------------------------------------------------------------------
 
 
