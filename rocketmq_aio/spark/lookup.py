@@ -58,10 +58,11 @@ HEALS: Final = (
 
 
 class Topics(NamedTuple):
-    """The queues that routes name now, and the topics that no name server knows."""
+    """The queues that routes name now, the topics that are gone, and those without a queue now."""
 
     queues: frozenset[Queue]
     gone: frozenset[str]
+    empty: frozenset[str]
 
 
 class Answers(NamedTuple, Generic[T]):
@@ -106,7 +107,9 @@ class Lookup:
         queues = {queue for held in found.values() if held is not None for queue in held}
         if self._options.assign:
             queues &= set(self._options.assign)
-        return Topics(frozenset(queues), frozenset(t for t, held in found.items() if held is None))
+        gone = {topic for topic, held in found.items() if held is None}
+        empty = {topic for topic, held in found.items() if held == []}
+        return Topics(frozenset(queues), frozenset(gone), frozenset(empty))
 
     async def _wanted(self) -> Iterable[str]:
         pattern = self._options.subscribe_pattern

@@ -16,7 +16,7 @@ from rocketmq_aio.spark.lookup import Lookup, Topics
 from rocketmq_aio.spark.loss import Extent, Told, findings, settle
 from rocketmq_aio.spark.offsets import Offsets, Queue, StreamOffset
 from rocketmq_aio.spark.options import ReadOptions
-from rocketmq_aio.spark.positions import check_gone, complete, starts
+from rocketmq_aio.spark.positions import check_gone, check_readable, complete, starts
 
 ROUTES_SECONDS: Final = 1.0  # an idle stream asks for its end a hundred times a second
 
@@ -60,6 +60,7 @@ class MicroBatches:
         await self.publish(start)
         answers = await self._lookup.extents(topics.queues, start.end)
         if start.at_start:
+            check_readable(topics, self._options)
             extents = complete(answers)
             begun = await self._begin(topics, extents)
             positions = dict(begun)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from typing import TypeVar
 
-from rocketmq_aio.errors import ConfigError, RocketMQError
+from rocketmq_aio.errors import ConfigError, RocketMQError, RouteNotFoundError
 from rocketmq_aio.spark.lookup import Answers, Lookup, Topics
 from rocketmq_aio.spark.loss import Extent, Told, TopicGoneError, findings, settle, warn
 from rocketmq_aio.spark.offsets import EARLIEST, LATEST, Offsets, Queue, Range
@@ -42,6 +42,7 @@ async def ranges_of(lookup: Lookup, options: ReadOptions) -> list[Range]:
     fail = options.fail_on_data_loss
     topics = await lookup.topics()
     check_gone(topics.gone, fail=fail)
+    check_readable(topics, options)
     extents = complete(await lookup.extents(topics.queues))
     start = await starts(lookup, options, topics, extents)
     check_missing(start.keys() - extents.keys(), fail=fail)
@@ -149,6 +150,17 @@ def check_gone(gone: Set[str], *, fail: bool, told: Told | None = None) -> None:
         if fail:
             raise TopicGoneError(topic)
         told.warn("topic_gone", topic, topic=topic)
+
+
+def check_readable(topics: Topics, options: ReadOptions) -> None:
+    """Refuse to begin without a topic that is named and has no queue now.
+
+    :raises RouteNotFoundError: there is one; it may have some when its brokers have started
+    """
+    for topic in sorted(topics.empty):
+        if options.subscribe_pattern is None:
+            reason = "no queue of it can be read now (subscribe); are its brokers up?"
+            raise RouteNotFoundError(topic, reason)
 
 
 def check_missing(missing: Iterable[Queue], *, fail: bool) -> None:

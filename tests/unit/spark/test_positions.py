@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.spark.loss import DataLossError, TopicGoneError
 from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.positions import BrokerAwayError, ranges_of
@@ -135,6 +135,12 @@ async def test_an_unknown_topic() -> None:
         with pytest.raises(TopicGoneError, match="'unknown'"):
             await planned(cluster, **both)
         assert await planned(cluster, failOnDataLoss="false", **both) == {queue(0): (0, 0)}
+
+
+async def test_a_topic_without_a_queue_now_is_not_skipped() -> None:
+    async with FakeCluster(topics={TOPIC: 1, "closed": 0}) as cluster:
+        with pytest.raises(RouteNotFoundError, match=r"'closed': no queue of it can be read now"):
+            await planned(cluster, subscribe=f"{TOPIC},closed", failOnDataLoss="false")
 
 
 async def test_a_queue_that_no_route_names() -> None:
