@@ -9,7 +9,7 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 
 from rocketmq_aio.producer.batches import ENTRY_BYTES
 from rocketmq_aio.properties import UNIQ_KEY, WAIT
@@ -22,6 +22,7 @@ ID_END: Final = pa.scalar(f"\x02{WAIT}\x01true\x02".encode())
 ID_AT: Final = len(UNIQ_KEY) + 1  # where it begins in the properties of an entry
 ID_LENGTH: Final = 32
 
+pc: Any = pyarrow.compute  # its functions are made when it is imported: checkers see none
 Column = Any  # a pyarrow array; pyarrow has no types of its own
 
 

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.names import RETRY_PREFIX
 from rocketmq_aio.producer.encoded import Encoded
 from rocketmq_aio.properties import TIMER_DELIVER_MS
-from rocketmq_aio.spark.entries import Column, offsets_of, read_entry
+from rocketmq_aio.spark.entries import Column, offsets_of, pc, read_entry
 from rocketmq_aio.spark.rows import Rows
 
 TIMED: Final = f"\x02{TIMER_DELIVER_MS}\x01".encode()

@@ -7,7 +7,6 @@ from functools import cache
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rocketmq_aio.errors import InvalidMessageError
 from rocketmq_aio.message_fields import MAX_DELAY_LEVEL
@@ -22,7 +21,7 @@ from rocketmq_aio.properties import (
     TAGS,
     TIMER_DELIVER_MS,
 )
-from rocketmq_aio.spark.entries import NOTHING, Column, bytes_of, entries, id_pieces, joined
+from rocketmq_aio.spark.entries import NOTHING, Column, bytes_of, entries, id_pieces, joined, pc
 
 MOST_PROPERTIES: Final = MAX_PROPERTIES - PROPERTIES_SPARE
 MOST_BYTES: Final = 16 * 1024 * 1024  # of a record batch that is encoded at once
