@@ -133,7 +133,10 @@ class ColumnBuilder:
         if not messages:
             return
         self._messages += messages
-        self._runs.append((messages[0].queue, len(messages)))
+        queue, before = messages[0].queue, 0
+        if self._runs and self._runs[-1][0] == queue:
+            before = self._runs.pop()[1]
+        self._runs.append((queue, before + len(messages)))
         self.size += len(messages) * ROW_BYTES * len(self._schema)
         if self._body:
             self.size += sum([len(each.body) for each in messages])

@@ -30,6 +30,8 @@ class Task:
         self._pulls = self._runtime.pulls()
         self._fetch = Fetch(self._pulls, ranges, options)
         self._losses = Losses(fail=options.fail_on_data_loss)
+        self._wanted = {each.topic: expression(each.topic, options) for each in ranges}
+        self._queue = MessageQueue("", "", 0)  # of the answer before
         self._compacted: dict[str, bool] = {}
 
     def messages(self) -> Generator[list[MessageExt], None, None]:
@@ -57,8 +59,7 @@ class Task:
 
     def _read(self, found: Found) -> Generator[list[MessageExt], None, None]:
         part = found.part
-        queue = MessageQueue(part.topic, part.broker, part.queue_id)
-        messages, fault = self._pulls.decode(found.body, queue)
+        messages, fault = self._pulls.decode(found.body, self._queue_of(part))
         if found.offset_delta:  # static topics: the broker's own offsets differ from the topic's
             for message in messages:
                 message.queue_offset += found.offset_delta
@@ -69,13 +70,20 @@ class Task:
                 raise ReadError(part, found.start, f"it is no message: {fault}") from fault
         messages = within(messages, found.start, end)
         self._check_gap(found, end, messages)
-        yield self._wanted(messages, part.topic)
+        yield self._chosen(messages, part.topic)
         if end < found.end:  # what inflates to more than fits at once comes in parts
             for piece in self._runtime.call(self._fetch.again, part, end, found.end):
                 yield from self._taken(piece)
 
-    def _wanted(self, messages: list[MessageExt], topic: str) -> list[MessageExt]:
-        tags = expression(topic, self._options).tags
+    def _queue_of(self, part: Range) -> MessageQueue:
+        """Return the queue, the same object again for one answer after the other."""
+        queue = self._queue
+        if part.queue != (queue.topic, queue.broker_name, queue.queue_id):
+            queue = self._queue = MessageQueue(part.topic, part.broker, part.queue_id)
+        return queue
+
+    def _chosen(self, messages: list[MessageExt], topic: str) -> list[MessageExt]:
+        tags = self._wanted[topic].tags
         # Brokers compare hashes only.
         return [each for each in messages if each.tags in tags] if tags else messages
 
@@ -83,7 +91,7 @@ class Task:
         missing = end - found.start - len(messages)
         if missing <= 0:
             return
-        if filters(expression(found.part.topic, self._options)):
+        if filters(self._wanted[found.part.topic]):
             # The others are only unwanted, but for those that are not stored any more.
             end = min(end, found.extent.minimum)
             missing = end - found.start - len(within(messages, found.start, end))
@@ -102,9 +110,9 @@ class Task:
 
     def _is_compacted(self, part: Range) -> bool:
         if part.topic not in self._compacted:
-            queue = MessageQueue(part.topic, part.broker, part.queue_id)
+            ask, queue = self._pulls.is_compacted, self._queue_of(part)
             try:
-                self._compacted[part.topic] = self._runtime.call(self._pulls.is_compacted, queue)
+                self._compacted[part.topic] = self._runtime.call(ask, queue)
             except RocketMQError:
                 return False  # so that it counts as a loss: a task that fails is tried again
         return self._compacted[part.topic]

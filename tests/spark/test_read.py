@@ -1,0 +1,232 @@
+"""Batch reads of a real broker, compared with what it holds as the client reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from rocketmq_aio import Message, MessageExt, Producer, ProducerConfig, PullConsumer
+from rocketmq_aio.spark.columns import COLUMNS, SCHEMA
+from rocketmq_aio.testing import Cluster
+from tests.spark.support import wait_until, write_messages
+
+MIB: Final = 1024 * 1024
+
+
+def load(spark: SparkSession, namesrv: str, *columns: str, **options: str) -> DataFrame:
+    schema = ", ".join(f"{name} {COLUMNS[name].simpleString()}" for name in columns)
+    reader = spark.read.format("rocketmq").options(nameServer=namesrv, **options)
+    return (reader.schema(schema) if columns else reader).load()
+
+
+def held(namesrv: str, *topics: str, count: int) -> list[MessageExt]:
+    """All messages of *topics*, in the order of their queues, once there are so many."""
+    found: list[MessageExt] = []
+
+    def complete() -> bool:
+        found[:] = asyncio.run(_pulled(namesrv, topics))
+        return len(found) >= count
+
+    wait_until(complete, f"{count} messages")
+    return found
+
+
+async def _pulled(namesrv: str, topics: tuple[str, ...]) -> list[MessageExt]:
+    found: list[MessageExt] = []
+    async with PullConsumer("spark-tests-reader", namesrv=namesrv) as consumer:
+        for topic in topics:
+            for queue in await consumer.message_queues(topic):
+                offset = await consumer.min_offset(queue)
+                while messages := (await consumer.pull(queue, offset)).messages:
+                    found += messages
+                    offset = messages[-1].queue_offset + 1
+    return found
+
+
+def row_of(message: MessageExt) -> dict[str, Any]:
+    return {
+        "topic": message.topic,
+        "flag": message.flag,
+        "body": message.body,
+        "properties": message.properties,
+        "brokerName": message.queue.broker_name,
+        "queueId": message.queue.queue_id,
+        "queueOffset": message.queue_offset,
+        "bornTimestamp": message.born_time,
+        "storeTimestamp": message.store_time,
+        "msgId": message.message_id,
+        "keys": message.properties.get("KEYS"),
+        "tags": message.tags,
+        "sysFlag": message.sys_flag,
+        "reconsumeTimes": message.reconsume_times,
+        "bornHost": message.born_host,
+        "storeHost": message.store_host,
+    }
+
+
+def place(row: dict[str, Any]) -> tuple[str, str, int, int]:
+    return row["topic"], row["brokerName"], row["queueId"], row["queueOffset"]
+
+
+def near(row: dict[str, Any]) -> tuple[int, int]:
+    return row["queueOffset"], row.get("queueId", 0)
+
+
+def plain(frame: DataFrame) -> list[dict[str, Any]]:
+    """Rows as dicts of values that compare with those of messages."""
+    rows = [row.asDict() for row in frame.collect()]
+    for row in rows:
+        for name in {"bornTimestamp", "storeTimestamp"} & row.keys():
+            row[name] = row[name].astimezone(UTC)
+        row.update({"body": bytes(row["body"])} if "body" in row else {})
+    return rows
+
+
+async def send_all_kinds(namesrv: str, topic: str) -> int:
+    """Send single messages, compressed ones and batches; return how many."""
+    config = ProducerConfig(compress_above_bytes=1000)
+    async with Producer("spark-tests-producer", namesrv=namesrv, config=config) as producer:
+        single = [
+            Message(topic, b"%d" % n, tags="new", keys=[f"k{n}", "both"], properties={"n": str(n)})
+            for n in range(30)
+        ]
+        large = [Message(topic, b"large " * 1000, flag=7) for _ in range(5)]
+        bare = [Message(topic, bytes([255, 0, n]), properties={"name": "Zoë €"}) for n in range(5)]
+        await asyncio.gather(*map(producer.send, single + large + bare))
+        await producer.send_batch([Message(topic, b"in a batch", tags="b") for _ in range(20)])
+    return 60
+
+
+def test_all_columns_are_what_the_client_says(
+    spark: SparkSession, namesrv: str, topic: str
+) -> None:
+    count = asyncio.run(send_all_kinds(namesrv, topic))
+    messages = sorted(map(row_of, held(namesrv, topic, count=count)), key=place)
+    frame = load(spark, namesrv, subscribe=topic)
+    assert frame.schema == SCHEMA
+    assert sorted(plain(frame), key=place) == messages
+    names = [*COLUMNS]
+    for chosen in (names[::-1], ["queueId", *names[6::3]], ["queueOffset"]):
+        rows = plain(load(spark, namesrv, *chosen, subscribe=topic))
+        expected = [{name: row[name] for name in chosen} for row in messages]
+        assert [*rows[0]] == chosen
+        assert sorted(rows, key=near) == sorted(expected, key=near)
+
+
+def test_rows_of_several_topics_and_ranges(
+    spark: SparkSession, namesrv: str, rocketmq_cluster: Cluster
+) -> None:
+    topics = [f"spark-range-{which}-{id(spark)}" for which in "abc"]
+    for each in topics:
+        write_messages(namesrv, each, [f"{each}-{n}" for n in range(40)])
+    messages = held(namesrv, *topics[:2], count=80)
+    bodies = [
+        row.body for row in load(spark, namesrv, "body", subscribe=",".join(topics[:2])).collect()
+    ]
+    assert sorted(bodies) == sorted(message.body for message in messages)
+    broker = rocketmq_cluster.brokers[0].name
+    queue_id = max(messages, key=lambda message: message.queue_offset).queue.queue_id
+    chosen = {
+        "assign": json.dumps({topics[0]: {broker: [queue_id]}}),
+        "startingOffsets": json.dumps({topics[0]: {broker: {str(queue_id): 2}}}),
+        "endingOffsets": json.dumps({topics[0]: {broker: {str(queue_id): 6}}}),
+    }
+    rows = load(spark, namesrv, "queueId", "queueOffset", **chosen).collect()
+    assert [tuple(row) for row in rows] == [(queue_id, offset) for offset in range(2, 6)]
+
+
+def test_an_empty_topic_has_no_rows(spark: SparkSession, namesrv: str, topic: str) -> None:
+    assert load(spark, namesrv, subscribe=topic).collect() == []
+
+
+def test_tags_and_sql_are_filtered_by_the_broker(
+    spark: SparkSession, namesrv: str, topic: str
+) -> None:
+    for tag in ("Aa", "BB", "C"):  # the first two have one hash
+        write_messages(namesrv, topic, [tag], tags=tag, properties={"size": str(ord(tag[0]))})
+    held(namesrv, topic, count=3)
+    by_tag = load(spark, namesrv, "tags", subscribe=topic, subExpression="Aa || C")
+    by_sql = load(
+        spark, namesrv, "tags", subscribe=topic, subExpression="size > 65", expressionType="SQL92"
+    )
+    assert sorted(row.tags for row in by_tag.collect()) == ["Aa", "C"]
+    assert sorted(row.tags for row in by_sql.collect()) == ["BB", "C"]
+
+
+def test_a_limit_does_not_wait_for_the_whole_range(
+    spark: SparkSession, namesrv: str, topic: str
+) -> None:
+    write_messages(namesrv, topic, [b"x" * 1000] * 20_000)
+    frame = load(spark, namesrv, "queueOffset", "body", subscribe=topic)
+    assert len(frame.limit(5).collect()) == 5
+    assert frame.count() == 20_000
+
+
+def test_times_are_a_range_of_store_times(spark: SparkSession, namesrv: str, topic: str) -> None:
+    write_messages(namesrv, topic, [f"{n}" for n in range(200)])
+    messages = held(namesrv, topic, count=200)
+    times = sorted(message.store_time for message in messages)
+    start, end = times[40], times[150]
+    for first, last in ((start, end), (end + timedelta(days=1), end + timedelta(days=2))):
+        options = {"startingTimestamp": iso(first), "endingTimestamp": iso(last)}
+        rows = load(spark, namesrv, "body", subscribe=topic, **options).collect()
+        expected = [m.body for m in messages if first <= m.store_time < last]
+        assert sorted(row.body for row in rows) == sorted(expected)
+
+
+def iso(when: datetime) -> str:
+    return when.isoformat(timespec="milliseconds")
+
+
+def test_a_column_that_there_is_not_is_refused_before_anything_is_read(
+    spark: SparkSession, namesrv: str, topic: str
+) -> None:
+    reader = spark.read.format("rocketmq").options(nameServer=namesrv, subscribe=topic)
+    with pytest.raises(
+        PySparkException, match=r"there is no such column; give any of topic string"
+    ):
+        reader.schema("offset long").load().collect()
+
+
+@pytest.mark.timeout(600, func_only=True)  # it starts a cluster of its own, twice
+def test_messages_that_retention_deleted(
+    spark: SparkSession,
+    fresh_cluster: Callable[..., Cluster],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """What a broker does when files are too old is done here by hand, while it is down."""
+    properties = {
+        "storePathRootDir": str(tmp_path),
+        "storePathCommitLog": str(tmp_path / "commitlog"),
+        "mappedFileSizeCommitLog": str(MIB),
+        "maxMessageSize": str(MIB // 2),
+    }
+    with fresh_cluster(backend="jvm", broker_properties=properties) as cluster:
+        topic, namesrv = "spark-retention", cluster.namesrv
+        write_messages(namesrv, topic, [b"x" * 10_000] * 400)
+        held(namesrv, topic, count=400)
+        [broker] = cluster.brokers
+        broker.stop()
+        for file in sorted((tmp_path / "commitlog").iterdir())[:2]:
+            file.unlink()
+        broker.start()
+        start = json.dumps({topic: {broker.name: {str(queue): 0 for queue in range(4)}}})
+        options = {"subscribe": topic, "startingOffsets": start}
+        with pytest.raises(PySparkException, match=r"messages are lost: topic 'spark-retention'"):
+            load(spark, namesrv, "queueOffset", **options).collect()
+        rows = load(
+            spark, namesrv, "queueId", "queueOffset", failOnDataLoss="false", **options
+        ).collect()
+        left = held(namesrv, topic, count=1)
+    assert 0 < len(left) < 400
+    assert sorted(map(tuple, rows)) == sorted((m.queue.queue_id, m.queue_offset) for m in left)
+    assert "data_loss" in capfd.readouterr().err
