@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
@@ -111,10 +111,12 @@ class LagListener(StreamingQueryListener):
 
 def _queries(
     given: SparkSession | StreamingQuery | Iterable[StreamingQuery],
-) -> Iterable[StreamingQuery]:
-    if hasattr(given, "streams"):
-        return list(given.streams.active)
-    return given if isinstance(given, Iterable) else [given]
+) -> list[StreamingQuery]:
+    # By what they have: the classes of Spark Connect are others.
+    if isinstance(given, Iterable):
+        return list(given)
+    session: Any = getattr(given, "streams", None)
+    return [cast("StreamingQuery", given)] if session is None else list(session.active)
 
 
 def _plain(progress: Any) -> Mapping[str, Any]:  # noqa: ANN401 - a dict, or an object, by version
