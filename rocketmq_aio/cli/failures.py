@@ -77,8 +77,8 @@ def sentence(error: BaseException) -> str:
         return _of_setting(error)
     if isinstance(error, typer.Exit | typer.Abort):
         return "stopped"
-    if hasattr(error, "format_message"):  # what typer says about options
-        return shown(f"{error.format_message()} (see --help)")
+    if (told := getattr(error, "format_message", None)) is not None:  # typer, about options
+        return shown(f"{told()} (see --help)")
     if isinstance(error, ModuleNotFoundError) and error.name in ("pyspark", "pyarrow"):
         return "pipelines need the extra [spark]: pip install 'rocketmq-aio[spark]'"
     hint = next((text for kind, text in HINTS.items() if isinstance(error, kind)), None)

@@ -77,7 +77,7 @@ def pairs(option: str, texts: list[str]) -> dict[str, str]:
 
 @contextmanager
 def session(arguments: SparkArguments, name: str) -> Iterator[SparkSession]:
-    """Start Spark for the block, with the source known to it; stop it then.
+    """Give the block a session that knows the source; one that was started here is stopped.
 
     :raises ModuleNotFoundError: there is no pyspark
     """
@@ -89,6 +89,7 @@ def session(arguments: SparkArguments, name: str) -> Iterator[SparkSession]:
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")  # of pandas
     # Else Spark takes the first python3 of the path, which need not have this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    ours = SparkSession.getActiveSession() is None
     builder = SparkSession.Builder().appName(f"rmq pipeline {name}")
     if arguments.master is not None:
         builder = builder.master(arguments.master)
@@ -97,4 +98,5 @@ def session(arguments: SparkArguments, name: str) -> Iterator[SparkSession]:
         register(spark)
         yield spark
     finally:
-        spark.stop()
+        if ours:
+            spark.stop()

@@ -6,7 +6,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, cast
 
 from pyspark import SparkContext, StatusTracker
 from pyspark.sql import SparkSession
@@ -38,7 +38,7 @@ def watched(spark: SparkSession, what: str, report: Report = quiet) -> Iterator[
     finally:
         done.set()
         watcher.join()
-        context._jsc.sc().setLocalProperty(JOB_GROUP, None)  # the public method takes no None
+        context.setLocalProperty(JOB_GROUP, cast("str", None))  # which takes the property away
 
 
 def _watch(

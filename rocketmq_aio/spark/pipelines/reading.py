@@ -51,7 +51,8 @@ class Selection:
             raise ConfigError("topics", self.topics, "give topics or a pattern, one of them")
         if self.sql is not None and self.expression != ALL:
             raise ConfigError("sql", self.sql, "give an expression or sql, one of them")
-        start_options(self.start), end_options(self.end)  # which refuse what is no position
+        start_options(self.start)  # which refuses what is no position
+        end_options(self.end)
 
     @property
     def filtered(self) -> bool:

@@ -1,0 +1,186 @@
+"""Dead letters, lag, and the pipelines as commands."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from rocketmq_aio import Message, MessageQueue, PullConsumer
+from rocketmq_aio.cli.app import run
+from rocketmq_aio.spark import register
+from rocketmq_aio.spark.options import Connection
+from rocketmq_aio.spark.pipelines import (
+    DeadLetterSettings,
+    LagSettings,
+    TagCount,
+    Target,
+    dead_letters,
+    lag,
+)
+from rocketmq_aio.testing import Cluster
+from tests.spark.pipelining import read_queue, stored
+from tests.spark.support import SESSION, send_all, wait_until, write_messages
+
+
+@pytest.fixture(scope="module")
+def pipelines(spark: SparkSession) -> SparkSession:
+    register(spark)
+    return spark
+
+
+@pytest.fixture
+def connection(namesrv: str) -> Connection:
+    return Connection(name_server=namesrv)
+
+
+# --- dead letters -------------------------------------------------------------------------------
+
+
+def bury(namesrv: str, group: str, topic: str) -> None:
+    """Make dead letters of all messages of a topic."""
+
+    async def send_back() -> None:
+        async with PullConsumer(group, namesrv=namesrv) as consumer:
+            for queue in await consumer.message_queues(topic):
+                for message in await read_queue(consumer, queue):
+                    await consumer.send_back(message, delay_level=-1)
+
+    asyncio.run(send_back())
+
+
+def test_dead_letters_are_counted_kept_and_sent_back_once(
+    pipelines: SparkSession,
+    rocketmq_cluster: Cluster,
+    connection: Connection,
+    topic: str,
+    group: str,
+    tmp_path: Path,
+) -> None:
+    rocketmq_cluster.create_group(group)
+    messages = [
+        Message(topic, f"m{n}".encode(), tags="ab"[n % 2], properties={"p": "1"}) for n in range(5)
+    ]
+    asyncio.run(send_all(connection.name_server, messages))
+    bury(connection.name_server, group, topic)
+    target = Target(path=str(tmp_path / "dead"), mode="overwrite")
+    settings = DeadLetterSettings(connection=connection, group=group, target=target, resend=True)
+
+    planned = dead_letters(pipelines, settings, dry_run=True)
+    first = dead_letters(pipelines, settings)
+    second = dead_letters(pipelines, settings)
+
+    tags = (TagCount(topic=topic, tag="a", letters=3), TagCount(topic=topic, tag="b", letters=2))
+    assert planned.tags == first.tags == tags
+    assert [each.resent for each in (planned, first, second)] == [5, 5, 0]
+    assert [each.resent_before for each in (planned, first, second)] == [0, 0, 5]
+    assert first.problems == second.problems == ()
+    rows = pipelines.read.parquet(str(tmp_path / "dead")).collect()
+    assert {row.originTopic for row in rows} == {topic}
+    found = stored(connection.name_server, topic)
+    copies = [m for m in found if "COPIED_FROM" in m.properties]
+    assert len(found) == 10
+    assert sorted(m.body for m in copies) == sorted(m.body for m in messages)
+    assert {m.properties["COPIED_FROM"].split("/")[0] for m in copies} == {f"%DLQ%{group}"}
+    assert {m.properties["p"] for m in copies} == {"1"}
+
+
+# --- lag ----------------------------------------------------------------------------------------
+
+
+def test_lag_is_where_the_group_is(
+    rocketmq_cluster: Cluster, connection: Connection, topic: str, group: str
+) -> None:
+    rocketmq_cluster.create_group(group)
+    write_messages(connection.name_server, topic, [f"m{n}" for n in range(20)])
+    found = stored(connection.name_server, topic)
+    ends = {m.queue: m.queue_offset + 1 for m in found}
+    done = min(ends)
+
+    async def consume() -> None:
+        async with PullConsumer(group, namesrv=connection.name_server) as consumer:
+            await consumer.commit(done, ends[done])
+
+    asyncio.run(consume())
+    summary = lag(
+        LagSettings(
+            connection=Connection(name_server=connection.name_server, group=group),
+            topics=(topic,),
+        )
+    )
+
+    assert summary.lag == 20 - ends[done]
+    for each in summary.lags:
+        queue = MessageQueue(each.topic, each.broker, each.queue_id)
+        assert each.maximum == ends.get(queue, 0)
+        assert each.lag == (0 if queue == done else each.maximum)
+        assert (each.next_time is not None) == (each.lag > 0)
+        assert each.behind(summary.at) >= 0.0
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def test_the_command_exports_and_tells_so_in_json(
+    pipelines: SparkSession,
+    connection: Connection,
+    topic: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    write_messages(connection.name_server, topic, [f"m{n}" for n in range(10)])
+    arguments = ["pipeline", "export", topic, "-n", connection.name_server, "--json", "-q"]
+    target = ["--path", str(tmp_path / "out"), "--format", "json", "--body", "text"]
+
+    assert run([*arguments, *target, "--dry-run"]) == 0
+    assert json.loads(capfd.readouterr().out)["offsets"] == 10
+    assert not (tmp_path / "out").exists()
+    assert run([*arguments, *target]) == 0
+    told = json.loads(capfd.readouterr().out)
+    again = run([*arguments, *target])
+
+    assert (told["complete"], sum(queue["rows"] for queue in told["queues"])) == (True, 10)
+    files = [*(tmp_path / "out").rglob("*.json")]
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert sorted(row["body"] for row in rows) == [f"m{n}" for n in range(10)]
+    failed = capfd.readouterr()
+    assert (again, failed.out) == (3, "")
+    assert "already exists" in failed.err.splitlines()[-1].lower()
+
+
+@pytest.mark.timeout(400, func_only=True)  # it starts a JVM of its own, on a busy machine
+def test_sigterm_ends_an_ingest_in_order(
+    rocketmq_cluster: Cluster, connection: Connection, topic: str, tmp_path: Path
+) -> None:
+    write_messages(connection.name_server, topic, [f"m{n}" for n in range(10)])
+    arguments = ["pipeline", "ingest", topic, "-n", connection.name_server, "--json", "-q"]
+    places = ["--path", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "checkpoint")]
+    commits = tmp_path / "checkpoint" / "messages" / "commits" / "0"
+    running = started(*arguments, *places, "--every", "0.2")
+    try:
+        wait_until(
+            lambda: commits.exists() or running.poll() is not None,
+            "a batch is written",
+            seconds=300,
+        )
+        running.send_signal(signal.SIGTERM)
+        out, _ = running.communicate(timeout=60)
+    finally:
+        running.kill()
+
+    assert running.returncode == 0
+    told = json.loads(out)
+    assert (told["rows"], told["offsets"], told["interrupted"]) == (10, 10, True)
+
+
+def started(*arguments: str) -> subprocess.Popen[str]:
+    """Start ``rmq`` as a process of its own, with a small Spark."""
+    small = [f"--conf={name}={value}" for name, value in SESSION.items()]
+    line = [sys.executable, "-m", "rocketmq_aio.cli", *arguments, "--master", "local[2]", *small]
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

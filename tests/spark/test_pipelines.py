@@ -1,0 +1,331 @@
+"""The ready pipelines, each from a real topic to where it goes and back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from rocketmq_aio import Message
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.spark import register
+from rocketmq_aio.spark.options import Connection
+from rocketmq_aio.spark.pipelines import (
+    BodySchema,
+    ExportSettings,
+    IngestSettings,
+    LoadSettings,
+    ReplaySettings,
+    Selection,
+    Target,
+    export,
+    ingest,
+    load,
+    replay,
+)
+from rocketmq_aio.testing import Cluster
+from rocketmq_aio.testing.plugin import unique_name
+from tests.spark.pipelining import bodies, stored
+from tests.spark.support import send_all, write_messages
+
+QUEUES = 4
+
+
+@pytest.fixture(scope="module")
+def pipelines(spark: SparkSession) -> SparkSession:
+    register(spark)
+    return spark
+
+
+@pytest.fixture
+def connection(namesrv: str) -> Connection:
+    return Connection(name_server=namesrv)
+
+
+@pytest.fixture
+def other(rocketmq_cluster: Cluster, topic: str) -> Iterator[str]:
+    """A second topic."""
+    name = unique_name(f"{topic[:40]}-other")
+    rocketmq_cluster.create_topic(name, queues=QUEUES)
+    yield name
+    rocketmq_cluster.delete_topic(name)
+
+
+# --- export and load ----------------------------------------------------------------------------
+
+
+def test_an_export_proves_that_every_message_is_there(
+    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
+) -> None:
+    write_messages(connection.name_server, topic, [f"m{n}" for n in range(100)], tags="t")
+    path = str(tmp_path / "out")
+    steps: set[str] = set()
+
+    summary = export(
+        pipelines,
+        ExportSettings(
+            connection=connection, selection=Selection(topics=(topic,)), target=Target(path=path)
+        ),
+        report=lambda what, done, total: steps.add(what),
+    )
+
+    assert (summary.rows, summary.offsets, summary.problems) == (100, 100, ())
+    assert len(summary.queues) == QUEUES
+    rows = pipelines.read.parquet(path)
+    assert sorted(bytes(row.body).decode() for row in rows.collect()) == sorted(
+        f"m{n}" for n in range(100)
+    )
+    today = datetime.now(UTC).date()
+    assert abs((rows.first()["storeDate"] - today).days) <= 1  # type: ignore[index]
+    assert steps == {"writing", "counting"}
+
+
+def test_rows_that_are_missing_or_doubled_are_found(
+    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
+) -> None:
+    write_messages(connection.name_server, topic, [f"m{n}" for n in range(40)])
+    path = str(tmp_path / "out")
+    settings = ExportSettings(
+        connection=connection,
+        selection=Selection(topics=(topic,)),
+        target=Target(path=path, mode="append", partition_by=()),
+    )
+    export(pipelines, settings)
+
+    twice = export(pipelines, settings)
+
+    assert not twice.complete
+    assert sum(each.repeated for each in twice.queues) == 40
+    assert all("more than once" in problem for problem in twice.problems)
+
+
+def test_an_export_to_csv_comes_back_by_load(
+    pipelines: SparkSession, connection: Connection, topic: str, other: str, tmp_path: Path
+) -> None:
+    sent = [b"\xff\x00\x01", 'ünï,"\n'.encode(), b"plain"]
+    messages = [
+        Message(topic, body, tags="a", keys=["k1", "k2"], properties={"p": "1"}) for body in sent
+    ]
+    asyncio.run(send_all(connection.name_server, messages))
+    target = Target(path=str(tmp_path / "out"), format="csv", partition_by=())
+    selection = Selection(topics=(topic,))
+    columns = ("body", "tags", "keys", "properties")
+    exported = export(
+        pipelines,
+        ExportSettings(connection=connection, selection=selection, target=target, columns=columns),
+    )
+    assert exported.complete
+
+    summary = load(
+        pipelines,
+        LoadSettings(
+            connection=connection,
+            topic=other,
+            path=str(target.path),
+            format="csv",
+            body="base64",
+            columns={"body": "body", "tags": "tags"},
+        ),
+    )
+
+    assert (summary.rows, summary.sent, summary.problems) == (3, 3, ())
+    found = stored(connection.name_server, other)
+    assert sorted(message.body for message in found) == sorted(sent)
+    assert {message.tags for message in found} == {"a"}
+
+
+def test_whole_rows_become_json_bodies(
+    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
+) -> None:
+    (tmp_path / "orders.json").write_text('{"id": 7, "item": "tea"}\n{"id": 8, "item": "milk"}\n')
+
+    summary = load(
+        pipelines,
+        LoadSettings(
+            connection=connection,
+            topic=topic,
+            path=str(tmp_path),
+            format="json",
+            columns={"body": "*", "keys": "id"},
+        ),
+    )
+
+    assert summary.complete
+    found = sorted(stored(connection.name_server, topic), key=lambda m: m.body)
+    assert [json.loads(m.body) for m in found] == [
+        {"id": 7, "item": "tea"},
+        {"id": 8, "item": "milk"},
+    ]
+    assert [m.keys for m in found] == [("7",), ("8",)]
+
+
+def test_a_filtered_export_says_so(
+    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
+) -> None:
+    write_messages(connection.name_server, topic, ["a"] * 5, tags="wanted")
+    write_messages(connection.name_server, topic, ["b"] * 7, tags="other")
+    selection = Selection(topics=(topic,), expression="wanted")
+
+    summary = export(
+        pipelines,
+        ExportSettings(
+            connection=connection, selection=selection, target=Target(path=str(tmp_path / "out"))
+        ),
+    )
+
+    assert (summary.rows, summary.offsets, summary.filtered) == (5, 12, True)
+    assert summary.complete
+
+
+# --- replay -------------------------------------------------------------------------------------
+
+
+def test_a_replay_keeps_what_is_the_applications_and_marks_the_origin(
+    pipelines: SparkSession, connection: Connection, topic: str, other: str
+) -> None:
+    messages = [
+        Message(topic, b"one", tags="t", keys=["a", "b"], properties={"p": "1"}, flag=3),
+        Message(topic, b"two"),
+        Message(topic, b"three", sharding_key="s"),
+    ]
+    asyncio.run(send_all(connection.name_server, messages))
+    origin = {m.body: m for m in stored(connection.name_server, topic)}
+
+    summary = replay(
+        pipelines,
+        ReplaySettings(connection=connection, selection=Selection(topics=(topic,)), to=other),
+    )
+
+    assert (summary.sent, summary.offsets, summary.problems) == (3, 3, ())
+    copies = {m.body: m for m in stored(connection.name_server, other)}
+    assert copies.keys() == origin.keys()
+    for body, copy in copies.items():
+        first = origin[body]
+        place = f"{topic}/{first.queue.broker_name}/{first.queue.queue_id}/{first.queue_offset}"
+        assert copy.properties["COPIED_FROM"] == place
+        assert copy.properties["COPIED_ID"] == first.message_id
+        assert copy.message_id != first.message_id
+    one = copies[b"one"]
+    assert (one.tags, one.keys, one.flag, one.properties["p"]) == ("t", ("a", "b"), 3, "1")
+    assert copies[b"three"].properties["__SHARDINGKEY"] == "s"
+
+
+def test_a_replay_at_a_rate_goes_step_by_step_and_can_be_stopped(
+    pipelines: SparkSession, connection: Connection, topic: str, other: str
+) -> None:
+    write_messages(connection.name_server, topic, [f"m{n}" for n in range(30)])
+    done: list[int] = []
+
+    first = replay(
+        pipelines,
+        ReplaySettings(
+            connection=connection, selection=Selection(topics=(topic,)), to=other, rate=10
+        ),
+        stop=lambda: bool(done),
+        report=lambda what, n, total: done.append(n),
+    )
+    rest = replay(
+        pipelines,
+        ReplaySettings(
+            connection=connection,
+            selection=Selection(topics=(topic,), start=json.dumps(first.done_up_to)),
+            to=other,
+        ),
+    )
+
+    assert first.interrupted
+    assert done == [10]
+    assert (first.sent, rest.sent, rest.complete) == (10, 20, True)
+    assert bodies(connection.name_server, other) == sorted(f"m{n}" for n in range(30))
+
+
+def test_a_replay_into_its_own_topic_needs_an_end(
+    pipelines: SparkSession, connection: Connection, topic: str
+) -> None:
+    write_messages(connection.name_server, topic, ["a", "b"])
+    open_ended = ReplaySettings(connection=connection, selection=Selection(topics=(topic,)))
+
+    with pytest.raises(ConfigError, match="time in the past"):
+        replay(pipelines, open_ended)
+
+    assert bodies(connection.name_server, topic) == ["a", "b"]
+
+
+# --- ingest -------------------------------------------------------------------------------------
+
+
+def test_an_ingest_goes_on_where_it_was_and_sets_bad_bodies_aside(
+    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
+) -> None:
+    settings = IngestSettings(
+        connection=connection,
+        selection=Selection(topics=(topic,)),
+        target=Target(path=str(tmp_path / "good")),
+        checkpoint=str(tmp_path / "checkpoint"),
+        body=BodySchema(kind="json", schema="id long"),
+        bad_rows=str(tmp_path / "bad"),
+        once=True,
+    )
+    write_messages(connection.name_server, topic, [json.dumps({"id": n}) for n in range(20)])
+    write_messages(connection.name_server, topic, ["{", '{"id": "x"}'])
+    first = ingest(pipelines, settings)
+    write_messages(connection.name_server, topic, [json.dumps({"id": n}) for n in range(20, 30)])
+
+    second = ingest(pipelines, settings)
+
+    assert (first.rows, first.bad, first.problems) == (22, 2, ())
+    assert (second.rows, second.bad, second.offsets, second.problems) == (10, 0, 10, ())
+    good = pipelines.read.parquet(str(tmp_path / "good")).select("value.id").collect()
+    assert sorted(row.id for row in good) == list(range(30))
+    bad = pipelines.read.parquet(str(tmp_path / "bad")).collect()
+    assert sorted(bytes(row.body) for row in bad) == [b"{", b'{"id": "x"}']
+
+
+def test_an_ingest_that_is_stopped_ends_between_two_batches(
+    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
+) -> None:
+    write_messages(connection.name_server, topic, [f"m{n}" for n in range(25)])
+    read: list[int] = []
+
+    summary = ingest(
+        pipelines,
+        IngestSettings(
+            connection=connection,
+            selection=Selection(topics=(topic,)),
+            target=Target(path=str(tmp_path / "out")),
+            checkpoint=str(tmp_path / "checkpoint"),
+            trigger_seconds=0.1,
+        ),
+        stop=lambda: 25 in read,
+        report=lambda what, n, total: read.append(n),
+    )
+
+    assert (summary.interrupted, summary.rows, summary.complete) == (True, 25, True)
+    assert pipelines.read.parquet(str(tmp_path / "out")).count() == 25
+
+
+@pytest.mark.parametrize("kind", ["avro", "protobuf"])
+def test_a_missing_jar_is_named(
+    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path, kind: str
+) -> None:
+    message = "Order" if kind == "protobuf" else None
+    descriptor = tmp_path / "orders.desc"
+    descriptor.write_bytes(b"")
+    schema = str(descriptor) if message else '{"type": "record", "name": "o", "fields": []}'
+    settings = IngestSettings(
+        connection=connection,
+        selection=Selection(topics=(topic,)),
+        target=Target(path=str(tmp_path / "good")),
+        checkpoint=str(tmp_path / "checkpoint"),
+        body=BodySchema(kind=kind, schema=schema, message=message),
+        bad_rows=str(tmp_path / "bad"),
+        once=True,
+    )
+
+    with pytest.raises(ConfigError, match=rf"org\.apache\.spark:spark-{kind}_2\.13"):
+        ingest(pipelines, settings)
