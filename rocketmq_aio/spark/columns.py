@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -23,7 +22,7 @@ from pyspark.sql.types import (
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.properties import KEYS, TAGS, UNIQ_KEY
-from rocketmq_aio.spark.pairs import Column, Pairs, pairs_of
+from rocketmq_aio.spark.pairs import Column, Pairs, pairs_of, pc
 
 Batch = Any  # an Arrow record batch
 

@@ -10,11 +10,12 @@ from itertools import accumulate
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 
 from rocketmq_aio.properties import parse_properties
 
 Column = Any  # an Arrow array
+pc: Any = pyarrow.compute  # its functions are made when it is imported: checkers see none
 
 BETWEEN: Final = b"\x01"  # name and value
 END: Final = b"\x02"  # of a pair
