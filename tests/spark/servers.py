@@ -23,7 +23,7 @@ SPARK_HOME: Final = Path(pyspark.__file__).parent
 MASTER: Final = "org.apache.spark.deploy.master.Master"
 WORKER: Final = "org.apache.spark.deploy.worker.Worker"
 CONNECT: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
-START_SECONDS: Final = 90.0
+START_SECONDS: Final = 300.0
 STOP_SECONDS: Final = 20.0
 JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 

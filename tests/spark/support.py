@@ -27,6 +27,7 @@ NO_CHANGES: Final[Mapping[str, str]] = MappingProxyType({})
 SESSION: Final[Mapping[str, str]] = MappingProxyType(
     {
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "768m",
         "spark.log.level": "ERROR",

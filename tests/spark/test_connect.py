@@ -1,0 +1,61 @@
+"""Through Spark Connect: the source runs where the server is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from tests.spark.environments import bare_environment, package_zip
+from tests.spark.servers import connect_server
+from tests.spark.support import write_messages
+
+BODIES: Final = sorted(f"order {number}" for number in range(40))
+CLIENT_SECONDS: Final = 500.0
+
+
+EVERYTHING: Final = sorted([*BODIES, *map(str.upper, BODIES)])
+
+
+def through_server(
+    namesrv: str, topic: str, folder: Path, python: str, *package: str
+) -> dict[str, list[str]]:
+    """Read, write and stream through a server that runs *python*; return what was read."""
+    write_messages(namesrv, topic, BODIES)
+
+    with connect_server(python) as remote:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "tests.spark.connect_client"),
+                *(remote, namesrv, topic, str(folder), *package),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=CLIENT_SECONDS,
+        )
+
+    assert done.returncode == 0, done.stderr[-6000:]
+    outcome: dict[str, list[str]] = json.loads(done.stdout)
+    return outcome
+
+
+def test_a_server_that_has_the_package_needs_nothing_from_its_clients(
+    namesrv: str, topic: str, tmp_path: Path
+) -> None:
+    outcome = through_server(namesrv, topic, tmp_path, sys.executable)
+
+    assert outcome == {"before": BODIES, "after": EVERYTHING, "streamed": EVERYTHING}
+
+
+def test_a_client_sends_the_package_along_and_registers_the_source(
+    namesrv: str, topic: str, tmp_path: Path
+) -> None:
+    python = bare_environment(tmp_path / "bare")
+    package = package_zip(tmp_path / "package.zip")
+
+    outcome = through_server(namesrv, topic, tmp_path, str(python), str(package))
+
+    assert outcome == {"before": BODIES, "after": EVERYTHING}

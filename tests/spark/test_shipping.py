@@ -1,0 +1,78 @@
+"""The package comes along with the job, for interpreters that do not have it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any, Final
+
+from tests.spark.environments import bare_environment, environment_archive, package_zip
+from tests.spark.servers import SPARK_HOME, SparkCluster, environment
+from tests.spark.support import SESSION, write_messages
+
+JOB: Final = Path(__file__).parent / "shipped_job.py"
+BODIES: Final = [f"order {number}" for number in range(40)]
+SUBMIT_SECONDS: Final = 500.0
+
+
+def submit(
+    cluster: SparkCluster, folder: Path, python: str, more: list[str], arguments: list[str]
+) -> dict[str, Any]:
+    """Run the job to its end from *folder*; return what it says."""
+    settings = {**SESSION, "spark.executor.memory": "512m"}
+    pairs = [f"--conf={name}={value}" for name, value in settings.items()]
+    command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.master, *pairs]
+    done = subprocess.run(
+        [*command, *more, str(JOB), *arguments],
+        env={**environment(), "PYSPARK_PYTHON": python, "HOME": os.environ["HOME"]},
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SUBMIT_SECONDS,
+    )
+    said = [line for line in done.stdout.splitlines() if line.startswith("outcome ")]
+    assert done.returncode == 0, done.stderr[-6000:]
+    outcome: dict[str, Any] = json.loads(said[0].removeprefix("outcome "))
+    return outcome
+
+
+def test_a_zip_of_what_is_pure_python_is_enough_where_compiled_packages_are_installed(
+    spark_cluster: SparkCluster, namesrv: str, topic: str, tmp_path: Path
+) -> None:
+    write_messages(namesrv, topic, BODIES)
+    python = bare_environment(tmp_path / "bare")
+    assert subprocess.run([python, "-c", "import rocketmq_aio"], check=False).returncode != 0
+    package = package_zip(tmp_path / "package.zip")
+
+    outcome = submit(
+        spark_cluster, tmp_path, str(python), ["--py-files", str(package)], [namesrv, topic]
+    )
+
+    assert outcome["bodies"] == sorted(BODIES)
+    assert {"package.zip" in place for place in outcome["places"]} == {True}
+
+
+def test_an_environment_comes_as_an_archive(
+    spark_cluster: SparkCluster, namesrv: str, topic: str, tmp_path: Path
+) -> None:
+    write_messages(namesrv, topic, BODIES)
+    archive = environment_archive(tmp_path)
+    home = tmp_path / "submitted-from"
+    with tarfile.open(archive) as packed:
+        packed.extractall(home / "environment", filter="fully_trusted")
+
+    outcome = submit(
+        spark_cluster,
+        home,
+        "./environment/bin/python",
+        ["--archives", f"{archive}#environment"],
+        [namesrv, topic],
+    )
+
+    assert outcome["bodies"] == sorted(BODIES)
+    assert {"/environment/lib/" in place for place in outcome["places"]} == {True}
