@@ -22,7 +22,7 @@ from rocketmq_aio.spark import LagListener, QueryLag, lag_report
 from rocketmq_aio.testing import Cluster
 from tests.spark.support import wait_until, write_messages
 
-PACE_SECONDS = 0.02  # between twenty messages: a core is left for Spark
+PACE_SECONDS = 0.05  # between twenty messages: a core is left for Spark
 SLIM = "queueOffset long, queueId int, body binary"
 
 
@@ -177,7 +177,7 @@ def test_available_now_ends_under_a_live_producer_and_the_group_stands_there(
     spark: SparkSession, namesrv: str, topic: str, group: str, tmp_path: Path
 ) -> None:
     options = {"topic": topic, "group": group, "commitOffsets": "true"}
-    frame = stream(spark, namesrv, maxOffsetsPerTrigger="200", **options).schema(SLIM).load()
+    frame = stream(spark, namesrv, maxOffsetsPerTrigger="5000", **options).schema(SLIM).load()
     with producing(namesrv, topic, at_least=500) as sent:
         finished(copying(frame, tmp_path, availableNow=True))
         first = copied(spark, tmp_path)
