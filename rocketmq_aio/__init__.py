@@ -1,140 +1,146 @@
 """An asyncio client for Apache RocketMQ, over the brokers' native remoting protocol."""
 
-from rocketmq_aio.admin.client import AdminClient
-from rocketmq_aio.admin.results import (
-    BrokerInfo,
-    BrokerRuntime,
-    ClientConnection,
-    ClusterInfo,
-    GroupConfig,
-    GroupConnections,
-    GroupProgress,
-    OffsetReset,
-    QueueCount,
-    QueueProgress,
-    QueueStats,
-    SubscriptionInfo,
-    TopicConfig,
-    TopicRouteInfo,
-    TopicStats,
-    describe_message,
-)
-from rocketmq_aio.auto_batch import AutoBatch
-from rocketmq_aio.codec import Codec, JSONCodec, MsgpackCodec, RawCodec
-from rocketmq_aio.config import (
-    ClientConfig,
-    Credentials,
-    LitePullConfig,
-    PopConfig,
-    ProducerConfig,
-    PushConfig,
-)
-from rocketmq_aio.consumer.allocate_config import AllocateByConfig
-from rocketmq_aio.consumer.allocate_hash import AllocateConsistentHash
-from rocketmq_aio.consumer.allocate_rooms import (
-    AllocateByMachineRoom,
-    AllocateMachineRoomNearby,
-    MachineRoomResolver,
-)
-from rocketmq_aio.consumer.allocation import (
-    AllocateAveragely,
-    AllocateAveragelyByCircle,
-    AllocateStrategy,
-)
-from rocketmq_aio.consumer.events import (
-    AckFailed,
-    ClientIdNotUnique,
-    CommitFailed,
-    ConsumerEvent,
-    HandlerStuck,
-    LeaseLost,
-    MessageDeadLettered,
-    MessageDropped,
-    MessageUndecodable,
-    MessageUnreadable,
-    OffsetCorrected,
-    PullFailed,
-    QueueHeld,
-    QueuesAssigned,
-    QueuesRevoked,
-    SubscriptionMatchesNothing,
-    SubscriptionsDiffer,
-)
-from rocketmq_aio.consumer.handling import BatchContext, RetryLater, SuspendQueue
-from rocketmq_aio.consumer.lite_pull import LitePullConsumer
-from rocketmq_aio.consumer.offset_file import CorruptOffsetFile, LocalFileOffsetStore
-from rocketmq_aio.consumer.offsets import OffsetStore, RemoteOffsetStore
-from rocketmq_aio.consumer.pop import PopConsumer
-from rocketmq_aio.consumer.popped import PoppedMessage
-from rocketmq_aio.consumer.pull import PullConsumer
-from rocketmq_aio.consumer.pull_result import PullResult, PullStatus, RawPull
-from rocketmq_aio.consumer.push import PushConsumer
-from rocketmq_aio.consumer.statistics import TopicStatistics
-from rocketmq_aio.errors import (
-    AckError,
-    AdminError,
-    AuthError,
-    BackpressureError,
-    BatchError,
-    BrokerError,
-    BusyError,
-    ClosedError,
-    CodecError,
-    CommitError,
-    ConfigError,
-    ConnectionLostError,
-    HalfMessageError,
-    InvalidMessageError,
-    NameServerUnavailableError,
-    NotConnectedError,
-    NotRunningError,
-    NotSupportedError,
-    OffsetIllegalError,
-    PayloadError,
-    PermissionDeniedError,
-    ReceiptError,
-    ReplyTimeoutError,
-    RequestTimeoutError,
-    RocketMQError,
-    RouteNotFoundError,
-    SendAttempt,
-    SendError,
-    SendUnknownError,
-    SubscriptionError,
-)
-from rocketmq_aio.hooks import (
-    CheckForbiddenHook,
-    ConsumeContext,
-    ConsumeHook,
-    EndTransactionContext,
-    EndTransactionHook,
-    FilterMessageHook,
-    RPCHook,
-    SendContext,
-    SendHook,
-)
-from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import (
-    Message,
-    MessageExt,
-    MessageModel,
-    MessageQueue,
-    MessageSelector,
-    SendResult,
-    SendStatus,
-)
-from rocketmq_aio.producer.decisions import TransactionState
-from rocketmq_aio.producer.encoded import Encoded
-from rocketmq_aio.producer.ordering import (
-    SelectByMachineRoom,
-    SelectByRandom,
-    select_by_hash,
-)
-from rocketmq_aio.producer.producer import Producer
-from rocketmq_aio.producer.publishing import QueueSelector
-from rocketmq_aio.producer.transaction import Transaction, TransactionResult
-from rocketmq_aio.producer.transactions import TransactionProducer
-from rocketmq_aio.trace.message_trace import MessageTrace
+# Names are loaded when they are first used: a producer has no use for consumers, and the whole
+# takes three times as long to import.
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from rocketmq_aio.admin.client import AdminClient
+    from rocketmq_aio.admin.results import (
+        BrokerInfo,
+        BrokerRuntime,
+        ClientConnection,
+        ClusterInfo,
+        GroupConfig,
+        GroupConnections,
+        GroupProgress,
+        OffsetReset,
+        QueueCount,
+        QueueProgress,
+        QueueStats,
+        SubscriptionInfo,
+        TopicConfig,
+        TopicRouteInfo,
+        TopicStats,
+        describe_message,
+    )
+    from rocketmq_aio.auto_batch import AutoBatch
+    from rocketmq_aio.codec import Codec, JSONCodec, MsgpackCodec, RawCodec
+    from rocketmq_aio.config import (
+        ClientConfig,
+        Credentials,
+        LitePullConfig,
+        PopConfig,
+        ProducerConfig,
+        PushConfig,
+    )
+    from rocketmq_aio.consumer.allocate_config import AllocateByConfig
+    from rocketmq_aio.consumer.allocate_hash import AllocateConsistentHash
+    from rocketmq_aio.consumer.allocate_rooms import (
+        AllocateByMachineRoom,
+        AllocateMachineRoomNearby,
+        MachineRoomResolver,
+    )
+    from rocketmq_aio.consumer.allocation import (
+        AllocateAveragely,
+        AllocateAveragelyByCircle,
+        AllocateStrategy,
+    )
+    from rocketmq_aio.consumer.events import (
+        AckFailed,
+        ClientIdNotUnique,
+        CommitFailed,
+        ConsumerEvent,
+        HandlerStuck,
+        LeaseLost,
+        MessageDeadLettered,
+        MessageDropped,
+        MessageUndecodable,
+        MessageUnreadable,
+        OffsetCorrected,
+        PullFailed,
+        QueueHeld,
+        QueuesAssigned,
+        QueuesRevoked,
+        SubscriptionMatchesNothing,
+        SubscriptionsDiffer,
+    )
+    from rocketmq_aio.consumer.handling import BatchContext, RetryLater, SuspendQueue
+    from rocketmq_aio.consumer.lite_pull import LitePullConsumer
+    from rocketmq_aio.consumer.offset_file import CorruptOffsetFile, LocalFileOffsetStore
+    from rocketmq_aio.consumer.offsets import OffsetStore, RemoteOffsetStore
+    from rocketmq_aio.consumer.pop import PopConsumer
+    from rocketmq_aio.consumer.popped import PoppedMessage
+    from rocketmq_aio.consumer.pull import PullConsumer
+    from rocketmq_aio.consumer.pull_result import PullResult, PullStatus, RawPull
+    from rocketmq_aio.consumer.push import PushConsumer
+    from rocketmq_aio.consumer.statistics import TopicStatistics
+    from rocketmq_aio.errors import (
+        AckError,
+        AdminError,
+        AuthError,
+        BackpressureError,
+        BatchError,
+        BrokerError,
+        BusyError,
+        ClosedError,
+        CodecError,
+        CommitError,
+        ConfigError,
+        ConnectionLostError,
+        HalfMessageError,
+        InvalidMessageError,
+        NameServerUnavailableError,
+        NotConnectedError,
+        NotRunningError,
+        NotSupportedError,
+        OffsetIllegalError,
+        PayloadError,
+        PermissionDeniedError,
+        ReceiptError,
+        ReplyTimeoutError,
+        RequestTimeoutError,
+        RocketMQError,
+        RouteNotFoundError,
+        SendAttempt,
+        SendError,
+        SendUnknownError,
+        SubscriptionError,
+    )
+    from rocketmq_aio.hooks import (
+        CheckForbiddenHook,
+        ConsumeContext,
+        ConsumeHook,
+        EndTransactionContext,
+        EndTransactionHook,
+        FilterMessageHook,
+        RPCHook,
+        SendContext,
+        SendHook,
+    )
+    from rocketmq_aio.instance.instance import MQClientInstance
+    from rocketmq_aio.message import (
+        Message,
+        MessageExt,
+        MessageModel,
+        MessageQueue,
+        MessageSelector,
+        SendResult,
+        SendStatus,
+    )
+    from rocketmq_aio.producer.decisions import TransactionState
+    from rocketmq_aio.producer.encoded import Encoded
+    from rocketmq_aio.producer.ordering import (
+        SelectByMachineRoom,
+        SelectByRandom,
+        select_by_hash,
+    )
+    from rocketmq_aio.producer.producer import Producer
+    from rocketmq_aio.producer.publishing import QueueSelector
+    from rocketmq_aio.producer.transaction import Transaction, TransactionResult
+    from rocketmq_aio.producer.transactions import TransactionProducer
+    from rocketmq_aio.trace.message_trace import MessageTrace
 
 __version__ = "0.1.0"
 
@@ -267,3 +273,72 @@ __all__ = [
     "describe_message",
     "select_by_hash",
 ]
+
+_NAMES_OF: Final = {
+    "admin.client": "AdminClient",
+    "admin.results": (
+        "BrokerInfo BrokerRuntime ClientConnection ClusterInfo GroupConfig GroupConnections "
+        "GroupProgress OffsetReset QueueCount QueueProgress QueueStats SubscriptionInfo "
+        "TopicConfig TopicRouteInfo TopicStats describe_message"
+    ),
+    "auto_batch": "AutoBatch",
+    "codec": "Codec JSONCodec MsgpackCodec RawCodec",
+    "config": "ClientConfig Credentials LitePullConfig PopConfig ProducerConfig PushConfig",
+    "consumer.allocate_config": "AllocateByConfig",
+    "consumer.allocate_hash": "AllocateConsistentHash",
+    "consumer.allocate_rooms": (
+        "AllocateByMachineRoom AllocateMachineRoomNearby MachineRoomResolver"
+    ),
+    "consumer.allocation": "AllocateAveragely AllocateAveragelyByCircle AllocateStrategy",
+    "consumer.events": (
+        "AckFailed ClientIdNotUnique CommitFailed ConsumerEvent HandlerStuck LeaseLost "
+        "MessageDeadLettered MessageDropped MessageUndecodable MessageUnreadable "
+        "OffsetCorrected PullFailed QueueHeld QueuesAssigned QueuesRevoked "
+        "SubscriptionMatchesNothing SubscriptionsDiffer"
+    ),
+    "consumer.handling": "BatchContext RetryLater SuspendQueue",
+    "consumer.lite_pull": "LitePullConsumer",
+    "consumer.offset_file": "CorruptOffsetFile LocalFileOffsetStore",
+    "consumer.offsets": "OffsetStore RemoteOffsetStore",
+    "consumer.pop": "PopConsumer",
+    "consumer.popped": "PoppedMessage",
+    "consumer.pull": "PullConsumer",
+    "consumer.pull_result": "PullResult PullStatus RawPull",
+    "consumer.push": "PushConsumer",
+    "consumer.statistics": "TopicStatistics",
+    "errors": (
+        "AckError AdminError AuthError BackpressureError BatchError BrokerError BusyError "
+        "ClosedError CodecError CommitError ConfigError ConnectionLostError HalfMessageError "
+        "InvalidMessageError NameServerUnavailableError NotConnectedError NotRunningError "
+        "NotSupportedError OffsetIllegalError PayloadError PermissionDeniedError ReceiptError "
+        "ReplyTimeoutError RequestTimeoutError RocketMQError RouteNotFoundError SendAttempt "
+        "SendError SendUnknownError SubscriptionError"
+    ),
+    "hooks": (
+        "CheckForbiddenHook ConsumeContext ConsumeHook EndTransactionContext "
+        "EndTransactionHook FilterMessageHook RPCHook SendContext SendHook"
+    ),
+    "instance.instance": "MQClientInstance",
+    "message": "Message MessageExt MessageModel MessageQueue MessageSelector SendResult SendStatus",
+    "producer.decisions": "TransactionState",
+    "producer.encoded": "Encoded",
+    "producer.ordering": "SelectByMachineRoom SelectByRandom select_by_hash",
+    "producer.producer": "Producer",
+    "producer.publishing": "QueueSelector",
+    "producer.transaction": "Transaction TransactionResult",
+    "producer.transactions": "TransactionProducer",
+    "trace.message_trace": "MessageTrace",
+}
+_HOMES: Final = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever it names
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
