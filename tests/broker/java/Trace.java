@@ -29,8 +29,7 @@ public final class Trace {
         DefaultMQProducer producer = new DefaultMQProducer(group, true, null);
         producer.setNamesrvAddr(namesrv);
         producer.start();
-        System.out.println(producer.send(new Message(topic, "new", "42 43", body.getBytes(StandardCharsets.UTF_8))).getMsgId());
-        Thread.sleep(2_000); // 4.9 forgets at its shutdown what was not sent by then
+        System.out.println("said " + producer.send(new Message(topic, "new", "42 43", body.getBytes(StandardCharsets.UTF_8))).getMsgId());
         producer.shutdown();
     }
 
@@ -49,7 +48,6 @@ public final class Trace {
         if (!seen.await(30, TimeUnit.SECONDS)) {
             throw new IllegalStateException("nothing came");
         }
-        Thread.sleep(2_000);
         consumer.shutdown();
     }
 
@@ -60,7 +58,7 @@ public final class Trace {
         for (TraceContext context : read) {
             context.setAccessChannel(AccessChannel.LOCAL); // not part of what is read, and asked for when writing
             TraceTransferBean written = TraceDataEncoder.encoderFromContextBean(context);
-            System.out.println(Base64.getEncoder().encodeToString(written.getTransData().getBytes(StandardCharsets.UTF_8)));
+            System.out.println("said " + Base64.getEncoder().encodeToString(written.getTransData().getBytes(StandardCharsets.UTF_8)));
         }
     }
 }
