@@ -46,7 +46,8 @@ def test_a_zip_of_what_is_pure_python_is_enough_where_compiled_packages_are_inst
 ) -> None:
     write_messages(namesrv, topic, BODIES)
     python = bare_environment(tmp_path / "bare")
-    assert subprocess.run([python, "-c", "import rocketmq_aio"], check=False).returncode != 0
+    alone = subprocess.run([python, "-c", "import rocketmq_aio"], cwd=tmp_path, check=False)
+    assert alone.returncode != 0
     package = package_zip(tmp_path / "package.zip")
 
     outcome = submit(

@@ -198,7 +198,7 @@ class Waiting:
     def after(self, context: ConsumeContext) -> None: ...
 
 
-@pytest.mark.parametrize("hook", [5, Recorder, print, Waiting()], ids=repr)
+@pytest.mark.parametrize("hook", [5, Recorder, print, Waiting()])
 def test_what_is_no_hook_is_refused(hook: object) -> None:
     with pytest.raises(ConfigError) as caught:
         checked_hooks([Keeping(), hook])

@@ -70,7 +70,6 @@ def test_no_delay_is_no_property() -> None:
         {"deliver_at": datetime(2030, 1, 1)},
         {"deliver_at": 1893456000},
     ],
-    ids=str,
 )
 def test_a_bad_delivery_time_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(InvalidMessageError):

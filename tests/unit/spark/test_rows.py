@@ -107,7 +107,6 @@ def test_a_slice_of_a_record_batch_means_its_own_rows() -> None:
         ("tags", pa.large_string(), ["a", "b"]),
         ("properties", pa.map_(pa.large_string(), pa.large_string()), [[("a", "b")], []]),
     ],
-    ids=str,
 )
 def test_large_forms_mean_the_same(column: str, kind: pa.DataType, plain: list[Any]) -> None:
     usual = {"body": pa.binary(), "keys": pa.list_(STRING), "tags": STRING, "properties": TEXT_MAP}
@@ -310,7 +309,6 @@ def test_a_large_record_batch_is_worked_on_in_parts() -> None:
             "tags: Invalid UTF8",
         ),
     ],
-    ids=repr,
 )
 def test_a_row_that_cannot_be_sent_is_named(columns: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidMessageError, match=words) as refused:

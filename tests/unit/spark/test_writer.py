@@ -96,7 +96,6 @@ def test_every_column_in_every_form_is_taken_in_any_case_and_order() -> None:
         ({"body": BinaryType(), "brokerName": StringType()}, "only together with queueId"),
         ({"body": BinaryType(), "queueId": LongType()}, "only together with brokerName"),
     ],
-    ids=repr,
 )
 def test_a_wrong_column_is_refused_before_any_send(columns: dict[str, Any], words: str) -> None:
     options = WriteOptions(connection=NOWHERE, topic="orders")

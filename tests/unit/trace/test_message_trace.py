@@ -82,7 +82,7 @@ async def test_records_travel_together() -> None:
         await asyncio.gather(*[producer.send(ORDER) for _ in range(250)])
 
     assert len(records(cluster)) == 250
-    assert len(cluster.broker.messages(TRACE)) == 3
+    assert len(cluster.broker.messages(TRACE)) == 2
 
 
 @pytest.mark.parametrize(
@@ -230,6 +230,23 @@ async def test_a_transaction_is_traced_from_half_message_to_end() -> None:
     ]  # fmt: skip
 
 
+async def test_a_message_that_was_taken_back_is_traced() -> None:
+    async with (
+        FakeCluster(topics={"orders": 1, TRACE: 1}) as cluster,
+        Producer("shop", namesrv=cluster.namesrv, hooks=[MessageTrace()]) as producer,
+    ):
+        cluster.broker.timers.recall_enabled = True
+        result = await producer.send(Message("orders", b"later", delay_seconds=30))
+        message_id = await producer.recall("orders", result.recall_handle)
+        await producer.close()
+        _, recalled = records(cluster)
+
+    assert recalled[:1] + recalled[2:] == [
+        "Recall", "DefaultRegion", "shop", "orders", message_id, "true",
+    ]  # fmt: skip
+    assert message_id == result.message_id
+
+
 # --- bounds and secrets --------------------------------------------------------------------------
 
 
@@ -280,7 +297,6 @@ async def test_credentials_are_never_in_a_trace(caplog: pytest.LogCaptureFixture
         {"max_waiting": 0},
         {"max_waiting": 1.5},
     ],
-    ids=repr,
 )
 def test_wrong_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
