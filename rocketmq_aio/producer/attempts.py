@@ -204,10 +204,25 @@ class TracedAttempts(Attempts):
 
     async def run(self, sent: Outgoing, publish: TopicPublish, deadline: float) -> SendResult:
         """Send *sent*, which is aimed already."""
+        # All of the other `run` again: to await that one would cost more than to tell.
+        if sent.packing is not None:
+            await self.packer.pack(sent)
         started = monotonic()
-        result = await Attempts.run(self, sent, publish, deadline)
+        try:
+            result = sent.result(await self.first(sent, publish, deadline - started))
+            if (now := monotonic()) - started > self._faults.bound:
+                self._faults.answered(sent.target, started, now)
+            if result.ok or not self.retries_weaker:
+                return self._told(sent, result, now - started)
+        except RocketMQError as cause:
+            result = await self.go_on(sent, publish, deadline, cause, started)
+        else:
+            result = await self.go_on(sent, publish, deadline, result, started)
+        return self._told(sent, result, monotonic() - started)
+
+    def _told(self, sent: Outgoing, result: SendResult, seconds: float) -> SendResult:
         for tell in self.stored:
-            tell(sent, result, monotonic() - started)
+            tell(sent, result, seconds)
         return result
 
 

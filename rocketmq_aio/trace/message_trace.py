@@ -15,7 +15,7 @@ from rocketmq_aio.names import check_topic
 from rocketmq_aio.producer.outgoing import Outgoing
 from rocketmq_aio.properties import KEYS
 from rocketmq_aio.trace import records
-from rocketmq_aio.trace.outbox import Outbox
+from rocketmq_aio.trace.outbox import Outbox, Waiting
 
 LOCAL_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 CLOUD_TOPIC: Final = "rmq_sys_TRACE_DATA_"  # and the region
@@ -96,7 +96,7 @@ class ClientTrace:
             most=trace.max_waiting,
             flush_seconds=trace.flush_seconds,
             counts=trace.count,
-            record=self._record,
+            records=self._records,
         )
         self._add = self._outbox.add
         self.open = self._outbox.open
@@ -109,16 +109,21 @@ class ClientTrace:
         """Trace what was stored, unless its broker does not want that."""
         if not result.trace_on or sent.topic.startswith(self._topic):
             return  # of the trace's own topic every trace would be traced
-        stored = sent, result, seconds, len(sent.body)
+        body = sent.body
         if sent.batch:
+            stored = sent, result, seconds, len(body)
             for each in records.sent_batch(self._where(result.region_id), self._group, stored):
                 self._add(each)
         else:
             sent.body = b""  # nobody needs it any more, and it may be large
-            self._add(stored)
+            self._add((sent, result, seconds, len(body)))
 
-    def _record(self, stored: records.StoredSend) -> records.Traced:
-        return records.sent(self._where(stored[1].region_id), self._group, stored)
+    def _records(self, waiting: list[Waiting]) -> list[records.Traced]:
+        group, where = self._group, self._where
+        return [
+            records.sent(where(each[1].region_id), group, each) if len(each) == 4 else each
+            for each in waiting
+        ]
 
     def end_transaction(self, context: EndTransactionContext) -> None:
         """Trace the decision."""

@@ -8,7 +8,8 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from ipaddress import ip_address
-from itertools import count
+from itertools import chain, count
+from operator import itemgetter
 from time import monotonic, time_ns
 from typing import Final
 
@@ -26,7 +27,7 @@ from rocketmq_aio.trace.records import StoredSend, Traced
 logger = get_logger(__name__)
 
 SENDERS: Final = 4  # messages under way at once
-MAX_RECORDS: Final = 100  # in a message
+MAX_RECORDS: Final = 200  # in a message
 MAX_TEXT: Final = 120_000  # characters in a message; readers take 128 000
 MAX_KEYS: Final = 7_500  # characters of the keys of a message, by which its records are found
 MOST_KEYS: Final = 32_000  # bytes; properties take no more
@@ -35,8 +36,9 @@ CLOSE_SECONDS: Final = 5.0
 LEAST_SECONDS: Final = 0.1
 MAX_GROUP: Final = 200  # characters of a group's name that are part of the sender's
 
-STORED: Final = 4  # fields of what is not a record yet
+Waiting = Traced | StoredSend
 
+_PLACES: Final = itemgetter(0, 1)  # of a record: where it is written, and what it is about
 _numbers = count()
 
 
@@ -44,7 +46,7 @@ class Outbox:
     """Sends trace records in messages of their own, and drops what there is no room for.
 
     :param counts: is told what was sent and dropped: (sent, dropped)
-    :param record: makes the record of a send, late: then it costs least
+    :param records: makes the records of sends, late and many at once: then they cost least
     """
 
     def __init__(
@@ -55,22 +57,23 @@ class Outbox:
         most: int,
         flush_seconds: float,
         counts: Callable[[int, int], None],
-        record: Callable[[StoredSend], Traced],
+        records: Callable[[list[Waiting]], list[Traced]],
     ) -> None:
         self._instance = instance
         self._group = group
         self._most = most
         self._flush_seconds = flush_seconds
         self._counts = counts
-        self._record = record
+        self._records = records
         host = ip_address(instance.address).packed
         self.ids = MessageIdGenerator(host, os.getpid(), secrets.randbits(32))
         name = f"_INNER_TRACE_PRODUCER-{group[:MAX_GROUP]}-{next(_numbers)}"
         # Compressing would cost more than all the rest of a trace.
         config = ProducerConfig(send_timeout_seconds=SEND_SECONDS, compression=None)
         self._producer = Producer(name, client=instance, config=config)
-        self._waiting: deque[Traced | StoredSend] = deque()
+        self._waiting: deque[Waiting] = deque()
         self._senders = 0
+        self._start_at = MAX_RECORDS  # that wait; more where a sender is about to take some
         self._due = False  # what waits is sent although it is little
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -79,7 +82,7 @@ class Outbox:
         self._told = False
         self._dropped = 0
 
-    def add(self, traced: Traced | StoredSend) -> None:
+    def add(self, traced: Waiting) -> None:
         """Take what is to be sent some time, or drop it."""
         waiting = self._waiting
         if len(waiting) >= self._most or self._loop is None:
@@ -88,7 +91,7 @@ class Outbox:
         waiting.append(traced)
         if self._timer is None:
             self._timer = self._loop.call_later(self._flush_seconds, self._on_time)
-        if len(waiting) >= MAX_RECORDS and self._senders < SENDERS:
+        if len(waiting) >= self._start_at and self._senders < SENDERS:
             self._start_sender()
 
     async def open(self) -> None:
@@ -131,27 +134,30 @@ class Outbox:
 
     def _start_sender(self) -> None:
         self._senders += 1
+        self._start_at += MAX_RECORDS
         try:
             self._instance.check_running()
             self._instance.host.spawn(self._send_some, name="trace")
         except NotRunningError:
             self._senders -= 1
+            self._start_at -= MAX_RECORDS
 
     async def _send_some(self) -> None:
+        self._start_at -= MAX_RECORDS
         try:
             while traced := self._take():
-                for each in gathered(map(self._as_record, traced)):
-                    message_id = self.ids.next_id(time_ns() // 1_000_000)
-                    await self._send(message_of(each, message_id), len(each))
+                for each in gathered(self._records(traced)):
+                    for message, number in messages_of(each, self._next_id):
+                        await self._send(message, number)
         finally:
             self._senders -= 1
             if not self._senders and self._empty is not None and not self._empty.done():
                 self._empty.set_result(None)
 
-    def _as_record(self, each: Traced | StoredSend) -> Traced:
-        return self._record(each) if len(each) == STORED else each
+    def _next_id(self) -> str:
+        return self.ids.next_id(time_ns() // 1_000_000)
 
-    def _take(self) -> list[Traced | StoredSend]:
+    def _take(self) -> list[Waiting]:
         waiting, closing = self._waiting, self._close_by is not None
         if len(waiting) < MAX_RECORDS and not self._due and not closing:
             return []
@@ -182,41 +188,37 @@ class Outbox:
             logger.warning("trace_dropped", group=self._group, records=number, reason=reason)
 
 
-def gathered(traced: Iterable[Traced]) -> Iterator[list[Traced]]:
-    """Yield what may travel together: records about one topic, as many as fit into a message."""
-    by_topics: dict[tuple[str, str], list[Traced]] = {}
+def gathered(traced: list[Traced]) -> Iterable[list[Traced]]:
+    """Return what may travel together: records about one topic, for one topic."""
+    if len(set(map(_PLACES, traced))) == 1:
+        return [traced]
+    by_places: dict[tuple[str, str], list[Traced]] = {}
     for each in traced:
-        by_topics.setdefault(each[:2], []).append(each)
-    for several in by_topics.values():
-        yield from _split(several)
+        by_places.setdefault(_PLACES(each), []).append(each)
+    return by_places.values()
 
 
-def _split(traced: list[Traced]) -> Iterator[list[Traced]]:
-    text = sum([len(record) for _, _, record, _, _ in traced])
-    keys = sum([len(message_id) + len(keys) for _, _, _, message_id, keys in traced])
-    if len(traced) > 1 and (text > MAX_TEXT or keys > MAX_KEYS):
-        middle = len(traced) // 2
-        yield from _split(traced[:middle])
-        yield from _split(traced[middle:])
-    else:
-        yield traced
+def messages_of(traced: list[Traced], next_id: Callable[[], str]) -> Iterator[tuple[Encoded, int]]:
+    """Yield messages with the records of *traced*, to be found by ids and keys, and their numbers.
 
-
-def message_of(traced: list[Traced], message_id: str) -> Encoded:
-    """Return a message with the records of *traced*, to be found by the ids and keys in them."""
-    found: dict[str, None] = {}
-    for _, _, _, one, keys in traced:
-        found[one] = None
-        if keys:
-            found.update(dict.fromkeys(keys.split(" ")))
-    joined = " ".join(filter(None, found))
-    if len(joined.encode()) > MOST_KEYS:  # of one message that is so by itself
-        joined = traced[0][3]
-    properties = f"KEYS\x01{joined}\x02WAIT\x01true\x02UNIQ_KEY\x01{message_id}\x02"
+    They are as few as what fits into one allows.
+    """
     body = "".join([record for _, _, record, _, _ in traced])
-    return Encoded(
+    found = dict.fromkeys(chain.from_iterable([each[3:] for each in traced]))
+    keys = " ".join(filter(None, found))
+    if len(traced) > 1 and (len(body) > MAX_TEXT or len(keys) > MAX_KEYS):
+        middle = len(traced) // 2
+        yield from messages_of(traced[:middle], next_id)
+        yield from messages_of(traced[middle:], next_id)
+        return
+    if len(keys.encode()) > MOST_KEYS:  # of one message that is so by itself
+        keys = traced[0][3]
+    message_id = next_id()
+    properties = f"KEYS\x01{keys}\x02WAIT\x01true\x02UNIQ_KEY\x01{message_id}\x02"
+    message = Encoded(
         topic=traced[0][0],
         body=body.encode(),
         message_id=message_id,
         properties=properties.encode(),
     )
+    yield message, len(traced)

@@ -25,6 +25,7 @@ from tests.unit.remoting.until import until
 TRACE: Final = "RMQ_SYS_TRACE_TOPIC"
 PEER: Final = Path(__file__).parent / "java" / "Trace.java"
 BODY: Final = "hello trace"
+WAIT_SECONDS: Final = 60.0
 # Fields that differ from run to run: times, ids, offsets.
 VARYING: Final = {"Pub": {1, 5, 10, 12}, "SubBefore": {1, 4, 5}, "SubAfter": {1, 2, 3, 7}}
 
@@ -41,8 +42,9 @@ async def traced(cluster: Cluster, message_id: str, count: int) -> list[str]:
         ]
         return len(found) >= count
 
-    while not await in_thread(look):
-        pass  # each look takes a while
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not await in_thread(look):
+            pass  # each look takes a while
     assert len(found) == count
     return found
 
