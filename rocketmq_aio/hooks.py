@@ -41,12 +41,17 @@ class ConsumeContext:
 
     The last four are known afterwards.  *error* is what the handler raised, *seconds* how long it
     ran.  *notes* is for hooks alone: a span that one began, for example.
+
+    Of consumers without handlers it is what one call hands out of one queue: *mode* is ``poll`` or
+    ``receive`` then.  Both come before the caller has the messages, so *status* says nothing of
+    the work on them.
     """
 
     group: str
     topic: str
     queue: MessageQueue
     messages: Sequence[MessageExt]
+    mode: str = "handle"
     notes: dict[str, Any] = field(default_factory=dict)
     status: str | None = None
     error: BaseException | None = None
@@ -55,7 +60,7 @@ class ConsumeContext:
 
 @runtime_checkable
 class ConsumeHook(Protocol):
-    """Sees every batch before its handler runs, and how that ended.
+    """Sees every batch before its handler runs, and how that ended; or what a poll hands out.
 
     Hooks run in order, before and after, on the event loop: keep them short.  One that raises is
     logged, once per kind of failure, and changes nothing.

@@ -6,6 +6,7 @@ messaging and for RocketMQ (status: development), as of version 1.37.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ from rocketmq_aio.properties import DELAY, KEYS, TAGS
 
 SCOPE: Final = "rocketmq_aio"
 NOTE: Final = "opentelemetry"  # the name of our note in a context
+HANDLE: Final = "handle"  # the mode of what a handler gets
 SENDS: Final = {"send_nowait": "send", "send_oneway": "send", "send_batch": "send"}
 # The boundaries that the conventions recommend for durations in seconds.
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
@@ -40,7 +42,7 @@ Attributes = dict[str, Any]
 
 
 class OpenTelemetryHook:
-    """Makes spans and metrics of what it sees; for ``hooks=[...]`` of producers and push consumers.
+    """Makes spans and metrics of what it sees; for ``hooks=[...]`` of producers and consumers.
 
     One object serves any number of clients.  A sent message carries the context of its span
     (``traceparent`` and what else the propagator writes) in its properties; a handler runs inside
@@ -147,25 +149,36 @@ class OpenTelemetryHook:
     # --- handling -------------------------------------------------------------------------------
 
     def before(self, context: ConsumeContext) -> None:
-        """Begin a span, in which the handler is about to run."""
+        """Begin a span, in which the handler is about to run.
+
+        What is only handed out, by a poll, has a span of its own that links to its messages: it
+        ends before the caller works on them, and is current nowhere.
+        """
         carried = [self._carried(message.properties) for message in context.messages]
         attributes = _of_handling(context)
+        if context.mode != HANDLE:
+            span = self._start(attributes, SpanKind.CLIENT, _links(carried))
+            context.notes[NOTE] = span, None, None
+            return
         parent = carried[0] if len(context.messages) == 1 else None
         span = self._start(attributes, SpanKind.CONSUMER, _links(carried), parent)
         token = current.attach(set_span_in_context(span, parent))
-        context.notes[NOTE] = span, token
+        context.notes[NOTE] = span, token, _task()
 
     def after(self, context: ConsumeContext) -> None:
         """End the span; count."""
-        measured = _of_destination(context.topic, "process", "process")
+        measured = _of_destination(context.topic, *_operation(context))
         measured["messaging.consumer.group.name"] = context.group
         self._consumed.add(len(context.messages), measured)
         if context.error is not None:
             measured = measured | {"error.type": type(context.error).__qualname__}
-        self._handling.record(context.seconds or 0.0, measured)
+        if context.mode == HANDLE:
+            self._handling.record(context.seconds or 0.0, measured)
         if NOTE in context.notes:
-            span, token = context.notes.pop(NOTE)
-            current.detach(token)
+            span, token, task = context.notes.pop(NOTE)
+            # What was attached in another task ends with it.
+            if token is not None and task is _task():
+                current.detach(token)
             _end(span, context.error)
 
     def context_of(self, message: MessageExt) -> Context | None:
@@ -209,6 +222,18 @@ def _end(span: Span, error: BaseException | None) -> None:
     span.end()
 
 
+def _operation(context: ConsumeContext) -> tuple[str, str]:
+    """Return name and kind of what happens to the messages."""
+    return ("process", "process") if context.mode == HANDLE else (context.mode, "receive")
+
+
+def _task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no loop runs here
+        return None
+
+
 def _of_destination(topic: str | None, name: str, kind: str) -> Attributes:
     attributes = {
         "messaging.system": "rocketmq",
@@ -242,7 +267,7 @@ def _of_message(message: Message, mode: str) -> Attributes:
 
 
 def _of_handling(context: ConsumeContext) -> Attributes:
-    attributes = _of_destination(context.topic, "process", "process")
+    attributes = _of_destination(context.topic, *_operation(context))
     attributes["messaging.consumer.group.name"] = context.group
     if len(context.messages) > 1:
         attributes["messaging.batch.message_count"] = len(context.messages)

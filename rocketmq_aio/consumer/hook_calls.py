@@ -7,7 +7,7 @@ from typing import Final
 
 from rocketmq_aio.hooks import ConsumeContext, ConsumeHook, FilterMessageHook
 from rocketmq_aio.instance.hook_calls import Failures, check_hook
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.message import MessageExt, MessageQueue
 
 METHODS: Final = ("before", "after", "filter")
 
@@ -24,6 +24,19 @@ def checked_hooks(hooks: Iterable[object]) -> tuple[ConsumeHooks, FilterHooks]:
         ConsumeHooks([hook for hook in given if isinstance(hook, ConsumeHook)]),
         FilterHooks([hook for hook in given if isinstance(hook, FilterMessageHook)]),
     )
+
+
+def handing_hooks(hooks: Iterable[object]) -> ConsumeHooks:
+    """Return *hooks* of a consumer that has no handlers.
+
+    :raises ConfigError: one is no `ConsumeHook`, or is one in a coroutine
+    """
+    given: list[ConsumeHook] = []
+    for hook in hooks:
+        check_hook(hook, ConsumeHook, METHODS[:2])
+        assert isinstance(hook, ConsumeHook)
+        given.append(hook)
+    return ConsumeHooks(given)
 
 
 class ConsumeHooks:
@@ -51,6 +64,20 @@ class ConsumeHooks:
                 hook.after(context)
             except Exception as error:  # noqa: BLE001 - the application's code
                 self._failures.note(hook, error)
+
+    def handed_out(self, group: str, mode: str, messages: Iterable[MessageExt]) -> None:
+        """Tell of *messages* that a caller is about to get, those of each queue together."""
+        by_queues: dict[MessageQueue, list[MessageExt]] = {}
+        for message in messages:
+            by_queues.setdefault(message.queue, []).append(message)
+        for queue, several in by_queues.items():
+            topic = several[0].topic  # of one that comes again it is not the queue's
+            context = ConsumeContext(
+                group=group, topic=topic, queue=queue, messages=several, mode=mode
+            )
+            self.before(context)
+            context.status, context.seconds = "ok", 0.0
+            self.after(context)
 
 
 class FilterHooks:

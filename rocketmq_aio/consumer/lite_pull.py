@@ -13,6 +13,7 @@ from rocketmq_aio.config import ClientConfig, LitePullConfig
 from rocketmq_aio.consumer.callbacks import Listener
 from rocketmq_aio.consumer.engine import LitePullEngine
 from rocketmq_aio.consumer.group_member import GroupMember
+from rocketmq_aio.consumer.hook_calls import handing_hooks
 from rocketmq_aio.consumer.offsets import check_offset
 from rocketmq_aio.consumer.taken import TakenQueue
 from rocketmq_aio.errors import ConfigError
@@ -35,6 +36,7 @@ class LitePullConsumer(GroupMember[LitePullEngine]):
     :param group: name of the consumer group
     :param namesrv: where to connect; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
     :param client: a `ClientConfig` (TLS, credentials, ...) or a running `MQClientInstance` to share
+    :param hooks: `ConsumeHook` objects; they hear of messages when they are handed out
     :param on_assigned: called with queues that were taken on, plain or async
     :param on_revoked: called with queues about to be given up, while they can still be committed
     """
@@ -46,6 +48,7 @@ class LitePullConsumer(GroupMember[LitePullEngine]):
         namesrv: str | None = None,
         client: MQClientInstance | ClientConfig | None = None,
         config: LitePullConfig | None = None,
+        hooks: Iterable[object] = (),
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
     ) -> None:
@@ -61,6 +64,8 @@ class LitePullConsumer(GroupMember[LitePullEngine]):
             on_failed=self.on_failed,
         )
         self._line = self._engine.line
+        self._hooks = handing_hooks(self._with_companions(hooks))
+        self._hooked = bool(self._hooks)
         self._reader: asyncio.Task[object] | None = None  # who took the last messages
 
     # --- what to read ---------------------------------------------------------------------------
@@ -126,12 +131,12 @@ class LitePullConsumer(GroupMember[LitePullEngine]):
         while True:
             if (failure := line.failure()) is not None:
                 raise failure
-            if messages := line.take(limit):
+            if messages := self._take(limit):
                 return messages
             left = deadline - monotonic()
             if left <= 0:
                 await asyncio.sleep(0)  # polling without a timeout must not starve the pulls
-                return line.take(limit) if self._running is not None else []
+                return self._take(limit) if self._running is not None else []
             await line.wait(left)
             if self._running is None:
                 self._check_running()
@@ -152,6 +157,8 @@ class LitePullConsumer(GroupMember[LitePullEngine]):
         while True:
             message = line.take_one()
             if message is not None:
+                if self._hooked:
+                    self._hooks.handed_out(self._group, "poll", (message,))
                 return message
             if (failure := line.failure()) is not None:
                 raise failure
@@ -271,6 +278,12 @@ class LitePullConsumer(GroupMember[LitePullEngine]):
         # another task left the `async with`.
         alone = self._reader is None or self._reader is self._left_by
         await self._engine.shut(self, last_batch_done=self._left_normally and alone)
+
+    def _take(self, limit: int) -> list[MessageExt]:
+        messages = self._line.take(limit)
+        if self._hooked and messages:
+            self._hooks.handed_out(self._group, "poll", messages)
+        return messages
 
     def _end_or_raise(self) -> None:
         if self._is_closed():

@@ -9,6 +9,7 @@ from typing import Final, Self
 
 from rocketmq_aio.config import MAX_POP, ClientConfig, PopConfig
 from rocketmq_aio.consumer.events import ConsumerEvent
+from rocketmq_aio.consumer.hook_calls import handing_hooks
 from rocketmq_aio.consumer.pop_calls import Wish
 from rocketmq_aio.consumer.pop_engine import PopEngine, Worker
 from rocketmq_aio.consumer.pop_info import heartbeat_data, running_info
@@ -33,6 +34,7 @@ class PopConsumer(Member):
     :param group: name of the consumer group
     :param namesrv: where to connect; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
     :param client: a `ClientConfig` (TLS, credentials, ...) or a running `MQClientInstance` to share
+    :param hooks: `ConsumeHook` objects; they hear of messages when they are handed out
     """
 
     def __init__(
@@ -42,12 +44,14 @@ class PopConsumer(Member):
         namesrv: str | None = None,
         client: MQClientInstance | ClientConfig | None = None,
         config: PopConfig | None = None,
+        hooks: Iterable[object] = (),
     ) -> None:
         super().__init__(group, namesrv=namesrv, client=client)
         if config is not None and not isinstance(config, PopConfig):
             raise ConfigError("config", config, "expected a PopConfig")
         self._config = config or PopConfig()
         self._engine = PopEngine(self._instance, group, self._config, on_failed=self.on_failed)
+        self._hooks = handing_hooks(self._with_companions(hooks))
 
     # --- what to take ---------------------------------------------------------------------------
 
@@ -93,7 +97,9 @@ class PopConsumer(Member):
             _checked(invisible_seconds, "invisible_seconds", config.invisible_seconds),
             _checked(wait_seconds, "wait_seconds", config.wait_seconds, zero=True),
         )
-        return await self._engine.rounds.receive(wish.most, wish, self._check_running)
+        messages = await self._engine.rounds.receive(wish.most, wish, self._check_running)
+        self.handed_out(messages)
+        return messages
 
     def __aiter__(self) -> AsyncIterator[PoppedMessage]:
         """Work on messages one by one, in as many tasks as you like.
@@ -184,6 +190,11 @@ class PopConsumer(Member):
         if not self._can_prepare():
             self._check_running()
 
+    def handed_out(self, messages: Iterable[PoppedMessage]) -> None:
+        """Tell the hooks what a caller is about to get."""
+        if self._hooks:
+            self._hooks.handed_out(self._group, "receive", messages)
+
     def check_here(self) -> None:
         """Raise why nothing can be received here and now, or StopAsyncIteration once closed."""
         if self._thread == get_ident() and self._is_running():
@@ -207,7 +218,9 @@ class MessageLoop(Worker):
     async def __anext__(self) -> PoppedMessage:
         """Return the next message; the one before is done.  Ends when the consumer is closed."""
         self._consumer.check_here()
-        return await self._engine.next_for(self, self._consumer.check_here)
+        message = await self._engine.next_for(self, self._consumer.check_here)
+        self._consumer.handed_out((message,))
+        return message
 
 
 def _checked_most(most: int) -> int:

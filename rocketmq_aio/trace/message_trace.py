@@ -25,14 +25,14 @@ NOTE: Final = "rocketmq_aio.trace"  # the name of our note in a context
 
 
 class MessageTrace:
-    """A message trace in the format of the official clients, for ``hooks=[...]`` of any client.
+    """A message trace in the format of the official clients, for ``hooks=[...]`` of clients.
 
     ::
 
         async with Producer("orders-producer", hooks=[MessageTrace()]) as producer: ...
 
-    Sends, handlers, ends of transactions and recalls are written as messages to a topic of their
-    own, by a sender of its own over the connections of the client.  Brokers have that topic with
+    Sends, handlers, what polls hand out, ends of transactions and recalls are written as messages
+    to a topic of their own, by a sender of its own over the connections of the client.  Brokers have that topic with
     ``traceTopicEnable=true``.  Nothing waits for the trace: what there is no room for, or cannot be
     sent, is dropped, counted and logged.  One object serves any number of clients.
 

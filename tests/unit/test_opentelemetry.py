@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import pytest
@@ -242,6 +243,32 @@ def test_a_handler_that_fails_is_an_error(watched: Watched) -> None:
         "no such order",
     )
     assert watched.points("messaging.process.duration")["ValueError"].count == 1
+
+
+def test_what_is_handed_out_has_a_span_that_is_current_nowhere(watched: Watched) -> None:
+    polled = _handling(PARENT)
+    polled.mode = "poll"
+    watched.hook.before(polled)
+    assert not trace.get_current_span().get_span_context().is_valid
+    watched.hook.after(polled)
+    span = watched.span()
+    assert (span.name, span.kind, span.parent) == ("poll orders", SpanKind.CLIENT, None)
+    assert [link.context.span_id for link in span.links] == [PARENT_SPAN]
+    assert watched.points("messaging.client.consumed.messages")[None].value == 1
+
+
+async def test_a_span_that_ends_in_another_task_logs_nothing(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    handled = _handling({})
+
+    async def tell(told: Callable[[ConsumeContext], None]) -> None:
+        told(handled)
+
+    await asyncio.create_task(tell(watched.hook.before))
+    await asyncio.create_task(tell(watched.hook.after))
+    assert watched.span().name == "process orders"
+    assert caplog.records == []
 
 
 def test_who_polls_can_continue_the_trace_of_a_message(watched: Watched) -> None:

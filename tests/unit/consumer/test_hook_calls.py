@@ -8,7 +8,12 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from rocketmq_aio.consumer.hook_calls import ConsumeHooks, FilterHooks, checked_hooks
+from rocketmq_aio.consumer.hook_calls import (
+    ConsumeHooks,
+    FilterHooks,
+    checked_hooks,
+    handing_hooks,
+)
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import ConsumeContext
 from rocketmq_aio.instance.hook_calls import MAX_KINDS
@@ -204,3 +209,32 @@ def test_what_is_no_hook_is_refused(hook: object) -> None:
         checked_hooks([Keeping(), hook])
 
     assert (caught.value.setting, caught.value.value) == ("hooks", hook)
+
+
+def test_what_is_handed_out_is_told_by_queues() -> None:
+    told: list[ConsumeContext] = []
+
+    class Listener:
+        def before(self, context: ConsumeContext) -> None:
+            assert context.status is None
+
+        def after(self, context: ConsumeContext) -> None:
+            told.append(context)
+
+    taken = [message(0), message(0, queue(1)), message(1)]
+    handing_hooks([Listener()]).handed_out("billing", "poll", taken)
+
+    assert [(each.queue, list(each.messages)) for each in told] == [
+        (taken[0].queue, [taken[0], taken[2]]),
+        (taken[1].queue, [taken[1]]),
+    ]
+    assert {(each.group, each.mode, each.status) for each in told} == {("billing", "poll", "ok")}
+
+
+def test_who_hands_out_takes_no_filters() -> None:
+    class Filter:
+        def filter(self, messages: Sequence[MessageExt]) -> Iterable[MessageExt]:
+            return messages
+
+    with pytest.raises(ConfigError, match=r"before\(\), after\(\)"):
+        handing_hooks([Filter()])

@@ -6,11 +6,21 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig, Credentials, ProducerConfig, PushConfig
+from rocketmq_aio.config import (
+    ClientConfig,
+    Credentials,
+    LitePullConfig,
+    PopConfig,
+    ProducerConfig,
+    PushConfig,
+)
 from rocketmq_aio.consumer.handling import RetryLater
+from rocketmq_aio.consumer.lite_pull import LitePullConsumer
+from rocketmq_aio.consumer.pop import PopConsumer
 from rocketmq_aio.consumer.push import PushConsumer
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.message import Message, MessageExt
@@ -205,6 +215,42 @@ async def test_a_handler_is_traced_before_and_after(error: Exception | None, cod
     good = "true" if code == "0" else "false"
     assert after[:2] == ["SubAfter", before[4]]
     assert after[2:] == [message.message_id, after[3], good, "42 43", code, after[7], "billing"]
+
+
+async def polled(consumer: LitePullConsumer | PopConsumer) -> MessageExt:
+    if isinstance(consumer, PopConsumer):
+        return (await consumer.receive(wait_seconds=5))[0]
+    return (await consumer.poll(5))[0]
+
+
+async def iterated(consumer: LitePullConsumer | PopConsumer) -> MessageExt:
+    return await anext(aiter(consumer))
+
+
+@pytest.mark.parametrize("take", [polled, iterated])
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        (LitePullConsumer, LitePullConfig(start_from="earliest")),
+        (PopConsumer, PopConfig(start_from="earliest")),
+    ],
+)
+async def test_what_a_poll_hands_out_is_traced(kind: Any, config: Any, take: Any) -> None:  # noqa: ANN401
+    async with (
+        FakeCluster(topics={"orders": 1, TRACE: 1}) as cluster,
+        Producer("shop", namesrv=cluster.namesrv) as producer,
+        kind("billing", namesrv=cluster.namesrv, config=config, hooks=[MessageTrace()]) as consumer,
+    ):
+        await consumer.subscribe("orders")
+        await producer.send(ORDER)
+        message = await take(consumer)
+        await consumer.close()
+        before, after = records(cluster)
+
+    assert before[:1] + before[2:] == [
+        "SubBefore", "DefaultRegion", "billing", before[4], message.message_id, "0", "42 43",
+    ]  # fmt: skip
+    assert after[:7] == ["SubAfter", before[4], message.message_id, "0", "true", "42 43", "0"]
 
 
 async def test_a_transaction_is_traced_from_half_message_to_end() -> None:
