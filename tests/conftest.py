@@ -1,13 +1,20 @@
-"""What every test needs: the unit tests run on both event loops, the others on asyncio's."""
+"""What every test needs: the unit tests run on both event loops, the others on asyncio's.
+
+The fixtures are for tests with real servers, beyond those that users have too.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
+
+from rocketmq_aio.testing import Cluster
 
 UNIT = Path(__file__).parent / "unit"
 
@@ -21,3 +28,39 @@ def pytest_asyncio_loop_factories(
     if UNIT in item.path.parents:
         return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.fixture(scope="module")
+def fresh_cluster(rocketmq_version: str) -> Iterator[Callable[..., Cluster]]:
+    """Starts clusters, with the arguments of `Cluster.start`, for tests that break them.
+
+    They end with the module; a test that is done with one before closes it, for they are heavy.
+    """
+    with ExitStack() as running:
+
+        def start(**options: Any) -> Cluster:  # noqa: ANN401 - those of Cluster.start
+            return running.enter_context(Cluster.start(rocketmq_version, **options))
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def two_broker_cluster(rocketmq_version: str) -> Iterator[Cluster]:
+    """Two masters for the tests of one module, which leaves both running and reachable."""
+    with Cluster.start(rocketmq_version, brokers=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def namesrv(rocketmq_namesrv: str) -> str:
+    return rocketmq_namesrv
+
+
+@pytest.fixture
+def topic(rocketmq_topic: str) -> str:
+    return rocketmq_topic
+
+
+@pytest.fixture
+def group(rocketmq_group: str) -> str:
+    return rocketmq_group

@@ -11,11 +11,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
@@ -29,8 +27,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from benchmarks import standin
+from benchmarks.spark.session import open_session
 from rocketmq_aio import LitePullConfig, LitePullConsumer, Message, Producer
-from rocketmq_aio.spark import register
 from rocketmq_aio.spark.columns import SCHEMA, arrow_schema
 from rocketmq_aio.testing import Cluster
 
@@ -40,14 +38,6 @@ DRIVER_ROWS: Final = 10_000  # that the consumer on the driver gathers for a bat
 ARROW, TUPLES = "ready Arrow batches", "ready tuples"
 DRIVER: Final = "consumer on the driver, real"
 SLIM: Final = "queueOffset long, body binary"
-SESSION: Final[Mapping[str, str]] = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.memory": "768m",
-    "spark.log.level": "ERROR",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-}
 
 
 class ReadySource(DataSource):
@@ -204,7 +194,7 @@ async def _through_driver(spark: SparkSession, namesrv: str, topic: str, rows: i
 def measure(rows: int, rounds: int, brokers: list[str]) -> dict[str, list[float]]:
     """Return the rates of each source, round by round; the first round is not among them."""
     with ExitStack() as running:
-        spark = _session(running)
+        spark = open_session(running, ReadySource)
         measured = dict(sources(spark, running, rows, brokers))
         rates: dict[str, list[float]] = {name: [] for name in measured}
         for turn in range(rounds + 1):
@@ -214,19 +204,6 @@ def measure(rows: int, rounds: int, brokers: list[str]) -> dict[str, list[float]
                 if turn:
                     rates[name].append(rows / (time.perf_counter() - started))
         return rates
-
-
-def _session(running: ExitStack) -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    folder = running.enter_context(tempfile.TemporaryDirectory())
-    places = {"spark.local.dir": folder, "spark.sql.warehouse.dir": f"{folder}/warehouse"}
-    builder = SparkSession.Builder().master(f"local[{TASKS}]").appName("bench-spark-read")
-    spark = builder.config(map={**SESSION, **places}).getOrCreate()
-    running.callback(spark.stop)
-    register(spark)
-    spark.dataSource.register(ReadySource)
-    return spark
 
 
 def run(given: argparse.Namespace) -> None:

@@ -8,8 +8,6 @@ is what the connector costs; the real broker's row is what a user gets on one ma
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -23,19 +21,11 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 
 from benchmarks import standin
-from rocketmq_aio.spark import register
+from benchmarks.spark.session import open_session
 from rocketmq_aio.testing import Cluster
 
 TOPIC: Final = "bench-spark-write"
 COUNT: Final = "writer that only counts"
-SESSION: Final[Mapping[str, str]] = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.memory": "768m",
-    "spark.log.level": "ERROR",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-}
 
 
 class CountingSource(DataSource):
@@ -77,7 +67,7 @@ def measure(count: int, rounds: int, body_bytes: int, brokers: list[str]) -> dic
         sinks: dict[str, tuple[str, dict[str, str]]] = {COUNT: ("bench-count", {})}
         for name, server in _servers(running, brokers):
             sinks[name] = ("rocketmq", {"nameServer": server, "topic": TOPIC})
-        spark = _session(running)
+        spark = open_session(running, CountingSource)
         frame = rows(spark, count, body_bytes)
         rates: dict[str, list[float]] = {name: [] for name in sinks}
         for turn in range(rounds + 1):
@@ -97,19 +87,6 @@ def _servers(running: ExitStack, brokers: list[str]) -> Iterator[tuple[str, str]
         else:
             cluster = running.enter_context(Cluster.start(each))
             yield f"rocketmq, real {each}", cluster.namesrv
-
-
-def _session(running: ExitStack) -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    folder = running.enter_context(tempfile.TemporaryDirectory())
-    places = {"spark.local.dir": folder, "spark.sql.warehouse.dir": f"{folder}/warehouse"}
-    builder = SparkSession.Builder().master("local[2]").appName("bench-spark-write")
-    spark = builder.config(map={**SESSION, **places}).getOrCreate()
-    running.callback(spark.stop)
-    register(spark)
-    spark.dataSource.register(CountingSource)
-    return spark
 
 
 def main(arguments: list[str] | None = None) -> None:

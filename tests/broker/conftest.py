@@ -6,10 +6,8 @@ server can be started the tests fail; they are never skipped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -32,42 +30,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
             terminalreporter.write_line(f"{report.nodeid}: {name} = {value}")
-
-
-@pytest.fixture(scope="module")
-def fresh_cluster(rocketmq_version: str) -> Iterator[Callable[..., Cluster]]:
-    """Starts clusters, with the arguments of `Cluster.start`, for tests that break them.
-
-    They end with the module; a test that is done with one before closes it, for they are heavy.
-    """
-    with ExitStack() as running:
-
-        def start(**options: Any) -> Cluster:  # noqa: ANN401 - those of Cluster.start
-            return running.enter_context(Cluster.start(rocketmq_version, **options))
-
-        yield start
-
-
-@pytest.fixture(scope="module")
-def two_broker_cluster(rocketmq_version: str) -> Iterator[Cluster]:
-    """Two masters for the tests of one module, which leaves both running and reachable."""
-    with Cluster.start(rocketmq_version, brokers=2) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def namesrv(rocketmq_namesrv: str) -> str:
-    return rocketmq_namesrv
-
-
-@pytest.fixture
-def topic(rocketmq_topic: str) -> str:
-    return rocketmq_topic
-
-
-@pytest.fixture
-def group(rocketmq_group: str) -> str:
-    return rocketmq_group
 
 
 @pytest.fixture

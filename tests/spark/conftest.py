@@ -6,15 +6,13 @@ Spark or a broker cannot be started the tests fail; they are never skipped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from pyspark.sql import SparkSession
 
-from rocketmq_aio.testing import Cluster
 from tests.spark.servers import SparkCluster
 from tests.spark.support import end_jvm, running_session
 
@@ -64,39 +62,3 @@ def cluster_session(
     settings = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
     with running_session(folder, master=spark_cluster.master, settings=settings) as session:
         yield session
-
-
-@pytest.fixture(scope="module")
-def fresh_cluster(rocketmq_version: str) -> Iterator[Callable[..., Cluster]]:
-    """Starts brokers, with the arguments of `Cluster.start`, for tests that break them.
-
-    They end with the module; a test that is done with one before closes it, for they are heavy.
-    """
-    with ExitStack() as running:
-
-        def start(**options: Any) -> Cluster:  # noqa: ANN401 - those of Cluster.start
-            return running.enter_context(Cluster.start(rocketmq_version, **options))
-
-        yield start
-
-
-@pytest.fixture(scope="module")
-def two_broker_cluster(rocketmq_version: str) -> Iterator[Cluster]:
-    """Two masters for the tests of one module, which leaves both running and reachable."""
-    with Cluster.start(rocketmq_version, brokers=2) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def namesrv(rocketmq_namesrv: str) -> str:
-    return rocketmq_namesrv
-
-
-@pytest.fixture
-def topic(rocketmq_topic: str) -> str:
-    return rocketmq_topic
-
-
-@pytest.fixture
-def group(rocketmq_group: str) -> str:
-    return rocketmq_group
