@@ -32,9 +32,10 @@ class MessageTrace:
         async with Producer("orders-producer", hooks=[MessageTrace()]) as producer: ...
 
     Sends, handlers, what polls hand out, ends of transactions and recalls are written as messages
-    to a topic of their own, by a sender of its own over the connections of the client.  Brokers have that topic with
-    ``traceTopicEnable=true``.  Nothing waits for the trace: what there is no room for, or cannot be
-    sent, is dropped, counted and logged.  One object serves any number of clients.
+    to a topic of their own, by a sender of its own over the connections of the client.  Brokers
+    have that topic with ``traceTopicEnable=true``.  Nothing waits for the trace: what there is no
+    room for, or cannot be sent, is dropped, counted and logged.  One object serves any number of
+    producers, `PushConsumer`, `LitePullConsumer` and `PopConsumer` objects.
 
     :param topic: where to write; default ``RMQ_SYS_TRACE_TOPIC``
     :param cloud: write to ``rmq_sys_TRACE_DATA_<region>``, as the cloud's brokers want it
