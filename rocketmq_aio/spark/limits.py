@@ -25,7 +25,7 @@ def share_out(waiting: Mapping[Queue, int], most: int) -> Offsets:
     if total <= most:
         return dict(waiting)
     rest, ones = max(0, most - len(waiting)), len(waiting)
-    spare = total - ones  # above the one that each gets
+    spare = max(1, total - ones)  # above the one that each gets; none has more, maybe
     exact = {queue: divmod(rest * (size - 1), spare) for queue, size in waiting.items()}
     left = rest - sum(whole for whole, _ in exact.values())
     first = sorted(exact, key=lambda queue: (-exact[queue][1], queue))[:left]

@@ -33,6 +33,14 @@ def test_shares_follow_the_backlog() -> None:
     assert shares == {queue(0): 91, queue(1): 11}
 
 
+def test_queues_with_one_message_each_get_it_also_when_they_are_more_than_the_limit() -> None:
+    assert share_out({queue(0): 1, queue(1): 1, queue(2): 1}, 2) == {
+        queue(0): 1,
+        queue(1): 1,
+        queue(2): 1,
+    }
+
+
 def test_nothing_waits_where_the_end_is_not_beyond_the_start() -> None:
     start = {queue(0): 5, queue(1): 5, queue(2): 5, queue(3): 5}
 
