@@ -13,6 +13,8 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
+from rocketmq_aio.spark import register
+from rocketmq_aio.spark.options import Connection
 from tests.spark.servers import SparkCluster
 from tests.spark.support import end_jvm, running_session
 
@@ -62,3 +64,14 @@ def cluster_session(
     settings = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
     with running_session(folder, master=spark_cluster.master, settings=settings) as session:
         yield session
+
+
+@pytest.fixture(scope="module")
+def pipelines(spark: SparkSession) -> SparkSession:
+    register(spark)
+    return spark
+
+
+@pytest.fixture
+def connection(namesrv: str) -> Connection:
+    return Connection(name_server=namesrv)

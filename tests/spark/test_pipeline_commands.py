@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 
 from rocketmq_aio import Message, MessageQueue, PullConsumer
 from rocketmq_aio.cli.app import run
-from rocketmq_aio.spark import register
 from rocketmq_aio.spark.options import Connection
 from rocketmq_aio.spark.pipelines import (
     DeadLetterSettings,
@@ -27,18 +26,6 @@ from rocketmq_aio.spark.pipelines import (
 from rocketmq_aio.testing import Cluster
 from tests.spark.pipelining import read_queue, stored
 from tests.spark.support import SESSION, send_all, wait_until, write_messages
-
-
-@pytest.fixture(scope="module")
-def pipelines(spark: SparkSession) -> SparkSession:
-    register(spark)
-    return spark
-
-
-@pytest.fixture
-def connection(namesrv: str) -> Connection:
-    return Connection(name_server=namesrv)
-
 
 # --- dead letters -------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 
 from rocketmq_aio import Message
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.spark import register
 from rocketmq_aio.spark.options import Connection
 from rocketmq_aio.spark.pipelines import (
     BodySchema,
@@ -34,17 +33,6 @@ from tests.spark.pipelining import bodies, stored
 from tests.spark.support import send_all, write_messages
 
 QUEUES = 4
-
-
-@pytest.fixture(scope="module")
-def pipelines(spark: SparkSession) -> SparkSession:
-    register(spark)
-    return spark
-
-
-@pytest.fixture
-def connection(namesrv: str) -> Connection:
-    return Connection(name_server=namesrv)
 
 
 @pytest.fixture
