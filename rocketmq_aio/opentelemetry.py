@@ -7,7 +7,7 @@ messaging and for RocketMQ (status: development), as of version 1.37.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from opentelemetry import context as current
@@ -142,7 +142,8 @@ class OpenTelemetryHook:
 
     def _inject(self, context: SendContext, place: int, span: Span) -> None:
         carrier: dict[str, str] = {}
-        (self._propagator or propagate).inject(carrier, set_span_in_context(span))
+        inject: Callable[..., None] = self._textmap().inject  # typed as if it took no dict
+        inject(carrier, set_span_in_context(span))
         if carrier:
             context.add_properties(carrier, place)
 
@@ -190,9 +191,12 @@ class OpenTelemetryHook:
 
     # --- both -----------------------------------------------------------------------------------
 
+    def _textmap(self) -> TextMapPropagator:
+        return self._propagator or propagate.get_global_textmap()
+
     def _carried(self, properties: Mapping[str, str]) -> Context | None:
         """Return the context that a message carries, None if it has none."""
-        found = (self._propagator or propagate).extract(properties, Context())
+        found = self._textmap().extract(properties, Context())
         return found if get_current_span(found).get_span_context().is_valid else None
 
     def _start(

@@ -146,13 +146,19 @@ class Outbox:
         self._start_at -= MAX_RECORDS
         try:
             while traced := self._take():
-                for each in gathered(self._records(traced)):
-                    for message, number in messages_of(each, self._next_id):
-                        await self._send(message, number)
+                try:
+                    await self._send_all(traced)
+                except Exception as error:  # noqa: BLE001 - whatever it is, the client goes on
+                    self._drop(len(traced), repr(error))
         finally:
             self._senders -= 1
             if not self._senders and self._empty is not None and not self._empty.done():
                 self._empty.set_result(None)
+
+    async def _send_all(self, traced: list[Waiting]) -> None:
+        for each in gathered(self._records(traced)):
+            for message, number in messages_of(each, self._next_id):
+                await self._send(message, number)
 
     def _next_id(self) -> str:
         return self.ids.next_id(time_ns() // 1_000_000)

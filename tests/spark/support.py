@@ -82,6 +82,8 @@ def end_jvm() -> None:
         return
     gateway.shutdown()
     process = gateway.proc  # pyspark keeps it for its callers
+    assert process is not None
+    assert process.stdin is not None
     process.stdin.close()  # that is what it ends on
     process.wait(WAIT_SECONDS)
     SparkContext._gateway = SparkContext._jvm = None

@@ -313,6 +313,22 @@ async def test_what_there_is_no_room_for_is_dropped_counted_and_told_once(
     ]
 
 
+async def test_a_record_that_cannot_be_made_fails_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("no such record")
+
+    trace = MessageTrace(flush_seconds=0.01)
+    async with shop(trace) as (_, producer):
+        with monkeypatch.context() as patched:
+            patched.setattr("rocketmq_aio.trace.outbox.messages_of", broken)
+            await producer.send(ORDER)
+            await until(lambda: trace.dropped == 1)
+        await producer.send(ORDER)
+        await until(lambda: trace.sent == 1)
+
+
 async def test_credentials_are_never_in_a_trace(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     secrets = ("canary-access-1", "canary-secret-2", "canary-token-3")
