@@ -13,55 +13,26 @@ import anyio
 
 from rocketmq_aio.consumer.pull_raw import RawPulls
 from rocketmq_aio.consumer.pull_result import PullStatus, RawPull
-from rocketmq_aio.errors import (
-    AuthError,
-    ConfigError,
-    NotRunningError,
-    NotSupportedError,
-    PermissionDeniedError,
-    RocketMQError,
-    RouteNotFoundError,
-    SubscriptionError,
-)
-from rocketmq_aio.message import MessageQueue, MessageSelector
-from rocketmq_aio.protocol.codes import ResponseCode
-from rocketmq_aio.protocol.subscription import Subscription, subscription
-from rocketmq_aio.remoting.backoff import Backoff
+from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.spark.loss import Extent
 from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options import ReadOptions
+from rocketmq_aio.spark.pulling import (
+    FIRST_STEP,
+    LONGEST_STEP,
+    Brokers,
+    Part,
+    PatientPulls,
+    TopicDeletedError,
+    filters,
+    part_of,
+)
 
-FIRST_STEP: Final = 32  # what a broker hands out at once by default
-LONGEST_STEP: Final = 65_536
-PATIENCE: Final = 64  # whole answers in a row before more is asked for than was given once
 AHEAD: Final = 2  # times the window: steps that may be taken before the first of them is done
 HELD_BYTES: Final = 16 * 1024 * 1024  # of answers that wait for an earlier one
 CHUNK_BYTES: Final = 256 * 1024
 CHUNK_ANSWERS: Final = 64
 CHUNKS: Final = 4  # that wait for the thread of the task
-PULL_SECONDS: Final = 15.0  # a broker that reads from disk, or drops an answer, takes long
-FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
-HOPELESS: Final = (
-    AuthError,
-    ConfigError,
-    NotRunningError,
-    NotSupportedError,
-    PermissionDeniedError,
-    SubscriptionError,
-)
-NO_GROUP: Final = int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
-
-
-class ReadError(RocketMQError):
-    """A queue cannot be read; the cause says why."""
-
-    def __init__(self, wanted: Range, offset: int, reason: str) -> None:
-        super().__init__(
-            f"cannot read topic {wanted.topic!r}, broker {wanted.broker!r}, queue "
-            f"{wanted.queue_id} at offset {offset}: {reason}"
-        )
-        self.wanted = wanted
-        self.offset = offset
 
 
 class Found(NamedTuple):
@@ -90,35 +61,10 @@ Chunk = list[Piece]
 
 
 @dataclass(eq=False)
-class _Part:
-    """A range, and how far it has been shared out."""
-
-    wanted: Range
-    queue: MessageQueue
-    subscription: Subscription
-    cursor: int
-    step: int = FIRST_STEP
-    whole: int = 0  # answers in a row that were as long as they could be
-    patience: int = 1
-    progressed: float = float("-inf")
-
-    def learn(self, asked: int, passed: int) -> None:
-        """Follow what the broker really returns."""
-        if passed < asked:
-            self.step, self.whole, self.patience = max(1, passed), 0, PATIENCE
-        elif passed > self.step:
-            self.step = min(passed, LONGEST_STEP)
-        elif asked == self.step:
-            self.whole += 1
-            if self.whole >= self.patience:
-                self.step, self.whole = min(2 * self.step, LONGEST_STEP), 0
-
-
-@dataclass(eq=False)
 class _Step:
     """Offsets of a part that are asked for one after the other."""
 
-    part: _Part
+    part: Part
     start: int
     end: int
     pieces: Chunk = field(default_factory=list)  # found, and not handed over yet
@@ -133,11 +79,12 @@ class Fetch:
     It lives on the loop; only the `chunks` are taken by the thread of the task.
     """
 
-    def __init__(self, pulls: RawPulls, ranges: Sequence[Range], options: ReadOptions) -> None:
-        self._pulls = pulls
+    def __init__(
+        self, pulls: RawPulls, ranges: Sequence[Range], options: ReadOptions, registered: Brokers
+    ) -> None:
+        self._pulls = PatientPulls(pulls, options, registered)
         self._options = options
-        self._timeout = options.pull_timeout_ms / 1000
-        self._parts = [_part(each, options) for each in ranges if each.size > 0]
+        self._parts = [part_of(each, options) for each in ranges if each.size > 0]
         self._current = 0
         self._steps: deque[_Step] = deque()  # taken and not handed over, in order
         self._held = 0
@@ -182,7 +129,7 @@ class Fetch:
 
     async def again(self, wanted: Range, start: int, end: int) -> Chunk:
         """Fetch offsets once more, of which an answer could be read in part only."""
-        part = _part(wanted, self._options)
+        part = part_of(wanted, self._options)
         part.cursor = wanted.end
         step = _Step(part, start, end)
         while start < end:
@@ -275,11 +222,8 @@ class Fetch:
         """Ask once for what is at *at*, and return where to go on."""
         count = min(self._options.pull_batch_size, step.end - at)
         try:
-            answer = await self._progress(step.part, at, count)
-        except ReadError as error:
-            if not isinstance(error.__cause__, RouteNotFoundError):
-                raise
-            # There is no such topic any more.
+            answer = await self._pulls.progress(step.part, at, count)
+        except TopicDeletedError:
             end = step.part.wanted.end
             return self._skip(step, at, end, lost=end, extent=Extent(0, 0), was_cut=True)
         return self._took(step, at, count, answer)
@@ -323,83 +267,7 @@ class Fetch:
         if reached > step.end == part.cursor:
             step.end = part.cursor = min(reached, part.wanted.end)
 
-    async def _progress(self, part: _Part, at: int, count: int) -> RawPull:
-        """Return an answer that leads on from *at*.
-
-        :raises ReadError: none came in ``pullTimeoutMs`` without progress on the queue
-        """
-        loop = asyncio.get_running_loop()
-        begun, backoff = loop.time(), Backoff(FIRST_PAUSE, LONGEST_PAUSE)
-        suggested = self._options.read_from == "suggested"
-        while True:
-            reason, cause = "", None
-            try:
-                answer = await self._pulls.pull(
-                    part.queue,
-                    at,
-                    count,
-                    part.subscription,
-                    timeout=min(PULL_SECONDS, self._timeout),
-                    suggested=suggested,
-                )
-                if leads_on(answer, at) and (not suggested or is_sure(answer)):
-                    part.progressed = loop.time()
-                    return answer
-                reason = said(answer)
-            except HOPELESS as error:
-                raise ReadError(part.wanted, at, hopeless(error)) from error
-            except RocketMQError as error:
-                reason, cause = str(error), error
-            if loop.time() - max(begun, part.progressed) > self._timeout:
-                limit = f"no progress for pullTimeoutMs={self._options.pull_timeout_ms}"
-                raise ReadError(part.wanted, at, f"{limit}: {reason}") from cause
-            if not suggested:
-                await anyio.sleep(backoff.next_pause())
-            suggested = False  # the master knows
-
-
-def _part(wanted: Range, options: ReadOptions) -> _Part:
-    queue = MessageQueue(wanted.topic, wanted.broker, wanted.queue_id)
-    return _Part(wanted, queue, expression(wanted.topic, options), wanted.start)
-
-
-def expression(topic: str, options: ReadOptions) -> Subscription:
-    """Return what is wanted of *topic*."""
-    selector = MessageSelector(options.sub_expression, options.expression_type)
-    return subscription(topic, selector, 0)
-
-
-def filters(wanted: Subscription) -> bool:
-    """Whether brokers leave messages out that are not wanted."""
-    return wanted.is_sql or bool(wanted.tags)
-
 
 def size_of(pieces: Chunk) -> int:
     """Return how many bytes wait in *pieces*."""
     return sum([len(each.body) for each in pieces if isinstance(each, Found)])
-
-
-def leads_on(answer: RawPull, at: int) -> bool:
-    """Whether there is an answer to what is at the offset, be it that it is gone."""
-    if answer.status in (PullStatus.FOUND, PullStatus.NO_MATCH):
-        return answer.next_offset > at
-    return answer.status is PullStatus.OFFSET_ILLEGAL and answer.next_offset != at
-
-
-def is_sure(answer: RawPull) -> bool:
-    """Whether a slave can know that: it may be behind its master."""
-    return answer.status in (PullStatus.FOUND, PullStatus.NO_MATCH)
-
-
-def said(answer: RawPull) -> str:
-    return (
-        f"the broker answers {answer.status.value} with next offset {answer.next_offset}, "
-        f"the queue has {answer.min_offset} to {answer.max_offset}"
-    )
-
-
-def hopeless(error: RocketMQError) -> str:
-    """Return what cannot be helped by asking again, and what can be done."""
-    if getattr(error, "code", None) == NO_GROUP:
-        return f"{error}; the group (option group) must exist where brokers do not create groups"
-    return str(error)

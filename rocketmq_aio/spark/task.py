@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from functools import partial
 
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.spark.fetch import (
-    Fetch,
-    Found,
-    Gone,
-    Piece,
-    ReadError,
-    expression,
-    filters,
-)
+from rocketmq_aio.spark.fetch import Fetch, Found, Gone, Piece
 from rocketmq_aio.spark.loss import DataLossError, Extent, warn
 from rocketmq_aio.spark.offsets import Queue, Range
 from rocketmq_aio.spark.options import ReadOptions
+from rocketmq_aio.spark.pulling import ReadError, expression, filters
 from rocketmq_aio.spark.runtime import Runtime
+from rocketmq_aio.spark.topic_names import registered_brokers
 
 
 class Task:
@@ -28,7 +23,8 @@ class Task:
         self._options = options
         self._runtime = Runtime.get(options.connection)
         self._pulls = self._runtime.pulls()
-        self._fetch = Fetch(self._pulls, ranges, options)
+        registered = partial(registered_brokers, self._runtime.instance)
+        self._fetch = Fetch(self._pulls, ranges, options, registered)
         self._losses = Losses(fail=options.fail_on_data_loss)
         self._wanted = {each.topic: expression(each.topic, options) for each in ranges}
         self._queue = MessageQueue("", "", 0)  # of the answer before

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, Final
 
+import msgspec
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from pyspark.sql.types import StructType
 
@@ -69,15 +70,22 @@ class Reading:
         return [offset for _, offset, _ in self.read(within(start, end), **options)]
 
 
+def tell_brokers(cluster: FakeCluster, *names: str) -> None:
+    """Let the name server tell that these are registered."""
+    table = {name: {"brokerName": name, "brokerAddrs": {"0": "x:1"}} for name in names}
+    body = msgspec.json.encode({"brokerAddrTable": table, "clusterAddrTable": {}})
+    cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, Reply(body=body), times=None)
+
+
 def within(start: int, end: int, queue_id: int = 0) -> Range:
     return Range(TOPIC, "broker-a", queue_id, start, end)
 
 
 @contextmanager
-def reading(version: str = "5.5.0", queues: int = 2) -> Iterator[Reading]:
-    """A cluster of one broker, and nothing left of its client afterwards."""
+def reading(version: str = "5.5.0", queues: int = 2, brokers: int = 1) -> Iterator[Reading]:
+    """A cluster, of one broker unless told, and nothing left of its client afterwards."""
     with start_blocking_portal() as portal:
-        cluster = FakeCluster(version=version, topics={TOPIC: queues})
+        cluster = FakeCluster(brokers, version=version, topics={TOPIC: queues})
         with portal.wrap_async_context_manager(cluster):
             mine = Reading(portal, cluster)
             try:
@@ -95,12 +103,14 @@ def answer(
     most: int = 100,
     body: bytes = b"",
     say: str = "",
+    delta: int | None = None,
 ) -> Reply:
     fields = PullMessageResponse(
         suggest_which_broker_id=0,
         next_begin_offset=next_offset,
         min_offset=least,
         max_offset=most,
+        offset_delta=delta,
     )
     return Reply(code, to_ext_fields(fields), body, say)
 

@@ -18,15 +18,28 @@ from rocketmq_aio.consumer.pull_result import PullStatus, RawPull
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.spark import fetch as fetching
-from rocketmq_aio.spark.fetch import Fetch, Found, ReadError
+from rocketmq_aio.spark.fetch import Fetch, Found
 from rocketmq_aio.spark.loss import DataLossError
+from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options import Connection, ReadOptions
+from rocketmq_aio.spark.pulling import ReadError
 from rocketmq_aio.spark.reader import read
 from rocketmq_aio.spark.runtime import Runtime
 from tests.fakes import pulls as fake_pulls
+from tests.fakes.broker import FakeBroker
 from tests.fakes.connection import FakeConnection
 from tests.fakes.script import Close, Outcome, Reply, resolve
-from tests.unit.spark.reading import PLACES, TOPIC, Reading, answer, asked, reading, within
+from tests.fakes.static_topics import ROUTE, share_out
+from tests.unit.spark.reading import (
+    PLACES,
+    TOPIC,
+    Reading,
+    answer,
+    asked,
+    reading,
+    tell_brokers,
+    within,
+)
 from tests.unit.stored import COMPRESSED, Stored
 
 FOUND, NOTHING = ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND
@@ -301,11 +314,31 @@ def test_a_topic_that_is_gone_fails_the_task_or_ends_its_range(
     here: Reading, caplog: pytest.LogCaptureFixture
 ) -> None:
     del here.broker.topics[TOPIC]
+    tell_brokers(here.cluster, "broker-a")
     with pytest.raises(DataLossError, match="the queue ends before"):
         here.offsets(0, 10, pull_timeout_ms=50)
     caplog.set_level(logging.WARNING)
     assert here.offsets(0, 10, pull_timeout_ms=50, fail_on_data_loss=False) == []
     assert len(losses(caplog)) == 1
+
+
+@pytest.mark.parametrize("others", [(), ("broker-b",)])
+def test_a_broker_that_is_away_took_nothing_along_for_good(
+    here: Reading, others: tuple[str, ...]
+) -> None:
+    here.put_numbers(10)
+    here.cluster.name_server.unregister(here.broker)
+    tell_brokers(here.cluster, *others)
+    with pytest.raises(ReadError, match="no progress for pullTimeoutMs=50"):
+        here.offsets(0, 10, pull_timeout_ms=50, fail_on_data_loss=False)
+
+
+def test_who_cannot_be_told_from_a_deleted_topic_is_not_skipped(here: Reading) -> None:
+    del here.broker.topics[TOPIC]
+    busy = Reply(ResponseCode.SYSTEM_BUSY, remark="busy")
+    here.cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, busy, times=None)
+    with pytest.raises(ReadError, match="no progress for pullTimeoutMs=50"):
+        here.offsets(0, 10, pull_timeout_ms=50, fail_on_data_loss=False)
 
 
 def test_a_message_that_cannot_be_read_is_never_skipped(here: Reading) -> None:
@@ -325,6 +358,86 @@ def test_bodies_that_inflate_to_more_than_fits_at_once_come_in_parts(here: Readi
     here.on(stored, None)
     got = here.read(within(0, 4))
     assert [(offset, len(body)) for _, offset, body in got] == [(n, 20_000_000) for n in range(4)]
+
+
+# --- where it is read -----------------------------------------------------------------------------
+
+
+def with_replica(here: Reading) -> FakeBroker:
+    """Make the second broker a replica of the first one, which sends readers there."""
+    replica = here.cluster.brokers[1]
+    here.cluster.name_server.unregister(replica)
+
+    def route(command: Command, connection: FakeConnection) -> Reply:
+        normal = here.cluster.name_server.answer(command, connection)
+        assert isinstance(normal, Reply)
+        told: dict[str, Any] = msgspec.json.decode(normal.body)
+        told["brokerDatas"][0]["brokerAddrs"]["1"] = replica.address
+        return Reply(body=msgspec.json.encode(told))
+
+    here.cluster.name_server.on(ROUTE, route, times=None)
+    for broker in here.cluster.brokers:
+
+        async def suggest(
+            command: Command, connection: FakeConnection, broker: FakeBroker = broker
+        ) -> Outcome:
+            given = await resolve(broker.answer(command, connection))
+            assert isinstance(given, Reply)
+            ext = {**given.ext, "suggestWhichBrokerId": "1"}
+            return Reply(given.code, ext, given.body, given.remark)
+
+        broker.on(here.code, suggest, times=None)
+    return replica
+
+
+@pytest.mark.parametrize(("read_from", "at_master"), [("suggested", 1), ("master", 4)])
+def test_a_replica_is_read_where_that_is_wanted_and_suggested(
+    read_from: str, at_master: int
+) -> None:
+    with reading(brokers=2) as here:
+        replica = with_replica(here)
+        here.put_numbers(128)
+        for number in range(128):
+            replica.put(TOPIC, str(number).encode(), queue_id=0)
+        wanted = {"read_from": read_from, "pull_window": 1, "pull_batch_size": 32}
+        assert here.offsets(0, 128, **wanted) == [*range(128)]
+        assert len(here.pulls()) == at_master
+        assert len(replica.requests_of(here.code)) == 4 - at_master
+
+
+@pytest.mark.parametrize("stored", [0, 40])
+def test_what_a_replica_does_not_have_yet_is_read_at_the_master(stored: int) -> None:
+    with reading(brokers=2) as here:
+        replica = with_replica(here)
+        here.put_numbers(128)
+        for number in range(stored):
+            replica.put(TOPIC, str(number).encode(), queue_id=0)
+        assert here.offsets(0, 128, read_from="suggested", pull_window=2) == [*range(128)]
+
+
+def test_a_replica_that_lost_its_beginning_loses_nothing() -> None:
+    with reading(brokers=2) as here:
+        replica = with_replica(here)
+        here.put_numbers(128)
+        for number in range(128):
+            replica.put(TOPIC, str(number).encode(), queue_id=0)
+        replica.topics[TOPIC].queues[0].drop_before(100)
+        assert here.offsets(0, 128, read_from="suggested", pull_window=2) == [*range(128)]
+
+
+def test_offsets_of_a_static_topic_are_those_of_its_logical_queue() -> None:
+    with reading(brokers=2) as here:
+        share_out(here.cluster, TOPIC, ["broker-a", "broker-b"])
+        fields = {"least": 1000, "most": 1010, "delta": 1000}
+        stored = records(*range(3, 10))  # an answer may begin before what was asked for
+        reply = answer(FOUND, 1010, body=stored, **fields)  # type: ignore[arg-type]
+        here.cluster.brokers[1].on(here.code, reply, times=None)
+        rows = here.read(Range(TOPIC, "__syslo__global__", 1, 1005, 1010))
+        assert [(number, offset) for number, offset, _ in rows] == [
+            (1, offset) for offset in range(1005, 1010)
+        ]
+        with pytest.raises(DataLossError, match=r"messages are missing.*wanted offset 1000"):
+            here.read(Range(TOPIC, "__syslo__global__", 1, 1000, 1010))
 
 
 # --- who stops, and who is slow -------------------------------------------------------------------
@@ -370,7 +483,11 @@ class Instant:
 async def test_who_is_slow_is_not_buried(size: int) -> None:
     pulls = Instant(size)
     options = ReadOptions(connection=Connection(name_server="127.0.0.1:1"), subscribe=(TOPIC,))
-    fetch = Fetch(pulls, [within(0, 10**6)], options)  # type: ignore[arg-type]
+
+    async def nobody() -> set[str]:
+        return set()
+
+    fetch = Fetch(pulls, [within(0, 10**6)], options, nobody)  # type: ignore[arg-type]
     async with create_task_group() as tasks:
         tasks.start_soon(fetch.run)
         await wait_all_tasks_blocked()
