@@ -24,6 +24,7 @@ from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.message_fields import EPOCH
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.requests.client import GetRouteInfo
+from rocketmq_aio.protocol.static_topics import LOGICAL_PREFIX
 from rocketmq_aio.spark.loss import Extent, Told
 from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.options import ReadOptions
@@ -87,7 +88,7 @@ class Lookup:
         self._options = options
         self._told = Told()
         self._given_up: set[str] = set()  # brokers, topics, and "" for the list of topics
-        self._brokers: dict[str, set[str]] = {}  # that held a topic when it was last looked up
+        self._brokers: dict[str, set[str]] = {}  # that held a topic when it was last heard of
         self._listed: list[str] | None = None
 
     @classmethod
@@ -97,12 +98,13 @@ class Lookup:
 
     # --- topics ---------------------------------------------------------------------------------
 
-    async def topics(self, also: Collection[str] = ()) -> Topics:
-        """Return what there is of the topics to read, and of *also*.
+    async def topics(self, held: Collection[Queue] = ()) -> Topics:
+        """Return what there is of the topics to read, and of those whose queues were *held* before.
 
         :raises NameServerUnavailableError: none could be asked about a topic that is not known yet
         """
-        wanted = sorted({*await self._wanted(), *also})
+        wanted = sorted({*await self._wanted(), *(topic for topic, _, _ in held)})
+        self._hear_of(wanted, held)
         found = await self._gather(wanted, self._queues_of)
         queues = {queue for held in found.values() if held is not None for queue in held}
         if self._options.assign:
@@ -110,6 +112,15 @@ class Lookup:
         gone = {topic for topic, held in found.items() if held is None}
         empty = {topic for topic, held in found.items() if held == []}
         return Topics(frozenset(queues), frozenset(gone), frozenset(empty))
+
+    def _hear_of(self, topics: Iterable[str], held: Collection[Queue]) -> None:
+        """Take the brokers of topics that were not looked up yet from what is known of queues."""
+        starts = self._options.starting_offsets
+        queues = {*held, *self._options.assign, *(starts if isinstance(starts, dict) else ())}
+        for topic in set(topics) - self._brokers.keys():
+            mine = {queue for queue in queues if queue[0] == topic}
+            if names := {broker for _, broker, _ in mine if not broker.startswith(LOGICAL_PREFIX)}:
+                self._brokers[topic] = names
 
     async def _wanted(self) -> Iterable[str]:
         pattern = self._options.subscribe_pattern
@@ -138,13 +149,15 @@ class Lookup:
             self._told.warn("name_servers_away", None, reason=str(error))
             return list(map(_key, route.subscribe_queues))
         self._told.only("name_servers_away", frozenset())
-        self._brokers[topic] = {queue.broker_name for queue in queues}
+        if (route := self._instance.routes.known(topic)) is not None:
+            self._brokers[topic] = set(route.brokers)
         return list(map(_key, queues))
 
     async def _is_gone(self, topic: str) -> bool:
         """Whether no name server has the topic, though its brokers are registered.
 
-        A name server that has just started knows no topics before the brokers tell it.
+        A broker that is away takes its topics along, and a name server that has just started
+        knows no topics before the brokers tell it.
         """
         header = GetRouteInfo(topic=topic, accept_standard_json_only=True)
         for address in self._instance.name_servers.addresses:
@@ -157,7 +170,7 @@ class Lookup:
         try:
             registered = await registered_brokers(self._instance)
         except NameServerUnavailableError:
-            return True
+            return False  # that is not known, and reading goes on when it is there again
         return bool(registered) and self._brokers.get(topic, set()) <= registered
 
     # --- queues ---------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ class MicroBatches:
         now = time.monotonic()
         if self._topics is not None and now - self._topics[0] < ROUTES_SECONDS:
             return self._topics[1]
-        topics = await self._lookup.topics({topic for topic, _, _ in start.end})
+        topics = await self._lookup.topics(start.end)
         check_gone(topics.gone, fail=self._options.fail_on_data_loss, told=self._told)
         self._topics = (now, topics)
         return topics

@@ -45,7 +45,7 @@ async def ranges_of(lookup: Lookup, options: ReadOptions) -> list[Range]:
     check_readable(topics, options)
     extents = complete(await lookup.extents(topics.queues))
     start = await starts(lookup, options, topics, extents)
-    check_missing(start.keys() - extents.keys(), fail=fail)
+    check_missing(_named(options), extents.keys(), fail=fail)
     end = await ends(lookup, options, topics, extents)
     start |= settle(findings(start, extents), fail=fail)
     cut = [each for each in findings(end, extents) if each.was_cut]
@@ -89,6 +89,19 @@ async def ends(
     found = complete(await lookup.offsets_at(instants, extents))
     rest = {queue: extent for queue, extent in extents.items() if queue not in found}
     return found | _resolved(named, rest, LATEST)
+
+
+def _named(options: ReadOptions) -> dict[str, Iterable[Queue]]:
+    """Return the queues that each option names, if it counts."""
+    start, end = options.starting_offsets, options.ending_offsets
+    named: dict[str, Iterable[Queue]] = {"assign": options.assign}
+    if options.starting_timestamp is None:
+        named["startingOffsets"] = start if isinstance(start, dict) else ()
+        named["startingOffsetsByTimestamp"] = options.starting_offsets_by_timestamp
+    if options.ending_timestamp is None:
+        named["endingOffsets"] = end if isinstance(end, dict) else ()
+        named["endingOffsetsByTimestamp"] = options.ending_offsets_by_timestamp
+    return named
 
 
 def _instants(
@@ -163,17 +176,19 @@ def check_readable(topics: Topics, options: ReadOptions) -> None:
             raise RouteNotFoundError(topic, reason)
 
 
-def check_missing(missing: Iterable[Queue], *, fail: bool) -> None:
-    """Tell that no route names a queue that is to be read.
+def check_missing(named: Mapping[str, Iterable[Queue]], read: Set[Queue], *, fail: bool) -> None:
+    """Tell which queues options name that are not *read*: what is in them would be left out.
 
     :raises ConfigError: *fail* is set
     """
-    for queue in sorted(missing):
-        name = "/".join(map(str, queue))
-        if fail:
-            reason = "no route names this queue now; leave it out, or set failOnDataLoss=false"
-            raise ConfigError("startingOffsets", name, reason)
-        warn("queue_missing", queue=name)
+    for option, queues in named.items():
+        for queue in sorted(set(queues) - read):
+            name = "/".join(map(str, queue))
+            if fail:
+                reason = "no route names this queue now, or assign leaves it out"
+                way_out = "leave it out here, too, or set failOnDataLoss=false"
+                raise ConfigError(option, name, f"{reason}; {way_out}")
+            warn("queue_missing", queue=name, option=option)
 
 
 def complete(answers: Answers[T]) -> dict[Queue, T]:

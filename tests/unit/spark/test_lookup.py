@@ -45,7 +45,7 @@ async def test_a_topic_of_the_checkpoint_that_is_not_listed_any_more_is_gone() -
     async with FakeCluster(topics={"orders-eu": 1}) as cluster:
         list_topics(cluster, "orders-eu")
         async with driving(cluster, subscribePattern="orders-..") as driver:
-            found = await driver.lookup.topics({"orders-us"})
+            found = await driver.lookup.topics({queue(0, topic="orders-us")})
 
     assert found.gone == {"orders-us"}
 
@@ -76,6 +76,26 @@ async def test_a_topic_is_not_gone_before_its_brokers_have_told_of_it(
 
     assert (restarted.queues, restarted.gone) == (frozenset(), frozenset())
     assert deleted.gone == {TOPIC}
+
+
+async def test_a_new_process_tells_brokers_that_are_away_from_a_deleted_topic() -> None:
+    held = {queue(0, "broker-a"), queue(0, "broker-b"), queue(0, "__syslo__global__")}
+    async with FakeCluster() as cluster, driving(cluster) as driver:
+        list_topics(cluster, brokers=["broker-b"])
+        away = await driver.lookup.topics(held)
+        list_topics(cluster, brokers=["broker-a", "broker-b"])
+        deleted = await driver.lookup.topics(held)
+
+    assert not away.gone
+    assert away.empty == {TOPIC}
+    assert deleted.gone == {TOPIC}
+
+
+async def test_a_topic_is_not_gone_while_nobody_tells_which_brokers_there_are() -> None:
+    async with FakeCluster() as cluster, driving(cluster) as driver:
+        cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, BUSY, times=None)
+
+        assert (await driver.lookup.topics()).gone == frozenset()
 
 
 async def test_nobody_to_ask_is_an_error_at_the_start() -> None:

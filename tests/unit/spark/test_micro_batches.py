@@ -15,6 +15,7 @@ from rocketmq_aio.spark.positions import BrokerAwayError
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
 from tests.unit.spark.driving import GROUP, START, TOPIC, driving, put, put_at, queue
+from tests.unit.spark.reading import tell_brokers
 
 
 def through_json(offset: StreamOffset) -> StreamOffset:
@@ -280,6 +281,7 @@ async def test_a_topic_that_is_gone_fails_the_batch() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         first = await driver.end_after(START)
         del cluster.broker.topics[TOPIC]
+        tell_brokers(cluster, "broker-a")
 
         with pytest.raises(TopicGoneError, match=r"'orders' is unknown to every name server"):
             await driver.end_after(first)
@@ -291,6 +293,7 @@ async def test_a_topic_that_is_gone_keeps_its_place(caplog: pytest.LogCaptureFix
         async with driving(cluster, failOnDataLoss="false") as driver:
             first = await driver.end_after(START)
             del cluster.broker.topics[TOPIC]
+            tell_brokers(cluster, "broker-a")
             with caplog.at_level(logging.WARNING):
                 assert await driver.end_after(first) is first
                 assert await driver.end_after(first) is first

@@ -13,6 +13,7 @@ from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.positions import BrokerAwayError, ranges_of
 from tests.fakes.cluster import FakeCluster
 from tests.unit.spark.driving import GROUP, TOPIC, driving, put, put_at, queue
+from tests.unit.spark.reading import tell_brokers
 
 
 async def planned(cluster: FakeCluster, **given: str) -> dict[Queue, tuple[int, int]]:
@@ -130,6 +131,7 @@ async def test_offsets_that_do_not_exist(
 
 async def test_an_unknown_topic() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        tell_brokers(cluster, "broker-a")
         both = {"subscribe": f"{TOPIC},unknown"}
 
         with pytest.raises(TopicGoneError, match="'unknown'"):
@@ -141,6 +143,28 @@ async def test_a_topic_without_a_queue_now_is_not_skipped() -> None:
     async with FakeCluster(topics={TOPIC: 1, "closed": 0}) as cluster:
         with pytest.raises(RouteNotFoundError, match=r"'closed': no queue of it can be read now"):
             await planned(cluster, subscribe=f"{TOPIC},closed", failOnDataLoss="false")
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("assign", '{"orders":{"broker-a":[0,7]}}'),
+        ("startingOffsetsByTimestamp", at(1, 7)),
+        ("endingOffsets", at(1, 7)),
+        ("endingOffsetsByTimestamp", at(1, 7)),
+    ],
+)
+async def test_a_named_queue_is_not_left_out_in_silence(
+    option: str, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        with pytest.raises(ConfigError, match=rf"{option}.*orders/broker-a/7"):
+            await planned(cluster, **{option: text})
+        with caplog.at_level(logging.WARNING):
+            found = await planned(cluster, **{option: text}, failOnDataLoss="false")
+
+    assert found == {queue(0): (0, 0)}
+    assert caplog.text.count("queue_missing") == 1
 
 
 async def test_a_queue_that_no_route_names() -> None:
