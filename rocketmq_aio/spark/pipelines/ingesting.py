@@ -15,7 +15,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.settings import settings
-from rocketmq_aio.spark.offsets import nested
+from rocketmq_aio.spark import option_values as values
+from rocketmq_aio.spark.offsets import LATEST, nested
 from rocketmq_aio.spark.options import Connection
 from rocketmq_aio.spark.pipelines.batches import Batches
 from rocketmq_aio.spark.pipelines.bodies import BAD, VALUE, BodySchema, parsed
@@ -124,11 +125,20 @@ def _dry(settings: IngestSettings, began: float) -> IngestSummary:
 def _start(settings: IngestSettings) -> str:
     """Return the start as offsets, so that two queries begin at one place."""
     selection = settings.selection
+    if _is_place(selection.start):
+        return selection.start  # it may be gone by now: a checkpoint knows where to go on
     if selection.start != "latest":
         ranges = planned(settings.connection, selection)
         return json.dumps(nested({each.queue: each.start for each in ranges}))
     ranges = planned(settings.connection, replace(selection, start="earliest"))
     return json.dumps(nested({each.queue: each.end for each in ranges}))
+
+
+def _is_place(start: str) -> bool:
+    if not start.lstrip().startswith("{"):
+        return False
+    offsets = values.offsets()("start", start)
+    return isinstance(offsets, dict) and LATEST not in offsets.values()
 
 
 def _started(spark: SparkSession, settings: IngestSettings) -> list[StreamingQuery]:

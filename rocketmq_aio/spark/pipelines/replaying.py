@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
 
-from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.errors import ConfigError, RocketMQError
 from rocketmq_aio.settings import settings
 from rocketmq_aio.spark import option_values as values
+from rocketmq_aio.spark.loss import warn
 from rocketmq_aio.spark.offsets import LATEST, Range, nested
 from rocketmq_aio.spark.options import Connection
 from rocketmq_aio.spark.pipelines.brokers import explained
@@ -82,7 +85,8 @@ def replay(
     :param stop: asked between two steps; True ends the replay there
     :raises ConfigError: a setting cannot be, or the range would never end
     :raises RocketMQError: brokers cannot be asked
-    :raises PySparkException: Spark could not read or send; steps before are done
+    :raises PySparkException: Spark could not read or send; steps before are done, and the
+        warning ``replay_stopped`` tells how far
     """
     check_end(settings, time.time())
     began = time.monotonic()
@@ -139,7 +143,13 @@ class _Run:
         for step in slices(self._ranges, rate or STEP_OFFSETS):
             if self._interrupted:
                 break
-            self._sent += self._send(step)
+            try:
+                self._sent += self._send(step)
+            except (PySparkException, RocketMQError, KeyboardInterrupt):
+                # The error says what went wrong; only this place knows where to go on.
+                place = json.dumps(nested(self._done))
+                warn("replay_stopped", sent=self._sent, done_up_to=place)
+                raise
             self._done.update({each.queue: each.end for each in step})
             self._report("replaying", sum(each.size for each in self._read()), total)
             if rate is not None:

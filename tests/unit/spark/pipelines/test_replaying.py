@@ -1,0 +1,55 @@
+"""A replay that fails says where to go on."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.spark.offsets import Range
+from rocketmq_aio.spark.options import Connection
+from rocketmq_aio.spark.pipelines import replaying
+from rocketmq_aio.spark.pipelines.reading import Selection
+from rocketmq_aio.spark.pipelines.replaying import ReplaySettings
+from rocketmq_aio.spark.pipelines.reports import quiet
+
+SETTINGS = ReplaySettings(
+    connection=Connection(name_server="127.0.0.1:1"),
+    selection=Selection(topics=("orders",)),
+    to="again",
+    rate=10**9,
+)
+
+
+class NoGrowth:
+    def __init__(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "error", [PySparkException("lost"), RocketMQError("no"), KeyboardInterrupt()]
+)
+def test_a_replay_that_fails_says_where_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    ranges = [Range("orders", "broker-a", 0, 5, 25)]
+    steps = [ranges[0]._replace(end=15), ranges[0]._replace(start=15)]
+    monkeypatch.setattr(replaying, "Growth", NoGrowth)
+    monkeypatch.setattr(replaying, "slices", lambda *_: [[step] for step in steps])
+
+    def send(_self: object, step: list[Range]) -> int:
+        if step[0].start == 15:
+            raise error
+        return step[0].size
+
+    monkeypatch.setattr(replaying._Run, "_send", send)
+    nobody: Any = None
+    with caplog.at_level(logging.WARNING), pytest.raises(type(error)):
+        replaying._Run(nobody, SETTINGS, ranges, quiet).send_all(bool)
+
+    (told,) = [each for each in caplog.messages if "replay_stopped" in each]
+    assert '{"orders": {"broker-a": {"0": 15}}}' in told.replace("\\", "")
+    assert "sent=10" in told
