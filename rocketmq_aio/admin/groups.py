@@ -242,7 +242,7 @@ class Groups(Topics):
         async def look(_: str, address: str) -> HeldGroup:
             table, version = await self._group_table(address)
             raw = table.get(self._outer(group))
-            body = None if raw is None else {**msgspec.json.decode(raw), "groupName": group}
+            body = None if raw is None else {**read_body(bytes(raw), dict), "groupName": group}
             return HeldGroup(body, address, version)
 
         return await self._on_each(f"looking for group {group}", masters, look)
@@ -263,7 +263,7 @@ class Groups(Topics):
 
 
 def _config(broker_name: str, group: str, body: dict[str, Any]) -> GroupConfig:
-    read = msgspec.convert(body, SubscriptionGroupBody)
+    read = read_body(msgspec.json.encode(body), SubscriptionGroupBody)
     return config_of(broker_name, group, read)
 
 

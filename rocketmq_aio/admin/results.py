@@ -11,6 +11,7 @@ import msgspec
 from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.message_fields import EPOCH
 
+LAST_MILLIS: Final = 253_402_300_799_999  # the year 9999 ends
 PERMISSIONS: Final = (("R", 4), ("W", 2), ("X", 1))  # X: topics made by sends are made after it
 
 
@@ -275,8 +276,8 @@ def describe_message(message: MessageExt) -> dict[str, Any]:
 
 
 def time_of(millis: int) -> datetime | None:
-    """Return a broker's time; None where it says that there is none."""
-    return EPOCH + timedelta(milliseconds=millis) if millis > 0 else None
+    """Return a broker's time; None where it says that there is none, or one of no calendar."""
+    return EPOCH + timedelta(milliseconds=millis) if 0 < millis <= LAST_MILLIS else None
 
 
 def _text(body: bytes) -> str | None:

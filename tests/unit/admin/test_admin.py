@@ -21,6 +21,7 @@ from rocketmq_aio import (
     NotSupportedError,
     PermissionDeniedError,
     RequestTimeoutError,
+    RocketMQError,
 )
 from rocketmq_aio.protocol.bodies import queue_table
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
@@ -230,3 +231,14 @@ async def test_nothing_is_asked_outside_of_its_life(cluster: FakeCluster) -> Non
         assert cluster.namesrv in repr(admin)
     with pytest.raises(NotRunningError):
         await admin.topic_route(TOPIC)
+
+
+@pytest.mark.parametrize("said", ["[]", '{"retryMaxTimes":"often"}'])
+async def test_a_group_that_a_broker_tells_wrong_is_an_error_of_the_client(
+    cluster: FakeCluster, admin: AdminClient, said: str
+) -> None:
+    body = f'{{"subscriptionGroupTable":{{"{GROUP}":{said}}}}}'.encode()
+    on_all(cluster, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Reply(body=body))
+
+    with pytest.raises(RocketMQError, match="body"):
+        await admin.group_config(GROUP)

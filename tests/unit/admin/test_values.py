@@ -51,6 +51,7 @@ def test_results_become_json_with_names_of_python() -> None:
 
 def test_no_time_is_none() -> None:
     assert (time_of(0), time_of(-1)) == (None, None)
+    assert (time_of(2**63 - 1), time_of(253_402_300_800_000)) == (None, None)
     assert time_of(1) == datetime(1970, 1, 1, 0, 0, 0, 1000, tzinfo=UTC)
 
 
