@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
@@ -117,6 +117,8 @@ class RemoteOffsetStore:
         self._sending: WeakValueDictionary[MessageQueue, anyio.Lock] = WeakValueDictionary()
         self._known: set[tuple[str, str]] = set()  # topics of brokers that have an offset of ours
         self._introducing: WeakValueDictionary[tuple[str, str], _First] = WeakValueDictionary()
+        # Asked just before a commit leaves: the process may have stood still since `persist` began.
+        self.may_send: Callable[[MessageQueue], bool] | None = None
 
     async def load(self) -> None:
         """Nothing to do: the brokers are asked queue by queue."""
@@ -201,14 +203,19 @@ class RemoteOffsetStore:
             async with first.alone:
                 if topic not in self._known and not first.met_silence:
                     try:
-                        await self._calls.update_offset(self._group, queue, offset)
+                        await self._tell(queue, offset)
                     except SILENCE:
                         first.met_silence = True  # the others do not take turns to wait for it
                         raise
                     self._known.add(topic)
                     return
         try:
-            await self._calls.update_offset(self._group, queue, offset)
+            await self._tell(queue, offset)
         except SILENCE:
             self._known.discard(topic)  # it may have been killed before it wrote anything down
             raise
+
+    async def _tell(self, queue: MessageQueue, offset: int) -> None:
+        if self.may_send is not None and not self.may_send(queue):
+            raise RocketMQError(f"{queue} may be another member's by now: nothing was committed")
+        await self._calls.update_offset(self._group, queue, offset)

@@ -22,7 +22,7 @@ from rocketmq_aio.consumer.hook_calls import FilterHooks
 from rocketmq_aio.consumer.lag import lag_of
 from rocketmq_aio.consumer.limits import TopicLimits
 from rocketmq_aio.consumer.locks import QueueLocks
-from rocketmq_aio.consumer.offsets import check_offset
+from rocketmq_aio.consumer.offsets import RemoteOffsetStore, check_offset
 from rocketmq_aio.consumer.orderly import OrderlyService
 from rocketmq_aio.consumer.push_pops import PoppedQueue, PopSendBack, PushPops
 from rocketmq_aio.consumer.running_info import Kind, running_info
@@ -75,6 +75,8 @@ class PushEngine(GroupEngine[WorkedQueue]):
         self.commits = Commits(
             self.store, self.table, may_commit=self._may_commit, on_event=self.events.publish
         )
+        if isinstance(self.store, RemoteOffsetStore):
+            self.store.may_send = self._may_send
         self._pops = None if config.client_rebalance else self._make_pops()
         self.send_back = None if self.is_broadcasting else self._make_send_back()
         self._service = self._make_service()
@@ -302,6 +304,12 @@ class PushEngine(GroupEngine[WorkedQueue]):
         if self.locks is not None:
             return self.locks.holds(assigned.queue)
         return self.stalls is None or self.stalls.may_commit(assigned)
+
+    def _may_send(self, queue: MessageQueue) -> bool:
+        assigned = self.table.get(queue)
+        if assigned is None:  # given up, and its last commit is under way
+            return self.locks is None or self.locks.holds(queue)
+        return self._may_commit(assigned)
 
     async def _start_over(self, queues: Collection[MessageQueue]) -> None:
         """Give *queues* up as if they had to be, and take on anew what is still this member's."""

@@ -183,7 +183,7 @@ async def test_a_broker_that_may_only_be_read_for_a_while_costs_no_send(
             async with run.fault():
                 await asyncio.to_thread(permit, closed, READ)
                 await run.until_ok(500)
-                assert not await used(run, closed)
+                await until_done(lambda: unused(run, closed), "it to be left alone", seconds=15.0)
         finally:
             await asyncio.to_thread(permit, closed, READ | WRITE)
         await until_done(lambda: used(run, closed), "the broker to be used again", seconds=45.0)
@@ -231,6 +231,10 @@ async def used(run: Run, broker: Broker) -> bool:
     return any(
         each.queue and each.queue.broker_name == broker.name for each in run.history.sends[-10:]
     )
+
+
+async def unused(run: Run, broker: Broker) -> bool:
+    return not await used(run, broker)
 
 
 async def test_a_frozen_only_broker_makes_sends_unclear_and_in_time(

@@ -210,7 +210,6 @@ def test_messages_that_retention_deleted(
     spark: SparkSession,
     fresh_cluster: Callable[..., Cluster],
     tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """What a broker does when files are too old is done here by hand, while it is down."""
     properties = {
@@ -238,11 +237,3 @@ def test_messages_that_retention_deleted(
         left = held(namesrv, topic, count=1)
     assert 0 < len(left) < 401
     assert sorted(map(tuple, rows)) == sorted((m.queue.queue_id, m.queue_offset) for m in left)
-    told = ""
-
-    def is_told() -> bool:  # through the pipe of the executor, at its own pace
-        nonlocal told
-        told += capfd.readouterr().err
-        return "data_loss" in told
-
-    wait_until(is_told, "a warning about the loss")

@@ -138,3 +138,21 @@ async def test_without_a_commit_there_is_nothing_to_doubt(
     await store.persist([queue(0)])
 
     assert brokers.updates == []
+
+
+async def test_what_waited_while_the_queue_was_lost_does_not_leave(
+    brokers: Brokers, store: RemoteOffsetStore
+) -> None:
+    ours = {queue(0), queue(1), queue(2)}
+    store.may_send = ours.__contains__
+    brokers.hold()
+    committing = asyncio.create_task(commit(store, 0, 1, 2))
+    await wait_all_tasks_blocked()
+    ours.remove(queue(1))  # the process stood still, and others have it now
+    brokers.let_go()
+
+    with pytest.raises(CommitError) as caught:
+        await committing
+    assert list(caught.value.lost) == [queue(1)]
+    assert "may be another member's" in str(caught.value)
+    assert brokers.kept == {queue(0): 0, queue(2): 2}
