@@ -54,8 +54,8 @@ class LoadSettings:
     columns: Mapping[str, str] = field(default_factory=dict)
     body: str = "plain"
     schema: str | None = None
-    read_options: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, str] = field(default_factory=dict)
+    read_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         values.topic("topic", self.topic)

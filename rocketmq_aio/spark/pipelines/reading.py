@@ -44,7 +44,7 @@ class Selection:
     expression: str = ALL
     sql: str | None = None
     fail_on_data_loss: bool = True
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if bool(self.topics) == (self.pattern is not None):

@@ -45,7 +45,7 @@ class ReplaySettings:
     selection: Selection
     to: str | None = None
     rate: int | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.rate is not None and (type(self.rate) is not int or self.rate < 1):

@@ -40,7 +40,7 @@ class Target:
     mode: str = "error"
     partition_by: tuple[str, ...] = (DATE,)
     body: str | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if (self.path is None) == (self.table is None):

@@ -287,6 +287,22 @@ async def test_a_topic_that_is_gone_fails_the_batch() -> None:
             await driver.end_after(first)
 
 
+async def test_the_only_broker_comes_back_and_nothing_was_skipped() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        put(cluster.broker, 5)
+        first = await driver.end_after(START)
+        tell_brokers(cluster)
+        cluster.name_server.unregister(cluster.broker)
+        assert await driver.end_after(first) is first
+        assert await driver.end_after(first) is first
+
+        cluster.name_server.register(cluster.broker)
+        put(cluster.broker, 2)
+        end = await driver.end_after(first)
+
+    assert driver.ranges(first, end) == {queue(0): (first.end[queue(0)], 7)}
+
+
 async def test_a_topic_that_is_gone_keeps_its_place(caplog: pytest.LogCaptureFixture) -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put(cluster.broker, 5)

@@ -1,0 +1,36 @@
+"""Further options may hold passwords: no form of the settings shows them."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketmq_aio.spark.options import Connection
+from rocketmq_aio.spark.pipelines.loading import LoadSettings
+from rocketmq_aio.spark.pipelines.reading import Selection
+from rocketmq_aio.spark.pipelines.replaying import ReplaySettings
+from rocketmq_aio.spark.pipelines.target import Target
+
+PLANTED = {"secretKey": "planted", "password": "planted"}
+CONNECTION = Connection(
+    name_server="127.0.0.1:1", access_key="planted", secret_key="planted", security_token="planted"
+)
+SELECTION = Selection(topics=("orders",), options=PLANTED)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Target(path="/data", options=PLANTED),
+        ReplaySettings(connection=CONNECTION, selection=SELECTION, to="again", options=PLANTED),
+        LoadSettings(
+            connection=CONNECTION,
+            topic="orders",
+            path="/data",
+            options=PLANTED,
+            read_options=PLANTED,
+        ),
+    ],
+    ids=lambda settings: type(settings).__name__,
+)
+def test_further_options_are_not_shown(settings: object) -> None:
+    assert "planted" not in repr(settings)
