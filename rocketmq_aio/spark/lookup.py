@@ -10,6 +10,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import anyio
 
 from rocketmq_aio.consumer.pull import PullConsumer
+from rocketmq_aio.consumer.pull_result import PullResult, PullStatus
 from rocketmq_aio.errors import (
     BusyError,
     ConnectionLostError,
@@ -221,13 +222,19 @@ class Lookup:
         :raises BehindError: the broker has less than it said before
         """
         while offset < maximum:
-            result = await self._consumer.pull(queue, offset, count)
+            result = await self._pulled(queue, offset, count)
             if result.messages:
                 return [(each.queue_offset, _store_millis(each)) for each in result.messages]
-            if result.next_offset <= offset:
+            if result.next_offset <= offset or result.status is PullStatus.OFFSET_RESET:
                 raise BehindError(queue, offset, maximum)
             offset = result.next_offset  # behind a gap
         return []
+
+    async def _pulled(self, queue: MessageQueue, offset: int, count: int) -> PullResult:
+        result = await self._consumer.pull(queue, offset, count)
+        if result.status is PullStatus.OFFSET_RESET:  # says nothing of the offset, and is said once
+            result = await self._consumer.pull(queue, offset, count)
+        return result
 
     # --- the group ------------------------------------------------------------------------------
 

@@ -84,6 +84,8 @@ async def _asked(consumer: PullConsumer, queue: MessageQueue, gap: Gap) -> Gap:
     if gap.reason is not None:
         return gap
     answer = await consumer.pull(queue, gap.start, 1)
+    if answer.status is PullStatus.OFFSET_RESET:  # says nothing of the offset
+        return gap
     found = answer.status is PullStatus.FOUND
     upto = answer.messages[0].queue_offset if found else answer.next_offset
     if upto < gap.end:

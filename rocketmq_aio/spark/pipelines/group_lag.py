@@ -12,7 +12,13 @@ import anyio
 
 from rocketmq_aio.consumer.pull import PullConsumer
 from rocketmq_aio.consumer.pull_result import PullStatus
-from rocketmq_aio.errors import ConfigError, RocketMQError
+from rocketmq_aio.errors import (
+    AuthError,
+    ConfigError,
+    PermissionDeniedError,
+    RocketMQError,
+    SubscriptionError,
+)
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.settings import settings
 from rocketmq_aio.spark.options import Connection
@@ -20,6 +26,8 @@ from rocketmq_aio.spark.pipelines.summary import Summary
 from rocketmq_aio.spark.runtime import Runtime
 
 QUEUES_AT_ONCE: Final = 16
+TOOLS: Final = "TOOLS_CONSUMER"  # a group that all brokers have for tools
+REFUSALS: Final = (AuthError, PermissionDeniedError, SubscriptionError)  # to read as that group
 
 
 @settings
@@ -41,7 +49,8 @@ class QueueLag:
     :ivar committed: the next offset to consume; None: nothing was ever committed
     :ivar lag: messages between there (or the beginning of the queue) and the end
     :ivar deleted: messages that were deleted before the group came to them
-    :ivar next_time: when the next message to consume was stored
+    :ivar next_time: when the next message to consume was stored; None: there is none, or the
+        account may not read as the group ``TOOLS_CONSUMER``
     """
 
     topic: str
@@ -106,7 +115,7 @@ def lag(settings: LagSettings) -> LagSummary:
     """
     began = time.monotonic()
     runtime = Runtime.get(settings.connection)
-    lags = runtime.call(_lags, runtime.pull_consumer(), settings.topics)
+    lags = runtime.call(_all, runtime, runtime.pull_consumer(), settings.topics)
     return LagSummary(
         group=settings.connection.group,
         at=datetime.now(UTC),
@@ -115,7 +124,19 @@ def lag(settings: LagSettings) -> LagSummary:
     )
 
 
-async def _lags(consumer: PullConsumer, topics: tuple[str, ...]) -> list[QueueLag]:
+async def _all(runtime: Runtime, asker: PullConsumer, topics: tuple[str, ...]) -> list[QueueLag]:
+    # Who pulls as the group takes the news of a reset away from its members (5.x).
+    async with PullConsumer(TOOLS, client=runtime.instance) as reader:
+        return await lags_of(asker, reader, topics)
+
+
+async def lags_of(
+    consumer: PullConsumer, reader: PullConsumer, topics: tuple[str, ...]
+) -> list[QueueLag]:
+    """Return the lag of *consumer*'s group, queue by queue; messages are looked at by *reader*.
+
+    :raises RocketMQError: a broker cannot be asked
+    """
     found: list[QueueLag] = []
     failures: list[RocketMQError] = []
     limit = anyio.CapacityLimiter(QUEUES_AT_ONCE)
@@ -123,7 +144,7 @@ async def _lags(consumer: PullConsumer, topics: tuple[str, ...]) -> list[QueueLa
     async def ask(queue: MessageQueue) -> None:
         async with limit:
             try:
-                found.append(await _lag(consumer, queue))
+                found.append(await _lag(consumer, reader, queue))
             except RocketMQError as error:
                 failures.append(error)
 
@@ -136,7 +157,7 @@ async def _lags(consumer: PullConsumer, topics: tuple[str, ...]) -> list[QueueLa
     return sorted(found, key=lambda each: (each.topic, each.broker, each.queue_id))
 
 
-async def _lag(consumer: PullConsumer, queue: MessageQueue) -> QueueLag:
+async def _lag(consumer: PullConsumer, reader: PullConsumer, queue: MessageQueue) -> QueueLag:
     # The least is asked for first and the greatest last: the group cannot be beyond them.
     minimum = await consumer.min_offset(queue)
     committed = await consumer.committed(queue)
@@ -150,10 +171,13 @@ async def _lag(consumer: PullConsumer, queue: MessageQueue) -> QueueLag:
         minimum=minimum,
         maximum=maximum,
         committed=committed,
-        next_time=await _stored_at(consumer, queue, position) if waiting else None,
+        next_time=await _stored_at(reader, queue, position) if waiting else None,
     )
 
 
-async def _stored_at(consumer: PullConsumer, queue: MessageQueue, offset: int) -> datetime | None:
-    answer = await consumer.pull(queue, offset, 1)
+async def _stored_at(reader: PullConsumer, queue: MessageQueue, offset: int) -> datetime | None:
+    try:
+        answer = await reader.pull(queue, offset, 1)
+    except REFUSALS:
+        return None
     return answer.messages[0].store_time if answer.status is PullStatus.FOUND else None

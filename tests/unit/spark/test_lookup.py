@@ -14,6 +14,7 @@ from rocketmq_aio.spark.topic_names import matching
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
 from tests.unit.spark.driving import TOPIC, driving, put, put_at, queue
+from tests.unit.spark.reading import answer
 
 BUSY = Reply(ResponseCode.SYSTEM_BUSY, remark="busy")
 
@@ -189,3 +190,19 @@ async def test_an_answer_of_a_replica_that_lags_behind_is_not_taken_for_the_end(
         found = await driver.lookup.offsets_at({queue(0): 1500}, extents)
 
         assert found.of == {queue(0): 1}
+
+
+@pytest.mark.parametrize("wrong_hint", [False, True])
+async def test_news_of_a_reset_do_not_lead_the_search_for_a_time_astray(wrong_hint: bool) -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        put_at(cluster.broker, *range(1000, 1000 + 10 * 10, 10))
+        topics = await driver.lookup.topics()
+        extents = (await driver.lookup.extents(topics.queues)).of
+        reset = answer(ResponseCode.PULL_OFFSET_MOVED, 10, most=10, say="OFFSET_RESET")
+        if wrong_hint:
+            cluster.broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, Reply(ext={"offset": "9"}))
+        cluster.broker.on(RequestCode.PULL_MESSAGE, reset)
+
+        found = await driver.lookup.offsets_at({queue(0): 1050}, extents)
+
+    assert found.of == {queue(0): 5}
