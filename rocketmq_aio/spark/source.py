@@ -8,6 +8,7 @@ import pyspark
 from pyspark.errors import PySparkNotImplementedError
 from pyspark.sql.datasource import DataSource
 
+from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.options import read_options, write_options
 
 if TYPE_CHECKING:
@@ -52,15 +53,17 @@ class RocketMQDataSource(DataSource):
         return RocketMQBatchReader(read_options(self.options, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
-        """Return what reads on and on.
+        """Return what reads on and on, or says with its first answer that an option is wrong.
 
-        :raises ConfigError: an option or a column is wrong
         :raises PySparkNotImplementedError: this Spark cannot restart a stream safely
         """
         check_streams(pyspark.__version__)
-        from rocketmq_aio.spark.stream import RocketMQStreamReader
+        from rocketmq_aio.spark.stream import RefusedStreamReader, RocketMQStreamReader
 
-        return RocketMQStreamReader(read_options(self.options, streaming=True), schema)
+        try:
+            return RocketMQStreamReader(read_options(self.options, streaming=True), schema)
+        except ConfigError as error:
+            return RefusedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what writes a DataFrame once.

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from rocketmq_aio.consumer.offsets import RemoteOffsetStore
+from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.columns import check_schema
 from rocketmq_aio.spark.lookup import Lookup
 from rocketmq_aio.spark.micro_batches import MicroBatches
@@ -97,3 +98,34 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _runtime(self) -> Runtime:
         return Runtime.get(self._options.connection)
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """Raises *error* with the first thing that Spark asks.
+
+    Raised by ``streamReader`` itself it would be hidden: Spark 4.3 then fails over a reader that
+    was never made, and tells of that.
+    """
+
+    def __init__(self, error: ConfigError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Refuse."""
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Refuse: a query that is restarted asks for this first."""
+        raise self._error
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Refuse."""
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Refuse."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Refuse."""
+        raise self._error
