@@ -68,6 +68,8 @@ HINTS: Final[dict[type[RocketMQError], str]] = {
 }
 # How Spark shows an exception of Python: the last line of its traceback says what it was.
 PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
+# What a pipeline refuses while it runs, as Spark tells it.
+REFUSED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 SECRETS: Final = re.compile(r"(?i)((?:access|secret)_?key|token)(['\"]?\s*[=:]\s*)\S+")
 
 
@@ -95,6 +97,8 @@ def _of_setting(error: ConfigError) -> str:
 def _first_line(error: BaseException) -> str:
     """Return the line that says what happened; Spark hands whole tracebacks over."""
     text = str(error)
+    if refused := REFUSED.search(text):
+        return shown(refused[1])
     found = PYTHON_ERROR.findall(text)
     if found and type(error).__module__.startswith(("pyspark", "py4j")):
         kind, text = found[-1]

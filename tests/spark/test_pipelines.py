@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import csv
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from rocketmq_aio import Message
+from rocketmq_aio.cli.failures import sentence
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.options import Connection
 from rocketmq_aio.spark.pipelines import (
@@ -125,6 +128,63 @@ def test_an_export_to_csv_comes_back_by_load(
     found = stored(connection.name_server, other)
     assert sorted(message.body for message in found) == sorted(sent)
     assert {message.tags for message in found} == {"a"}
+
+
+AWKWARD = (" lead and trail ", '{"a": "x \\"y\\""}', '"', "a\nb", "\r\n", "a,b", "\\", "\r")
+
+
+def test_text_in_csv_is_what_others_read_and_comes_back_unchanged(
+    pipelines: SparkSession, connection: Connection, topic: str, other: str, tmp_path: Path
+) -> None:
+    write_messages(connection.name_server, topic, AWKWARD)
+    target = Target(path=str(tmp_path / "out"), format="csv", partition_by=(), body="text")
+    selection = Selection(topics=(topic,))
+    exported = export(
+        pipelines, ExportSettings(connection=connection, selection=selection, target=target)
+    )
+    assert (exported.rows, exported.complete) == (len(AWKWARD), True)
+    rows = [row for file in (tmp_path / "out").glob("*.csv") for row in csv_rows(file)]
+    assert sorted(row["body"] for row in rows) == sorted(AWKWARD)
+    with (tmp_path / "again.csv").open("w", newline="", encoding="utf-8") as file:
+        again = csv.DictWriter(file, ["queueId", "body"], lineterminator="\n")
+        again.writeheader()
+        again.writerows({"queueId": row["queueId"], "body": row["body"]} for row in rows)
+
+    summary = load(
+        pipelines,
+        LoadSettings(
+            connection=connection,
+            topic=other,
+            path=str(tmp_path / "again.csv"),
+            format="csv",
+            columns={"body": "body"},
+        ),
+    )
+
+    assert (summary.sent, summary.problems) == (len(AWKWARD), ())
+    assert bodies(connection.name_server, other) == sorted(AWKWARD)
+
+
+def test_bytes_that_csv_cannot_hold_as_text_are_refused_with_the_way_out(
+    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
+) -> None:
+    asyncio.run(send_all(connection.name_server, [Message(topic, b"\xff\x00")]))
+    target = Target(path=str(tmp_path / "out"), format="csv", partition_by=(), body="text")
+
+    with pytest.raises(PySparkException) as refused:
+        export(
+            pipelines,
+            ExportSettings(
+                connection=connection, selection=Selection(topics=(topic,)), target=target
+            ),
+        )
+
+    assert sentence(refused.value) == "a body is not UTF-8: write bodies with --body base64"
+
+
+def csv_rows(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="", encoding="utf-8") as opened:
+        return list(csv.DictReader(opened))
 
 
 def test_whole_rows_become_json_bodies(

@@ -19,6 +19,7 @@ from rocketmq_aio.spark.pipelines.progress import watched
 from rocketmq_aio.spark.pipelines.reports import Report, quiet
 from rocketmq_aio.spark.pipelines.sending import Growth, send
 from rocketmq_aio.spark.pipelines.summary import Summary
+from rocketmq_aio.spark.pipelines.target import CSV, overridden
 
 BODIES: Final = ("plain", "base64")
 WHOLE_ROW: Final = "*"
@@ -38,7 +39,8 @@ class LoadSettings:
     """What `load` does.
 
     :param path: files or folders, as Spark takes them
-    :param format: parquet, json, csv, orc, text ...; csv files have a header unless told
+    :param format: parquet, json, csv, orc, text ...; csv is RFC 4180 with a header unless
+        *read_options* say otherwise
     :param columns: column of a message -> column of the files, such as
         ``{"body": "payload", "keys": "id"}``; ``{"body": "*"}`` makes bodies of whole rows, as
         JSON; empty: columns of the files that are named as messages name them
@@ -129,8 +131,8 @@ def _sent(
 
 
 def _files(spark: SparkSession, settings: LoadSettings) -> DataFrame:
-    defaults = {"header": "true"} if settings.format == "csv" else {}
-    reader = spark.read.format(settings.format).options(**{**defaults, **settings.read_options})
+    options = overridden(CSV if settings.format == "csv" else {}, settings.read_options)
+    reader = spark.read.format(settings.format).options(**options)
     if settings.schema is not None:
         reader = reader.schema(settings.schema)
     return reader.load(settings.path)

@@ -16,7 +16,18 @@ from rocketmq_aio.settings import settings
 TEXT_FORMATS: Final = frozenset({"csv", "json"})
 MODES: Final = ("error", "append", "overwrite")
 BODIES: Final = ("binary", "base64", "text")
+# RFC 4180, so that every text comes back as it was; Spark would trim, and escape by backslashes.
+CSV: Final = {
+    "header": "true",
+    "escape": '"',
+    "multiLine": "true",
+    "ignoreLeadingWhiteSpace": "false",
+    "ignoreTrailingWhiteSpace": "false",
+}
+# An unquoted line break would end a row. With one end of rows the reader need not guess it.
+CSV_WRITTEN: Final = {**CSV, "quoteAll": "true", "lineSep": "\n"}
 DATE: Final = "storeDate"
+NO_TEXT: Final = "a body is not UTF-8: write bodies with --body base64"
 COORDINATES: Final = ("topic", "brokerName", "queueId", "queueOffset")
 
 
@@ -77,8 +88,14 @@ def _body_form(target: Target) -> str:
 _BODIES: Final[dict[str, Callable[[Column], Column]]] = {
     "binary": lambda body: body,
     "base64": F.base64,
-    "text": lambda body: F.decode(body, "UTF-8"),
+    "text": lambda body: _text(body.cast("string")),
 }
+
+
+def _text(body: Column) -> Column:
+    """Return *body*; bytes that are no text fail the job, with the way out."""
+    refused = F.raise_error(F.lit(NO_TEXT))
+    return F.when(body.isNull() | F.is_valid_utf8(body), body).otherwise(refused)
 
 
 def write(rows: DataFrame, target: Target) -> None:
@@ -103,5 +120,11 @@ def stored(spark: SparkSession, target: Target, schema: StructType) -> DataFrame
 
 
 def format_options(target: Target) -> dict[str, str]:
-    """Return the options of the format; csv has a header unless told otherwise."""
-    return {**({"header": "true"} if target.format == "csv" else {}), **target.options}
+    """Return the options of the format; csv is RFC 4180 with a header unless told otherwise."""
+    return overridden(CSV_WRITTEN if target.format == "csv" else {}, target.options)
+
+
+def overridden(defaults: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """Return *given* and those of *defaults* that it does not name, in whatever case."""
+    named = {name.lower() for name in given}
+    return {**{n: text for n, text in defaults.items() if n.lower() not in named}, **given}
