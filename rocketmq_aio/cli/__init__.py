@@ -15,5 +15,6 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in NEEDED:
             raise
-        sys.exit("rmq needs the extra [cli]: pip install 'rocketmq-aio[cli]'")
+        sys.stderr.write("rmq needs the extra [cli]: pip install 'rocketmq-aio[cli]'\n")
+        sys.exit(2)  # as every missing extra
     sys.exit(run(sys.argv[1:]))

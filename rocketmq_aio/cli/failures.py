@@ -68,13 +68,18 @@ HINTS: Final[dict[type[RocketMQError], str]] = {
 }
 # How Spark shows an exception of Python: the last line of its traceback says what it was.
 PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
+SOURCE_WAY_OUT: Final = re.compile(r"\bset failOnDataLoss=false\b")
 # What a pipeline refuses while it runs, as Spark tells it.
 REFUSED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 SECRETS: Final = re.compile(r"(?i)((?:access|secret)_?key|token)(['\"]?\s*[=:]\s*)\S+")
 
 
 def sentence(error: BaseException) -> str:
-    """Return what to tell about *error*, on one line."""
+    """Return what to tell about *error*, on one line, with options as the command has them."""
+    return SOURCE_WAY_OUT.sub("give --allow-loss", _said(error))
+
+
+def _said(error: BaseException) -> str:
     if isinstance(error, ConfigError):
         return _of_setting(error)
     if isinstance(error, typer.Exit | typer.Abort):

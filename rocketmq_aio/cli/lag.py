@@ -13,7 +13,7 @@ from rich.table import Table
 
 from rocketmq_aio.cli.connection import ConnectionArguments
 from rocketmq_aio.cli.failures import ExitCode
-from rocketmq_aio.cli.output import OutputArguments, results, show_json, table
+from rocketmq_aio.cli.output import OutputArguments, note, results, show_json, table
 from rocketmq_aio.cli.signals import Stop, stoppable
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 COLUMNS: Final = (
     *("topic", "broker", "#queue", "#min", "#committed", "#max", "#lag", "#behind", "#deleted"),
 )
+UNUSED: Final = "group {!r} has no offsets in these topics and no members: check --group"
 LOOK_SECONDS: Final = 0.1  # how soon a signal ends the watching
 
 
@@ -77,6 +78,8 @@ def _print(summary: LagSummary, *, as_json: bool) -> None:
         show_json(summary.to_dict())
     else:
         results().print(lag_table(summary))
+    if summary.unused:
+        note(UNUSED.format(summary.group))
 
 
 def lag_table(summary: LagSummary) -> Table:

@@ -28,14 +28,25 @@ class RangeArguments:
         str,
         typer.Option(
             "--from",
-            help="earliest, group, a time with zone, milliseconds, offsets as JSON, or @FILE.",
+            help="earliest, group, latest (ingest), a time with zone, milliseconds, offsets as "
+            "JSON, or @FILE.",
             rich_help_panel=SELECTION,
         ),
     ] = "earliest"
     end: Annotated[
         str,
-        typer.Option("--to", help="latest, or as --from; exclusive.", rich_help_panel=SELECTION),
+        typer.Option(
+            "--to",
+            help="latest, a time with zone, milliseconds, offsets as JSON, or @FILE; exclusive.",
+            rich_help_panel=SELECTION,
+        ),
     ] = "latest"
+    allow_loss: Annotated[
+        bool,
+        typer.Option(
+            "--allow-loss", help="Go on where messages are gone.", rich_help_panel=SELECTION
+        ),
+    ] = False
 
 
 @dataclass(kw_only=True)
@@ -56,12 +67,6 @@ class SelectionArguments(RangeArguments):
         str | None,
         typer.Option(help="SQL92 condition, instead of --filter.", rich_help_panel=SELECTION),
     ] = None
-    allow_loss: Annotated[
-        bool,
-        typer.Option(
-            "--allow-loss", help="Go on where messages are gone.", rich_help_panel=SELECTION
-        ),
-    ] = False
     source_option: Annotated[
         list[str],
         typer.Option(

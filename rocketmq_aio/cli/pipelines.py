@@ -272,6 +272,7 @@ def _dlq(arguments: DeadLetterArguments) -> int:
         end=from_file(arguments.end),
         target=arguments.target() if written else None,
         resend=arguments.resend,
+        fail_on_data_loss=not arguments.allow_loss,
     )
     return on_spark(
         arguments,

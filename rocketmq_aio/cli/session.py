@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 PANEL: Final = "Spark"
 LOGGING: Final = Path(__file__).with_name("log4j2.properties").absolute()
+CREDENTIALS: Final = frozenset({"accesskey", "secretkey", "securitytoken"})
+OF_ROCKETMQ: Final = ("--source-option", "--sink-option")
+SEEN: Final = (
+    "is seen by others: --credentials-file or the environment (ROCKETMQ_ACCESS_KEY, "
+    "ROCKETMQ_SECRET_KEY, ROCKETMQ_SECURITY_TOKEN) hold credentials"
+)
 # A command shows bars of its own, and times that mean the same everywhere.
 DEFAULTS: Final = {
     "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
@@ -64,13 +70,16 @@ class SparkArguments:
 def pairs(option: str, texts: list[str]) -> dict[str, str]:
     """Return the ``name=value`` pairs that *option* was given.
 
-    :raises ConfigError: one has no ``=``; its text is not told, for it may hold a secret
+    :raises ConfigError: one has no ``=``, or is a credential; its text is not told, for it may
+        hold a secret
     """
     found = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             raise ConfigError(option, None, "expected name=value")
+        if option in OF_ROCKETMQ and name.strip().lower() in CREDENTIALS:
+            raise ConfigError(option, name.strip(), SEEN)
         found[name.strip()] = value
     return found
 

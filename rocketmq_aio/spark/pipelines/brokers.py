@@ -34,6 +34,23 @@ async def _ends(consumer: PullConsumer, topics: tuple[str, ...]) -> dict[Queue, 
     return found
 
 
+def has_route(connection: Connection, topic: str) -> bool:
+    """Return whether a name server knows *topic*; it is asked once.
+
+    :raises RocketMQError: none answers
+    """
+    runtime = Runtime.get(connection)
+    return runtime.call(_has_route, runtime.pull_consumer(), topic)
+
+
+async def _has_route(consumer: PullConsumer, topic: str) -> bool:
+    try:
+        await consumer.message_queues(topic)
+    except RouteNotFoundError:
+        return False
+    return True
+
+
 async def _queues(consumer: PullConsumer, topic: str) -> list[MessageQueue]:
     try:
         return await consumer.message_queues(topic)

@@ -13,9 +13,10 @@ from rocketmq_aio.names import DLQ_PREFIX, RETRY_PREFIX
 from rocketmq_aio.properties import RETRY_TOPIC
 from rocketmq_aio.settings import settings
 from rocketmq_aio.spark import option_values as values
+from rocketmq_aio.spark.loss import TopicGoneError
 from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options import Connection
-from rocketmq_aio.spark.pipelines.brokers import explained
+from rocketmq_aio.spark.pipelines.brokers import explained, has_route
 from rocketmq_aio.spark.pipelines.copies import COPIED_FROM, SEPARATOR, copies, position
 from rocketmq_aio.spark.pipelines.counting import count
 from rocketmq_aio.spark.pipelines.exporting import problems
@@ -28,6 +29,7 @@ from rocketmq_aio.spark.pipelines.summary import QueueCount, Summary
 from rocketmq_aio.spark.pipelines.target import Target, laid_out, write
 
 CLOCK_SECONDS: Final = 600  # brokers may differ by so much in what time it is
+AT_ONCE: Final = {"fetchOffset.numRetries": "0"}
 ORIGIN: Final = "originTopic"
 ORIGIN_ID: Final = "originMsgId"
 
@@ -40,6 +42,7 @@ class DeadLetterSettings:
     :param start: ``earliest``, a time, or offsets as JSON; *end* likewise
     :param target: where they are written to; None: nowhere, they are counted
     :param resend: send each to the topic it came from, unless that was done before
+    :param fail_on_data_loss: False goes on where letters are gone already
     """
 
     connection: Connection
@@ -48,6 +51,7 @@ class DeadLetterSettings:
     end: str = "latest"
     target: Target | None = None
     resend: bool = False
+    fail_on_data_loss: bool = True
 
     def __post_init__(self) -> None:
         values.group("of_group", self.group)
@@ -60,7 +64,12 @@ class DeadLetterSettings:
     @property
     def selection(self) -> Selection:
         """What is read."""
-        return Selection(topics=(self.topic,), start=self.start, end=self.end)
+        return Selection(
+            topics=(self.topic,),
+            start=self.start,
+            end=self.end,
+            fail_on_data_loss=self.fail_on_data_loss,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,11 +110,11 @@ def dead_letters(
     is in the topic of origin with that property is not sent again, so this may be repeated.
 
     :raises ConfigError: a setting cannot be
-    :raises RocketMQError: brokers cannot be asked; RouteNotFoundError: no letter ever died
+    :raises RocketMQError: brokers cannot be asked
     :raises PySparkException: Spark could not read, write or send
     """
     began = time.monotonic()
-    ranges = planned(settings.connection, settings.selection)
+    ranges = _planned(settings)
     if not any(each.size for each in ranges):
         queues = tuple(map(QueueCount.of, ranges))
         return DeadLetterSummary(group=settings.group, dry_run=dry_run, queues=queues)
@@ -116,6 +125,17 @@ def dead_letters(
     finally:
         letters.unpersist()
     return replace(found, seconds=time.monotonic() - began)
+
+
+def _planned(settings: DeadLetterSettings) -> list[Range]:
+    """Return what is read: nothing where no letter ever died, for brokers make the topic then."""
+    selection = settings.selection
+    if has_route(settings.connection, settings.topic):
+        return planned(settings.connection, selection)
+    try:  # patience would not bring it
+        return planned(settings.connection, replace(selection, options=AT_ONCE))
+    except TopicGoneError:
+        return []
 
 
 def told(letters: DataFrame, settings: DeadLetterSettings) -> DataFrame:

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.settings import settings
+from rocketmq_aio.spark.columns import COLUMNS
 from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options import Connection
 from rocketmq_aio.spark.pipelines.brokers import explained
@@ -33,6 +34,12 @@ class ExportSettings:
     selection: Selection
     target: Target
     columns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.columns:
+            if name not in COLUMNS:
+                reason = f"messages have no such column; they have {', '.join(COLUMNS)}"
+                raise ConfigError("columns", name, reason)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +107,6 @@ def _exported(
 def _chosen(messages: DataFrame, settings: ExportSettings) -> DataFrame:
     if not settings.columns:
         return messages
-    unknown = [name for name in settings.columns if name not in messages.columns]
-    if unknown:
-        known = ", ".join(messages.columns)
-        raise ConfigError("columns", unknown[0], f"messages have no such column; they have {known}")
     kept = [*COORDINATES, "storeTimestamp", *settings.columns]
     return messages.select(*dict.fromkeys(kept))
 

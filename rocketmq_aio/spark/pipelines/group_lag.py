@@ -19,6 +19,7 @@ from rocketmq_aio.errors import (
     RocketMQError,
     SubscriptionError,
 )
+from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.settings import settings
 from rocketmq_aio.spark.options import Connection
@@ -81,12 +82,14 @@ class LagSummary(Summary):
     """Where a group is in its queues, at one time.
 
     :ivar at: by the clock of this machine; brokers may have another
+    :ivar unused: the group has no offsets in these topics, and no members: is it the right name?
     """
 
     pipeline: str = "lag"
     group: str = ""
     at: datetime = datetime.min
     lags: tuple[QueueLag, ...] = ()
+    unused: bool = False
 
     @property
     def lag(self) -> int:
@@ -116,12 +119,30 @@ def lag(settings: LagSettings) -> LagSummary:
     began = time.monotonic()
     runtime = Runtime.get(settings.connection)
     lags = runtime.call(_all, runtime, runtime.pull_consumer(), settings.topics)
+    started = any(each.committed for each in lags)  # brokers before 5.0 say 0 of groups unknown
     return LagSummary(
         group=settings.connection.group,
         at=datetime.now(UTC),
         lags=tuple(lags),
+        unused=not started and not runtime.call(_members, runtime, settings),
         seconds=time.monotonic() - began,
     )
+
+
+async def _members(runtime: Runtime, settings: LagSettings) -> set[str]:
+    """Return the client ids of the group's members, as the brokers of the topics know them."""
+    return await members_of(runtime.instance, settings.connection.group, settings.topics)
+
+
+async def members_of(instance: MQClientInstance, group: str, topics: tuple[str, ...]) -> set[str]:
+    """Return the client ids of *group*'s members at the masters of *topics*.
+
+    :raises RocketMQError: a broker cannot be asked
+    """
+    routes = [await instance.routes.get(topic) for topic in topics]
+    names = {name for route in routes for name in route.brokers}
+    addresses = sorted(filter(None, map(instance.routes.master, names)))
+    return {each for at in addresses for each in await instance.broker.consumer_ids_at(group, at)}
 
 
 async def _all(runtime: Runtime, asker: PullConsumer, topics: tuple[str, ...]) -> list[QueueLag]:

@@ -152,7 +152,8 @@ def mapped(files: DataFrame, columns: Mapping[str, str]) -> DataFrame:
 
 def _column(files: DataFrame, to: str, name: str) -> Column:
     if name == WHOLE_ROW and to == "body":
-        return F.to_json(F.struct(*(F.col(f"`{each}`") for each in files.columns)))
+        row = F.struct(*(F.col(f"`{each}`") for each in files.columns))
+        return F.to_json(row, {"ignoreNullFields": "false"})
     if name not in files.columns:
         reason = f"the files have no such column; they have {', '.join(files.columns)}"
         raise ConfigError("columns", name, reason)

@@ -7,6 +7,7 @@ from pyspark.errors import AnalysisException
 
 from rocketmq_aio.cli.failures import ExitCode, code_of, sentence
 from rocketmq_aio.errors import AuthError, ConfigError, NameServerUnavailableError
+from rocketmq_aio.spark.loss import TopicGoneError
 
 OF_SPARK = """[PYTHON_DATA_SOURCE_ERROR] Failed when ...
 Traceback (most recent call last):
@@ -15,6 +16,9 @@ Traceback (most recent call last):
 rocketmq_aio.spark.loss.DataLossError: orders/broker-a/0: offset 5 is gone
 
 SQLSTATE: 38000"""
+
+OF_LOSS = """Traceback (most recent call last):
+rocketmq_aio.spark.loss.TopicGoneError: gone: set failOnDataLoss=false to go on without it"""
 
 
 @pytest.mark.parametrize(
@@ -40,6 +44,20 @@ def test_what_spark_wraps_is_unwrapped() -> None:
 
     assert sentence(error) == "orders/broker-a/0: offset 5 is gone"
     assert code_of(error) is ExitCode.FAILED
+
+
+@pytest.mark.parametrize("error", [TopicGoneError("orders"), AnalysisException(OF_LOSS)])
+def test_the_way_out_is_an_option_of_the_command(error: Exception) -> None:
+    told = sentence(error)
+
+    assert "failOnDataLoss" not in told
+    assert "give --allow-loss to go on without it" in told
+
+
+def test_what_a_pipeline_refuses_in_a_job_is_told_alone() -> None:
+    error = AnalysisException("[USER_RAISED_EXCEPTION] no text: use base64 SQLSTATE: P0001")
+
+    assert sentence(error) == "no text: use base64"
 
 
 def test_what_to_check_is_told() -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rocketmq_aio.cli.lag import behind, lag_table
+from rocketmq_aio.cli.lag import _print, behind, lag_table
 from rocketmq_aio.cli.output import progress, results
 from rocketmq_aio.cli.summaries import show
 from rocketmq_aio.spark.pipelines import Gap, LagSummary, QueueCount, QueueLag
@@ -82,6 +82,15 @@ def test_lag_is_told_by_queue(capfd: pytest.CaptureFixture[str]) -> None:
     first, second = summary.to_dict()["lags"]
     assert (first["lag"], first["deleted"], first["behind_seconds"]) == (1400, 50, 5400.0)
     assert (second["lag"], second["deleted"], second["committed"]) == (1400, 0, None)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_group_that_nobody_uses_is_told_beside_the_result(
+    capfd: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    _print(LagSummary(group="tpyo", unused=True), as_json=as_json)
+
+    assert "'tpyo' has no offsets" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

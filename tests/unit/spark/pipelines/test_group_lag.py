@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import pytest
+from anyio import to_thread
 
 from rocketmq_aio import ClientConfig, MQClientInstance, PullConsumer
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.pull import PullMessage
-from rocketmq_aio.spark.pipelines.group_lag import TOOLS, QueueLag, lags_of
+from rocketmq_aio.spark.options import Connection
+from rocketmq_aio.spark.pipelines.group_lag import TOOLS, LagSettings, QueueLag, lag, lags_of
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
 from tests.unit.spark.driving import TOPIC, put_at
+
+
+async def test_a_group_that_nobody_uses_is_told_apart() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put_at(cluster.broker, 1000)
+        connection = Connection(name_server=cluster.namesrv, group="tpyo")
+        settings = LagSettings(connection=connection, topics=(TOPIC,))
+
+        unknown = await to_thread.run_sync(lag, settings)
+        cluster.broker.create_group("tpyo")
+        consumer = PullConsumer("tpyo", namesrv=cluster.namesrv)
+        async with consumer:
+            await consumer.commit((await consumer.message_queues(TOPIC))[0], 1)
+        known = await to_thread.run_sync(lag, settings)
+
+    assert (unknown.unused, unknown.to_dict()["unused"], unknown.lag) == (True, True, 1)
+    assert not known.unused
 
 
 async def looked_at(cluster: FakeCluster) -> QueueLag:
