@@ -30,6 +30,7 @@ public final class Trace {
         producer.setNamesrvAddr(namesrv);
         producer.start();
         System.out.println("said " + producer.send(new Message(topic, "new", "42 43", body.getBytes(StandardCharsets.UTF_8))).getMsgId());
+        letTracesLeave();
         producer.shutdown();
     }
 
@@ -48,7 +49,13 @@ public final class Trace {
         if (!seen.await(30, TimeUnit.SECONDS)) {
             throw new IllegalStateException("nothing came");
         }
+        letTracesLeave();
         consumer.shutdown();
+    }
+
+    /** They are sent in the background, and a shutdown does not wait for all of them. */
+    private static void letTracesLeave() throws InterruptedException {
+        Thread.sleep(3_000);
     }
 
     /** Reads records and writes them again, one a line, as the official code does both. */
