@@ -13,13 +13,12 @@ import msgspec
 from rocketmq_aio.config import ClientConfig
 from rocketmq_aio.consumer.offsets import RemoteOffsetStore, check_offset
 from rocketmq_aio.consumer.pull_result import (
-    STATUSES,
     Answer,
     PullResult,
     RawPull,
     decoded,
     raw,
-    status_of,
+    read_answer,
 )
 from rocketmq_aio.consumer.pulled import HOLD_SLACK_SECONDS
 from rocketmq_aio.consumer.send_back import DEAD_LETTER, SendBack
@@ -29,10 +28,8 @@ from rocketmq_aio.instance.member import Member
 from rocketmq_aio.message import MessageExt, MessageQueue, MessageSelector
 from rocketmq_aio.names import check_topic
 from rocketmq_aio.protocol.codes import MASTER_ID, PULL_SUBSCRIPTION, PULL_SUSPEND, ResponseCode
-from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.requests.pull import PullMessage, PullMessageResponse
+from rocketmq_aio.protocol.requests.pull import PullMessage
 from rocketmq_aio.protocol.subscription import Subscription, subscription
-from rocketmq_aio.remoting.refusals import refusal
 
 MAX_INT: Final = 2**31 - 1
 MAX_DELAY_LEVEL: Final = 18
@@ -281,11 +278,9 @@ class PullConsumer(Member):
             raise
         if command.code == ResponseCode.NOT_LEADER_FOR_QUEUE:
             self._instance.routes.doubt(queue.topic)
-        if command.code not in STATUSES:
-            raise refusal(command, address)
-        fields = read_header(command, PullMessageResponse)
-        self._replicas[queue] = fields.suggest_which_broker_id
-        return Answer(status_of(command), fields, command.body)
+        answer = read_answer(command, address)
+        self._replicas[queue] = answer.fields.suggest_which_broker_id
+        return answer
 
     async def _know(self, queue: MessageQueue) -> None:
         """Learn who has the queue, and keep that fresh."""

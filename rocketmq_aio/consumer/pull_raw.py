@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from rocketmq_aio.consumer.pull_result import STATUSES, Answer, RawPull, raw, status_of
+from rocketmq_aio.consumer.pull_result import STATUSES, RawPull, raw, read_answer
 from rocketmq_aio.errors import CodecError, NotConnectedError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.protocol.codes import MASTER_ID, PULL_LITE, PULL_SUBSCRIPTION, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.protocol.requests.admin_topics import GetTopicConfig, TopicConfigBody
-from rocketmq_aio.protocol.requests.pull import LitePullMessage, PullMessage, PullMessageResponse
+from rocketmq_aio.protocol.requests.pull import LitePullMessage, PullMessage
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.protocol.templates import PullTemplate
-from rocketmq_aio.remoting.refusals import refusal
 
 MAX_TEMPLATES: Final = 4096
 # What brokers say to the request of lite pull that do not know it, or may not serve it.
@@ -75,18 +72,15 @@ class RawPulls:
                 self._old.add(address)
         if command.code == ResponseCode.NOT_LEADER_FOR_QUEUE:
             self._instance.routes.doubt(queue.topic)
-        if command.code not in STATUSES:
-            raise refusal(command, address)
-        fields = read_header(command, PullMessageResponse)
-        self._replicas[queue] = fields.suggest_which_broker_id
-        return raw(Answer(status_of(command), fields, command.body))
+        answer = read_answer(command, address)
+        self._replicas[queue] = answer.fields.suggest_which_broker_id
+        return raw(answer)
 
     def decode(
         self, body: bytes, queue: MessageQueue
     ) -> tuple[list[MessageExt], CodecError | None]:
-        """Return what `decode_messages` does, with names as the application knows them."""
-        namespace = self._instance.remoting.namespace
-        return decode_messages(body, queue) if namespace is None else namespace.decode(body, queue)
+        """Return what `decode_messages` does, as the settings of the client say."""
+        return self._instance.remoting.decode(body, queue)
 
     async def is_compacted(self, queue: MessageQueue) -> bool:
         """Whether the broker keeps only the last message of each key (5.x), so that gaps are fine.

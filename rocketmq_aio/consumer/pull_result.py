@@ -12,9 +12,11 @@ from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.decoding import Decode
+from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.protocol.requests.pull import PullMessageResponse
 from rocketmq_aio.protocol.subscription import Subscription
+from rocketmq_aio.remoting.refusals import refusal
 
 
 class PullStatus(Enum):
@@ -74,6 +76,17 @@ def status_of(command: Command) -> PullStatus:
     if status is PullStatus.OFFSET_ILLEGAL and RESET_REMARK in (command.remark or ""):
         return PullStatus.OFFSET_RESET
     return status
+
+
+def read_answer(command: Command, address: str) -> Answer:
+    """Return what the broker at *address* says to a pull.
+
+    :raises BrokerError: it refuses
+    """
+    if command.code not in STATUSES:
+        raise refusal(command, address)
+    fields = read_header(command, PullMessageResponse)
+    return Answer(status_of(command), fields, command.body)
 
 
 def raw(answer: Answer) -> RawPull:
