@@ -72,12 +72,16 @@ class Attempts:
 
     :param renew: returns the newest queues of a topic: (known ones, deadline) -> queues
     :param faults: is told how brokers answer
+    :param stored: are told of each send that is stored; they have to be quick
     """
 
-    stored: Sequence[Stored] = ()
-
     def __init__(
-        self, instance: MQClientInstance, config: ProducerConfig, renew: Renew, faults: Faults
+        self,
+        instance: MQClientInstance,
+        config: ProducerConfig,
+        renew: Renew,
+        faults: Faults,
+        stored: Sequence[Stored] = (),
     ) -> None:
         self._remoting = instance.remoting
         self._routes = instance.routes
@@ -87,6 +91,7 @@ class Attempts:
         self.retries_weaker = config.retry_other_broker
         self._prepared = instance.remoting.takes_prepared
         self.packer = Packer()
+        self._stored = stored
 
     async def run(self, sent: Outgoing, publish: TopicPublish, deadline: float) -> SendResult:
         """Send *sent*, which is aimed already."""
@@ -98,10 +103,20 @@ class Attempts:
             if (now := monotonic()) - started > self._faults.bound:
                 self._faults.answered(sent.target, started, now)
             if result.ok or not self.retries_weaker:
+                if self._stored:
+                    self._tell(sent, result, now - started)
                 return result
         except RocketMQError as cause:
-            return await self.go_on(sent, publish, deadline, cause, started)
-        return await self.go_on(sent, publish, deadline, result, started)
+            result = await self.go_on(sent, publish, deadline, cause, started)
+        else:
+            result = await self.go_on(sent, publish, deadline, result, started)
+        if self._stored:
+            self._tell(sent, result, monotonic() - started)
+        return result
+
+    def _tell(self, sent: Outgoing, result: SendResult, seconds: float) -> None:
+        for tell in self._stored:
+            tell(sent, result, seconds)
 
     def first(
         self, sent: Outgoing, publish: TopicPublish, seconds: float
@@ -197,33 +212,6 @@ class Attempts:
             pause = max(pause, course.pause())
         await asyncio.sleep(min(pause + EARLY_SECONDS, deadline - monotonic() - LEAST_SECONDS))
         return publish
-
-
-class TracedAttempts(Attempts):
-    """Tells those in `stored` of each send that is stored; they have to be quick."""
-
-    async def run(self, sent: Outgoing, publish: TopicPublish, deadline: float) -> SendResult:
-        """Send *sent*, which is aimed already."""
-        # All of the other `run` again: to await that one would cost more than to tell.
-        if sent.packing is not None:
-            await self.packer.pack(sent)
-        started = monotonic()
-        try:
-            result = sent.result(await self.first(sent, publish, deadline - started))
-            if (now := monotonic()) - started > self._faults.bound:
-                self._faults.answered(sent.target, started, now)
-            if result.ok or not self.retries_weaker:
-                return self._told(sent, result, now - started)
-        except RocketMQError as cause:
-            result = await self.go_on(sent, publish, deadline, cause, started)
-        else:
-            result = await self.go_on(sent, publish, deadline, result, started)
-        return self._told(sent, result, monotonic() - started)
-
-    def _told(self, sent: Outgoing, result: SendResult, seconds: float) -> SendResult:
-        for tell in self.stored:
-            tell(sent, result, seconds)
-        return result
 
 
 def _aimed_elsewhere(sent: Outgoing, publish: TopicPublish) -> bool:

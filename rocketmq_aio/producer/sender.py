@@ -23,7 +23,7 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.member import Member
 from rocketmq_aio.message import MessageQueue, SendResult
-from rocketmq_aio.producer.attempts import Attempts, TracedAttempts
+from rocketmq_aio.producer.attempts import Attempts
 from rocketmq_aio.producer.auto_batch import AutoBatcher
 from rocketmq_aio.producer.faults import Faults, Isolation
 from rocketmq_aio.producer.gathering import Entry, request_of
@@ -64,9 +64,9 @@ class Sender(Member):
             enabled=self._config.fault_isolation,
         )
         self._hooks = SendHooks(self._with_companions(hooks))
-        kind = TracedAttempts if self._hooks.stored else Attempts
-        self._attempts = kind(self._instance, self._config, self._renewed, self._faults)
-        self._attempts.stored = self._hooks.stored
+        self._attempts = Attempts(
+            self._instance, self._config, self._renewed, self._faults, self._hooks.stored
+        )
         self._batching = self._config.auto_batch is not None
         self._hooked = bool(self._hooks)
         self._detour = self._batching or self._hooked
