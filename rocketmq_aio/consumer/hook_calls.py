@@ -51,19 +51,11 @@ class ConsumeHooks:
 
     def before(self, context: ConsumeContext) -> None:
         """Tell all hooks that a handler is about to run."""
-        for hook in self._hooks:
-            try:
-                hook.before(context)
-            except Exception as error:  # noqa: BLE001 - the application's code
-                self._failures.note(hook, error)
+        self._failures.tell(self._hooks, "before", context)
 
     def after(self, context: ConsumeContext) -> None:
         """Tell all hooks how it ended."""
-        for hook in self._hooks:
-            try:
-                hook.after(context)
-            except Exception as error:  # noqa: BLE001 - the application's code
-                self._failures.note(hook, error)
+        self._failures.tell(self._hooks, "after", context)
 
     def handed_out(self, group: str, mode: str, messages: Iterable[MessageExt]) -> None:
         """Tell of *messages* that a caller is about to get, those of each queue together."""

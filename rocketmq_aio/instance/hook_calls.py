@@ -70,10 +70,18 @@ def check_hook(hook: object, kinds: Any, methods: Iterable[str]) -> None:  # noq
 
 
 class Failures:
-    """Logs each kind of failure once: a hook may fail for every message."""
+    """Calls hooks and logs each kind of failure once: a hook may fail for every message."""
 
     def __init__(self) -> None:
         self._told: set[tuple[int, type[Exception]]] = set()
+
+    def tell(self, hooks: Iterable[object], method: str, context: object) -> None:
+        """Call *method* of all *hooks*, in order; what one of them raises changes nothing."""
+        for hook in hooks:
+            try:
+                getattr(hook, method)(context)
+            except Exception as error:  # noqa: BLE001 - the application's code
+                self.note(hook, error)
 
     def note(self, hook: object, error: Exception) -> None:
         """*hook* has raised *error*."""

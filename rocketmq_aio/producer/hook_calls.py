@@ -109,11 +109,7 @@ class SendHooks:
         """Ask those who may forbid it, then tell the others."""
         for check in self._checks:
             check(context)
-        for hook in self._send:
-            try:
-                hook.before_send(context)
-            except Exception as error:  # noqa: BLE001 - the application's code
-                self._failures.note(hook, error)
+        self._failures.tell(self._send, "before_send", context)
 
     def after(
         self, context: SendContext, started: float, error: BaseException | None = None
@@ -124,11 +120,7 @@ class SendHooks:
             context.error = error
             outcomes = error.outcomes if isinstance(error, BatchError) else None
             context.outcomes = outcomes or (error,) * len(context.messages)
-        for hook in self._send:
-            try:
-                hook.after_send(context)
-            except Exception as failure:  # noqa: BLE001 - the application's code
-                self._failures.note(hook, failure)
+        self._failures.tell(self._send, "after_send", context)
 
     def recalled(self, topic: str, message_id: str) -> None:
         """Tell that a message was taken back."""
@@ -137,8 +129,4 @@ class SendHooks:
 
     def transaction_ended(self, context: EndTransactionContext) -> None:
         """Tell how a transaction ended."""
-        for hook in self._ends:
-            try:
-                hook.end_transaction(context)
-            except Exception as failure:  # noqa: BLE001 - the application's code
-                self._failures.note(hook, failure)
+        self._failures.tell(self._ends, "end_transaction", context)
