@@ -159,7 +159,8 @@ class ProducerConfig:
     """How a producer sends.
 
     :param send_timeout_seconds: one deadline for the whole send: route, waiting, all attempts
-    :param retries: attempts after the first one
+    :param retries: attempts after the first one; while a broker says that it is busy, and so has
+        stored nothing, they do not count, unless *retries* is 0
     :param retry_other_broker: try another broker when the message was stored with a weaker
         guarantee than asked for (this makes a second copy)
     :param compression: ``"zlib"``, ``"lz4"``, ``"zstd"`` or None, for bodies of

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rocketmq_aio.message import MessageExt, MessageQueue, SendResult
 
 REMARK_SHOWN: Final = 300  # a remark can hold a whole Java stack trace; the attribute keeps it all
+SHOWN_ATTEMPTS: Final = 5  # of the last ones; the attribute keeps them all
 
 
 def shown(text: str | None) -> str:
@@ -167,8 +168,10 @@ class SendError(RocketMQError):
     def __init__(self, topic: str, message_id: str, attempts: Sequence[SendAttempt]) -> None:
         tried = "; ".join(
             f"{a.address} after {a.seconds:.3f} s: {type(a.cause).__name__}: {shown(str(a.cause))}"
-            for a in attempts
+            for a in attempts[-SHOWN_ATTEMPTS:]
         )
+        if (unshown := len(attempts) - SHOWN_ATTEMPTS) > 0:
+            tried = f"{unshown} more attempts; {tried}"
         super().__init__(f"send to {topic!r} ({message_id}) failed, {self.outcome}: {tried}")
         self.topic = topic
         self.message_id = message_id

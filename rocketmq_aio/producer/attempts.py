@@ -11,6 +11,7 @@ from typing import Any, Final
 from rocketmq_aio.config import ProducerConfig
 from rocketmq_aio.errors import (
     BrokerError,
+    BusyError,
     RocketMQError,
     RouteNotFoundError,
     SendAttempt,
@@ -88,6 +89,8 @@ class Attempts:
         self._renew = renew
         self._faults = faults
         self._retries = config.retries
+        # Nobody tried; or the broker stored nothing and asks for patience: the deadline bounds it.
+        self._uncounted = (BackoffError, BusyError) if config.retries else (BackoffError,)
         self.retries_weaker = config.retry_other_broker
         self._prepared = instance.remoting.takes_prepared
         self.packer = Packer()
@@ -141,7 +144,7 @@ class Attempts:
         while self._goes_on(course, outcome, started, deadline):
             if _has_moved(outcome):
                 self._routes.doubt(sent.topic)
-            if not isinstance(outcome, BackoffError):  # which was no attempt
+            if not isinstance(outcome, self._uncounted):
                 if not attempts_left:
                     break
                 attempts_left -= 1

@@ -192,6 +192,14 @@ def test_a_failed_send_tells_every_attempt_and_whether_it_may_be_stored() -> Non
         assert "10.0.0.2:10911 after 1.000 s: BusyError" in str(error)
 
 
+def test_of_many_attempts_the_last_ones_are_told() -> None:
+    error = SendError("orders", "ID", ATTEMPTS * 20)
+
+    assert "not stored: 35 more attempts; 10.0.0.2:10911 after" in str(error)
+    assert str(error).count("BusyError") == 3
+    assert len(error.attempts) == 40
+
+
 def test_facts_do_not_change_with_their_source() -> None:
     causes: dict[str, BaseException] = {"a:1": OSError("refused")}
     error = NameServerUnavailableError(causes)

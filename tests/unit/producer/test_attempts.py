@@ -12,7 +12,6 @@ from rocketmq_aio.config import ClientConfig, Credentials, ProducerConfig
 from rocketmq_aio.errors import (
     AuthError,
     BrokerError,
-    BusyError,
     CodecError,
     ConnectionLostError,
     NotConnectedError,
@@ -29,6 +28,7 @@ from tests.fakes.script import Close, Raw, Reply
 from tests.unit.producer.shops import ORDER, SEND, connected, open_shop, stopped
 
 BUSY = Reply(2, remark="system busy")
+DOWN = Reply(14, remark="service not available")
 ILLEGAL = Reply(13, remark="the message is illegal")
 WEAKER = Reply(10, ext={"msgId": "0A", "queueId": "0", "queueOffset": "9"})
 ONCE = ProducerConfig(retries=0)
@@ -221,11 +221,11 @@ async def test_sent_and_not_clearly_answered_it_may_be_stored(
 async def test_one_unclear_attempt_makes_the_whole_send_unclear() -> None:
     async with open_shop() as shop:
         shop.broker.on(SEND, Close())
-        shop.broker.on(SEND, BUSY, times=2)
+        shop.broker.on(SEND, DOWN, times=2)
         with pytest.raises(SendUnknownError) as caught:
             await shop.producer.send(ORDER)
 
-        assert causes(caught.value) == [ConnectionLostError, BusyError, BusyError]
+        assert causes(caught.value) == [ConnectionLostError, BrokerError, BrokerError]
 
 
 async def test_a_final_refusal_after_an_unclear_attempt_leaves_it_unclear() -> None:
@@ -239,18 +239,36 @@ async def test_a_final_refusal_after_an_unclear_attempt_leaves_it_unclear() -> N
 
 async def test_the_number_of_attempts_is_bounded() -> None:
     async with open_shop(config=ProducerConfig(retries=4)) as shop:
-        shop.broker.on(SEND, BUSY, times=None)
+        shop.broker.on(SEND, DOWN, times=None)
         with pytest.raises(SendError) as caught:
             await shop.producer.send(ORDER, timeout_seconds=10)
 
         assert len(shop.sends()) == len(caught.value.attempts) == 5
 
 
+async def test_a_busy_broker_is_given_the_whole_deadline() -> None:
+    async with open_shop() as shop:
+        shop.broker.on(SEND, BUSY, times=6)
+        result = await shop.producer.send(ORDER)
+
+        assert result.ok
+        assert len(shop.sends()) == 7
+
+
+async def test_without_retries_busy_is_final() -> None:
+    async with open_shop(config=ONCE) as shop:
+        shop.broker.on(SEND, BUSY, times=None)
+        with pytest.raises(SendError) as caught:
+            await shop.producer.send(ORDER)
+
+        assert len(shop.sends()) == len(caught.value.attempts) == 1
+
+
 async def test_the_deadline_holds_over_all_attempts_and_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(attempts_module, "Backoff", Backoff)
-    config = ProducerConfig(retries=1000, send_timeout_seconds=0.5)
+    config = ProducerConfig(send_timeout_seconds=0.5)
     async with open_shop(config=config) as shop:
         shop.broker.on(SEND, BUSY, times=None)
         loop = asyncio.get_running_loop()
