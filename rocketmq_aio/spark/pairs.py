@@ -1,26 +1,24 @@
 """The properties of many messages at once: their wire forms -> Arrow columns.
 
 Cutting text in Python would cost more than everything else that is done with a message, so the
-names and values of a whole batch are found by the separators in one buffer.
+names and values of a whole batch are cut at the separators in one buffer.
 """
 
 from __future__ import annotations
 
+from array import array
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute
 
-from rocketmq_aio.properties import parse_properties
+from rocketmq_aio.properties import NAME_END, PAIR_END, parse_properties
 
 Column = Any  # an Arrow array
 pc: Any = pyarrow.compute  # its functions are made when it is imported: checkers see none
 
-BETWEEN: Final = b"\x01"  # name and value
-END: Final = b"\x02"  # of a pair
-SEPARATORS: Final = BETWEEN + END
-OTHERS: Final = bytes(each for each in range(256) if each not in SEPARATORS)
 MAX_BITS: Final = 48  # names that have a bit each; room is left for 65 535 pairs of the last one
 
 
@@ -34,7 +32,6 @@ class Pairs:
         self.names = names
         self.values = values
         self.offsets = offsets
-        self._coded = names.dictionary_encode()
 
     def as_maps(self, kind: Column) -> Column:
         """Return a map of type *kind* for each row."""
@@ -42,6 +39,8 @@ class Pairs:
 
     def pick(self, name: str) -> Column:
         """Return the value of *name* in each row, null where there is none."""
+        if self._shape is not None:
+            return self._pick_at(self._shape, name)
         rows = len(self.offsets) - 1
         code = self._coded.dictionary.index(name).as_py()
         chosen = pc.equal(self._coded.indices, code)
@@ -53,6 +52,8 @@ class Pairs:
 
     def has_doubles(self) -> bool:
         """Whether a row has a name twice."""
+        if self._shape is not None:
+            return len(set(self._shape)) < len(self._shape)
         if len(self._coded.dictionary) > MAX_BITS:
             key = pc.multiply(self._rows(), len(self._coded.dictionary))
             key = pc.add(key, self._coded.indices.cast(pa.int64()))
@@ -66,6 +67,27 @@ class Pairs:
         expected = pa.array(bits, pa.int32()).take(shapes.indices)
         return not pc.all(pc.equal(expected, _differences(self.offsets))).as_py()
 
+    @cached_property
+    def _coded(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        return self.names.dictionary_encode()
+
+    @cached_property
+    def _shape(self) -> list[str] | None:
+        """The names of each row, in order; None where rows differ, as one producer's seldom do."""
+        rows, count = len(self.offsets) - 1, self.offsets[1].as_py()
+        if not pc.all(pc.equal(_differences(self.offsets), count)).as_py():
+            return None
+        first = self.names.slice(0, count)
+        again = array("i", range(count)).tobytes() * rows
+        cycle = pa.Array.from_buffers(pa.int32(), count * rows, [None, pa.py_buffer(again)])
+        return first.to_pylist() if self.names.equals(first.take(cycle)) else None
+
+    def _pick_at(self, shape: list[str], name: str) -> Column:
+        rows = len(self.offsets) - 1
+        if name not in shape:
+            return pa.nulls(rows, pa.string())
+        return self.values.take(pc.add(self.offsets.slice(0, rows), shape.index(name)))
+
     def _rows(self) -> Column:
         """Return for each pair the number of its row."""
         lists = pa.ListArray.from_arrays(self.offsets, self.values)
@@ -74,10 +96,7 @@ class Pairs:
 
 def pairs_of(raw: list[bytes]) -> Pairs:
     """Return the properties of messages, read as `parse_properties` reads one."""
-    if not {each[-1:] for each in raw} <= {b"", END}:  # brokers before 5.2 leave the last one out
-        raw = [each if each[-1:] in (b"", END) else each + END for each in raw]
-    joined = b"".join(raw)
-    pairs = _cut(joined, [each.count(END) for each in raw]) if joined else None
+    pairs = _cut(_texts(raw))
     return _parsed(raw) if pairs is None or pairs.has_doubles() else pairs
 
 
@@ -87,27 +106,30 @@ def counted(count: int) -> Column:
     return pc.subtract(pc.cumulative_sum(ones), 1)
 
 
-def _cut(joined: bytes, counts: list[int]) -> Pairs | None:
-    """Return the pairs; None where there is anything else, or a name or value is empty."""
-    separators = joined.translate(None, OTHERS)
-    count = len(separators)
-    if separators != SEPARATORS * (count // 2):
+def _texts(raw: list[bytes]) -> Column:
+    try:
+        return pa.array(raw, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:  # not all of it is UTF-8
+        return pa.array([each.decode("utf-8", "replace") for each in raw], pa.string())
+
+
+def _cut(texts: Column) -> Pairs | None:
+    """Return the pairs in *texts*; None where a name or value is empty."""
+    pieces = pc.split_pattern(texts, PAIR_END)
+    halves = pc.split_pattern(pieces.values, NAME_END, max_splits=1)
+    # What has but one half is no pair: nothing, for the most part, after the last end of a pair.
+    whole = pc.equal(_differences(halves.offsets), 2)
+    at = halves.offsets.slice(0, len(whole)).filter(whole)
+    names, values = halves.values.take(at), halves.values.take(pc.add(at, 1))
+    if _has_empty(names) or _has_empty(values):
         return None
-    if not joined.isascii():
-        joined = joined.decode("utf-8", "replace").encode()
-    seen = pa.Array.from_buffers(pa.uint8(), len(joined), [None, pa.py_buffer(joined)])
-    ends = pc.indices_nonzero(pc.less_equal(seen, END[0])).cast(pa.int64())
-    if len(ends) != count:  # there are zero bytes besides
-        return None
-    # Without the separators a text ends as many bytes earlier as there were separators before it.
-    ends = pc.subtract(ends, counted(count)).cast(pa.int32())
-    offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
-    if pc.min(_differences(offsets)).as_py() <= 0:
-        return None
-    text = pa.py_buffer(joined.translate(None, SEPARATORS))
-    texts = pa.Array.from_buffers(pa.string(), count, [None, offsets.buffers()[1], text])
-    first = pc.multiply(counted(count // 2), 2)
-    return Pairs(texts.take(first), texts.take(pc.add(first, 1)), _offsets(counts))
+    before = pc.cumulative_sum(whole.cast(pa.int32()))
+    before = pa.concat_arrays([pa.array([0], pa.int32()), before])
+    return Pairs(names, values, before.take(pieces.offsets))
+
+
+def _has_empty(texts: Column) -> bool:
+    return bool(pc.min(pc.binary_length(texts)).as_py() == 0)
 
 
 def _parsed(raw: list[bytes]) -> Pairs:
