@@ -9,7 +9,7 @@ VERSIONS ?= 4.9.7 5.5.0
 BIN := .venv/bin
 READY := .venv/.ready
 # Test files that run at once; each process has servers of its own, about 1 GB.
-AT_ONCE ?= 2
+AT_ONCE ?= 3
 PYTEST := $(BIN)/pytest -n $(AT_ONCE) --dist loadfile
 # What is read, streamed and written; the rest of the Spark tests does not depend on the version.
 SPARK_ON_4 := tests/spark/test_read.py tests/spark/test_stream.py tests/spark/test_write.py

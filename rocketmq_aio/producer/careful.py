@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from functools import partial
+from functools import lru_cache, partial
 from time import monotonic, time_ns
 from typing import Any, Final, NamedTuple
 
@@ -14,19 +14,23 @@ from rocketmq_aio.errors import (
     ConfigError,
     NotConnectedError,
     NotSupportedError,
+    RocketMQError,
     SendUnknownError,
 )
 from rocketmq_aio.hooks import SendContext
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
 from rocketmq_aio.producer.introductions import Introductions
-from rocketmq_aio.producer.ordering import OrderedTopic, Turns
-from rocketmq_aio.producer.outgoing import Outgoing, check_properties, check_sizes, outgoing
+from rocketmq_aio.producer.ordering import Lane, OrderedTopic, Turns
+from rocketmq_aio.producer.outgoing import Outgoing, check_sizes, outgoing
 from rocketmq_aio.producer.publishing import QueueSelector, Target, TopicPublish
 from rocketmq_aio.producer.requests_replies import Requests, reply_properties, replying_target
 from rocketmq_aio.producer.sender import Sender
 from rocketmq_aio.properties import NAME_END, PAIR_END, SHARDING_KEY
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
+from rocketmq_aio.protocol.subscription import java_hash
+
+KEYS_REMEMBERED: Final = 8192  # what is worked out once for a key; a hash is a loop over it
 
 
 class Way(NamedTuple):
@@ -42,7 +46,7 @@ class Way(NamedTuple):
 
     aim: Callable[[TopicPublish], Target]
     fixed: bool
-    extra: bytes = b""
+    extra: str = ""
     key: str | None = None
     asks: bool = False
     reply: bool = False
@@ -74,6 +78,7 @@ class CarefulSender(Sender):
         super().__init__(group, namesrv=namesrv, client=client, config=config, hooks=hooks)
         self._turns = Turns()
         self._ordered: dict[str, OrderedTopic] = {}
+        self._by_key = lru_cache(KEYS_REMEMBERED)(self._way_by_key)
         self._requests = Requests(self._instance)
         self._introductions = Introductions(self._instance)
 
@@ -94,64 +99,67 @@ class CarefulSender(Sender):
     def _send_carefully(
         self, message: Message, chosen: Chosen, deadline: float
     ) -> Coroutine[Any, Any, SendResult]:
-        return self._send_as(self._way(message, chosen), message, deadline)
+        return self._send_by(self._way(message, chosen), message, deadline)
 
-    def _send_as(
-        self, way: Way, message: Message, deadline: float
+    def _send_keyed(
+        self, message: Message, key: str | None, deadline: float
     ) -> Coroutine[Any, Any, SendResult]:
-        if way.key is None:
-            return self._send_by(way, message, deadline)
-        return self._send_in_order(way, message, deadline)
+        """Send *message* by *key*, or its own: what `_send_carefully` does, where nothing else is said."""
+        return self._send_by(self._way_of_key(message, key), message, deadline)
 
-    def _way(self, message: Message, chosen: Chosen, extra: bytes = b"") -> Way:
+    def _way(self, message: Message, chosen: Chosen) -> Way:
         """Return how *message* goes: the arguments of the call win over its own key."""
         queue, selector, key = chosen
-        if key is not None:
-            if queue is not None or selector is not None:
+        if queue is not None or selector is not None:
+            if key is not None:
                 raise ConfigError("sharding_key", key, "give one of queue=, selector=, and it")
-            key = checked_key(key)
-            if key != message.sharding_key:
-                if message.sharding_key is not None:
-                    raise ConfigError("sharding_key", key, "the message has another one")
-                extra += _sharding_property(key)
-        elif queue is not None or selector is not None:
-            aim = partial(chosen_target, message=message, queue=queue, selector=selector)
-            return Way(aim, True, extra)
-        else:
-            key = message.sharding_key
-        if key is None:
-            return Way(TopicPublish.next_target, False, extra) if extra else ANY_QUEUE
-        return Way(partial(self._ordered_target, key), True, extra, key)
+            return Way(
+                partial(chosen_target, message=message, queue=queue, selector=selector), True
+            )
+        return self._way_of_key(message, key)
 
-    async def _send_in_order(self, way: Way, message: Message, deadline: float) -> SendResult:
-        """Send *message* when all sends of its key before it have ended, however."""
-        assert way.key is not None
-        lane = message.topic, way.key
-        if not self._turns.try_take(lane):
-            await self._wait_for_turn(lane, deadline)
-        try:
-            self._check_running()
-            return await self._send_by(way, message, deadline)
-        finally:
-            self._turns.give(lane)
+    def _way_of_key(self, message: Message, key: str | None) -> Way:
+        own = message.sharding_key
+        if key is None:
+            return ANY_QUEUE if own is None else self._by_key(own, True)
+        if type(key) is not str:
+            key = checked_key(key)
+        if own is not None and key != own:
+            raise ConfigError("sharding_key", key, "the message has another one")
+        return self._by_key(key, own is not None)
+
+    def _way_by_key(self, key: str, own: bool) -> Way:
+        """Return how messages with *key* go; they have it already if it is their *own*."""
+        extra = "" if own else f"{SHARDING_KEY}{NAME_END}{checked_key(key)}{PAIR_END}"
+        return Way(partial(self._ordered_target, java_hash(key)), True, extra, key)
 
     async def _send_by(self, way: Way, message: Message, deadline: float) -> SendResult:
-        """Send *message* as *way* says, within the bounds on unanswered sends."""
-        size = len(message.body)
-        if not self._room.try_take(size):
-            await self._wait_for_room(size, deadline, message.topic)
+        """Send *message* as *way* says, within the bounds on unanswered sends.
+
+        One with a key leaves when all sends of its key before it have ended, however.
+        """
+        topic, size = message.topic, len(message.body)
+        keyed, lane = way.key is not None, (topic, way.key)
+        if keyed and not self._turns.try_take(lane):
+            await self._wait_for_turn(lane, deadline)
         try:
-            publish = self._topics.get(message.topic)
-            if publish is None:
-                check_sizes(message, self._config)
-                publish = await self._publish(message.topic, deadline)
-            if message.timed or way.asks:
-                sent = await self._outgoing_by(way, message, publish, deadline)
-            else:
-                sent = self._outgoing_to(way.aim(publish), way, message, publish)
-            return await self._attempts.run(sent, publish, deadline)
+            if not self._room.try_take(size):
+                await self._wait_for_room(size, deadline, topic)
+            try:
+                publish = self._topics.get(topic)
+                if publish is None:
+                    check_sizes(message, self._config)
+                    publish = await self._publish(topic, deadline)
+                if message.timed or way.asks:
+                    sent = await self._outgoing_by(way, message, publish, deadline)
+                else:
+                    sent = self._outgoing_to(way.aim(publish), way, message, publish)
+                return await self._attempts.run(sent, publish, deadline)
+            finally:
+                self._room.give(size)
         finally:
-            self._room.give(size)
+            if keyed:
+                self._turns.give(lane)
 
     async def _outgoing_by(
         self, way: Way, message: Message, publish: TopicPublish, deadline: float
@@ -169,19 +177,17 @@ class CarefulSender(Sender):
         self, target: Target, way: Way, message: Message, publish: TopicPublish
     ) -> Outgoing:
         now_ms = publish.used_ms = time_ns() // 1_000_000
-        sent = outgoing(message, target, self._ids.next_id(now_ms), now_ms, self._config)
+        message_id = self._ids.next_id(now_ms)
+        sent = outgoing(message, target, message_id, now_ms, self._config, way.extra)
         sent.fixed = way.fixed
         sent.reply = way.reply
-        if way.extra:
-            sent.properties += way.extra
-            check_properties(message.topic, sent.properties)
         return sent
 
-    def _ordered_target(self, key: str, publish: TopicPublish) -> Target:
+    def _ordered_target(self, value: int, publish: TopicPublish) -> Target:
         known = self._ordered.get(publish.topic)
         if known is None:
             known = self._ordered[publish.topic] = OrderedTopic(publish)
-        return known.target(publish, key)
+        return known.target(publish, value)
 
     def _context(
         self, mode: str, message: Message, queue: MessageQueue | None = None
@@ -201,13 +207,18 @@ class CarefulSender(Sender):
         header = sent.header(publish)
         await self._instance.remoting.oneway(sent.target.address, header, sent.body)
 
-    async def _wait_for_turn(self, lane: tuple[str, str], deadline: float) -> None:
+    async def _wait_for_turn(self, lane: Lane, deadline: float) -> None:
         try:
             async with asyncio.timeout(deadline - monotonic()):
                 await self._turns.wait_and_take(lane)
         except TimeoutError:
             reason = "a send before it with the same sharding key has not ended"
             raise self._attempts.never_sent(lane[0], NotConnectedError("-", reason)) from None
+        try:
+            self._check_running()
+        except RocketMQError:
+            self._turns.give(lane)
+            raise
 
     # --- request and reply ----------------------------------------------------------------------
 
@@ -218,8 +229,9 @@ class CarefulSender(Sender):
 
             def send() -> Coroutine[Any, Any, SendResult]:
                 message = context.message
-                way = self._way(message, chosen, request.properties())._replace(asks=True)
-                return self._send_as(way, message, deadline)
+                way = self._way(message, chosen)
+                way = way._replace(extra=way.extra + request.properties(), asks=True)
+                return self._send_by(way, message, deadline)
 
             try:
                 result = await self._hooks.around(context, send)
@@ -286,10 +298,6 @@ def checked_key(key: object) -> str:
         reason = "expected a non-empty string without U+0001 and U+0002"
         raise ConfigError("sharding_key", key, reason)
     return str.__str__(key)
-
-
-def _sharding_property(key: str) -> bytes:
-    return f"{SHARDING_KEY}{NAME_END}{key}{PAIR_END}".encode()
 
 
 def chosen_target(

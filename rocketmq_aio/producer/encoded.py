@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from time import monotonic, time_ns
 from typing import Final
 
@@ -12,9 +11,9 @@ import msgspec
 from rocketmq_aio.errors import InvalidMessageError
 from rocketmq_aio.message import MessageQueue, SendResult
 from rocketmq_aio.names import RETRY_PREFIX, check_topic
-from rocketmq_aio.producer.careful import Way, checked_key
+from rocketmq_aio.producer.careful import ANY_QUEUE, Way, checked_key
 from rocketmq_aio.producer.outgoing import Outgoing
-from rocketmq_aio.producer.publishing import Target, TopicPublish
+from rocketmq_aio.producer.publishing import TopicPublish
 from rocketmq_aio.producer.together import TogetherSender
 
 BATCH_PROPERTIES: Final = b"WAIT\x01true\x02"
@@ -68,7 +67,7 @@ class EncodedSender(TogetherSender):
             await self._wait_for_room(size, deadline, encoded.topic)
         try:
             publish = await self._published(encoded.topic, deadline)
-            way = _way(queue, sharding_key, self._ordered_target)
+            way = self._encoded_way(queue, sharding_key)
             sent = await self._made(encoded, way, publish, deadline)
             return await self._attempts.run(sent, publish, deadline)
         finally:
@@ -85,10 +84,15 @@ class EncodedSender(TogetherSender):
         self._check_running()
         deadline = monotonic() + (timeout_seconds or self._config.send_timeout_seconds)
         publish = await self._published(check_topic(topic), deadline)
-        return [self._ordered_target(checked_key(key), publish).queue for key in keys]
+        return [self._by_key(checked_key(key), True).aim(publish).queue for key in keys]
 
     async def _published(self, topic: str, deadline: float) -> TopicPublish:
         return self._topics.get(topic) or await self._publish(topic, deadline)
+
+    def _encoded_way(self, queue: MessageQueue | None, key: str | None) -> Way:
+        if queue is not None:
+            return Way(lambda publish: publish.target(queue), fixed=True)
+        return ANY_QUEUE if key is None else self._by_key(checked_key(key), True)
 
     async def _made(
         self, encoded: Encoded, way: Way, publish: TopicPublish, deadline: float
@@ -109,16 +113,6 @@ class EncodedSender(TogetherSender):
             encoded.batch,
             fixed,
         )
-
-
-def _way(
-    queue: MessageQueue | None, key: str | None, aim_by: Callable[[str, TopicPublish], Target]
-) -> Way:
-    if queue is not None:
-        return Way(lambda publish: publish.target(queue), fixed=True)
-    if key is not None:
-        return Way(partial(aim_by, checked_key(key)), fixed=True)
-    return Way(TopicPublish.next_target, fixed=False)
 
 
 def check_size(encoded: Encoded, most: int) -> None:

@@ -6,14 +6,13 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.message import Message, MessageQueue
 from rocketmq_aio.producer.publishing import QueueSelector, Target, TopicPublish
 from rocketmq_aio.protocol.subscription import java_hash
 
-_hash = lru_cache(maxsize=8192)(java_hash)  # which is a loop over the characters of a key
+Lane = tuple[str, str | None]  # a topic and a key
 
 # --- selectors ------------------------------------------------------------------------------------
 
@@ -90,72 +89,77 @@ class OrderedTopic:
     def __init__(self, publish: TopicPublish) -> None:
         self.queues = publish.ordered_queues
         self._addresses: dict[str, str] = {}
-        self._targets: dict[MessageQueue, Target] = {}
+        self._targets: list[Target | None] = []
         self._seen: TopicPublish | None = None
 
-    def target(self, publish: TopicPublish, key: str) -> Target:
-        """Return where *key* goes, whether its broker answers or not.
+    def target(self, publish: TopicPublish, value: int) -> Target:
+        """Return where a key with the hash *value* goes, whether its broker answers or not.
 
         :raises RouteNotFoundError: its queue cannot be written to at present
         """
         if publish is not self._seen:
             self._look_at(publish)
-        queue = self.queues[_index(_hash(key), len(self.queues))]
-        found = self._targets.get(queue)
-        if found is None:
-            if publish.is_closed(queue):
-                reason = f"queue {queue} may not be written to, and its keys go nowhere else"
-                raise RouteNotFoundError(publish.topic, reason)
-            found = publish.target(queue, self._addresses.get(queue.broker_name))
-            self._targets[queue] = found
+        index = _index(value, len(self._targets))
+        return self._targets[index] or self._find(publish, index)
+
+    def _find(self, publish: TopicPublish, index: int) -> Target:
+        queue = self.queues[index]
+        if publish.is_closed(queue):
+            reason = f"queue {queue} may not be written to, and its keys go nowhere else"
+            raise RouteNotFoundError(publish.topic, reason)
+        found = publish.target(queue, self._addresses.get(queue.broker_name))
+        self._targets[index] = found
         return found
 
     def _look_at(self, publish: TopicPublish) -> None:
         self._seen = publish
-        self._targets = {}
         self._addresses |= publish.masters()
         there = set(publish.ordered_queues)
         brokers = {queue.broker_name for queue in there}
         if any(q.broker_name in brokers and q not in there for q in self.queues):
             self.queues = publish.ordered_queues
+        self._targets = [None] * len(self.queues)
 
 
 # --- one after another ----------------------------------------------------------------------------
 
 
 class Turns:
-    """One at a time for each key, first come first served; an idle key takes no memory."""
+    """One at a time for each lane, first come first served; an idle one takes no memory."""
 
     def __init__(self) -> None:
-        self._waiting: dict[tuple[str, str], deque[asyncio.Future[None]]] = {}
+        self._taken: dict[Lane, deque[asyncio.Future[None]] | None] = {}  # and who waits
 
-    def try_take(self, key: tuple[str, str]) -> bool:
-        """Take the turn of *key*, unless somebody has it."""
-        if key in self._waiting:
+    def try_take(self, lane: Lane) -> bool:
+        """Take the turn of *lane*, unless somebody has it."""
+        if lane in self._taken:
             return False
-        self._waiting[key] = deque()
+        self._taken[lane] = None
         return True
 
-    def give(self, key: tuple[str, str]) -> None:
+    def give(self, lane: Lane) -> None:
         """Hand the turn on to who waits longest."""
-        waiting = self._waiting[key]
+        waiting = self._taken.pop(lane)
         while waiting:
             turn = waiting.popleft()
             if not turn.done():
+                self._taken[lane] = waiting
                 turn.set_result(None)
                 return
-        del self._waiting[key]
 
-    async def wait_and_take(self, key: tuple[str, str]) -> None:
-        """Wait in line for the turn of *key*, which somebody has."""
+    async def wait_and_take(self, lane: Lane) -> None:
+        """Wait in line for the turn of *lane*, which somebody has."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[key].append(turn)
+        waiting = self._taken[lane]
+        if waiting is None:
+            waiting = self._taken[lane] = deque()
+        waiting.append(turn)
         try:
             await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
-                self.give(key)  # it came in the moment of the cancellation
+                self.give(lane)  # it came in the moment of the cancellation
             raise
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._taken)

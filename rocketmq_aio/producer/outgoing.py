@@ -117,10 +117,16 @@ class Outgoing(msgspec.Struct, gc=False):
 
 
 def outgoing(
-    message: Message, target: Target, message_id: str, born_ms: int, config: ProducerConfig
+    message: Message,
+    target: Target,
+    message_id: str,
+    born_ms: int,
+    config: ProducerConfig,
+    extra: str = "",
 ) -> Outgoing:
     """Return *message* ready to be sent: identified, its properties encoded, its body compressed.
 
+    *extra* are properties in wire form that are not the message's own.
     A very large body is still to be compressed: then ``packing`` of the result is set.
 
     :raises InvalidMessageError: body or properties are too large
@@ -128,7 +134,7 @@ def outgoing(
     body, kind = message.body, config.compression
     if len(body) > config.max_message_bytes:
         raise _too_large(message, config)
-    properties = encode_properties(message, message_id)
+    properties = encode_properties(message, message_id, extra)
     sent = Outgoing(target, message.topic, message_id, body, properties, 0, message.flag, born_ms)
     if len(body) >= config.compress_above_bytes and kind is not None:
         sent.packing = kind, config.compression_level
@@ -153,12 +159,12 @@ def _too_large(message: Message, config: ProducerConfig) -> InvalidMessageError:
     return InvalidMessageError(message.topic, reason)
 
 
-def encode_properties(message: Message, message_id: str) -> bytes:
-    """Return all properties of *message* with its id, in wire form.
+def encode_properties(message: Message, message_id: str, extra: str = "") -> bytes:
+    """Return all properties of *message* with its id and *extra* ones, in wire form.
 
     :raises InvalidMessageError: they are too long for the stored record
     """
-    encoded = f"{message.encoded_properties}UNIQ_KEY\x01{message_id}\x02".encode()
+    encoded = f"{message.encoded_properties}UNIQ_KEY\x01{message_id}\x02{extra}".encode()
     check_properties(message.topic, encoded)
     return encoded
 

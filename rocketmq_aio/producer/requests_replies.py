@@ -76,7 +76,7 @@ class Request:
         self._reply = self._replies.expect(self._id, deadline)
         self._client_id = instance.client_id
 
-    def properties(self) -> bytes:
+    def properties(self) -> str:
         """Return what tells the other side whom to answer, in wire form."""
         seconds = self._deadline - self._started
         return encode_properties(
@@ -85,7 +85,7 @@ class Request:
                 REPLY_TO_CLIENT: self._client_id,
                 TTL: str(max(1, int(seconds * 1000))),
             }
-        ).encode()
+        )
 
     def came(self, error: SendUnknownError) -> MessageExt:
         """Return the reply that came although the send seemed to fail; else raise *error*."""
@@ -135,11 +135,11 @@ def reply_topic(request: object) -> str:
     return cluster + REPLY_TOPIC_SUFFIX
 
 
-def reply_properties(request: MessageExt) -> bytes:
+def reply_properties(request: MessageExt) -> str:
     """Return what makes a message the reply to *request*, in wire form."""
     copied = (CORRELATION_ID, REPLY_TO_CLIENT, TTL)
     found = {name: value for name in copied if (value := request.property(name))}
-    return encode_properties({MSG_TYPE: "reply"} | found).encode()
+    return encode_properties({MSG_TYPE: "reply"} | found)
 
 
 def replying_target(request: MessageExt, publish: TopicPublish) -> Target:
