@@ -8,6 +8,8 @@ from functools import lru_cache, partial
 from time import monotonic, time_ns
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from rocketmq_aio.config import ClientConfig, ProducerConfig
 from rocketmq_aio.errors import (
     ClosedError,
@@ -55,7 +57,7 @@ class Way(NamedTuple):
 ANY_QUEUE: Final = Way(TopicPublish.next_target, False)
 
 
-class Chosen(NamedTuple):
+class Chosen(msgspec.Struct, frozen=True, gc=False):
     """What the arguments of a send say about its queue; one of them at most is given."""
 
     queue: MessageQueue | None = None
@@ -94,31 +96,14 @@ class CarefulSender(Sender):
         self._requests.refuse(ClosedError(f"{self!r} is closed"))
         await super()._shut()
 
-    # Plain functions where nothing is awaited: a coroutine less on the way of every keyed message.
-
-    def _send_carefully(
-        self, message: Message, chosen: Chosen, deadline: float
-    ) -> Coroutine[Any, Any, SendResult]:
-        return self._send_by(self._way(message, chosen), message, deadline)
-
-    def _send_keyed(
-        self, message: Message, key: str | None, deadline: float
-    ) -> Coroutine[Any, Any, SendResult]:
-        """Send *message* by *key*, or its own: what `_send_carefully` does, where nothing else is said."""
-        return self._send_by(self._way_of_key(message, key), message, deadline)
-
     def _way(self, message: Message, chosen: Chosen) -> Way:
         """Return how *message* goes: the arguments of the call win over its own key."""
-        queue, selector, key = chosen
+        queue, selector, key = chosen.queue, chosen.selector, chosen.sharding_key
         if queue is not None or selector is not None:
             if key is not None:
                 raise ConfigError("sharding_key", key, "give one of queue=, selector=, and it")
-            return Way(
-                partial(chosen_target, message=message, queue=queue, selector=selector), True
-            )
-        return self._way_of_key(message, key)
-
-    def _way_of_key(self, message: Message, key: str | None) -> Way:
+            aim = partial(chosen_target, message=message, queue=queue, selector=selector)
+            return Way(aim, True)
         own = message.sharding_key
         if key is None:
             return ANY_QUEUE if own is None else self._by_key(own, True)

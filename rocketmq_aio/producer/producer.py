@@ -94,10 +94,8 @@ class Producer(EncodedSender):
             seconds = checked_timeout(timeout_seconds)
         deadline = monotonic() + seconds
         if sharding_key is not None or message.sharding_key is not None or message.timed:
-            if self._hooked or queue is not None or selector is not None:
-                chosen = Chosen(queue, selector, sharding_key)
-                return await self._send_around(message, chosen, seconds, deadline)
-            return await self._send_keyed(message, sharding_key, deadline)
+            chosen = Chosen(queue, selector, sharding_key)
+            return await self._send_around(message, chosen, seconds, deadline)
         if self._detour and (self._hooked or queue or selector or self._together.takes(message)):
             return await self._send_off(message, queue, selector, seconds, deadline)
         size = len(message.body)

@@ -77,7 +77,8 @@ class TogetherSender(CarefulSender):
     ) -> Coroutine[Any, Any, SendResult]:
         """Send *message* off the short way, with hooks around it if there are some."""
         if not self._hooked:
-            return self._send_carefully(message, chosen, deadline)
+            # A coroutine less on the way of every keyed message.
+            return self._send_by(self._way(message, chosen), message, deadline)
         return self._send_told(message, chosen, seconds, deadline)
 
     async def _send_told(
@@ -99,11 +100,11 @@ class TogetherSender(CarefulSender):
     def _send_once_told(
         self, message: Message, chosen: Chosen, seconds: float, deadline: float
     ) -> Coroutine[Any, Any, SendResult]:
-        queue, selector, key = chosen
-        keyed = key is not None or message.sharding_key is not None or message.timed
+        queue, selector = chosen.queue, chosen.selector
+        keyed = chosen.sharding_key is not None or message.sharding_key is not None or message.timed
         if self._batching and not keyed and (queue or selector or self._together.takes(message)):
             return self._send_together(message, queue, selector, seconds, deadline)
-        return self._send_carefully(message, chosen, deadline)
+        return self._send_by(self._way(message, chosen), message, deadline)
 
     def _send_hooked(
         self,

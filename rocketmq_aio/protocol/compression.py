@@ -1,8 +1,13 @@
-"""Compression of message bodies: zlib in core, lz4 and zstd with ``rocketmq-aio[compression]``."""
+"""Compression of message bodies: zlib in core, lz4 and zstd with ``rocketmq-aio[compression]``.
+
+The extra also brings zlib-ng: the same format, made and read in about half of the time.
+"""
 
 from __future__ import annotations
 
 import zlib
+from functools import cache
+from types import ModuleType
 from typing import Final
 
 from rocketmq_aio.errors import CodecError, ConfigError
@@ -19,7 +24,8 @@ def compress(body: bytes, kind: str, level: int) -> bytes:
     :raises ConfigError: the library for *kind* is not installed
     """
     if kind == "zlib":
-        return zlib.compress(body, level)
+        packed: bytes = fastest_zlib().compress(body, level)
+        return packed
     try:
         if kind == "lz4":
             import lz4.frame
@@ -57,11 +63,22 @@ def inflate(data: bytes, sys_flag: int, *, limit: int = MAX_INFLATED) -> bytes:
     return inflated
 
 
+@cache  # with the first body: importing it takes milliseconds
+def fastest_zlib() -> ModuleType:
+    """Return zlib-ng, or the standard library's zlib where that is not installed."""
+    try:
+        from zlib_ng import zlib_ng
+    except ImportError:
+        return zlib
+    return zlib_ng
+
+
 def _inflate_zlib(data: bytes, limit: int) -> tuple[bool, bytes]:
-    inflater = zlib.decompressobj()
+    library = fastest_zlib()
+    inflater = library.decompressobj()
     try:
         inflated = inflater.decompress(data, limit + 1)
-    except zlib.error as error:
+    except library.error as error:
         raise CodecError("body", 0, f"zlib: {error}") from error
     return inflater.eof, inflated
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import zlib
+from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
+
+import pytest
+from zlib_ng import zlib_ng
 
 from rocketmq_aio import (
     LitePullConfig,
@@ -16,6 +21,8 @@ from rocketmq_aio import (
     Producer,
     ProducerConfig,
 )
+from rocketmq_aio.protocol import compression
+from rocketmq_aio.protocol.compression import fastest_zlib
 from rocketmq_aio.testing import Cluster
 from rocketmq_aio.testing.jars import fetch_jars
 from tests.broker.reading import COMPRESSED, wait_for_messages
@@ -26,6 +33,7 @@ SMALL: Final = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLeve
 KINDS: Final = {"zlib": 3, "lz4": 1, "zstd": 2}  # by their bits
 SIZES: Final = (4096, 16_384, 1_000_000)  # the least that is compressed, a usual one, a large one
 NAMES: Final = [f"{kind}-{size}" for kind in KINDS for size in SIZES]
+PLAIN: Final = [f"zlib-{size + 1}" for size in SIZES]  # those of the standard library's zlib
 SECONDS: Final = 60.0
 
 
@@ -46,31 +54,44 @@ def java(version: str, folder: Path, *arguments: str, source: Path = PEER) -> st
     return done.stdout
 
 
-def assert_compressed(cluster: Cluster, topic: str) -> None:
+def assert_compressed(cluster: Cluster, topic: str, count: int = len(NAMES)) -> None:
     """Check that the broker has all of them small, and marked by kind."""
-    for stored in wait_for_messages(cluster, topic, len(NAMES)):
+    for stored in wait_for_messages(cluster, topic, count):
         kind, _, size = stored.properties["KEYS"].lower().partition("-")
         assert stored.sys_flag & COMPRESSED
         assert stored.sys_flag >> 8 & 7 == KINDS[kind]
         assert stored.raw_bytes < int(size) / 2
 
 
-async def test_java_reads_what_is_sent_here(
-    rocketmq_cluster: Cluster, topic: str, group: str, tmp_path: Path
-) -> None:
-    for kind in KINDS:
-        config = ProducerConfig(compression=kind)
-        async with Producer(group, namesrv=rocketmq_cluster.namesrv, config=config) as producer:
-            for size in SIZES:
-                name = f"{kind}-{size}"
-                await producer.send(Message(topic, body(name), keys=name))
-    await in_thread(assert_compressed, rocketmq_cluster, topic)
+async def send(cluster: Cluster, topic: str, group: str, names: Iterable[str]) -> None:
+    for name in names:
+        config = ProducerConfig(compression=name.partition("-")[0])
+        async with Producer(group, namesrv=cluster.namesrv, config=config) as producer:
+            await producer.send(Message(topic, body(name), keys=name))
 
-    arguments = ("read", rocketmq_cluster.namesrv, topic, group, str(len(NAMES)))
+
+async def test_java_and_its_tools_read_what_is_sent_here(
+    rocketmq_cluster: Cluster,
+    topic: str,
+    group: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert fastest_zlib() is zlib_ng
+    await send(rocketmq_cluster, topic, group, NAMES)
+    with monkeypatch.context() as patch:
+        patch.setattr(compression, "fastest_zlib", lambda: zlib)
+        await send(rocketmq_cluster, topic, group, PLAIN)
+    sent = NAMES + PLAIN
+    await in_thread(assert_compressed, rocketmq_cluster, topic, len(sent))
+
+    arguments = ("read", rocketmq_cluster.namesrv, topic, group, str(len(sent)))
     printed = await in_thread(java, rocketmq_cluster.version, tmp_path, *arguments)
+    shown = await in_thread(rocketmq_cluster.mqadmin, "printMsg", "-t", topic, "-d", "true")
 
     read = dict(line.split()[1:] for line in printed.splitlines() if line.startswith("read "))
-    assert read == {name: sha256(body(name)).hexdigest() for name in NAMES}
+    assert read == {name: sha256(body(name)).hexdigest() for name in sent}
+    assert [name for name in sent if body(name).decode() not in shown] == []
 
 
 async def test_what_java_sends_is_read_here(

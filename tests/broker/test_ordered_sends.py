@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from rocketmq_aio.config import ProducerConfig
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.message import Message
 from rocketmq_aio.producer.producer import Producer
@@ -80,7 +81,10 @@ async def sending(producer: Producer, topic: str, keys: int) -> AsyncIterator[Se
 async def test_keys_in_flight_together_keep_their_order(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
-    async with Producer(rocketmq_group, namesrv=rocketmq_cluster.namesrv) as producer:
+    config = ProducerConfig(send_timeout_seconds=60)
+    async with Producer(
+        rocketmq_group, namesrv=rocketmq_cluster.namesrv, config=config
+    ) as producer:
         await asyncio.gather(
             *(
                 producer.send(Message(rocketmq_topic, b"%d" % number, sharding_key=f"k{key}"))

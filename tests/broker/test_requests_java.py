@@ -17,7 +17,7 @@ from rocketmq_aio.testing.jars import fetch_jars
 from tests.broker.test_requests_replies import answering, namespaced
 
 SOURCE = Path(__file__).parent / "java" / "RequestReply.java"
-SECONDS = 90.0
+SECONDS = 110.0
 
 
 @asynccontextmanager

@@ -73,6 +73,7 @@ async def test_a_broker_that_is_restarted_is_read_on_by_itself(
 ) -> None:
     async with Load(cluster.namesrv, rocketmq_group, topic) as load:
         await load.until_read(300)
+        before = len(load.read)
         await asyncio.to_thread(broker.restart)
         back = monotonic()
         await load.until_read(100, RESUME_SECONDS + 5)
@@ -80,7 +81,9 @@ async def test_a_broker_that_is_restarted_is_read_on_by_itself(
 
         assert load.first_read_after(back) < RESUME_SECONDS
         await load.consumer.commit()
-    assert (load.wrong(), load.copies()) == ([], 0)
+    assert load.wrong() == []
+    # A broker that is away for long forgets its members; what they had not committed comes again.
+    assert load.copies() < before / 2
 
     async with consuming(cluster.namesrv, rocketmq_group, topic) as consumer:
         assert sum((await consumer.lag()).values()) == 0

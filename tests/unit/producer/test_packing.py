@@ -7,11 +7,13 @@ import threading
 
 import pytest
 
-from rocketmq_aio.message import Message
+from rocketmq_aio.message import Message, SendResult
 from rocketmq_aio.producer import outgoing
+from rocketmq_aio.producer.packing import Packer
 from rocketmq_aio.protocol import compression
 from rocketmq_aio.protocol.compression import inflate
 from tests.unit.producer.shops import open_shop
+from tests.unit.producer.test_outgoing import made
 
 LARGE = b"orders and payments " * 5000
 
@@ -76,6 +78,51 @@ async def test_the_threads_end_with_the_producer() -> None:
     for thread in threads:
         thread.join(10)
     assert not any(thread.is_alive() for thread in threads)
+
+
+async def test_a_compression_that_fails_is_told_to_its_sender_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = compression.compress
+
+    def compress(body: bytes, kind: str, level: int) -> bytes:
+        if body.startswith(b"bad"):
+            raise MemoryError
+        return real(body, kind, level)
+
+    monkeypatch.setattr(outgoing, "compress", compress)
+    async with open_shop() as shop:
+        bodies = [b"bad" + LARGE, LARGE] * 4
+        sends = [shop.producer.send(Message("orders", body)) for body in bodies]
+        ended = await asyncio.gather(*sends, return_exceptions=True)
+
+        assert [type(each) for each in ended] == [MemoryError, SendResult] * 4
+        assert len(shop.bodies()) == 4
+
+
+async def test_what_is_done_after_its_loop_is_closed_harms_nobody(
+    held: Held, recwarn: pytest.WarningsRecorder
+) -> None:
+    packer = Packer()
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> None:
+        packer.pack(made(Message("orders", LARGE)))
+
+    def run_and_close() -> None:
+        loop.run_until_complete(begin())
+        held.begun.wait(10)
+        loop.close()
+
+    await asyncio.to_thread(run_and_close)
+    threads = _threads()
+    held.go_on.set()
+    packer.close()
+    for thread in threads:
+        await asyncio.to_thread(thread.join, 10)
+
+    assert not any(thread.is_alive() for thread in threads)
+    assert not recwarn.list
 
 
 def _threads() -> list[threading.Thread]:

@@ -2,17 +2,18 @@
 
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import lz4.frame
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from zlib_ng import zlib_ng
 
 from rocketmq_aio.errors import CodecError, ConfigError
 from rocketmq_aio.protocol.codes import COMPRESSION_BITS
-from rocketmq_aio.protocol.compression import compress, inflate
+from rocketmq_aio.protocol.compression import compress, fastest_zlib, inflate
 from tests.unit.costs import MIB, cpu_seconds, peak_bytes
 
 KINDS = sorted(COMPRESSION_BITS)
@@ -180,10 +181,33 @@ def test_without_its_library_a_kind_names_the_extra(
 
 
 def test_zlib_needs_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("lz4", "lz4.frame", "zstandard"):
+    for module in ("lz4", "lz4.frame", "zstandard", "zlib_ng"):
         monkeypatch.setitem(sys.modules, module, None)
 
     assert inflate(compress(BODY, "zlib", 5), COMPRESSION_BITS["zlib"]) == BODY
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing but the standard library is installed."""
+    monkeypatch.setitem(sys.modules, "zlib_ng", None)
+    fastest_zlib.cache_clear()
+    yield
+    fastest_zlib.cache_clear()
+
+
+def test_zlib_is_made_by_the_faster_library_where_it_is_installed() -> None:
+    assert fastest_zlib() is zlib_ng
+    assert zlib.decompress(compress(BODY, "zlib", 5)) == BODY
+
+
+@pytest.mark.usefixtures("plain")
+def test_zlib_is_the_same_without_the_faster_library() -> None:
+    assert fastest_zlib() is zlib
+    assert compress(BODY, "zlib", 5) == zlib.compress(BODY, 5)
+    assert inflate(zlib_ng.compress(BODY), 0) == BODY
+    with pytest.raises(CodecError, match="zlib"):
+        inflate(BODY, 0)
 
 
 @pytest.mark.parametrize("size", [1, 4096, 65_537, 1_000_000])
