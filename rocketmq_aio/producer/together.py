@@ -77,7 +77,7 @@ class TogetherSender(CarefulSender):
     ) -> Coroutine[Any, Any, SendResult]:
         """Send *message* off the short way, with hooks around it if there are some."""
         if not self._hooked:
-            # A coroutine less on the way of every keyed message.
+            # Not awaited here: a coroutine less on the way of every keyed message.
             return self._send_by(self._way(message, chosen), message, deadline)
         return self._send_told(message, chosen, seconds, deadline)
 
