@@ -20,7 +20,7 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import SendResult
 from rocketmq_aio.producer.faults import Faults
-from rocketmq_aio.producer.outgoing import SEND, SEND_BATCH, Outgoing
+from rocketmq_aio.producer.outgoing import SEND, Outgoing
 from rocketmq_aio.producer.packing import Packer
 from rocketmq_aio.producer.publishing import TopicPublish
 from rocketmq_aio.producer.retries import failure, is_retryable
@@ -188,8 +188,8 @@ class Attempts:
         self, sent: Outgoing, publish: TopicPublish, seconds: float
     ) -> Coroutine[Any, Any, Command]:
         address = sent.target.address
-        if self._prepared and not sent.reply:
-            code = SEND_BATCH if sent.batch else SEND
+        if self._prepared:
+            code = sent.code if sent.batch or sent.reply else SEND
             return self._remoting.exchange(address, code, sent.frame, seconds)
         header = sent.header(publish)
         return self._remoting.request(address, header, sent.body, timeout=seconds)

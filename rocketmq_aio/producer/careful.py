@@ -209,17 +209,16 @@ class CarefulSender(Sender):
 
     async def _request(self, message: Message, chosen: Chosen, deadline: float) -> MessageExt:
         request = await self._requests.begin(message, deadline)
+        properties = request.properties()
+
+        def send(message: Message) -> Coroutine[Any, Any, SendResult]:
+            aim, fixed, extra, key, *_ = self._way(message, chosen)
+            way = Way(aim, fixed, extra + properties, key, asks=True)
+            return self._send_by(way, message, deadline)
+
         try:
-            context = self._context("request", message, chosen.queue)
-
-            def send() -> Coroutine[Any, Any, SendResult]:
-                message = context.message
-                way = self._way(message, chosen)
-                way = way._replace(extra=way.extra + request.properties(), asks=True)
-                return self._send_by(way, message, deadline)
-
             try:
-                result = await self._hooks.around(context, send)
+                result = await self._told("request", message, chosen.queue, send)
             except SendUnknownError as error:
                 return request.came(error)
             return await request.reply(result.message_id)
@@ -229,10 +228,24 @@ class CarefulSender(Sender):
     async def _reply(self, request: MessageExt, message: Message, deadline: float) -> SendResult:
         aim = partial(replying_target, request)
         way = Way(aim, fixed=False, extra=reply_properties(request), reply=True)
-        context = self._context("reply", message)
-        return await self._hooks.around(
-            context, lambda: self._send_by(way, context.message, deadline)
-        )
+
+        def send(message: Message) -> Coroutine[Any, Any, SendResult]:
+            return self._send_by(way, message, deadline)
+
+        return await self._told("reply", message, None, send)
+
+    def _told(
+        self,
+        mode: str,
+        message: Message,
+        queue: MessageQueue | None,
+        send: Callable[[Message], Coroutine[Any, Any, SendResult]],
+    ) -> Coroutine[Any, Any, SendResult]:
+        """Send *message*, or what hooks make of it, with hooks around it if there are some."""
+        if not self._hooked:
+            return send(message)
+        context = self._context(mode, message, queue)
+        return self._hooks.around(context, lambda: send(context.message))
 
     # --- delivery times -------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import msgspec
 from rocketmq_aio.config import ProducerConfig
 from rocketmq_aio.errors import InvalidMessageError
 from rocketmq_aio.message import Message, MessageQueue, SendResult, SendStatus
-from rocketmq_aio.producer.publishing import Target, TopicPublish
+from rocketmq_aio.producer.publishing import Target, TopicPublish, reply_header
 from rocketmq_aio.properties import MAX_PROPERTIES
 from rocketmq_aio.protocol.codes import COMPRESSED, COMPRESSION_BITS, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
@@ -17,7 +17,6 @@ from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import (
     SendMessage,
     SendMessageResponse,
-    SendReplyMessage,
 )
 from rocketmq_aio.remoting.refusals import refusal
 
@@ -35,6 +34,7 @@ SOME_ID = "0" * 32
 ASIDE_FROM = {"zlib": 8 * 1024, "zstd": 16 * 1024, "lz4": 64 * 1024}
 SEND = int(RequestCode.SEND_MESSAGE_V2)
 SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
+SEND_REPLY = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 
 
 _decode_answer = msgspec.json.Decoder(SendMessageResponse, strict=False).decode
@@ -71,7 +71,9 @@ class Outgoing(msgspec.Struct, gc=False):
     def frame(self, opaque: int) -> tuple[bytes, bytes]:
         """Return head and body of a prepared frame."""
         target, body = self.target, self.body
-        template = target.batch_template if self.batch else target.template
+        template = target.template
+        if self.batch or self.reply:
+            template = target.batch_template if self.batch else target.reply_template
         numbers = (target.queue.queue_id, self.sys_flag, self.flag)
         size = len(body)
         return template.frame_head(opaque, numbers, self.born_ms, self.properties, size), body
@@ -80,7 +82,7 @@ class Outgoing(msgspec.Struct, gc=False):
         """Return the same as a typed header, for signed requests and hooks."""
         header = publish.header(self.target.queue, batch=self.batch)
         if self.reply:
-            header = SendReplyMessage(**msgspec.structs.asdict(header))
+            header = reply_header(header)
         return msgspec.structs.replace(
             header,
             sys_flag=self.sys_flag,
@@ -88,6 +90,13 @@ class Outgoing(msgspec.Struct, gc=False):
             flag=self.flag,
             properties=self.properties.decode(),
         )
+
+    @property
+    def code(self) -> int:
+        """The code of the request that `frame` makes."""
+        if self.reply:
+            return SEND_REPLY
+        return SEND_BATCH if self.batch else SEND
 
     def result(self, command: Command) -> SendResult:
         """Return what the broker's answer says.

@@ -14,7 +14,7 @@ from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.instance.routes import RouteTable, TopicRoute
 from rocketmq_aio.message import Message, MessageQueue
 from rocketmq_aio.protocol.codes import MASTER_ID
-from rocketmq_aio.protocol.requests.send import SendBatchMessage, SendMessage
+from rocketmq_aio.protocol.requests.send import SendBatchMessage, SendMessage, SendReplyMessage
 from rocketmq_aio.protocol.templates import SendTemplate
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
@@ -29,6 +29,7 @@ class Target(msgspec.Struct, frozen=True, gc=False):
     master: str  # as the route says; not *address* with a VIP channel
     template: SendTemplate
     batch_template: SendTemplate
+    reply_template: SendTemplate
 
 
 class TopicPublish:
@@ -53,7 +54,7 @@ class TopicPublish:
         self._config = config
         self._broker_of = route.broker_of
         self._masters = {n: a[MASTER_ID] for n, a in route.brokers.items() if MASTER_ID in a}
-        self._templates: dict[str, tuple[SendTemplate, SendTemplate]] = {}
+        self._templates: dict[str, tuple[SendTemplate, SendTemplate, SendTemplate]] = {}
         self._all = self._targets = [self.target(queue) for queue in self.queues]
         # A random start, so that many producers do not all begin with the first queue.
         self._next = random.randrange(len(self._targets))
@@ -98,7 +99,8 @@ class TopicPublish:
             raise RouteNotFoundError(self.topic, f"its route names no master of {broker!r}")
         if broker not in self._templates:
             plain, batch = self.header(queue), self.header(queue, batch=True)
-            self._templates[broker] = SendTemplate(plain), SendTemplate(batch)
+            kinds = SendTemplate(plain), SendTemplate(batch), SendTemplate(reply_header(plain))
+            self._templates[broker] = kinds
         return Target(queue, broker, self.send_address(address), address, *self._templates[broker])
 
     def send_address(self, master: str) -> str:
@@ -127,6 +129,11 @@ class TopicPublish:
             batch=batch,
             broker_name=self._broker_of(queue),
         )
+
+
+def reply_header(header: SendMessage) -> SendReplyMessage:
+    """Return *header* as that of a reply to a request."""
+    return SendReplyMessage(**msgspec.structs.asdict(header))
 
 
 async def find_publish(

@@ -79,12 +79,10 @@ class Request:
     def properties(self) -> str:
         """Return what tells the other side whom to answer, in wire form."""
         seconds = self._deadline - self._started
-        return encode_properties(
-            {
-                CORRELATION_ID: self._id,
-                REPLY_TO_CLIENT: self._client_id,
-                TTL: str(max(1, int(seconds * 1000))),
-            }
+        ttl = max(1, int(seconds * 1000))
+        return (
+            f"{CORRELATION_ID}\x01{self._id}\x02"
+            f"{REPLY_TO_CLIENT}\x01{self._client_id}\x02{TTL}\x01{ttl}\x02"
         )
 
     def came(self, error: SendUnknownError) -> MessageExt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from functools import lru_cache
 from ipaddress import ip_address
 from struct import Struct
 from struct import error as struct_error
@@ -20,6 +21,7 @@ _PORT: Final = Struct(">i")
 _TIME: Final = Struct(">q")
 _TAIL: Final = Struct(">iqi")
 NO_HOST: Final = b"\0\0\0\0"
+HOSTS_REMEMBERED: Final = 256  # those who reply, and brokers: the same again and again
 
 
 def reply_message(header: PushReplyMessage, body: bytes) -> MessageExt:
@@ -44,6 +46,7 @@ def _head(header: PushReplyMessage, body: bytes) -> bytes:
     return b"".join((head, born, _TIME.pack(header.store_timestamp), store, tail))
 
 
+@lru_cache(HOSTS_REMEMBERED)
 def _host(text: str) -> bytes:
     """Return ``ip:port`` packed; what is none is no host."""
     host, _, port = text.rpartition(":")
