@@ -26,7 +26,7 @@ from rocketmq_aio.producer.introductions import Introductions
 from rocketmq_aio.producer.ordering import Lane, OrderedTopic, Turns
 from rocketmq_aio.producer.outgoing import Outgoing, check_sizes, outgoing
 from rocketmq_aio.producer.publishing import QueueSelector, Target, TopicPublish
-from rocketmq_aio.producer.requests_replies import Requests, reply_properties, replying_target
+from rocketmq_aio.producer.requests_replies import Requests, replying_target
 from rocketmq_aio.producer.sender import Sender
 from rocketmq_aio.properties import NAME_END, PAIR_END, SHARDING_KEY
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
@@ -225,9 +225,10 @@ class CarefulSender(Sender):
         finally:
             self._requests.end(request)
 
-    async def _reply(self, request: MessageExt, message: Message, deadline: float) -> SendResult:
-        aim = partial(replying_target, request)
-        way = Way(aim, fixed=False, extra=reply_properties(request), reply=True)
+    async def _reply(
+        self, request: MessageExt, message: Message, properties: str, deadline: float
+    ) -> SendResult:
+        way = Way(partial(replying_target, request), fixed=False, extra=properties, reply=True)
 
         def send(message: Message) -> Coroutine[Any, Any, SendResult]:
             return self._send_by(way, message, deadline)

@@ -28,7 +28,7 @@ from rocketmq_aio.producer.encoded import EncodedSender
 from rocketmq_aio.producer.outgoing import check_sizes, outgoing
 from rocketmq_aio.producer.publishing import QueueSelector
 from rocketmq_aio.producer.recall import recall
-from rocketmq_aio.producer.requests_replies import reply_topic
+from rocketmq_aio.producer.requests_replies import how_to_reply
 
 MAX_TIMEOUT: Final = 10.0**9
 BATCHES_AT_ONCE: Final = 4  # requests of one send_batch call in flight together
@@ -268,8 +268,9 @@ class Producer(EncodedSender):
         seconds = self._config.send_timeout_seconds
         if timeout_seconds is not None:
             seconds = checked_timeout(timeout_seconds)
-        message = Message(reply_topic(request), body, **message_fields)
-        return await self._reply(request, message, monotonic() + seconds)
+        topic, properties = how_to_reply(request)
+        message = Message(topic, body, **message_fields)
+        return await self._reply(request, message, properties, monotonic() + seconds)
 
     @property
     def dropped_replies(self) -> int:

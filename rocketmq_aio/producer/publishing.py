@@ -85,6 +85,13 @@ class TopicPublish:
         others = [target for target in self._all if target.broker_name not in failed]
         return random.choice(others) if others else self.next_target()
 
+    def target_on(self, broker_name: str) -> Target | None:
+        """Return a queue of the broker, left out or not; None: it has none."""
+        for target in self._all:
+            if target.queue.broker_name == broker_name:
+                return target
+        return None
+
     def target(self, queue: MessageQueue, last_address: str | None = None) -> Target:
         """Return how to send to *queue*; at *last_address* if its broker has none now.
 

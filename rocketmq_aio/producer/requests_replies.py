@@ -9,7 +9,7 @@ from typing import Final
 
 from rocketmq_aio.errors import ConfigError, ReplyTimeoutError, SendUnknownError
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import Message, MessageExt, MessageQueue
+from rocketmq_aio.message import Message, MessageExt
 from rocketmq_aio.names import REPLY_TOPIC_SUFFIX
 from rocketmq_aio.producer.in_flight import InFlight
 from rocketmq_aio.producer.publishing import Target, TopicPublish
@@ -119,31 +119,24 @@ class Request:
 # --- replies --------------------------------------------------------------------------------------
 
 
-def reply_topic(request: object) -> str:
-    """Return where replies to *request* go.
+def how_to_reply(request: object) -> tuple[str, str]:
+    """Return the topic of replies to *request*, and what makes a message one, in wire form.
 
     :raises ConfigError: it is no request
     """
     if not isinstance(request, MessageExt):
         raise ConfigError("request", type(request).__name__, "expected a received message")
-    cluster = request.property(CLUSTER)
-    if not (cluster and request.property(CORRELATION_ID) and request.property(REPLY_TO_CLIENT)):
+    cluster, correlation_id = request.property(CLUSTER), request.property(CORRELATION_ID)
+    client, ttl = request.property(REPLY_TO_CLIENT), request.property(TTL)
+    if not (cluster and correlation_id and client):
         reason = "it was not sent as a request: it does not say whom to answer"
         raise ConfigError("request", request, reason)
-    return cluster + REPLY_TOPIC_SUFFIX
-
-
-def reply_properties(request: MessageExt) -> str:
-    """Return what makes a message the reply to *request*, in wire form."""
-    copied = (CORRELATION_ID, REPLY_TO_CLIENT, TTL)
-    found = {name: value for name in copied if (value := request.property(name))}
-    return encode_properties({MSG_TYPE: "reply"} | found)
+    properties = {MSG_TYPE: "reply", CORRELATION_ID: correlation_id, REPLY_TO_CLIENT: client}
+    if ttl:
+        properties[TTL] = ttl
+    return cluster + REPLY_TOPIC_SUFFIX, encode_properties(properties)
 
 
 def replying_target(request: MessageExt, publish: TopicPublish) -> Target:
     """Return a queue on the broker that stored *request*: who asked is connected to it."""
-    wanted = request.queue.broker_name
-    for queue in publish.queues:
-        if queue.broker_name == wanted:
-            return publish.target(MessageQueue(queue.topic, wanted, queue.queue_id))
-    return publish.next_target()
+    return publish.target_on(request.queue.broker_name) or publish.next_target()
