@@ -197,11 +197,13 @@ class _Rows:
         return pa.py_buffer(buffer)
 
     def hosts(self, at: int) -> Column:
-        """Return the texts of the IPv4 hosts at byte *at*; there are few different ones."""
+        """Return the texts of the IPv4 hosts at byte *at*; there are few different ones, or one."""
         buffer, heads = bytearray(8 * len(self)), self.heads
         for place in range(8):
             buffer[place::8] = heads[at + place :: HEAD]
         kind = pa.binary(8)
+        if buffer == buffer[:8] * len(self):
+            return pa.repeat(pa.scalar(_host(bytes(buffer[:8])), pa.string()), len(self))
         raw = pa.Array.from_buffers(kind, len(self), [None, pa.py_buffer(buffer)])
         coded = raw.dictionary_encode()
         texts = pa.array(map(_host, coded.dictionary.to_pylist()), pa.string())
@@ -240,11 +242,18 @@ def _number(at: int) -> Maker:
 def _time(at: int) -> Maker:
     def make(rows: _Rows, kind: Any) -> Column:  # noqa: ANN401
         millis = pa.Array.from_buffers(pa.int64(), len(rows), [None, rows.field(at, 8)])
-        # A time that no calendar has is none: producers write what they like.
-        good = pc.and_(pc.greater_equal(millis, FIRST_MILLIS), pc.less_equal(millis, LAST_MILLIS))
-        return pc.if_else(good, pc.multiply(millis, 1000), None).cast(kind)
+        return pc.multiply(_of_calendar(millis), 1000).cast(kind)
 
     return make
+
+
+def _of_calendar(millis: Column) -> Column:
+    """Return *millis*, null where no calendar has the time: producers write what they like."""
+    bounds = pc.min_max(millis)
+    if bounds["min"].as_py() >= FIRST_MILLIS and bounds["max"].as_py() <= LAST_MILLIS:
+        return millis
+    good = pc.and_(pc.greater_equal(millis, FIRST_MILLIS), pc.less_equal(millis, LAST_MILLIS))
+    return pc.if_else(good, millis, None)
 
 
 def _text(at: int, own: Callable[[MessageExt], str]) -> Maker:
