@@ -156,7 +156,7 @@ def _of_real(
 ) -> Iterator[tuple[str, Read]]:
     cluster = running.enter_context(Cluster.start(version))
     topic = "bench-spark-read"
-    asyncio.run(_fill(cluster.namesrv, topic, rows))
+    asyncio.run(fill(cluster.namesrv, topic, rows))
     reader = spark.read.format("rocketmq").options(nameServer=cluster.namesrv, subscribe=topic)
     yield f"connector, real {version}", partial(finish, reader)
     slim = spark.read.format("rocketmq").schema(SLIM)
@@ -165,7 +165,8 @@ def _of_real(
     yield DRIVER, lambda: asyncio.run(_through_driver(spark, cluster.namesrv, topic, rows))
 
 
-async def _fill(namesrv: str, topic: str, rows: int) -> None:
+async def fill(namesrv: str, topic: str, rows: int) -> None:
+    """Send *rows* messages of 100 bytes."""
     async with Producer("bench", namesrv=namesrv) as producer:
         await producer.send(Message(topic, b"x" * 100))
         for first in range(1, rows, 10_000):
