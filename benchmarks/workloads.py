@@ -17,7 +17,7 @@ class Workload:
 
     *pull_batch* is how many messages a pull may bring, at the client and at the broker;
     *handler_batch* how many a push handler is given at once; *rate* how many a second are sent
-    where that is fixed.
+    where that is fixed.  *own_topics*: each sample gets a topic of its own, which *number* names.
     """
 
     name: str
@@ -32,13 +32,15 @@ class Workload:
     rate: int = 0
     java: bool = True
     bare: bool = False
+    own_topics: bool = False
+    number: int = 0
 
     @property
     def topic(self) -> str:
-        """One per kind of load: backlogs are filled once, requests are not mixed with sends."""
+        """One per kind of load: backlogs are filled once."""
         if self.kind == "drain":
             return f"bench-backlog-{self.body_bytes}"
-        return f"bench-{self.task if self.task == 'request' else self.kind}"
+        return f"bench-{self.task}-{self.number}" if self.own_topics else f"bench-{self.kind}"
 
 
 # Transactions are last: a 5.5.0 broker keeps a core busy after the first one.
@@ -169,6 +171,7 @@ ALL: Final = (
         kind="send",
         task="request",
         in_flight=64,
+        own_topics=True,
     ),
     Workload(
         name="first-send",
