@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from enum import StrEnum
 
 import pytest
 
@@ -18,6 +19,7 @@ from rocketmq_aio.errors import (
     SendUnknownError,
 )
 from rocketmq_aio.message import Message, MessageQueue
+from rocketmq_aio.producer.careful import KEYS_REMEMBERED
 from rocketmq_aio.producer.ordering import SelectByMachineRoom, SelectByRandom, Turns
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.script import Close, Reply
@@ -52,6 +54,30 @@ async def test_a_key_has_one_queue_however_it_is_given() -> None:
 
             assert result.queue == of_message[key]
         assert len(set(of_message.values())) > 4
+
+
+async def test_a_key_may_be_a_member_of_a_string_enum() -> None:
+    class Customer(StrEnum):
+        GOLD = "order-3"
+
+    async with open_shop() as shop:
+        expected = await shop.producer.send(keyed("order-3"))
+        given = await shop.producer.send(ORDER, sharding_key=Customer.GOLD)
+        own = await shop.producer.send(keyed(Customer.GOLD))
+        found = {each.properties["__SHARDINGKEY"] for each in shop.broker.messages("orders")}
+
+        assert given.queue == own.queue == expected.queue
+        assert found == {"order-3"}
+
+
+async def test_more_keys_than_are_remembered_keep_their_queues() -> None:
+    async with open_shop() as shop:
+        before = await shop.producer.queues_of_keys("orders", KEYS)
+        many = [f"k{number}" for number in range(KEYS_REMEMBERED + 1)]
+        await shop.producer.queues_of_keys("orders", many)
+
+        assert await shop.producer.queues_of_keys("orders", KEYS) == before
+        assert shop.producer._by_key.cache_info().currsize == KEYS_REMEMBERED
 
 
 async def test_the_queue_is_the_one_that_java_clients_choose() -> None:

@@ -13,7 +13,10 @@ from rocketmq_aio.message import Message
 from rocketmq_aio.producer.outgoing import PROPERTIES_SPARE, Outgoing, check_sizes, outgoing
 from rocketmq_aio.producer.publishing import TopicPublish
 from rocketmq_aio.properties import MAX_PROPERTIES, parse_properties
+from rocketmq_aio.protocol.codes import BINARY_HEADER
+from rocketmq_aio.protocol.command import decode_command
 from rocketmq_aio.protocol.compression import inflate
+from rocketmq_aio.protocol.header import to_ext_fields
 from tests.unit.instance.route_data import A, broker, queues, route
 
 PUBLISH = TopicPublish(
@@ -37,6 +40,31 @@ def test_its_id_and_properties_are_encoded() -> None:
         "color": "red",
         "UNIQ_KEY": ID,
     }
+
+
+def test_extra_properties_come_beside_the_messages_own() -> None:
+    message = Message("orders", b"x", tags="new")
+    ready = outgoing(message, PUBLISH.next_target(), ID, 0, ProducerConfig(), "TTL\x013000\x02")
+
+    assert parse_properties(ready.properties) == {
+        "TAGS": "new",
+        "WAIT": "true",
+        "UNIQ_KEY": ID,
+        "TTL": "3000",
+    }
+
+
+@pytest.mark.parametrize("kind", ["message", "batch", "reply"])
+def test_a_prepared_frame_says_what_its_header_says(kind: str) -> None:
+    sent = made(Message("orders", b"x", tags="new", flag=7))
+    sent.batch, sent.reply, sent.born_ms = kind == "batch", kind == "reply", 1_763_668_800_123
+    head, body = sent.frame(5)
+    header = sent.header(PUBLISH)
+    command = decode_command(BINARY_HEADER, head[8:], body)
+
+    assert (command.code, command.opaque, command.body) == (sent.code, 5, b"x")
+    assert sent.code == header.code
+    assert command.ext_fields() == to_ext_fields(header)
 
 
 def test_small_bodies_stay_as_they_are() -> None:
