@@ -11,6 +11,8 @@ READY := .venv/.ready
 # Test files that run at once; each process has servers of its own, about 1 GB.
 AT_ONCE ?= 3
 PYTEST := $(BIN)/pytest -n $(AT_ONCE) --dist loadfile
+# Each Spark takes two processors by itself; one that waits 10 s for its Python processes gives up.
+SPARK_PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 # What is read, streamed and written; the rest of the Spark tests does not depend on the version.
 SPARK_ON_4 := tests/spark/test_read.py tests/spark/test_stream.py tests/spark/test_write.py
 
@@ -36,7 +38,7 @@ test-broker: $(READY)
 test-spark: $(READY)
 	set -e; for version in $(VERSIONS); do \
 	  case $$version in 4.*) tests="$(SPARK_ON_4)";; *) tests=tests/spark;; esac; \
-	  $(BIN)/pytest $$tests --rocketmq-version $$version; \
+	  $(SPARK_PYTEST) $$tests --rocketmq-version $$version; \
 	done
 
 # The same client against brokers in containers; starts a private engine where none runs (root).

@@ -85,6 +85,8 @@ with tempfile.TemporaryDirectory() if cluster else nullcontext(tempfile.mkdtemp(
     sending = threading.Thread(target=lambda: asyncio.run(send_bursts(stop)))
     sending.start()
     query.awaitTermination(int(chosen.seconds))
+    while not seen and query.isActive:  # a slow machine is still at its first batch
+        query.awaitTermination(1)
     stop.set()
     sending.join()
     query.stop()

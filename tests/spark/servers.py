@@ -17,7 +17,7 @@ import pyspark
 
 from rocketmq_aio.testing.ports import choose_port
 from rocketmq_aio.testing.process import GuardedProcess
-from tests.spark.support import SESSION, wait_until
+from tests.spark.support import JVM_OPTIONS, settings_in, wait_until
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
 MASTER: Final = "org.apache.spark.deploy.master.Master"
@@ -25,7 +25,6 @@ WORKER: Final = "org.apache.spark.deploy.worker.Worker"
 CONNECT: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 START_SECONDS: Final = 300.0
 STOP_SECONDS: Final = 20.0
-JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 class SparkServer:
@@ -121,11 +120,9 @@ def connect_server(python: str = sys.executable) -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="spark-connect-"))
     port = choose_port()
     chosen = {
-        **SESSION,
+        **settings_in(folder),
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.local.dir": str(folder / "local"),
     }
     pairs = [f"--conf={name}={value}" for name, value in chosen.items()]
     submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2,4]"]

@@ -23,11 +23,11 @@ WAIT_SECONDS: Final = 60.0
 PAUSE_SECONDS: Final = 0.05
 NO_CHANGES: Final[Mapping[str, str]] = MappingProxyType({})
 
+JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 # Small, silent and on loopback: tests share a machine with brokers.
 SESSION: Final[Mapping[str, str]] = MappingProxyType(
     {
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "768m",
         "spark.log.level": "ERROR",
@@ -45,6 +45,18 @@ def use_this_python() -> None:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 
+def settings_in(folder: Path) -> dict[str, str]:
+    """The settings of a session all of whose files are below *folder*, if it is killed too."""
+    scratch = folder / "scratch"
+    scratch.mkdir(parents=True, exist_ok=True)
+    return {
+        **SESSION,
+        "spark.driver.extraJavaOptions": f"{JVM_OPTIONS} -Djava.io.tmpdir={scratch}",
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+
+
 def open_session(
     folder: Path, *, master: str = LOCAL, settings: Mapping[str, str] = NO_CHANGES
 ) -> SparkSession:
@@ -53,12 +65,8 @@ def open_session(
     What belongs to the JVM, such as its memory, counts for the first session of a process only.
     """
     use_this_python()
-    places = {
-        "spark.local.dir": str(folder / "local"),
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-    }
     builder = SparkSession.Builder().master(master).appName("rocketmq-aio-tests")
-    return builder.config(map={**SESSION, **places, **settings}).getOrCreate()
+    return builder.config(map={**settings_in(folder), **settings}).getOrCreate()
 
 
 @contextmanager

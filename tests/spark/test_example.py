@@ -13,7 +13,7 @@ from examples.orders.check import Outcome, expected_alerts, expected_minutes
 from examples.orders.generator import Order
 
 ROOT: Final = Path(__file__).parents[2]
-SECONDS: Final = 500.0
+SECONDS: Final = 800.0
 
 
 def run(*command: str) -> str:

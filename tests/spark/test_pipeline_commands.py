@@ -25,7 +25,7 @@ from rocketmq_aio.spark.pipelines import (
 )
 from rocketmq_aio.testing import Cluster
 from tests.spark.pipelining import read_queue, stored
-from tests.spark.support import SESSION, send_all, wait_until, write_messages
+from tests.spark.support import send_all, settings_in, wait_until, write_messages
 
 # --- dead letters -------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ def test_sigterm_ends_an_ingest_in_order(
     arguments = ["pipeline", "ingest", topic, "-n", connection.name_server, "--json", "-q"]
     places = ["--path", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "checkpoint")]
     commits = tmp_path / "checkpoint" / "messages" / "commits" / "0"
-    running = started(*arguments, *places, "--every", "0.2")
+    running = started(tmp_path / "spark", *arguments, *places, "--every", "0.2")
     try:
         wait_until(
             lambda: commits.exists() or running.poll() is not None,
@@ -166,8 +166,8 @@ def test_sigterm_ends_an_ingest_in_order(
     assert (told["rows"], told["offsets"], told["interrupted"]) == (10, 10, True)
 
 
-def started(*arguments: str) -> subprocess.Popen[str]:
-    """Start ``rmq`` as a process of its own, with a small Spark."""
-    small = [f"--conf={name}={value}" for name, value in SESSION.items()]
+def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start ``rmq`` as a process of its own, with a small Spark in *folder*."""
+    small = [f"--conf={name}={value}" for name, value in settings_in(folder).items()]
     line = [sys.executable, "-m", "rocketmq_aio.cli", *arguments, "--master", "local[2]", *small]
     return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tests.spark.environments import bare_environment, environment_archive, package_zip
 from tests.spark.servers import SPARK_HOME, SparkCluster, environment
-from tests.spark.support import SESSION, write_messages
+from tests.spark.support import settings_in, write_messages
 
 JOB: Final = Path(__file__).parent / "shipped_job.py"
 BODIES: Final = [f"order {number}" for number in range(40)]
@@ -22,7 +22,7 @@ def submit(
     cluster: SparkCluster, folder: Path, python: str, more: list[str], arguments: list[str]
 ) -> dict[str, Any]:
     """Run the job to its end from *folder*; return what it says."""
-    settings = {**SESSION, "spark.executor.memory": "512m"}
+    settings = {**settings_in(folder), "spark.executor.memory": "512m"}
     pairs = [f"--conf={name}={value}" for name, value in settings.items()]
     command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.master, *pairs]
     done = subprocess.run(
