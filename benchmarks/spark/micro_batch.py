@@ -1,36 +1,33 @@
 """``python -m benchmarks.spark.micro_batch``: what the connector adds to a small micro-batch.
 
 Two queries in one session: one over a source in Python that asks nobody and hands out rows that
-are ready, one over the connector.  They run in turns, batch after batch of `ROWS` rows into the
-sink ``noop``; compared are the medians of what Spark says that a batch took, as a whole and without
-the phases that only write Spark's own files.
+are ready, one over the connector.  They run in shuffled turns, batch after batch of `ROWS` rows
+into the sink ``noop``; compared are the medians of what Spark says that a batch took, as a whole
+and without the phases that only write Spark's own files.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import random
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import StructType
 
 from benchmarks import standin
-from benchmarks.spark.read import fill, ready
+from benchmarks.spark.read import fill
 from benchmarks.spark.session import open_session
-from rocketmq_aio.spark.columns import SCHEMA, arrow_schema
+from benchmarks.spark.steady import ROWS, SteadySource
 from rocketmq_aio.testing import Cluster
 
-ROWS: Final = 4
 WARM: Final = 5  # first batches of a query, which start Python and compile
 PAUSE_SECONDS: Final = 0.05
 TOPIC: Final = "bench-micro-batch"
@@ -40,36 +37,6 @@ TOTAL: Final = "triggerExecution"
 OF_SOURCES: Final = ("latestOffset", "queryPlanning", "getBatch", "addBatch")
 
 Batches = list[Mapping[str, int]]  # milliseconds by phase, as progress reports name them
-
-
-class SteadySource(DataSource):
-    """Always has `ROWS` rows more."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "bench-steady"
-
-    def schema(self) -> StructType:
-        return SCHEMA
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
-        return SteadyReader()
-
-
-class SteadyReader(DataSourceStreamReader):
-    """What any stream in Python costs at least."""
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return {"at": 0}
-
-    def latestOffset(self, start: dict[str, Any], limit: object) -> dict[str, Any]:  # noqa: N802
-        return {"at": start["at"] + ROWS}
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return [InputPartition(end["at"] - start["at"])]
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        yield pa.RecordBatch.from_pydict(ready(partition.value), arrow_schema(SCHEMA))
 
 
 def batches(frame: DataFrame, count: int) -> Batches:
@@ -131,7 +98,7 @@ def measure(count: int, rounds: int, brokers: list[str]) -> dict[str, list[Batch
         measured = dict(frames(spark, running, brokers, 4 * ROWS * (count + WARM)))
         found: dict[str, list[Batches]] = {name: [] for name in measured}
         for turn in range(rounds + 1):
-            for name, frame in measured.items():
+            for name, frame in random.sample([*measured.items()], len(measured)):
                 seen = batches(frame, count)
                 if turn:
                     found[name].append(seen)
