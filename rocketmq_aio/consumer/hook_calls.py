@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from rocketmq_aio.hooks import ConsumeContext, ConsumeHook, FilterMessageHook
-from rocketmq_aio.instance.hook_calls import Failures, check_hook
+from rocketmq_aio.instance.hook_calls import Failures, calls_of, check_hook
 from rocketmq_aio.message import MessageExt, MessageQueue
 
 METHODS: Final = ("before", "after", "filter")
@@ -43,19 +43,20 @@ class ConsumeHooks:
     """Runs consume hooks around a handler; false when there are none, so that they cost nothing."""
 
     def __init__(self, hooks: Sequence[ConsumeHook] = ()) -> None:
-        self._hooks = tuple(hooks)
+        self._before = calls_of(hooks, "before")
+        self._after = calls_of(hooks, "after")
         self._failures = Failures()
 
     def __bool__(self) -> bool:
-        return bool(self._hooks)
+        return bool(self._before)
 
     def before(self, context: ConsumeContext) -> None:
         """Tell all hooks that a handler is about to run."""
-        self._failures.tell(self._hooks, "before", context)
+        self._failures.tell(self._before, context)
 
     def after(self, context: ConsumeContext) -> None:
         """Tell all hooks how it ended."""
-        self._failures.tell(self._hooks, "after", context)
+        self._failures.tell(self._after, context)
 
     def handed_out(self, group: str, mode: str, messages: Iterable[MessageExt]) -> None:
         """Tell of *messages* that a caller is about to get, those of each queue together."""

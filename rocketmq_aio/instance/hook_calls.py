@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol, runtime_checkable
 
 from rocketmq_aio.errors import ConfigError
@@ -69,17 +69,25 @@ def check_hook(hook: object, kinds: Any, methods: Iterable[str]) -> None:  # noq
             raise ConfigError("hooks", hook, f"{name}() is not to be async: it is never awaited")
 
 
+Call = tuple[object, Callable[[Any], object]]  # a hook, and what is called of it
+
+
+def calls_of(hooks: Iterable[object], method: str) -> list[Call]:
+    """Return *method* of each hook: looked up once, not with every message."""
+    return [(hook, getattr(hook, method)) for hook in hooks]
+
+
 class Failures:
     """Calls hooks and logs each kind of failure once: a hook may fail for every message."""
 
     def __init__(self) -> None:
         self._told: set[tuple[int, type[Exception]]] = set()
 
-    def tell(self, hooks: Iterable[object], method: str, context: object) -> None:
-        """Call *method* of all *hooks*, in order; what one of them raises changes nothing."""
-        for hook in hooks:
+    def tell(self, calls: Iterable[Call], context: object) -> None:
+        """Make all *calls*, in order; what one of them raises changes nothing."""
+        for hook, call in calls:
             try:
-                getattr(hook, method)(context)
+                call(context)
             except Exception as error:  # noqa: BLE001 - the application's code
                 self.note(hook, error)
 

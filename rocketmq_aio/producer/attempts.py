@@ -106,20 +106,16 @@ class Attempts:
             if (now := monotonic()) - started > self._faults.bound:
                 self._faults.answered(sent.target, started, now)
             if result.ok or not self.retries_weaker:
-                if self._stored:
-                    self._tell(sent, result, now - started)
+                for tell in self._stored:
+                    tell(sent, result, now - started)
                 return result
         except RocketMQError as cause:
             result = await self.go_on(sent, publish, deadline, cause, started)
         else:
             result = await self.go_on(sent, publish, deadline, result, started)
-        if self._stored:
-            self._tell(sent, result, monotonic() - started)
-        return result
-
-    def _tell(self, sent: Outgoing, result: SendResult, seconds: float) -> None:
         for tell in self._stored:
-            tell(sent, result, seconds)
+            tell(sent, result, monotonic() - started)
+        return result
 
     def first(
         self, sent: Outgoing, publish: TopicPublish, seconds: float

@@ -15,7 +15,7 @@ from rocketmq_aio.hooks import (
     SendContext,
     SendHook,
 )
-from rocketmq_aio.instance.hook_calls import Failures, check_hook
+from rocketmq_aio.instance.hook_calls import Failures, calls_of, check_hook
 from rocketmq_aio.message import SendResult
 from rocketmq_aio.producer.outgoing import Outgoing
 
@@ -49,14 +49,16 @@ class SendHooks:
         for hook in given:
             check_hook(hook, KINDS, METHODS)
         self._checks = [h.check_forbidden for h in given if isinstance(h, CheckForbiddenHook)]
-        self._send = [h for h in given if isinstance(h, SendHook)]
-        self._ends = [h for h in given if isinstance(h, EndTransactionHook)]
+        send = [h for h in given if isinstance(h, SendHook)]
+        self._before, self._after = calls_of(send, "before_send"), calls_of(send, "after_send")
+        ends = [h for h in given if isinstance(h, EndTransactionHook)]
+        self._ends = calls_of(ends, "end_transaction")
         self._recalled = [h.recalled for h in given if isinstance(h, StoredHook)]
         self.stored = [h.stored for h in given if isinstance(h, StoredHook)]
         self._failures = Failures()
 
     def __bool__(self) -> bool:
-        return bool(self._send or self._checks)
+        return bool(self._before or self._checks)
 
     @property
     def hear_endings(self) -> bool:
@@ -109,7 +111,7 @@ class SendHooks:
         """Ask those who may forbid it, then tell the others."""
         for check in self._checks:
             check(context)
-        self._failures.tell(self._send, "before_send", context)
+        self._failures.tell(self._before, context)
 
     def after(
         self, context: SendContext, started: float, error: BaseException | None = None
@@ -120,7 +122,7 @@ class SendHooks:
             context.error = error
             outcomes = error.outcomes if isinstance(error, BatchError) else None
             context.outcomes = outcomes or (error,) * len(context.messages)
-        self._failures.tell(self._send, "after_send", context)
+        self._failures.tell(self._after, context)
 
     def recalled(self, topic: str, message_id: str) -> None:
         """Tell that a message was taken back."""
@@ -129,4 +131,4 @@ class SendHooks:
 
     def transaction_ended(self, context: EndTransactionContext) -> None:
         """Tell how a transaction ended."""
-        self._failures.tell(self._ends, "end_transaction", context)
+        self._failures.tell(self._ends, context)

@@ -93,11 +93,10 @@ class Producer(EncodedSender):
         if timeout_seconds is not None:
             seconds = checked_timeout(timeout_seconds)
         deadline = monotonic() + seconds
-        if sharding_key is not None or message.sharding_key is not None or message.timed:
+        keyed = sharding_key is not None or message.sharding_key is not None
+        if keyed or message.timed or self._detour:
             chosen = Chosen(queue, selector, sharding_key)
-            return await self._send_around(message, chosen, seconds, deadline)
-        if self._detour and (self._hooked or queue or selector or self._together.takes(message)):
-            return await self._send_off(message, queue, selector, seconds, deadline)
+            return await self._send_off(message, chosen, seconds, deadline)
         size = len(message.body)
         room = self._room
         if not room.try_take(size):

@@ -29,7 +29,7 @@ class TogetherSender(CarefulSender):
     ) -> None:
         super().__init__(group, namesrv=namesrv, client=client, config=config, hooks=hooks)
         # Chosen once, so that messages pay for hooks only where there are some.
-        self._send_off = self._send_hooked if self._hooked else self._send_together
+        self._send_off = self._send_told if self._hooked else self._send_chosen
         self._add = self._add_hooked if self._hooked else self._add_now
 
     async def flush(self) -> None:
@@ -72,15 +72,6 @@ class TogetherSender(CarefulSender):
 
     # --- with hooks around it -------------------------------------------------------------------
 
-    def _send_around(
-        self, message: Message, chosen: Chosen, seconds: float, deadline: float
-    ) -> Coroutine[Any, Any, SendResult]:
-        """Send *message* off the short way, with hooks around it if there are some."""
-        if not self._hooked:
-            # Not awaited here: a coroutine less on the way of every keyed message.
-            return self._send_by(self._way(message, chosen), message, deadline)
-        return self._send_told(message, chosen, seconds, deadline)
-
     async def _send_told(
         self, message: Message, chosen: Chosen, seconds: float, deadline: float
     ) -> SendResult:
@@ -89,7 +80,7 @@ class TogetherSender(CarefulSender):
         hooks.before(context)
         started = monotonic()
         try:
-            result = await self._send_once_told(context.message, chosen, seconds, deadline)
+            result = await self._send_chosen(context.messages[0], chosen, seconds, deadline)
         except BaseException as error:
             hooks.after(context, started, error)
             raise
@@ -97,24 +88,15 @@ class TogetherSender(CarefulSender):
         hooks.after(context, started)
         return result
 
-    def _send_once_told(
+    def _send_chosen(
         self, message: Message, chosen: Chosen, seconds: float, deadline: float
     ) -> Coroutine[Any, Any, SendResult]:
+        # Not awaited here: a coroutine less.
         queue, selector = chosen.queue, chosen.selector
         keyed = chosen.sharding_key is not None or message.sharding_key is not None or message.timed
         if self._batching and not keyed and (queue or selector or self._together.takes(message)):
             return self._send_together(message, queue, selector, seconds, deadline)
         return self._send_by(self._way(message, chosen), message, deadline)
-
-    def _send_hooked(
-        self,
-        message: Message,
-        queue: MessageQueue | None,
-        selector: QueueSelector | None,
-        seconds: float,
-        deadline: float,
-    ) -> Coroutine[Any, Any, SendResult]:
-        return self._send_around(message, Chosen(queue, selector), seconds, deadline)
 
     def _add_hooked(
         self, message: Message, queue: MessageQueue | None
