@@ -21,7 +21,7 @@ IDLE_WARMUP_SECONDS: Final = 5.0
 FIRST_BACKLOG: Final = 3200
 SLOWEST_RATE: Final = 2000  # messages a second: below it a subject is taken to hang
 GRACE_SECONDS: Final = 60.0
-WARMING_SECONDS: Final = 10.0  # until a broker has compiled what pushes replies
+WARMING_SECONDS: Final = 10.0  # until a broker has compiled what it needs for a kind of send
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +69,15 @@ class Runner:
             broker.fill(workload.topic, total=self.plan.backlog, body_bytes=workload.body_bytes)
         elif workload.kind == "first":
             broker.fill(workload.topic, total=FIRST_BACKLOG, body_bytes=workload.body_bytes)
-        elif workload.own_topics:
-            self._warm(broker, workload)
         else:
             broker.create_topic(workload.topic)
+            if workload.kind == "send":
+                self._warm(broker, workload)
 
     def _warm(self, broker: MeasuredBroker, workload: Workload) -> None:
         """Let the broker do what it was never asked for; else the first subject pays for it."""
-        order = self._order(broker, self._numbered(broker, workload), subjects.PYTHON[0])
+        workload = self._numbered(broker, workload) if workload.own_topics else workload
+        order = self._order(broker, workload, subjects.PYTHON[0])
         command = subjects.python_command(order, loop=subjects.PYTHON[0])
         command += ["--warmup-seconds", str(WARMING_SECONDS)]
         sample.run(command, timeout_seconds=GRACE_SECONDS + WARMING_SECONDS)
