@@ -110,24 +110,21 @@ class ClientTrace:
         """Trace what was stored, unless its broker does not want that."""
         if not result.trace_on or sent.topic.startswith(self._topic):
             return  # of the trace's own topic every trace would be traced
-        stored = sent, result, seconds, len(sent.body)
+        body = sent.body
         if sent.batch:
+            stored = sent, result, seconds, len(body)
             for each in records.sent_batch(self._where(result.region_id), self._group, stored):
                 self._add(each)
         else:
             sent.body = b""  # nobody needs it any more, and it may be large
-            self._add(stored)
+            self._add((sent, result, seconds, len(body)))
 
     def _records(self, waiting: list[Waiting]) -> list[records.Traced]:
-        group, topic, facts = self._group, self._topic, records.Facts()
-        made: list[records.Traced] = []
-        for each in waiting:
-            if len(each) == 4:
-                where = topic + each[1].region_id if self._cloud else topic
-                made.append(records.sent(where, group, each, facts))
-            else:
-                made.append(each)
-        return made
+        group, where = self._group, self._where
+        return [
+            records.sent(where(each[1].region_id), group, each) if len(each) == 4 else each
+            for each in waiting
+        ]
 
     def end_transaction(self, context: EndTransactionContext) -> None:
         """Trace the decision."""

@@ -42,8 +42,7 @@ _TAGS, _KEYS, _SHARDING = (f"{PAIR_END}{each}{NAME_END}" for each in (TAGS, KEYS
 _DELAYS: Final = [
     f"{PAIR_END}{each}{NAME_END}" for each in (DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 ]
-_ID: Final = b"\x02UNIQ_KEY\x01"  # what comes before it is the same for many messages
-_END: Final = PAIR_END.encode()
+
 
 # Where it is written, what it is about, the record, the message's id and keys
 Traced = tuple[str, str, str, str, str]
@@ -51,29 +50,18 @@ Traced = tuple[str, str, str, str, str]
 StoredSend = tuple[Outgoing, SendResult, float, int]
 
 
-class Facts(dict[bytes, tuple[str, str, int]]):
-    """Tags, keys and kind of messages by their properties but the id.
-
-    Of many messages they are the same: an application repeats itself.
-    """
-
-    def __missing__(self, properties: bytes) -> tuple[str, str, int]:
-        text = f"{PAIR_END}{properties.decode()}{PAIR_END}"
-        _, found, tags = text.partition(_TAGS)
-        tags = tags.partition(PAIR_END)[0] if found else NOTHING
-        keys = text.partition(_KEYS)[2].partition(PAIR_END)[0]
-        self[properties] = facts = tags, keys, _kind(text)
-        return facts
-
-
-def sent(where: str, group: str, stored: StoredSend, known: Facts) -> Traced:
+def sent(where: str, group: str, stored: StoredSend) -> Traced:
     """Return the record of a message that was stored."""
     out, result, seconds, size = stored
-    before, _, after = out.properties.partition(_ID)
-    more = after.partition(_END)[2]
-    tags, keys, kind = known[out.properties if more else before]
-    if out.sys_flag & TRANSACTION_PREPARED:
-        kind = HALF
+    properties = PAIR_END + out.properties.decode()
+    _, found, tags = properties.partition(_TAGS)
+    tags = tags.partition(PAIR_END)[0] if found else NOTHING
+    _, found, keys = properties.partition(_KEYS)
+    keys = keys.partition(PAIR_END)[0] if found else ""
+    kind = NORMAL
+    # Three long searches are seldom worth their time: all of these names hold those letters.
+    if out.sys_flag or "DEL" in properties or _SHARDING in properties:
+        kind = _kind(out, properties)
     topic, message_id = out.topic, result.message_id
     record = (
         f"Pub\x01{out.born_ms}\x01{result.region_id}\x01{group}\x01{topic}\x01{message_id}"
@@ -88,7 +76,7 @@ def sent_batch(where: str, group: str, stored: StoredSend) -> list[Traced]:
     """Return the records of messages that were stored together."""
     out, result, seconds, _ = stored
     offset_ids = result.offset_message_id.split(",")
-    made, facts = [], Facts()
+    made = []
     for place, (_, body, properties) in enumerate(decode_batch(out.body)):
         one = msgspec.structs.replace(out, properties=properties)
         whose = msgspec.structs.replace(
@@ -96,13 +84,14 @@ def sent_batch(where: str, group: str, stored: StoredSend) -> list[Traced]:
             message_id=find_property(properties, b"UNIQ_KEY\x01") or result.message_id,
             offset_message_id=offset_ids[min(place, len(offset_ids) - 1)],
         )
-        made.append(sent(where, group, (one, whose, seconds, len(body)), facts))
+        made.append(sent(where, group, (one, whose, seconds, len(body))))
     return made
 
 
-def _kind(properties: str) -> int:
-    # Three long searches are seldom worth their time: all of these names hold those letters.
-    if "DEL" in properties and any(name in properties for name in _DELAYS):
+def _kind(out: Outgoing, properties: str) -> int:
+    if out.sys_flag & TRANSACTION_PREPARED:
+        return HALF
+    if any(name in properties for name in _DELAYS):
         return DELAYED
     return ORDERED if _SHARDING in properties else NORMAL
 
