@@ -128,6 +128,14 @@ def test_bytes_that_are_no_text_are_replaced_and_bodies_are_not() -> None:
     assert row["body"] == b"\xff\x00"
 
 
+@pytest.mark.parametrize("last", [b"", b"KEYS\x01k\x02TAGS\x01t\x02", b"TAGS\x01t\x02KEYS\x01"])
+def test_rows_with_the_same_names_and_one_that_differs(last: bytes) -> None:
+    alike = [b"TAGS\x01t%d\x02KEYS\x01k%d\x02" % (10**each, each) for each in range(5)]
+    for properties in (alike, [*alike, last]):
+        messages = decoded(*[Stored(properties=each) for each in properties])
+        assert rows_of(messages) == [expected(each) for each in messages]
+
+
 def test_the_last_of_two_values_counts() -> None:
     [row] = rows_of(decoded(Stored(properties=b"A\x01one\x02TAGS\x01x\x02A\x01two\x02")))
     assert row["properties"] == {"A": "two", "TAGS": "x"}
