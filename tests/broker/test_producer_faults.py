@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from rocketmq_aio.config import ClientConfig
-from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.errors import RocketMQError, SendUnknownError
 from rocketmq_aio.message import Message, MessageQueue, SendResult
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.testing import Broker, Cluster, probe
@@ -156,6 +156,59 @@ async def test_killing_the_only_broker_under_load_loses_nothing_that_was_ok(
         await run.until_ok(200)
 
         assert run.count(Outcome.UNKNOWN) <= SENDERS
+
+
+async def test_killing_the_only_broker_under_batches_loses_nothing_that_was_ok(
+    cluster: Cluster, lonely_topic: str, rocketmq_group: str
+) -> None:
+    broker, batches = cluster.brokers[0], Batches()
+    config = ClientConfig(namesrv=cluster.namesrv, route_refresh_interval_seconds=3600.0)
+    async with Producer(rocketmq_group, client=config) as producer:
+        sending = [
+            asyncio.create_task(batches.keep_sending(producer, lonely_topic, f"task-{n}"))
+            for n in range(SENDERS)
+        ]
+        await until(lambda: len(batches.stored) > 500, "some batches")
+        await asyncio.to_thread(broker.kill)
+        await until(lambda: batches.refused, "a batch to fail", seconds=10)
+        await asyncio.to_thread(broker.start)
+        before = len(batches.stored)
+        await until(lambda: len(batches.stored) > before + 500, "more batches", seconds=20)
+        batches.stopped = True
+        await asyncio.gather(*sending)
+
+    async def are_there() -> bool:
+        queues = [MessageQueue(lonely_topic, broker.name, number) for number in range(QUEUES)]
+        logs = [await readable(broker, queue) for queue in queues]
+        bodies = {entry.body for log in logs for entry in log}
+        assert not bodies & batches.refused
+        return bodies >= batches.stored
+
+    await until_done(are_there, "all that was ok in the log", 10.0)
+
+
+@dataclass
+class Batches:
+    """The bodies of batches that were stored, and of those that surely were not."""
+
+    stored: set[bytes] = field(default_factory=set)
+    refused: set[bytes] = field(default_factory=set)
+    stopped: bool = False
+
+    async def keep_sending(self, producer: Producer, topic: str, name: str) -> None:
+        number = 0
+        while not self.stopped:
+            number += 1
+            bodies = [f"{name}/{number}/{part}".encode() for part in range(5)]
+            try:
+                await producer.send_batch(Message(topic, body) for body in bodies)
+            except SendUnknownError:
+                pass
+            except RocketMQError:
+                self.refused.update(bodies)
+            else:
+                self.stored.update(bodies)
+            await asyncio.sleep(PACE_SECONDS)
 
 
 async def test_killing_one_of_two_brokers_costs_no_send(

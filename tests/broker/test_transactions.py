@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from tests.unit.remoting.until import until, until_done
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "transaction.py"
 QUEUES = 4
+TASKS = 8
 EACH = 10  # transactions of each kind
 RESOLVED_SECONDS = 60.0  # brokers ask by their own clock, and busy machines are slow
 CHECKED = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000"}
@@ -325,3 +327,50 @@ async def test_no_local_part_runs_while_the_broker_is_away(
         await commit(producer, topic, "after")
 
         await becomes_visible(cluster, topic, {"after", "before"})
+
+
+async def test_a_broker_that_is_killed_among_many_transactions_loses_no_decision(
+    cluster: Cluster, broker: Broker, topic: str, rocketmq_group: str
+) -> None:
+    ledger, stopped = Ledger(), asyncio.Event()
+    async with producing(cluster, rocketmq_group, ledger, seconds=2) as producer:
+        tasks = [
+            asyncio.create_task(keep_deciding(producer, topic, ledger, f"task-{n}", stopped))
+            for n in range(TASKS)
+        ]
+        await until(lambda: len(ledger.ended) > 100, "some transactions")
+        # Half messages, decisions and checks are under way at that moment.
+        await asyncio.to_thread(broker.kill)
+        await asyncio.to_thread(broker.start)
+        decided = len(ledger.ended)
+        await until(lambda: len(ledger.ended) > decided + 50, "more transactions", 20)
+        stopped.set()
+        await asyncio.gather(*tasks)
+
+        await becomes_visible(cluster, topic, set(ledger.committed))
+
+
+async def keep_deciding(
+    producer: TransactionProducer, topic: str, ledger: Ledger, name: str, stopped: asyncio.Event
+) -> None:
+    """Commit, roll back and leave open in turn."""
+    number = 0
+    while not stopped.is_set():
+        number += 1
+        body = f"{name}-{number}"
+        state = TransactionState.ROLLBACK if number % 3 == 0 else TransactionState.COMMIT
+        told = TransactionState.UNKNOWN if number % 5 == 0 else state
+        decide = partial(decided_as, ledger, body, state, told)
+        try:
+            await producer.send_in_transaction(Message(topic, body.encode()), decide)
+        except RocketMQError:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.005)
+
+
+async def decided_as(
+    ledger: Ledger, body: str, state: TransactionState, told: TransactionState, _tx: object
+) -> TransactionState:
+    """Write *state* down, as a local part does, and tell the broker *told*."""
+    ledger.ended[body] = state
+    return told
