@@ -26,6 +26,7 @@ class Account:
     :param topics: by topic ``"PUB"``, ``"SUB"`` or ``"PUB|SUB"``; 5.x brokers know ``"GET"`` too,
         without which nobody is told where a queue begins and ends
     :param groups: by consumer group ``"SUB"``
+    :raises ClusterError: one of these rights is none
     """
 
     access_key: str
@@ -33,6 +34,13 @@ class Account:
     admin: bool = False
     topics: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, rights in (*self.topics.items(), *self.groups.items()):
+            if not ACTIONS.keys() >= {*rights.split("|")}:
+                known = ", ".join(ACTIONS)
+                reason = f"{name}={rights!r}: expected some of {known}, joined by |"
+                raise ClusterError(f"account {self.access_key}: {reason}")
 
     @property
     def credentials(self) -> Credentials:

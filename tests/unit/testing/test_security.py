@@ -96,3 +96,9 @@ def test_servers_close_plain_connections_unless_they_may_be() -> None:
 
 def test_no_secret_is_shown() -> None:
     assert "canary" not in repr(BOTH) + repr(ADMIN) + str(SHOP.credentials)
+
+
+@pytest.mark.parametrize("rights", ["READ", "", "PUB|", "pub"])
+def test_a_right_that_there_is_not_is_refused_before_anything_starts(rights: str) -> None:
+    with pytest.raises(ClusterError, match=r"account app: orders=.*PUB, SUB, GET"):
+        Account(access_key="app", secret_key="secret-key", topics={"orders": rights})
