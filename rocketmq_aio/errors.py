@@ -24,6 +24,11 @@ def shown(text: str | None) -> str:
     return cleaned if len(text) <= REMARK_SHOWN else cleaned + "..."
 
 
+def with_notes(error: BaseException) -> str:
+    """Return what *error* says, and the notes that were added to it."""
+    return "; ".join([str(error), *getattr(error, "__notes__", ())])
+
+
 class RocketMQError(Exception):
     """Base of everything this package raises on its own account.
 

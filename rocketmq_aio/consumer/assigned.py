@@ -132,6 +132,16 @@ class AssignedQueue:
         self.started.set()
         self.interrupt()
 
+    def refuse(self, error: RocketMQError) -> None:
+        """A broker will not say where to begin: who waits for that is woken, and finds *error*.
+
+        Whoever waits from now on learns what the next try brings.
+        """
+        self.trouble = error
+        if not self.started.is_set():
+            woken, self.started = self.started, anyio.Event()
+            woken.set()
+
     def interrupt(self) -> None:
         """Let the pull that is under way be abandoned; its answer will not be used."""
         if self.scope is not None:

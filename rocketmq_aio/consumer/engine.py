@@ -179,8 +179,7 @@ class LitePullEngine(GroupEngine[TakenQueue]):
         """Return when an assignment stands and all its queues know where to begin."""
         if self._wanted_queues is None:
             await super().wait_until_ready()
-        for assigned in list(self.table.values()):
-            await assigned.started.wait()
+        await self._wait_until_started()
 
     async def wait_until_started(self, assigned: TakenQueue) -> None:
         """See `rocketmq_aio.consumer.lag.wait_until_started`."""

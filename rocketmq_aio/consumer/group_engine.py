@@ -260,10 +260,19 @@ class GroupEngine(Generic[Q]):
             await self.commits.store_offsets({assigned.queue: assigned.settled})
 
     async def wait_until_ready(self) -> None:
-        """Return when an assignment stands and all its queues know where to begin."""
+        """Return when an assignment stands and all its queues know where to begin.
+
+        :raises PermissionDeniedError: the account may not ask for that
+        :raises AuthError: brokers do not know it (any more)
+        """
         await self.rebalancer.wait_until_settled()
+        await self._wait_until_started()
+
+    async def _wait_until_started(self) -> None:
         for assigned in list(self.table.values()):
             await assigned.started.wait()
+            if not assigned.started.is_set() and assigned.trouble is not None:
+                raise assigned.trouble  # it was woken by a refusal
 
     def _note_pull(self, assigned: Q, messages: int, passed: int) -> None:
         topic = assigned.queue.topic

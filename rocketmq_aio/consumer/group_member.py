@@ -34,6 +34,10 @@ class GroupMember(Member, Generic[E]):
     async def ready(self, timeout_seconds: float | None = None) -> None:
         """Return when the first assignment stands and it is known where its queues begin.
 
+        The consumer goes on trying whatever is raised: it may be called again.
+
+        :raises PermissionDeniedError: the account may not ask where queues begin or end
+        :raises AuthError: brokers do not know the account (any more)
         :raises TimeoutError: not within *timeout_seconds*
         """
         self._check_running()

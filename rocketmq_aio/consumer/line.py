@@ -22,6 +22,7 @@ class Line:
         self._queues: deque[TakenQueue] = deque()
         self._handed: list[TakenQueue] = []  # whose messages the application works on
         self._failed: list[TakenQueue] = []
+        self._refused: TakenQueue | None = None  # by a broker, since the application was told
         self._waiting: deque[asyncio.Future[None]] = deque()
         self.ended = False
 
@@ -29,6 +30,8 @@ class Line:
         """A queue has messages, or a failure to tell."""
         if assigned.failure is not None and assigned not in self._failed:
             self._failed.append(assigned)
+        if assigned.trouble is not None and not assigned.started.is_set():
+            self._refused = assigned
         if assigned.process_queue.count and not assigned.in_line and not assigned.paused:
             assigned.in_line = True
             self._queues.append(assigned)
@@ -44,6 +47,13 @@ class Line:
         """Return the failure of a queue that waits for a decision of the application."""
         self._failed = [each for each in self._failed if each.failure and not each.dropped]
         return self._failed[0].failure if self._failed else None
+
+    def refusal(self) -> RocketMQError | None:
+        """Return, once for each time that it is refused, why no broker says where to begin."""
+        assigned, self._refused = self._refused, None
+        if assigned is None or assigned.started.is_set():
+            return None
+        return assigned.trouble
 
     def take(self, limit: int) -> list[MessageExt]:
         """Hand out up to *limit* messages, whole pulls first, the queues in turn."""
@@ -108,7 +118,7 @@ class Line:
                 self._waiting.remove(waiter)
             # The next caller looks too: this one may take only a part, or may have been
             # cancelled in the very moment that it was woken.
-            elif self._queues or self._failed:
+            elif self._queues or self._failed or self._refused:
                 self._wake_one()
 
     def end(self) -> None:

@@ -16,7 +16,7 @@ from rocketmq_aio.consumer.group_member import GroupMember
 from rocketmq_aio.consumer.hook_calls import handing_hooks
 from rocketmq_aio.consumer.offsets import check_offset
 from rocketmq_aio.consumer.taken import TakenQueue
-from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.errors import ConfigError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageExt, MessageQueue, MessageSelector
 from rocketmq_aio.names import check_topic
@@ -119,6 +119,9 @@ class LitePullConsumer(GroupMember[LitePullEngine]):
         :param max_messages: at most so many; default 1000
         :return: ``[]`` when nothing came
         :raises OffsetIllegalError: a queue's offset does not exist and ``offset_illegal="error"``
+        :raises PermissionDeniedError: no queue can be begun: the group is new, and the account may
+            not ask where queues end; it is tried again all the time, so that polls may go on
+        :raises AuthError: likewise, because brokers do not know the account (any more)
         :raises ClosedError: the consumer was closed
         """
         if self._thread != get_ident() or not self._is_running():
@@ -133,6 +136,8 @@ class LitePullConsumer(GroupMember[LitePullEngine]):
                 raise failure
             if messages := self._take(limit):
                 return messages
+            if (refusal := self._refusal()) is not None:
+                raise refusal
             left = deadline - monotonic()
             if left <= 0:
                 await asyncio.sleep(0)  # polling without a timeout must not starve the pulls
@@ -148,7 +153,7 @@ class LitePullConsumer(GroupMember[LitePullEngine]):
     async def __anext__(self) -> MessageExt:
         """Return the next message; the one before counts as done.
 
-        Iteration ends when the consumer is closed.
+        Iteration ends when the consumer is closed.  Errors are those of `poll`.
         """
         if self._thread != get_ident() or not self._is_running():
             self._end_or_raise()
@@ -160,7 +165,7 @@ class LitePullConsumer(GroupMember[LitePullEngine]):
                 if self._hooked:
                     self._hooks.handed_out(self._group, "poll", (message,))
                 return message
-            if (failure := line.failure()) is not None:
+            if (failure := line.failure() or self._refusal()) is not None:
                 raise failure
             await line.wait(None)
             if self._running is None:
@@ -284,6 +289,12 @@ class LitePullConsumer(GroupMember[LitePullEngine]):
         if self._hooked and messages:
             self._hooks.handed_out(self._group, "poll", messages)
         return messages
+
+    def _refusal(self) -> RocketMQError | None:
+        refusal = self._line.refusal()
+        if refusal is None or any(each.started.is_set() for each in self._engine.table.values()):
+            return None  # one queue that is refused keeps nobody from the others
+        return refusal
 
     def _end_or_raise(self) -> None:
         if self._is_closed():

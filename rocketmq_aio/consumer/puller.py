@@ -22,11 +22,14 @@ from rocketmq_aio.consumer.limits import QueueLimits
 from rocketmq_aio.consumer.pulled import HOLD_SLACK_SECONDS, RESET_REMARK, read_pulled
 from rocketmq_aio.consumer.start_position import StartPositions
 from rocketmq_aio.errors import (
+    AuthError,
     BrokerError,
     BusyError,
     NotConnectedError,
+    PermissionDeniedError,
     RocketMQError,
     SubscriptionError,
+    with_notes,
 )
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
@@ -57,6 +60,7 @@ LONGEST_BUSY_SECONDS: Final = 0.5
 INTRODUCE_SECONDS: Final = 1.0  # between heartbeats because of refused pulls of any queue
 LONGEST_PAUSE_SECONDS: Final = 2.0
 START_PAUSE_SECONDS: Final = 1.0
+REFUSALS: Final = (AuthError, PermissionDeniedError)
 # No commit rides on a pull: brokers work on requests in any order, so it could overwrite a later
 # one that was answered already (seen on live 4.9.7 and 5.5.0 brokers).
 FLAGS: Final = PULL_SUSPEND | PULL_SUBSCRIPTION
@@ -151,15 +155,22 @@ class Puller(Generic[Q]):
             try:
                 offset, chosen = await self._starts.find(assigned.queue)
             except RocketMQError as error:
-                if assigned.trouble is None:
-                    logger.warning("start_unknown", queue=str(assigned.queue), reason=str(error))
-                    self._on_event(PullFailed(queue=assigned.queue, reason=str(error)))
-                assigned.trouble = error
+                self._note_unknown_start(assigned, error)
                 await anyio.sleep(START_PAUSE_SECONDS)
                 continue
             if assigned.generation == generation:
                 assigned.begin(offset)
                 self._on_start(assigned, chosen)
+
+    def _note_unknown_start(self, assigned: Q, error: RocketMQError) -> None:
+        if assigned.trouble is None:
+            reason = with_notes(error)
+            logger.warning("start_unknown", queue=str(assigned.queue), reason=reason)
+            self._on_event(PullFailed(queue=assigned.queue, reason=reason))
+        assigned.trouble = error
+        if isinstance(error, REFUSALS):  # waiting alone will not help: tell whoever waits
+            assigned.refuse(error)
+            self._on_messages(assigned)
 
     # --- flow control ---------------------------------------------------------------------------
 

@@ -19,6 +19,10 @@ logger = get_logger(__name__)
 
 QUERIES_AT_ONCE: Final = 16
 NOTING_SECONDS: Final = 0.5
+GET_IS_MISSING: Final = (
+    "to begin at {start} the account has to know where queues end: give it the action Get on "
+    "Topic:{topic} (access control 2.0), or begin at the earliest message"
+)
 
 
 class StartPositions:
@@ -79,17 +83,23 @@ class StartPositions:
         return offset, True
 
     async def offset_of(self, queue: MessageQueue, start: str | datetime) -> int:
-        """Return the offset that a start position means for *queue* now."""
-        if isinstance(start, datetime):
-            return await self._broker.offset_for_time(queue, int(start.timestamp() * 1000))
-        if start == "latest":
-            return await self._broker.max_offset(queue)
+        """Return the offset that a start position means for *queue* now.
+
+        :raises PermissionDeniedError: the account may not ask that
+        """
         try:
+            if isinstance(start, datetime):
+                return await self._broker.offset_for_time(queue, int(start.timestamp() * 1000))
+            if start == "latest":
+                return await self._broker.max_offset(queue)
             return await self._broker.min_offset(queue)
-        except PermissionDeniedError:
-            # Who may read need not be allowed to ask (access control 2.0): the first pull is told
-            # where the queue begins.
-            return 0
+        except PermissionDeniedError as error:
+            if start == "earliest":
+                # Who may read need not be allowed to ask (access control 2.0): the first pull is
+                # told where the queue begins.
+                return 0
+            error.add_note(GET_IS_MISSING.format(start=start, topic=queue.topic))
+            raise
 
     async def _count_known(self, queues: tuple[MessageQueue, ...]) -> int:
         """Return in how many of *queues* the group has an offset.

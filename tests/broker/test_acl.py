@@ -52,6 +52,11 @@ SHOP: Final = Account(
     access_key="shop-account", secret_key=SECRET, topics={TOPIC: "PUB|SUB"}, groups=GROUPS
 )
 
+# Where access control is of version 2, it may not ask where a queue ends.
+READER: Final = Account(
+    access_key="reader-account", secret_key=SECRET, topics={TOPIC: "SUB"}, groups=GROUPS
+)
+
 NOBODY: Final = [
     (Credentials(access_key="shop-account", secret_key="wrong-secret"), "(?i)check signature"),
     (Credentials(access_key="who-is-this", secret_key=SECRET), "who-is-this"),
@@ -80,7 +85,7 @@ class Requests:
 @pytest.fixture(scope="module")
 def guarded(fresh_cluster: Callable[..., Cluster]) -> Cluster:
     """A cluster with access control."""
-    cluster = fresh_cluster(backend="jvm", accounts=[ADMIN, SHOP])
+    cluster = fresh_cluster(backend="jvm", accounts=[ADMIN, SHOP, READER])
     for topic in (TOPIC, FORBIDDEN):
         cluster.create_topic(topic, queues=2)
     for group in GROUPS:
@@ -250,6 +255,38 @@ async def test_what_an_account_may_not_do_is_refused_at_once_and_once(
         await consumer.subscribe(topic)
         with pytest.raises(PermissionDeniedError):
             await consumer.start()
+
+
+async def test_a_new_group_that_may_not_ask_where_queues_end_is_told_until_it_may(
+    guarded: Cluster, group: str
+) -> None:
+    config = ClientConfig(namesrv=guarded.namesrv, credentials=READER.credentials)
+    async with LitePullConsumer(group, client=config) as consumer:  # from the latest message on
+        await consumer.subscribe(TOPIC)
+        if not guarded.version.startswith("4."):
+            with pytest.raises(PermissionDeniedError) as caught:
+                await consumer.ready(SECONDS)
+            assert f"Get on Topic:{TOPIC}" in caught.value.__notes__[0]
+            with pytest.raises(PermissionDeniedError):
+                await consumer.poll(SECONDS)
+            account = ["-s", f"User:{READER.access_key}", "-r", f"Topic:{TOPIC}"]
+            rights = ["-a", "Sub,Get", "-d", "Allow"]
+            await in_thread(guarded.mqadmin, "updateAcl", "-c", "DefaultCluster", *account, *rights)
+        await until_ready(consumer)
+        body = f"for {group}".encode()
+        await send(ClientConfig(namesrv=guarded.namesrv, credentials=SHOP.credentials), body)
+        await polled(consumer, body)
+
+
+async def until_ready(consumer: LitePullConsumer) -> None:
+    """Return when no queue is refused any more."""
+    async with asyncio.timeout(SECONDS):
+        while True:
+            try:
+                await consumer.ready()
+            except PermissionDeniedError:
+                continue
+            return
 
 
 async def test_an_account_that_changes_is_an_event_and_comes_back(

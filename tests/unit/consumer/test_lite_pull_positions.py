@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from anyio import wait_all_tasks_blocked
 
+from rocketmq_aio.consumer import puller as puller_module
+from rocketmq_aio.consumer.events import PullFailed
 from rocketmq_aio.errors import (
     ConfigError,
     ConnectionLostError,
     NotConnectedError,
+    PermissionDeniedError,
     RouteNotFoundError,
 )
 from rocketmq_aio.message import MessageQueue
@@ -87,7 +90,7 @@ async def test_a_position_that_cannot_be_known_is_told_within_the_deadline() -> 
             object.__setattr__(consumer.client.config, "request_timeout_seconds", 0.05)
             for asked in (consumer.position(queue()), consumer.lag()):
                 with pytest.raises(Exception, match="down"):
-                    await asyncio.wait_for(asked, 1)
+                    await asyncio.wait_for(asked, 15)
             cluster.broker.off(RequestCode.QUERY_CONSUMER_OFFSET)
 
 
@@ -225,7 +228,7 @@ async def test_a_waiting_poll_hears_of_a_resume(cluster: FakeCluster) -> None:
         await wait_all_tasks_blocked()
         consumer.resume([queue()])
 
-        assert bodies(await asyncio.wait_for(polling, 1)) == ["a"]
+        assert bodies(await asyncio.wait_for(polling, 15)) == ["a"]
 
 
 async def test_a_paused_queue_can_be_sought(cluster: FakeCluster) -> None:
@@ -252,3 +255,55 @@ async def test_assignments_are_sorted(cluster: FakeCluster) -> None:
         assigned = consumer.assignment()
 
     assert assigned == sorted(assigned) == [MessageQueue(TOPIC, "broker-a", n) for n in range(4)]
+
+
+# --- who may not ask where to begin ---------------------------------------------------------------
+
+DENIED: Final = Reply(16, remark="User:app has no permission to access Topic:orders")
+
+
+async def test_who_may_not_ask_where_queues_end_is_told_by_ready_and_goes_on_when_allowed(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(puller_module, "START_PAUSE_SECONDS", 0.01)
+    cluster.broker.on(RequestCode.GET_MAX_OFFSET, DENIED, times=None)
+    async with consumer_of(cluster, start_from="latest") as consumer:
+        events = consumer.events()
+        await consumer.subscribe(TOPIC)
+        for _ in range(2):
+            with pytest.raises(PermissionDeniedError, match="no permission") as caught:
+                await consumer.ready(20)
+        assert "give it the action Get on Topic:orders" in caught.value.__notes__[0]
+        failed = await anext(each async for each in events if isinstance(each, PullFailed))
+        assert "action Get on Topic:orders" in failed.reason
+
+        cluster.broker.off(RequestCode.GET_MAX_OFFSET)
+        await consumer.ready(20)
+        put(cluster, "1")
+        assert bodies(await polled(consumer, 1)) == ["1"]
+
+
+@pytest.mark.parametrize("by_poll", [True, False], ids=["poll", "async for"])
+async def test_who_waits_for_messages_is_told_that_none_can_come(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, by_poll: bool
+) -> None:
+    monkeypatch.setattr(puller_module, "START_PAUSE_SECONDS", 0.01)
+    cluster.broker.on(RequestCode.GET_MAX_OFFSET, DENIED, times=None)
+    async with consumer_of(cluster, start_from="latest") as consumer:
+        await consumer.subscribe(TOPIC)
+        for _ in range(2):
+            with pytest.raises(PermissionDeniedError):
+                await (consumer.poll(60) if by_poll else anext(consumer))
+
+
+async def test_a_queue_that_is_refused_keeps_nobody_from_the_others() -> None:
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
+        cluster.brokers[0].on(RequestCode.GET_MAX_OFFSET, DENIED, times=None)
+        async with consumer_of(cluster, start_from="latest") as consumer:
+            await consumer.subscribe(TOPIC)
+            with pytest.raises(PermissionDeniedError):
+                await consumer.ready(20)
+            await consumer.position(queue(0, "broker-b"))
+            assert await consumer.poll(0) == []
+            put(cluster, "1", broker=1)
+            assert bodies(await polled(consumer, 1)) == ["1"]
