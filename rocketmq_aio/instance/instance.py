@@ -142,6 +142,11 @@ class MQClientInstance:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was closed or has failed: it does nothing any more.  Any thread may ask."""
+        return self._closed or self.failure is not None
+
     def check_running(self) -> None:
         """Raise the error that says why this instance cannot be used here and now."""
         if self.failure is not None:

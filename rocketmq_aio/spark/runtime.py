@@ -46,14 +46,14 @@ class Runtime:
 
     @classmethod
     def get(cls, connection: Connection) -> Runtime:
-        """Return the one for *connection*, started on first use and again after a failure.
+        """Return the one for *connection*, started on first use and again when it has ended.
 
         :raises ConfigError: files of certificates cannot be read, or credentials are incomplete
         """
         with _process.lock:
             runtimes = _process.runtimes
             runtime = runtimes.get(connection)
-            if runtime is None or runtime.instance.failure is not None:
+            if runtime is None or runtime.instance.has_ended:
                 runtime = runtimes[connection] = cls(_process.portal(), connection)
             return runtime
 
@@ -101,7 +101,7 @@ class Runtime:
         """
         with self._lock:
             producer = self._producers.get(settings)
-            if producer is None or producer.client.failure is not None:
+            if producer is None or producer.client.has_ended:
                 producer = Producer(self._group, config=settings, client=self._config)
                 self.call(producer.start)
                 self._producers[settings] = producer

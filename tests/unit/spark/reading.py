@@ -91,8 +91,8 @@ def reading(version: str = "5.5.0", queues: int = 2, brokers: int = 1) -> Iterat
             try:
                 yield mine
             finally:
-                instance = Runtime.get(mine.connection).instance
-                Runtime.get(mine.connection).call(instance.close)
+                runtime = Runtime.get(mine.connection)
+                runtime.call(runtime.instance.close)
 
 
 def answer(

@@ -93,6 +93,12 @@ def test_a_client_that_failed_is_replaced() -> None:
     assert Runtime.get(HERE) is not first
 
 
+def test_a_client_that_was_closed_is_replaced() -> None:
+    first = Runtime.get(HERE)
+    first.call(first.instance.close)
+    assert Runtime.get(HERE) is not first
+
+
 def test_credentials_come_from_the_options_else_from_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
