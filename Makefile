@@ -8,11 +8,12 @@ PYTHON ?= python3
 VERSIONS ?= 4.9.7 5.5.0
 BIN := .venv/bin
 READY := .venv/.ready
-# Test files that run at once; each process has servers of its own, about 1 GB.
+# Test files that run at once; each process has servers of its own, about 1 GB.  Up to three tests
+# that fail so run once more, alone.
 AT_ONCE ?= 3
-PYTEST := $(BIN)/pytest -n $(AT_ONCE) --dist loadfile
+PYTEST := tools/run_tests.sh -n $(AT_ONCE) --dist loadfile
 # Each Spark takes two processors by itself; one that waits 10 s for its Python processes gives up.
-SPARK_PYTEST := $(BIN)/pytest -n 2 --dist loadfile
+SPARK_PYTEST := tools/run_tests.sh -n 2 --dist loadfile
 # What is read, streamed and written; the rest of the Spark tests does not depend on the version.
 SPARK_ON_4 := tests/spark/test_read.py tests/spark/test_stream.py tests/spark/test_write.py
 
@@ -45,7 +46,7 @@ test-spark: $(READY)
 test-containers: $(READY)
 	ROCKETMQ_VERSIONS="$(VERSIONS)" tools/container_engine.sh sh -c 'set -e; \
 	  for version in $(VERSIONS); do \
-	    $(BIN)/pytest tests/containers --rocketmq-version $$version; \
+	    tools/run_tests.sh tests/containers --rocketmq-version $$version; \
 	  done'
 
 check: $(READY)
@@ -73,7 +74,7 @@ lock:
 	  -o requirements/dev.lock pyproject.toml
 
 clean:
-	rm -rf .venv site .mypy_cache .ruff_cache .hypothesis benchmarks/results
+	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache .hypothesis benchmarks/results
 
 $(READY): requirements/dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
