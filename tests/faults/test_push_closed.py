@@ -234,7 +234,7 @@ async def test_a_consumer_that_failed_says_so_and_can_be_closed(
 
         consumer._engine._host.spawn(fail, name="bug")
         with pytest.raises(NotRunningError, match="a bug"):
-            await asyncio.wait_for(running, 5)
+            await asyncio.wait_for(running, 15)
         await consumer.close()
         with pytest.raises(NotRunningError, match="a bug"):
             await consumer.ready()
@@ -257,7 +257,7 @@ async def test_a_signal_ends_run_after_the_handlers(cluster: FakeCluster, group:
     running = asyncio.create_task(consumer.run())
     await reached.wait()
     signal.raise_signal(signal.SIGTERM)
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 15)
 
     assert group.handled() == ["a"]
     assert committed(cluster) == 1

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 
+import anyio
 import pytest
 import pytest_asyncio
 
@@ -45,3 +48,17 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses are short where their length is not what is tested."""
     monkeypatch.setattr(puller_module, "Backoff", lambda *_, **__: Backoff(0.001, 0.002))
     monkeypatch.setattr(puller_module, "LEAST_EMPTY_SECONDS", 0.001)
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that pull loops want to pause, one after another; each pause ends at once."""
+    wanted: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        wanted.append(seconds)
+        await asyncio.sleep(0)
+
+    timeless = SimpleNamespace(sleep=pause, CancelScope=anyio.CancelScope)
+    monkeypatch.setattr(puller_module, "anyio", timeless)
+    return wanted

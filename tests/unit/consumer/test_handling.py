@@ -162,7 +162,7 @@ async def test_a_plain_function_that_raises_stop_iteration_fails_like_any_other(
         next(iter(()))
 
     with handling(handle) as handler:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             with pytest.raises(RuntimeError) as caught:
                 await handler.call([message(0)])
 

@@ -205,7 +205,7 @@ async def test_a_waiting_caller_is_woken_by_a_message(line: Line) -> None:
     await wait_all_tasks_blocked()
     line.add(assigned_queue(cached=1))
 
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, 15)
 
 
 async def test_a_waiting_caller_is_woken_by_a_failure(line: Line) -> None:
@@ -215,11 +215,11 @@ async def test_a_waiting_caller_is_woken_by_a_failure(line: Line) -> None:
     failed.failure = ILLEGAL
     line.add(failed)
 
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, 15)
 
 
 async def test_waiting_ends_with_its_time(line: Line) -> None:
-    await asyncio.wait_for(line.wait(0.001), 1)
+    await asyncio.wait_for(line.wait(0.001), 15)
 
 
 async def test_the_end_wakes_everybody_and_nobody_waits_after_it(line: Line) -> None:
@@ -227,8 +227,8 @@ async def test_the_end_wakes_everybody_and_nobody_waits_after_it(line: Line) -> 
     await wait_all_tasks_blocked()
     line.end()
 
-    await asyncio.wait_for(asyncio.gather(*waiting), 1)
-    await asyncio.wait_for(line.wait(None), 1)
+    await asyncio.wait_for(asyncio.gather(*waiting), 15)
+    await asyncio.wait_for(line.wait(None), 15)
 
 
 async def test_two_callers_share_what_one_pull_brought(line: Line, cache: Cache) -> None:
@@ -240,7 +240,7 @@ async def test_two_callers_share_what_one_pull_brought(line: Line, cache: Cache)
     callers = [asyncio.create_task(take_some()) for _ in range(2)]
     await wait_all_tasks_blocked()
     line.add(assigned_queue(cached=5, cache=cache))
-    taken = await asyncio.wait_for(asyncio.gather(*callers), 1)
+    taken = await asyncio.wait_for(asyncio.gather(*callers), 15)
 
     assert sorted(offsets(taken[0] + taken[1])) == [0, 1, 2, 3, 4]
 
@@ -253,7 +253,7 @@ async def test_a_caller_cancelled_as_it_is_woken_wakes_the_next(line: Line) -> N
     line.add(assigned_queue(cached=1))
     first.cancel()
 
-    await asyncio.wait_for(second, 1)
+    await asyncio.wait_for(second, 15)
     assert first.cancelled()
 
 
@@ -265,5 +265,5 @@ async def test_a_caller_who_left_is_not_woken_in_place_of_another(line: Line) ->
     first.cancel()
     line.add(assigned_queue(cached=1))
 
-    await asyncio.wait_for(second, 1)
+    await asyncio.wait_for(second, 15)
     assert first.cancelled()

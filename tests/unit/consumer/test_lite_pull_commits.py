@@ -162,7 +162,7 @@ async def test_a_commit_that_failed_is_told_and_tried_again(cluster: FakeCluster
         cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, Reply(1, remark="full"), times=4)
         await polled(consumer, 3)
         await consumer.poll(0)
-        event = await asyncio.wait_for(anext(events), 5)
+        event = await asyncio.wait_for(anext(events), 15)
         assert isinstance(event, CommitFailed)
         assert "full" in event.reason
 

@@ -45,7 +45,7 @@ async def test_when_nothing_comes_the_list_is_empty(cluster: FakeCluster) -> Non
         began = loop.time()
 
         assert await consumer.poll(0.05) == []
-        assert 0.04 <= loop.time() - began < 1  # a loop may count in whole milliseconds
+        assert loop.time() - began >= 0.04  # a loop may count in whole milliseconds
 
 
 async def test_a_poll_returns_as_soon_as_something_comes(cluster: FakeCluster) -> None:
@@ -54,7 +54,7 @@ async def test_a_poll_returns_as_soon_as_something_comes(cluster: FakeCluster) -
         await wait_all_tasks_blocked()
         put(cluster, "a")
 
-        assert bodies(await asyncio.wait_for(polling, 1)) == ["a"]
+        assert bodies(await asyncio.wait_for(polling, 15)) == ["a"]
 
 
 async def test_no_more_comes_than_was_asked_for(cluster: FakeCluster) -> None:
@@ -116,7 +116,7 @@ async def test_polling_without_a_timeout_lets_everybody_else_work(cluster: FakeC
     put(cluster, *numbers(100))
     async with consuming(cluster, pull_batch_size=8) as consumer:
         taken: list[MessageExt] = []
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             while len(taken) < 100:
                 taken += await consumer.poll(0)
 
@@ -129,7 +129,7 @@ async def test_other_calls_do_not_wait_for_a_poll(cluster: FakeCluster) -> None:
         await polled(consumer, 5)
         polling = asyncio.create_task(consumer.poll(60))
         await wait_all_tasks_blocked()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(15):
             await consumer.commit()
             assert await consumer.committed(queue()) == 5
             assert await consumer.position(queue()) == 5
@@ -205,7 +205,7 @@ async def test_a_poll_ends_with_an_error_when_the_consumer_is_closed(cluster: Fa
     async with consuming(cluster) as consumer:
         polling = [asyncio.create_task(consumer.poll(60)) for _ in range(3)]
         await wait_all_tasks_blocked()
-    ended = await asyncio.wait_for(asyncio.gather(*polling, return_exceptions=True), 1)
+    ended = await asyncio.wait_for(asyncio.gather(*polling, return_exceptions=True), 15)
 
     assert [type(each) for each in ended] == [ClosedError] * 3
 
@@ -233,7 +233,7 @@ async def test_a_stream_waits_for_what_comes(cluster: FakeCluster) -> None:
         await wait_all_tasks_blocked()
         put(cluster, "late")
 
-        assert (await asyncio.wait_for(reading, 1)).body == b"late"
+        assert (await asyncio.wait_for(reading, 15)).body == b"late"
 
 
 async def test_a_stream_ends_when_the_consumer_is_closed(cluster: FakeCluster) -> None:
@@ -249,8 +249,8 @@ async def test_a_stream_ends_when_the_consumer_is_closed(cluster: FakeCluster) -
     await until(lambda: consumer._engine.table and consumer._engine.table[queue()].delivered == 2)
     await consumer.close()
 
-    assert bodies(await asyncio.wait_for(reading, 1)) == ["a", "b"]
-    assert await asyncio.wait_for(read(), 1) == []
+    assert bodies(await asyncio.wait_for(reading, 15)) == ["a", "b"]
+    assert await asyncio.wait_for(read(), 15) == []
 
 
 async def test_a_stream_that_is_left_can_be_taken_up_again(cluster: FakeCluster) -> None:
@@ -318,7 +318,7 @@ async def test_a_bug_ends_the_consumer_loudly(
 
         monkeypatch.setattr(Puller, "_found", bug)
         put(cluster, "a")
-        ended = await asyncio.wait_for(asyncio.gather(polling, reading, return_exceptions=True), 1)
+        ended = await asyncio.wait_for(asyncio.gather(polling, reading, return_exceptions=True), 15)
 
         for error in ended:
             assert isinstance(error, NotRunningError)

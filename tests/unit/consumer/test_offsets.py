@@ -363,7 +363,7 @@ async def run(steps: list[tuple[str, int, int]]) -> None:
                 await persist_or_lose(store, each)
                 brokers.kept[each] = wanted[each]
     brokers.errors.clear()
-    with fail_after(5):
+    with fail_after(15):
         await store.persist(list(wanted))
 
     assert brokers.kept == wanted

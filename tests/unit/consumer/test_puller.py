@@ -19,13 +19,6 @@ from tests.unit.remoting.until import until
 DOWN = NotConnectedError(ADDRESS, "connection refused")
 
 
-async def until_time(seconds: float) -> None:
-    """Watch for so long; what is to be seen is how little happens."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
-    await until(lambda: loop.time() >= end)
-
-
 # --- what is asked -------------------------------------------------------------------------------
 
 
@@ -113,9 +106,15 @@ async def test_it_waits_until_it_is_known_where_to_begin(
 
 async def test_it_leaves_time_for_the_member_who_had_the_queue(rig: Rig) -> None:
     rig.put("a")
-    assigned = rig.begin(wait_seconds=0.02)
+    waiting, begun = rig.begin(wait_seconds=60), rig.begin(1, wait_seconds=0.001)
+    await until(begun.started.is_set)
     await wait_all_tasks_blocked()
-    assert not assigned.started.is_set()
+    assert not waiting.started.is_set()
+
+
+async def test_that_time_over_it_begins(rig: Rig) -> None:
+    rig.put("a")
+    rig.begin(wait_seconds=0.001)
 
     assert bodies(await rig.polled(1)) == ["a"]
 

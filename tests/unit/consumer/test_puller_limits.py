@@ -263,7 +263,7 @@ async def test_a_seek_while_the_policy_is_looked_up_wins(rigs: Callable[..., Rig
 
     rig.starts.offset_of = offset_of  # type: ignore[method-assign]
     assigned = rig.begin()
-    await asyncio.wait_for(asked.wait(), 1)
+    await asyncio.wait_for(asked.wait(), 15)
     assigned.move(7)
 
     assert bodies(await rig.polled(3)) == ["7", "8", "9"]

@@ -257,7 +257,7 @@ async def test_consumed_offsets_hold_at_the_first_message_that_is_not_done(
                 {q.queue_id: o for q, o in (await consumer.consumed_offsets(TOPIC)).items()}
             )
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             while offsets != {0: 2, 1: 2, 2: 0, 3: 0}:
                 await read()
                 await asyncio.sleep(0.002)

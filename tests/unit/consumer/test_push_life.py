@@ -32,7 +32,7 @@ async def running(consumer: PushConsumer) -> AsyncIterator[asyncio.Task[None]]:
     await until(lambda: not consumer._can_prepare() and consumer._running, "the start")
     await consumer.ready(5)
     yield task
-    await asyncio.wait([task], timeout=5)
+    await asyncio.wait([task], timeout=15)
     assert task.done()
 
 
@@ -199,7 +199,7 @@ async def test_after_a_failure_every_call_says_so_and_streams_end(cluster: FakeC
 
 async def test_after_a_failure_closing_waits_for_no_handler(cluster: FakeCluster) -> None:
     put(cluster, "a")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         async with pushing(cluster, forever, close_timeout_seconds=3600.0) as consumer:
             await until(lambda: consumer._engine.workers.busy, "a handler")
             stream = consumer.events()
@@ -248,7 +248,7 @@ async def test_a_handler_that_does_not_end_is_cancelled_and_settles_nothing(
 
     async with (
         nothing_left(),
-        asyncio.timeout(5),
+        asyncio.timeout(15),
         pushing(cluster, handle, close_timeout_seconds=seconds) as consumer,
     ):
         await until(lambda: consumer._engine.workers.busy, "a handler")
@@ -272,7 +272,7 @@ async def test_a_plain_function_that_does_not_end_keeps_its_thread_but_not_the_c
     try:
         async with (
             nothing_left(),
-            asyncio.timeout(5),
+            asyncio.timeout(15),
             pushing(cluster, handle, close_timeout_seconds=0.05),
         ):
             await until(begun.is_set, "a handler")

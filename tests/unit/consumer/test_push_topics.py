@@ -131,7 +131,7 @@ async def test_a_handler_can_unsubscribe_without_waiting_for_itself(cluster: Fak
         left.set()
 
     async with pushing(cluster, handle, concurrency=1, close_timeout_seconds=60.0) as consumer:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             await left.wait()
 
 

@@ -249,15 +249,17 @@ async def test_a_change_of_the_members_begins_a_round(neighbours: Neighbours, gr
     assert group.decided == {"orders": [0, 1, 2, 3]}
 
 
-async def test_a_flood_of_notifications_is_a_few_rounds(group: Group) -> None:
+async def test_a_flood_of_notifications_is_one_round_at_a_time(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rebalance_module, "LEAST_SECONDS", 60.0)
     running = asyncio.create_task(group.rebalancer.run())
-    async with asyncio.timeout(1):
-        for _ in range(2000):
-            group.rebalancer.wake()
-            await asyncio.sleep(0)
+    for _ in range(2000):
+        group.rebalancer.wake()
+        await asyncio.sleep(0)
     running.cancel()
 
-    assert 1 <= group.rounds <= 4
+    assert group.rounds == 1
 
 
 async def test_a_round_that_failed_is_tried_again_soon(
@@ -297,7 +299,7 @@ async def test_it_is_settled_once_every_topic_is(
     await until(lambda: group.rounds == 1)
     assert not waiting.done()
 
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, 15)
     assert group.decided
     running.cancel()
 
@@ -311,7 +313,7 @@ async def test_without_a_topic_nothing_is_settled(group: Group) -> None:
     group.topics = ["orders"]
     group.rebalancer.expect_more()
 
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, 15)
     running.cancel()
 
 
@@ -328,7 +330,7 @@ async def test_a_round_that_was_overtaken_by_a_new_topic_settles_nothing(
     group.rebalancer.expect_more()
     neighbours.may_answer.set()
 
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, 15)
     assert set(group.decided) == {"orders", "invoices"}
     running.cancel()
 
@@ -339,7 +341,7 @@ async def test_who_waits_for_an_older_topic_hears_when_all_are_settled(group: Gr
     group.rebalancer.expect_more()
     running = asyncio.create_task(group.rebalancer.run())
 
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, 15)
     running.cancel()
 
 
@@ -349,8 +351,8 @@ async def test_the_end_lets_go_of_who_waits(group: Group) -> None:
     group.rebalancer.end()
     group.rebalancer.expect_more()
 
-    await asyncio.wait_for(waiting, 1)
-    await asyncio.wait_for(group.rebalancer.wait_until_settled(), 1)
+    await asyncio.wait_for(waiting, 15)
+    await asyncio.wait_for(group.rebalancer.wait_until_settled(), 15)
 
 
 async def test_a_share_that_cannot_be_taken_on_yet_is_not_settled(group: Group) -> None:

@@ -138,7 +138,7 @@ async def test_it_waits_for_the_last_batch_and_commits_it(table: Table) -> None:
     await wait_all_tasks_blocked()
     assert (leaving.done(), table.held()) == (False, [0])
     assigned.settle()
-    await asyncio.wait_for(leaving, 1)
+    await asyncio.wait_for(leaving, 15)
 
     assert table.store.kept == {queue(0): 4}
 
@@ -160,7 +160,7 @@ async def test_what_is_done_already_is_committed_before_it_waits(table: Table) -
 async def test_a_slow_application_does_not_hold_it_up_for_long(table: Table) -> None:
     await table.hold(0)
     table.queues[queue(0)].take(4)
-    await asyncio.wait_for(table.hold(drain_seconds=0.01), 1)
+    await asyncio.wait_for(table.hold(drain_seconds=0.01), 15)
 
     assert table.held() == []
     assert table.store.kept == {queue(0): 0}
@@ -198,7 +198,7 @@ async def test_a_commit_ends_the_wait_for_the_last_batch(table: Table) -> None:
     await wait_all_tasks_blocked()
     await table.commits.commit(None)
 
-    await asyncio.wait_for(leaving, 1)
+    await asyncio.wait_for(leaving, 15)
     assert table.store.kept == {queue(0): 4}
 
 
@@ -256,7 +256,7 @@ async def test_a_store_that_hangs_does_not_keep_a_queue_from_leaving(
     monkeypatch.setattr(tenures_module, "HAND_OVER_SECONDS", 0.01)
     await table.hold(0)
     table.store.may_persist = asyncio.Event()
-    await asyncio.wait_for(table.hold(), 1)
+    await asyncio.wait_for(table.hold(), 15)
 
     assert table.held() == []
 
@@ -289,7 +289,9 @@ async def test_one_change_at_a_time(table: Table) -> None:
 async def test_leaving_gives_up_everything_without_waiting(table: Table) -> None:
     await table.hold(0, 1)
     table.queues[queue(0)].take(4)
-    await asyncio.wait_for(table.tenures.release_all(), 1)
+    leaving = asyncio.create_task(table.tenures.release_all())
+    await wait_all_tasks_blocked()
+    assert leaving.done()
     await table.tenures.release_all()
 
     assert table.held() == []

@@ -459,7 +459,7 @@ async def test_a_shared_client_that_is_closed_ends_what_waits() -> None:
         await turns(50)
         await shop.producer.client.close()
         shop.producer._together.close_all()
-        await asyncio.wait(sends, timeout=5)
+        await asyncio.wait(sends, timeout=15)
 
         assert [type(each.exception()) for each in sends] == [ClosedError] * 4
         assert room_taken(shop) == (0, 0)
@@ -477,7 +477,7 @@ async def test_a_client_that_is_closed_ends_what_is_on_its_way_as_unclear(
         later = send_all(shop, messages(2), queue=shop.queue())  # behind the one under way
         await turns()
         await shop.producer.client.close()
-        await asyncio.wait([*sends, *later], timeout=5)
+        await asyncio.wait([*sends, *later], timeout=15)
 
         assert [type(each.exception()) for each in sends] == [SendUnknownError] * 6
         assert all(isinstance(each.exception(), ClosedError | SendError) for each in later)

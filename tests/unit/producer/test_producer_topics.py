@@ -96,7 +96,7 @@ async def test_queues_added_to_a_topic_are_used_without_a_failed_send() -> None:
         sending = asyncio.create_task(keep_sending())
         await until(lambda: used)
         shop.cluster.create_topic("orders", 8)
-        await asyncio.wait_for(sending, 5)
+        await asyncio.wait_for(sending, 15)
 
         assert used == set(range(8))
 

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from rocketmq_aio.errors import RocketMQError
+from tests.fakes.changed import WAIT_SECONDS
 
-WAIT_SECONDS: Final = 5.0  # far above what it takes; only a failing test waits so long
 LOOK_SECONDS: Final = 0.002
 
 
