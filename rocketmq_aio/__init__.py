@@ -91,6 +91,7 @@ if TYPE_CHECKING:
         ConnectionLostError,
         HalfMessageError,
         InvalidMessageError,
+        MessageNotFoundError,
         NameServerUnavailableError,
         NotConnectedError,
         NotRunningError,
@@ -107,6 +108,7 @@ if TYPE_CHECKING:
         SendError,
         SendUnknownError,
         SubscriptionError,
+        UnreadableMessagesError,
     )
     from rocketmq_aio.hooks import (
         CheckForbiddenHook,
@@ -204,6 +206,7 @@ __all__ = [
     "MessageDropped",
     "MessageExt",
     "MessageModel",
+    "MessageNotFoundError",
     "MessageQueue",
     "MessageSelector",
     "MessageTrace",
@@ -270,6 +273,7 @@ __all__ = [
     "TransactionProducer",
     "TransactionResult",
     "TransactionState",
+    "UnreadableMessagesError",
     "describe_message",
     "select_by_hash",
 ]
@@ -309,10 +313,10 @@ _NAMES_OF: Final = {
     "errors": (
         "AckError AdminError AuthError BackpressureError BatchError BrokerError BusyError "
         "ClosedError CodecError CommitError ConfigError ConnectionLostError HalfMessageError "
-        "InvalidMessageError NameServerUnavailableError NotConnectedError NotRunningError "
-        "NotSupportedError OffsetIllegalError PayloadError PermissionDeniedError ReceiptError "
-        "ReplyTimeoutError RequestTimeoutError RocketMQError RouteNotFoundError SendAttempt "
-        "SendError SendUnknownError SubscriptionError"
+        "InvalidMessageError MessageNotFoundError NameServerUnavailableError NotConnectedError "
+        "NotRunningError NotSupportedError OffsetIllegalError PayloadError PermissionDeniedError "
+        "ReceiptError ReplyTimeoutError RequestTimeoutError RocketMQError RouteNotFoundError "
+        "SendAttempt SendError SendUnknownError SubscriptionError UnreadableMessagesError"
     ),
     "hooks": (
         "CheckForbiddenHook ConsumeContext ConsumeHook EndTransactionContext "

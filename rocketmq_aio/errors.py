@@ -152,6 +152,10 @@ class OffsetIllegalError(BrokerError):
     """The queue holds no such offset, and the policy is not to correct it silently."""
 
 
+class MessageNotFoundError(BrokerError):
+    """No message is stored at the place that an administrator asked for, or none any more."""
+
+
 class NotSupportedError(BrokerError):
     """The peer does not know this request: too old, or not a broker at all."""
 
@@ -267,6 +271,29 @@ class AdminError(RocketMQError):
         self.action = action
         self.done = dict(done)
         self.failed = dict(failed)
+
+
+class UnreadableMessagesError(RocketMQError):
+    """Of the messages that an administrator asked for some cannot be read; ``messages`` has the
+    others.
+
+    ``unreadable`` maps each of them, with its body as it is stored, to the cause.
+    """
+
+    def __init__(
+        self,
+        messages: Iterable[MessageExt],
+        unreadable: Iterable[tuple[MessageExt, CodecError]],
+    ) -> None:
+        self.messages = tuple(messages)
+        self.unreadable = dict(unreadable)
+        found = len(self.messages) + len(self.unreadable)
+        causes = "; ".join(
+            f"{shown(str(message.queue))} at offset {message.queue_offset}: {shown(str(fault))}"
+            for message, fault in self.unreadable.items()
+        )
+        of_all = f"{len(self.unreadable)} of {found} messages cannot be read"
+        super().__init__(f"{of_all} (the others are in .messages): {causes}")
 
 
 class ReceiptError(RocketMQError):

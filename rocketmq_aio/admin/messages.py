@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import binascii
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from struct import Struct
 from typing import Final
 
 from rocketmq_aio.admin.asking import Asking
-from rocketmq_aio.errors import BrokerError, CodecError, ConfigError
+from rocketmq_aio.errors import (
+    BrokerError,
+    CodecError,
+    ConfigError,
+    MessageNotFoundError,
+    UnreadableMessagesError,
+)
 from rocketmq_aio.message import MessageExt
 from rocketmq_aio.names import check_topic
 from rocketmq_aio.protocol.codes import CLIENT_VERSION, ResponseCode
-from rocketmq_aio.protocol.record import decode_message
+from rocketmq_aio.protocol.record import decode_record, stored_message
 from rocketmq_aio.protocol.requests.admin_messages import QueryMessage, ViewMessage
-from rocketmq_aio.remoting.refusals import refusal
+from rocketmq_aio.remoting.refusals import is_about_account, refusal
+
+Wanted = Callable[[MessageExt], bool]
 
 MAX_MILLIS: Final = 2**63 - 1
+MAX_OFFSET: Final = 2**63 - 1
+MAX_PORT: Final = 65535
 ID_BYTES: Final = (16, 28)  # of an offset message id: IPv4 or IPv6 address, port, offset
 SIGNED_QUERY_VERSION: Final = 399  # see QueryMessage
 MOST: Final = 64  # what a broker returns by default of its settings
@@ -33,16 +43,28 @@ class Messages(Asking):
         """Return the message at the place that *offset_message_id* tells, by asking the broker
         whose address is part of it (through ``address_mapper``, if there is one).
 
-        :raises ConfigError: that is no such id
-        :raises BrokerError: there is no message, or none any more
+        :raises ConfigError: that is no such id, or that of a batch that is stored as one
+        :raises MessageNotFoundError: there is no message, or none any more
+        :raises CodecError: it cannot be read, for example without the extra ``compression``
+        """
+        first, *others = await self.view_messages(offset_message_id)
+        if others:
+            reason = f"a batch of {1 + len(others)} messages is stored there: use view_messages()"
+            raise ConfigError("offset_message_id", offset_message_id, reason)
+        return first
+
+    async def view_messages(self, offset_message_id: str) -> list[MessageExt]:
+        """Return all messages at the place that *offset_message_id* tells: several of a batch that
+        is stored as one, as topics of the type BatchCQ have it.
+
+        Errors are those of `view_message`.
         """
         address, offset = read_offset_id(offset_message_id)
-        command = await self._ask(address, ViewMessage(offset=offset))
-        found = self._found(decode_message(command.body, await self._name_of(address)))
-        if found.commit_log_offset != offset:
-            remark = f"no message begins at {offset} of its commit log"
-            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark, address)
-        return found
+        body, name = await self._view(address, offset), await self._name_of(address)
+        if not _begins_at(body, offset):
+            raise _not_found(address, offset)
+        stored = stored_message(body, name)
+        return [self._found(each) for each in decode_record(body, stored.queue)]
 
     async def query_messages(
         self,
@@ -59,11 +81,11 @@ class Messages(Asking):
 
         :param max_messages: of each broker, which has a limit of its own, 64 by default
         :raises RouteNotFoundError: there is no such topic
+        :raises UnreadableMessagesError: some cannot be read; ``messages`` has the others
         :raises AdminError: some brokers could not be asked; ``done`` has what the others found
         """
         header = _query(topic, key, begin, end, max_messages, by_id=False)
-        found = await self._query(header)
-        return [each for each in found if key in each.keys]
+        return await self._query(header, lambda each: key in each.keys)
 
     async def find_message(
         self,
@@ -75,15 +97,26 @@ class Messages(Asking):
     ) -> list[MessageExt]:
         """Return the messages of *topic* with the id that a producer gave (``message_id``).
 
-        There is more than one when a send was repeated.  Parameters and errors are those of
-        `query_messages`.
+        There is more than one when a send was repeated, and when it is the id of a batch that is
+        stored as one.  Parameters and errors are those of `query_messages`.
         """
-        found = await self._query(_query(topic, message_id, begin, end, MOST, by_id=True))
-        return [each for each in found if each.message_id == message_id]
+        header = _query(topic, message_id, begin, end, MOST, by_id=True)
+        return await self._query(header, lambda each: each.message_id == message_id)
 
     # --- inside ---------------------------------------------------------------------------------
 
-    async def _query(self, header: QueryMessage) -> list[MessageExt]:
+    async def _view(self, address: str, offset: int) -> bytes:
+        try:
+            return (await self._ask(address, ViewMessage(offset=offset))).body
+        except BrokerError as error:
+            # Where no message begins brokers stumble over what they find there.
+            if error.code != ResponseCode.SYSTEM_ERROR or is_about_account(error):
+                raise
+            raise _not_found(address, offset) from error
+
+    async def _query(self, header: QueryMessage, wanted: Wanted) -> list[MessageExt]:
+        unreadable: list[tuple[MessageExt, CodecError]] = []
+
         async def ask(name: str, address: str) -> list[MessageExt]:
             self._check_running()
             signed = self._instance.config.credentials is not None
@@ -93,12 +126,26 @@ class Messages(Asking):
                 return []
             if command.code != ResponseCode.SUCCESS:
                 raise refusal(command, address)
-            return [self._found(decode_message(each, name)) for each in _records(command.body)]
+            found: list[MessageExt] = []
+            for record in records(command.body):
+                stored = stored_message(record, name)
+                try:
+                    inside = decode_record(record, stored.queue)
+                except CodecError as fault:
+                    unreadable.append((self._found(stored), fault))
+                    continue
+                whole = wanted(stored)  # brokers find a batch by what all of it has
+                found += [self._found(each) for each in inside if whole or wanted(each)]
+            return found
 
         masters = await self._masters_of(header.topic)
         found = await self._on_each(f"looking for {header.key} in {header.topic}", masters, ask)
         messages = [each for some in found.values() for each in some if each.topic == header.topic]
-        return sorted(messages, key=lambda each: (each.store_time, each.queue, each.queue_offset))
+        messages.sort(key=lambda each: (each.store_time, each.queue, each.queue_offset))
+        unread = [each for each in unreadable if wanted(each[0]) and each[0].topic == header.topic]
+        if unread:
+            raise UnreadableMessagesError(messages, unread)
+        return messages
 
     def _found(self, message: MessageExt) -> MessageExt:
         namespace = self._instance.remoting.namespace
@@ -126,9 +173,24 @@ def read_offset_id(text: str) -> tuple[str, int]:
         reason = "expected the 32 or 56 hex digits that a broker made"
         raise ConfigError("offset_message_id", text, reason)
     host = ip_address(data[:-12])
-    port = int.from_bytes(data[-12:-8], "big")
+    port, offset = int.from_bytes(data[-12:-8], "big"), int.from_bytes(data[-8:], "big")
+    if not 0 < port <= MAX_PORT or offset > MAX_OFFSET:
+        reason = "no broker made it; find_message() looks for the message_id that a producer gave"
+        raise ConfigError("offset_message_id", text, reason)
     shown = f"[{host}]" if host.version == 6 else str(host)
-    return f"{shown}:{port}", int.from_bytes(data[-8:], "big")
+    return f"{shown}:{port}", offset
+
+
+def _begins_at(body: bytes, offset: int) -> bool:
+    try:
+        return stored_message(body, "").commit_log_offset == offset
+    except CodecError:
+        return False
+
+
+def _not_found(address: str, offset: int) -> MessageNotFoundError:
+    remark = f"no message begins at {offset} of its commit log, or none any more"
+    return MessageNotFoundError(ResponseCode.SYSTEM_ERROR, remark, address)
 
 
 def _query(
@@ -163,7 +225,7 @@ def _millis(setting: str, when: datetime | None, default: int) -> int:
     return max(0, int(when.astimezone(UTC).timestamp() * 1000))
 
 
-def _records(body: bytes) -> Iterator[bytes]:
+def records(body: bytes) -> Iterator[bytes]:
     """Yield the stored records in *body*, one by one: they are of several queues.
 
     :raises CodecError: their sizes do not add up

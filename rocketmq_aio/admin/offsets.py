@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
-from rocketmq_aio.admin.progress import Progress
 from rocketmq_aio.admin.results import OffsetReset
+from rocketmq_aio.admin.times import Times
 from rocketmq_aio.errors import BrokerError, ConfigError, NotSupportedError
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.names import RETRY_PREFIX, check_group, check_topic
@@ -34,7 +34,7 @@ class _Move(NamedTuple):
     millis: int | None
 
 
-class Offsets(Progress):
+class Offsets(Times):
     """Administration of offsets."""
 
     async def reset_offsets(self, group: str, topic: str, to: Target) -> list[OffsetReset]:
@@ -44,8 +44,9 @@ class Offsets(Progress):
         until then.  Older ones tell the members that are connected, by a time only.  Where nobody
         is connected the offset is committed, and looked at.
 
-        :param to: ``"earliest"``, ``"latest"``, a time (the first message stored then or later),
-            or offsets by queue, of any queues of the topic
+        :param to: ``"earliest"``, ``"latest"``, a time (the first message stored then or later:
+            what brokers answer is compared with what is stored, if the account may read as group
+            ``TOOLS_CONSUMER``), or offsets by queue, of any queues of the topic
         :raises ConfigError: an argument cannot be, or a queue has no such offset
         :raises RouteNotFoundError: there is no such topic
         :raises NotSupportedError: a broker moves connected groups by time only, and offsets are
@@ -104,7 +105,7 @@ class Offsets(Progress):
             return {queue: await broker.min_offset(queue) for queue in queues}
         if to == "latest":
             return {queue: await broker.max_offset(queue) for queue in queues}
-        return {queue: await broker.offset_for_time(queue, _millis(to) or 0) for queue in queues}
+        return {queue: await self._offset_at(queue, _millis(to) or 0) for queue in queues}
 
     async def _copied(self, group: str, topic: str) -> dict[MessageQueue, int]:
         """Return where *group* is in *topic*, or where a queue begins that has lost that place."""

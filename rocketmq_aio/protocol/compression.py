@@ -15,7 +15,7 @@ from rocketmq_aio.protocol.codes import COMPRESSION_BITS, COMPRESSION_MASK
 
 MAX_INFLATED: Final = 32 * 1024 * 1024  # of one message: stops a decompression bomb
 MIN_WINDOW: Final = 8 * 1024 * 1024  # what every zstd reader should grant, by its format
-EXTRA: Final = "install rocketmq-aio[compression]"
+EXTRA: Final = 'it takes an extra: pip install "rocketmq-aio[compression]"'
 
 
 def compress(body: bytes, kind: str, level: int) -> bytes:
@@ -55,12 +55,16 @@ def inflate(data: bytes, sys_flag: int, *, limit: int = MAX_INFLATED) -> bytes:
         else:
             raise CodecError("body", 0, f"unknown compression type {bits >> 8}")
     except ImportError as error:
-        raise CodecError("body", 0, f"it is compressed: {EXTRA}") from error
+        raise CodecError("body", 0, f"it is compressed with {_name_of(bits)}; {EXTRA}") from error
     if len(inflated) > limit:
         raise CodecError("body", 0, f"it inflates to more than {limit} bytes")
     if not whole:
         raise CodecError("body", 0, "the compressed data is cut short")
     return inflated
+
+
+def _name_of(bits: int) -> str:
+    return next(name for name, each in COMPRESSION_BITS.items() if each == bits)
 
 
 @cache  # with the first body: importing it takes milliseconds

@@ -99,18 +99,38 @@ def decode_message(data: bytes, broker_name: str) -> MessageExt:
 
     :raises CodecError: it cannot be read, or there is more than one
     """
-    try:
-        *_, topic_at, properties_at = _bounds(data, 0)
-        topic = data[topic_at : properties_at - 2].decode()
-        queue = MessageQueue(topic, broker_name, _QUEUE_ID.unpack_from(data, _QUEUE_ID_AT)[0])
-    except (struct_error, UnicodeError) as cause:
-        raise CodecError("message", 0, "the record is no message") from cause
-    messages, fault = decode_messages(data, queue)
-    if fault is not None:
-        raise fault
+    messages = decode_record(data, stored_message(data, broker_name).queue)
     if len(messages) != 1:
         raise CodecError("message", 0, f"expected one, found {len(messages)}")
     return messages[0]
+
+
+def decode_record(data: bytes, queue: MessageQueue) -> list[MessageExt]:
+    """Return the messages that *data*, one record of *queue*, holds: a batch has several.
+
+    :raises CodecError: they cannot be read
+    """
+    messages, fault = decode_messages(data, queue)
+    if fault is not None:
+        raise fault
+    return messages
+
+
+def stored_message(data: bytes, broker_name: str) -> MessageExt:
+    """Return the record *data* of the named broker as one message whose body is as it is stored:
+    compressed, or a batch.
+
+    :raises CodecError: it is no record
+    """
+    try:
+        body_at, body_end, topic_at, properties_at = _bounds(data, 0)
+        topic = data[topic_at : properties_at - 2].decode()
+        queue = MessageQueue(topic, broker_name, _QUEUE_ID.unpack_from(data, _QUEUE_ID_AT)[0])
+        (offset,) = _OFFSET.unpack_from(data, _QUEUE_OFFSET_AT)
+    except (struct_error, UnicodeError) as cause:
+        raise CodecError("message", 0, "the record is no message") from cause
+    head, properties = data[:body_at], data[properties_at:]
+    return MessageExt(topic, data[body_at:body_end], queue, offset, head, properties)
 
 
 def _decode_unusual(data: bytes, at: int, queue: MessageQueue, limit: int) -> list[MessageExt]:

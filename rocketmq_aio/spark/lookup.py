@@ -21,6 +21,7 @@ from rocketmq_aio.errors import (
     RouteNotFoundError,
 )
 from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.time_search import TimeSearch
 from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.message_fields import EPOCH
 from rocketmq_aio.protocol.codes import ResponseCode
@@ -30,7 +31,6 @@ from rocketmq_aio.spark.loss import Extent, Told
 from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.options import ReadOptions
 from rocketmq_aio.spark.runtime import Runtime
-from rocketmq_aio.spark.time_search import TimeSearch
 from rocketmq_aio.spark.topic_names import listed_topics, registered_brokers
 
 T = TypeVar("T")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from time import time_ns
 from typing import Final, TypeVar
 
 import pytest
@@ -14,20 +17,26 @@ from rocketmq_aio import (
     AdminClient,
     AdminError,
     BrokerError,
+    CodecError,
     ConfigError,
+    Encoded,
     LitePullConfig,
     LitePullConsumer,
     Message,
+    MessageNotFoundError,
     MessageQueue,
     NotSupportedError,
     Producer,
+    ProducerConfig,
     PullConsumer,
     RequestTimeoutError,
     RouteNotFoundError,
     SendResult,
     SubscriptionError,
+    UnreadableMessagesError,
     describe_message,
 )
+from rocketmq_aio.protocol.record import encode_batch_entry
 from rocketmq_aio.testing import Cluster
 from tests.broker.reading_groups import in_thread
 from tests.unit.remoting.until import until_done
@@ -284,6 +293,24 @@ async def test_a_group_that_is_away_continues_where_it_is_told(
     assert await offsets() == {**ends, queue: 1}
 
 
+async def test_a_time_is_the_first_message_stored_then_or_later_whatever_brokers_answer(
+    admin: AdminClient, namesrv: str, topic: str, group: str
+) -> None:
+    queue = MessageQueue(topic, "broker-a", 0)
+    async with Producer("admin-test", namesrv=namesrv) as producer:
+        for number in range(8):
+            await producer.send_batch([Message(topic, b"%d" % number)] * 3, queue=queue)
+            await asyncio.sleep(0.01)  # so that they are stored at different times
+    async with PullConsumer(group, namesrv=namesrv) as reader:
+        stored = [each.store_time for each in (await reader.pull(queue, 0)).messages]
+    await admin.create_group(group)
+
+    for moment in sorted({each + timedelta(milliseconds=d) for each in stored for d in (-1, 0, 1)}):
+        resets = await admin.reset_offsets(group, topic, moment)
+        first = next((at for at, each in enumerate(stored) if each >= moment), len(stored))
+        assert {each.offset for each in resets if each.queue == queue} == {first}
+
+
 async def test_a_group_that_runs_continues_where_it_is_told(
     admin: AdminClient, namesrv: str, topic: str, group: str, rocketmq_version: str
 ) -> None:
@@ -369,6 +396,68 @@ async def test_messages_are_found_by_place_id_and_key(
     assert json.loads(json.dumps(describe_message(viewed)))["keys"] == ["key-3", "all"]
     with pytest.raises(BrokerError):
         await admin.view_message(f"{third.offset_message_id[:-2]}01")
+    for offset in (0x77777, 2**62):
+        with pytest.raises(MessageNotFoundError, match="no message begins at"):
+            await admin.view_message(f"{third.offset_message_id[:-16]}{offset:016x}")
+
+
+async def test_a_batch_that_is_stored_as_one_record_is_found_as_messages(
+    admin: AdminClient, namesrv: str, topic: str, rocketmq_version: str
+) -> None:
+    if rocketmq_version.startswith("4."):
+        with pytest.raises(NotSupportedError):  # such topics can only be made since 5.0
+            await admin.create_topic(f"{topic}-batches", attributes={"queue.type": "BatchCQ"})
+        return
+    await admin.create_topic(f"{topic}-batches", queues=1, attributes={"queue.type": "BatchCQ"})
+    whole = f"{time_ns():032X}"
+    entries = [
+        encode_batch_entry(
+            b"%d" % n, f"KEYS\x01own-{n}\x02UNIQ_KEY\x01{whole[:-1]}{n}\x02".encode(), 0
+        )
+        for n in range(3)
+    ]
+    batch = Encoded(
+        topic=f"{topic}-batches",
+        body=b"".join(part for entry in entries for part in entry),
+        message_id=whole,
+        properties=f"WAIT\x01true\x02UNIQ_KEY\x01{whole}\x02KEYS\x01whole\x02".encode(),
+        batch=True,
+    )
+    async with Producer("admin-test", namesrv=namesrv) as producer:
+        place = (await producer.send_encoded(batch)).offset_message_id
+
+    viewed = await admin.view_messages(place)
+    keyed = await eventually(lambda: admin.query_messages(batch.topic, "whole"), 3)
+    found = await eventually(lambda: admin.find_message(batch.topic, whole), 3)
+
+    for messages in (viewed, keyed, found):
+        assert [(each.queue_offset, each.body) for each in messages] == [
+            (0, b"0"),
+            (1, b"1"),
+            (2, b"2"),
+        ]
+    with pytest.raises(ConfigError, match=r"a batch of 3 messages .* view_messages\(\)"):
+        await admin.view_message(place)
+
+
+async def test_what_cannot_be_read_here_keeps_nobody_from_the_others(
+    admin: AdminClient, namesrv: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = ProducerConfig(compression="lz4")
+    async with Producer("admin-test", namesrv=namesrv, config=config) as producer:
+        small = await producer.send(Message(topic, b"small", keys="both"))
+        large = await producer.send(Message(topic, b"large" * 1000, keys="both"))
+    await eventually(lambda: admin.query_messages(topic, "both"), 2)
+    monkeypatch.setitem(sys.modules, "lz4.frame", None)  # as if the extra were not installed
+
+    with pytest.raises(UnreadableMessagesError, match="1 of 2 messages cannot be read") as caught:
+        await admin.query_messages(topic, "both")
+    assert [each.message_id for each in caught.value.messages] == [small.message_id]
+    [(unread, fault)] = caught.value.unreadable.items()
+    assert (unread.message_id, unread.queue_offset) == (large.message_id, large.queue_offset)
+    assert 'pip install "rocketmq-aio[compression]"' in fault.reason
+    with pytest.raises(CodecError, match="it is compressed with lz4"):
+        await admin.view_message(large.offset_message_id)
 
 
 async def test_brokers_tell_how_they_are(admin: AdminClient, rocketmq_version: str) -> None:

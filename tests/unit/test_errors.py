@@ -23,6 +23,7 @@ from rocketmq_aio.errors import (
     ConnectionLostError,
     HalfMessageError,
     InvalidMessageError,
+    MessageNotFoundError,
     NameServerUnavailableError,
     NotConnectedError,
     NotRunningError,
@@ -39,6 +40,7 @@ from rocketmq_aio.errors import (
     SendError,
     SendUnknownError,
     SubscriptionError,
+    UnreadableMessagesError,
     shown,
 )
 from rocketmq_aio.message import MessageExt, MessageQueue, SendResult, SendStatus
@@ -62,6 +64,7 @@ BROKER_KINDS = (
     SubscriptionError,
     OffsetIllegalError,
     NotSupportedError,
+    MessageNotFoundError,
 )
 
 CLOSED = ClosedError("closed")
@@ -87,6 +90,7 @@ EVERY_ERROR: Mapping[RocketMQError, dict[str, object]] = {
     ReceiptError("ID", "late"): {"message_id": "ID", "reason": "late"},
     ReplyTimeoutError("t", "ID", "late"): {"topic": "t", "message_id": "ID", "reason": "late"},
     AckError([(MESSAGE, ReceiptError("ID", "late"))]): {},
+    UnreadableMessagesError([], [(MESSAGE, CodecError("body", 0, "lz4"))]): {"messages": ()},
     CodecError("magic", 4, "wrong"): {"field": "magic", "position": 4, "reason": "wrong"},
     PayloadError("JSONCodec()", "cut"): {"codec": "JSONCodec()", "reason": "cut"},
 }  # fmt: skip

@@ -214,6 +214,8 @@ async def test_what_cannot_be_is_refused_before_anybody_is_asked(
         admin.reset_offsets(GROUP, TOPIC, "middle"),  # type: ignore[arg-type]
         admin.reset_offsets(GROUP, TOPIC, naive),
         admin.view_message("not-an-id"),
+        admin.view_message("7F00000179C4563F18866DD9A34B0000"),  # a producer's: no such port
+        admin.view_message("7F00000100002A9F" + "F" * 16),  # brokers fail at it
         admin.query_messages(TOPIC, ""),
         admin.query_messages(TOPIC, "key", begin=naive),
         admin.query_messages(TOPIC, "key", max_messages=0),

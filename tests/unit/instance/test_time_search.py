@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketmq_aio.spark.time_search import TimeSearch
+from rocketmq_aio.instance.time_search import TimeSearch
 
 
 def searched(times: list[int], millis: int, hint: int, first: int = 0) -> tuple[int, int]:

@@ -1,0 +1,108 @@
+"""Where a time begins in a queue: what brokers answer is compared with what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Final
+
+from rocketmq_aio.admin.messages import records
+from rocketmq_aio.admin.progress import Progress
+from rocketmq_aio.errors import AuthError, BrokerError, PermissionDeniedError, SubscriptionError
+from rocketmq_aio.instance.time_search import TimeSearch
+from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.message_fields import EPOCH
+from rocketmq_aio.protocol.codes import PULL_SUBSCRIPTION, ResponseCode
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.record import stored_message
+from rocketmq_aio.protocol.requests.pull import PullMessage, PullMessageResponse
+from rocketmq_aio.remoting.refusals import refusal
+
+TOOLS: Final = "TOOLS_CONSUMER"  # a group that all brokers have for tools
+INNER_NUM: Final = "INNER_NUM"  # how many messages a record holds
+MILLISECOND: Final = timedelta(milliseconds=1)
+REFUSALS: Final = (AuthError, PermissionDeniedError, SubscriptionError)  # to read as that group
+GAPS: Final = (
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+
+class Times(Progress):
+    """Looking for times."""
+
+    async def _offset_at(self, queue: MessageQueue, millis: int) -> int:
+        """Return the first offset stored at or after *millis* since 1970, or the queue's end.
+
+        Where the account may not read, a broker's answer has only to be an offset that there is.
+        """
+        broker = self._instance.broker
+        least = max(0, await broker.min_offset(queue))
+        most = max(least, await broker.max_offset(queue))
+        hint = await broker.offset_for_time(queue, millis)
+        search = TimeSearch(millis, least, most, hint)
+        try:
+            while search.found is None:
+                search.seen(await self._stored(queue, search.probe, most, search.count))
+        except REFUSALS:
+            return min(max(hint, least), most)
+        return search.found
+
+    async def _stored(
+        self, queue: MessageQueue, offset: int, most: int, count: int
+    ) -> list[tuple[int, int]]:
+        """Return offsets and store times of the next messages below *most*; none: no more.
+
+        :raises BrokerError: the broker has less than it said before
+        """
+        while offset < most:
+            body, answer = await self._pull(queue, offset, count)
+            delta = answer.offset_delta or 0
+            found = [
+                each
+                for record in records(body)
+                for each in _times(stored_message(record, queue.broker_name), delta)
+                if each[0] >= offset
+            ]
+            if found:
+                return found
+            if answer.next_begin_offset <= offset:
+                remark = (
+                    f"it has nothing at offset {offset} of {queue}, and says that it ends at {most}"
+                )
+                raise BrokerError(ResponseCode.PULL_NOT_FOUND, remark, queue.broker_name)
+            offset = answer.next_begin_offset  # behind a gap
+        return []
+
+    async def _pull(
+        self, queue: MessageQueue, offset: int, count: int
+    ) -> tuple[bytes, PullMessageResponse]:
+        header = PullMessage(
+            consumer_group=TOOLS,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=count,
+            sys_flag=PULL_SUBSCRIPTION,
+            commit_offset=0,
+            suspend_timeout_millis=0,
+            subscription="*",
+            sub_version=0,
+            broker_name=queue.broker_name,
+        )
+        address = self._instance.routes.master_of(queue)
+        command = await self._instance.remoting.request(address, header)
+        if command.code != ResponseCode.SUCCESS and command.code not in GAPS:
+            raise refusal(command, address)
+        body = command.body if command.code == ResponseCode.SUCCESS else b""
+        return body, read_header(command, PullMessageResponse)
+
+
+def _times(stored: MessageExt, delta: int) -> Iterator[tuple[int, int]]:
+    """Yield (offset, store time) of the first and the last message of a record."""
+    first, millis = stored.queue_offset + delta, (stored.store_time - EPOCH) // MILLISECOND
+    yield first, millis
+    count = int(stored.property(INNER_NUM) or 1)
+    if count > 1:  # a batch that is stored as one
+        yield first + count - 1, millis
