@@ -314,7 +314,7 @@ async def test_a_held_queue_stays_held_when_everything_is_resumed(cluster: FakeC
         await handled.have(1)
 
         assert len(events.of(QueueHeld)) == 1
-        assert len(cluster.broker.requests_of(RequestCode.PULL_MESSAGE)) > pulls
+        await cluster.broker.wait_for(RequestCode.PULL_MESSAGE, pulls + 1)
         assert consumer._engine.table[queue()].next_offset == 9
 
 

@@ -15,6 +15,7 @@ from rocketmq_aio.errors import (
     NameServerUnavailableError,
     NotRunningError,
 )
+from rocketmq_aio.instance import instance as instance_module
 from rocketmq_aio.instance import member as member_module
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.member import Member
@@ -31,6 +32,13 @@ ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
 def config_of(cluster: FakeCluster) -> ClientConfig:
     return ClientConfig(namesrv=cluster.namesrv)
+
+
+@pytest.fixture
+def slow_farewells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for brokers at the close waits longer than these tests do."""
+    monkeypatch.setattr(member_module, "CLOSE_SECONDS", 50.0)
+    monkeypatch.setattr(instance_module, "UNREGISTER_SECONDS", 50.0)
 
 
 async def turns(count: int) -> None:
@@ -219,6 +227,7 @@ async def test_a_start_cancelled_at_any_step_leaves_nothing() -> None:
         assert 5 < steps < STEPS - 1, "the sweep did not reach the end"
 
 
+@pytest.mark.usefixtures("slow_farewells")
 async def test_closing_at_any_step_of_a_start_ends_it_and_leaves_nothing() -> None:
     async with FakeCluster(topics={"orders": 1}) as cluster, nothing_left():
         steps = 0
@@ -238,6 +247,7 @@ async def test_closing_at_any_step_of_a_start_ends_it_and_leaves_nothing() -> No
         assert 5 < steps < STEPS - 1, "the sweep did not reach the end"
 
 
+@pytest.mark.usefixtures("slow_farewells")
 async def test_a_member_closed_while_it_starts_is_not_left_in_a_shared_instance() -> None:
     async with FakeCluster() as cluster, MQClientInstance(config_of(cluster)) as client:
         steps = 0
@@ -332,6 +342,7 @@ async def test_closing_a_member_leaves_a_shared_instance_running() -> None:
         client.check_running()
 
 
+@pytest.mark.usefixtures("slow_farewells")
 async def test_an_instance_that_closes_first_does_not_keep_its_members_from_closing() -> None:
     async with FakeCluster(topics={"orders": 1}) as cluster, nothing_left():
         client = MQClientInstance(config_of(cluster))
@@ -343,6 +354,7 @@ async def test_an_instance_that_closes_first_does_not_keep_its_members_from_clos
         await asyncio.wait_for(guest.close(), 15)
 
 
+@pytest.mark.usefixtures("slow_farewells")
 async def test_a_background_task_may_close_the_member_it_belongs_to(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

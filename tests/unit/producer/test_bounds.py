@@ -115,13 +115,13 @@ async def test_a_cancelled_wait_leaves_its_place_to_the_next() -> None:
 
 
 async def test_every_way_a_send_can_end_gives_its_room_back() -> None:
-    config = ProducerConfig(retries=0, send_timeout_seconds=0.2, max_message_bytes=1000)
+    config = ProducerConfig(retries=0, max_message_bytes=1000)
     async with open_shop(config=config) as shop:
         await shop.producer.send(ORDER)
-        for broken in (Close(), None):
+        for broken, seconds in ((Close(), 15), (None, 0.2)):
             shop.broker.on(SEND, broken)
             with pytest.raises(SendUnknownError):
-                await shop.producer.send(ORDER)
+                await shop.producer.send(ORDER, timeout_seconds=seconds)
         with pytest.raises(ValueError, match="max_message_bytes"):
             await shop.producer.send(Message("orders", bytes(1001)))
 
@@ -241,7 +241,8 @@ async def test_a_shared_instance_that_closes_ends_sends_with_closed() -> None:
             await shop.producer.send(ORDER)
 
 
-async def test_closing_at_any_step_of_a_send_ends_both() -> None:
+async def test_closing_at_any_step_of_a_send_ends_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member_module, "CLOSE_SECONDS", 50.0)
     async with FakeCluster(topics={"orders": 2}) as cluster, nothing_left():
         steps = 0
         for steps in range(STEPS):
@@ -262,7 +263,10 @@ async def test_closing_at_any_step_of_a_send_ends_both() -> None:
         assert 5 < steps < STEPS - 1, "the sweep did not reach the end"
 
 
-async def test_a_name_server_that_hangs_does_not_keep_a_producer_from_closing() -> None:
+async def test_a_name_server_that_hangs_does_not_keep_a_producer_from_closing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(member_module, "CLOSE_SECONDS", 50.0)
     client = ClientConfig(request_timeout_seconds=0.3)
     async with open_shop(client=client) as shop:
         shop.cluster.name_server.on(ROUTE, None, times=None)

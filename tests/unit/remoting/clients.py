@@ -28,7 +28,7 @@ class Opened:
     connected: list[str] = field(default_factory=list)
     failures: list[BaseException] = field(default_factory=list)
 
-    async def ask(self, address: str, *, timeout: float = 2.0) -> Command:
+    async def ask(self, address: str, *, timeout: float = 15.0) -> Command:
         return await self.client.request(address, ASK, timeout=timeout)
 
 

@@ -93,12 +93,12 @@ class Wire:
         await settle()
 
     def ask(
-        self, body: bytes = b"", *, timeout: float = 5.0, code: int = CODE
+        self, body: bytes = b"", *, timeout: float = 15.0, code: int = CODE
     ) -> asyncio.Task[Command]:
         """Send a request from a task of its own."""
         return asyncio.get_running_loop().create_task(self.request(body, timeout, code))
 
-    async def request(self, body: bytes = b"", timeout: float = 5.0, code: int = CODE) -> Command:
+    async def request(self, body: bytes = b"", timeout: float = 15.0, code: int = CODE) -> Command:
         def frame(opaque: int) -> tuple[bytes, bytes]:
             return encode_command(Command(code, opaque, body=body), {}), b""
 
