@@ -34,6 +34,7 @@ MIB: Final = 1024 * 1024
 MIN_FRAME_BYTES: Final = 64 * 1024
 COMPRESSIONS: Final = ("zlib", "lz4", "zstd", None)
 OFFSET_POLICIES: Final = ("broker", "earliest", "latest", "error")
+UNREADABLE_POLICIES: Final = ("hold", "skip")
 UNDECODABLE_POLICIES: Final = ("retry", "dead_letter", "skip")
 HEADER_ENCODINGS: Final = ("json", "rocketmq")
 NAMESPACE_VERSIONS: Final = (1, 2)
@@ -225,6 +226,8 @@ class ConsumerConfig:
         (broadcasting)
     :param offset_illegal: what to do when the broker says that an offset does not exist:
         follow its correction, go to the ``"earliest"`` or ``"latest"`` offset, or ``"error"``
+    :param unreadable: what to do at a stored message that cannot be read, being damaged or packed
+        by a library that is not installed: ``"hold"`` its queue there and ask again, or ``"skip"``
     :param codec: makes `MessageExt.value` of bodies, such as ``JSONCodec(Order)``
     """
 
@@ -237,6 +240,7 @@ class ConsumerConfig:
     allocate: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None
     offset_store: Any = None
     offset_illegal: str = "broker"
+    unreadable: str = "hold"
     long_poll_seconds: float = 15.0
     rebalance_interval_seconds: float = 20.0
     codec: Codec | None = None
@@ -254,6 +258,7 @@ class ConsumerConfig:
             "max_span",
         )
         check_choice(self, "offset_illegal", OFFSET_POLICIES)
+        check_choice(self, "unreadable", UNREADABLE_POLICIES)
         check_seconds(self, "long_poll_seconds", "rebalance_interval_seconds")
         check_allocate(self.allocate)
 

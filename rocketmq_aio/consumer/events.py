@@ -90,11 +90,16 @@ class QueueHeld(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageUnreadable(msgspec.Struct, frozen=True, kw_only=True):
-    """The message at *offset* cannot be decoded: the queue is held there and tried again."""
+    """The stored message at *offset* cannot be read; *policy* is the ``unreadable`` setting.
+
+    With ``"hold"`` the queue waits there and is asked again, until it can be read or somebody
+    seeks.  A popped message comes again by itself, whatever the setting is.
+    """
 
     queue: MessageQueue
     offset: int
     reason: str
+    policy: str = "hold"
 
 
 class MessageUndecodable(msgspec.Struct, frozen=True, kw_only=True):

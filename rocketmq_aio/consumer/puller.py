@@ -25,6 +25,7 @@ from rocketmq_aio.errors import (
     AuthError,
     BrokerError,
     BusyError,
+    CodecError,
     NotConnectedError,
     PermissionDeniedError,
     RocketMQError,
@@ -299,13 +300,22 @@ class Puller(Generic[Q]):
         if wanted:
             self._on_messages(assigned)
         if fault is not None and next_offset == offset:
-            # Never past what cannot be read.  With messages before it the next pull begins with
-            # it, and tells if it has to.
-            event = MessageUnreadable(queue=assigned.queue, offset=next_offset, reason=str(fault))
-            self._on_event(event)
-            raise fault
+            # With messages before it the next pull begins with it, and tells if it has to.
+            self._unreadable(assigned, offset, fault)
 
     # --- what can go wrong ----------------------------------------------------------------------
+
+    def _unreadable(self, assigned: Q, offset: int, fault: CodecError) -> None:
+        """Never go past what cannot be read in silence, or without being told to."""
+        policy = self._config.unreadable
+        event = MessageUnreadable(
+            queue=assigned.queue, offset=offset, reason=str(fault), policy=policy
+        )
+        self._on_event(event)
+        if policy == "hold":
+            raise fault
+        logger.warning("message_skipped", queue=str(assigned.queue), event_value=repr(event))
+        assigned.advance(offset + 1)
 
     async def _moved(self, assigned: Q, command: Command, address: str, requested: int) -> None:
         """The broker has no such offset: follow the policy, and never silently."""

@@ -194,6 +194,7 @@ def test_switches_are_true_or_false(kind: Settings, name: str, value: object) ->
         (ConsumerConfig, "start_from", 0),
         (ConsumerConfig, "start_from", datetime(2024, 1, 1)),
         (ConsumerConfig, "offset_illegal", "ignore"),
+        (ConsumerConfig, "unreadable", "ignore"),
         (ConsumerConfig, "offset_illegal", None),
         (ConsumerConfig, "allocate", "AVG"),
         (ConsumerConfig, "codec", JSONCodec),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -46,6 +46,20 @@ async def test_it_is_not_skipped_but_tried_again(rig: Rig) -> None:
 
     assert bodies(await rig.polled(3)) == ["a", "b", "c"]
     assert [asked.queue_offset for asked in rig.wire.asked[:2]] == [0, 1]
+
+
+async def test_it_is_skipped_where_the_setting_says_so_and_told(rigs: Callable[..., Rig]) -> None:
+    rig = rigs(unreadable="skip")
+    rig.put("a", "b", "c")
+    rig.answer(found(3, spoiled(rig)))
+    rig.answer(found(3, spoiled(rig)[len(rig.broker.messages("orders", 0)[0].record) :]))
+    assigned = rig.begin()
+
+    assert bodies(await rig.polled(2)) == ["a", "c"]
+    [skipped] = rig.events
+    assert isinstance(skipped, MessageUnreadable)
+    assert (skipped.queue, skipped.offset, skipped.policy) == (assigned.queue, 1, "skip")
+    assert [asked.queue_offset for asked in rig.wire.asked[:3]] == [0, 1, 2]
 
 
 @pytest.mark.usefixtures("impatient")
