@@ -31,6 +31,7 @@ WRITE_HIGH_BYTES: Final = 1024 * 1024  # unsent bytes above this make new reques
 SWEEP_SECONDS: Final = 0.1  # how late a timeout may be noticed
 SILENCE_SECONDS: Final = 10.0  # timeouts and no byte for so long: the peer is gone
 ADMIT_AT_ONCE: Final = 64  # requests let in between two writes: bounds what is copied at once
+EARLY_PARTS: Final = 24  # two to a frame; fewer are not worth a write of their own
 MAX_OPAQUE: Final = 0x7FFF_FFFF
 
 # Answer, deadline, request code, timeout, time of the request
@@ -76,7 +77,8 @@ class Connection(asyncio.BufferedProtocol):
         self._pending: dict[int, Pending] = {}
         self._opaque = 0
         self._out: list[bytes] = []
-        self._last_flush = 1
+        self._last_flush = 1  # frames in the last write
+        self._flush_due = False
         self._writable: asyncio.Future[None] | None = None
         self._line: deque[asyncio.Future[None]] = deque()  # who waits for room, first come first
         self._admitted = 0  # called out of the line, but not yet on their way
@@ -118,14 +120,21 @@ class Connection(asyncio.BufferedProtocol):
             raise NotConnectedError(self.address, self.loss)
         reply: asyncio.Future[Command] = loop.create_future()
         pending = self._pending
-        opaque = self.next_opaque()
+        opaque = (self._opaque + 1) & MAX_OPAQUE
+        if opaque in pending:
+            opaque = self.next_opaque()
+        self._opaque = opaque
         frame = make_frame(opaque)
-        # Alone: write at once.  In company: all frames of this turn of the loop in one write.
-        if pending or self._last_flush > 1 or self._out:
-            out = self._out
-            if not out:
+        # Alone: write at once.  In company: the frames of this turn of the loop in one write; in
+        # several while the peer has little else to do, or it and this side would work by turns.
+        out = self._out
+        if pending or self._last_flush > 1 or out:
+            if not self._flush_due:
+                self._flush_due = True
                 loop.call_soon(self._flush)
             out += frame
+            if (parts := len(out)) >= EARLY_PARTS and parts >= len(pending):  # half of all
+                self._write_gathered()
         else:
             self._write(b"".join(frame))
         pending[opaque] = (reply, deadline, code, timeout)
@@ -152,7 +161,8 @@ class Connection(asyncio.BufferedProtocol):
             await self._wait_for_space(code, timeout)
         if self.loss is not None:
             raise NotConnectedError(self.address, self.loss)
-        if not self._out:
+        if not self._flush_due:
+            self._flush_due = True
             self._loop.call_soon(self._flush)
         self._out += frame
 
@@ -247,12 +257,16 @@ class Connection(asyncio.BufferedProtocol):
             self._admit()
 
     def _flush(self) -> None:
-        out, self._out = self._out, []
-        self._last_flush = len(out) // 2
-        if out:
-            self._write(b"".join(out))
+        self._flush_due = False
+        if self._out:
+            self._write_gathered()
         if self._crowded or not self.usable:
             self._admit()
+
+    def _write_gathered(self) -> None:
+        out, self._out = self._out, []
+        self._last_flush = len(out) // 2
+        self._write(b"".join(out))
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None:

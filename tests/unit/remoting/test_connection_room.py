@@ -103,7 +103,8 @@ async def test_a_peer_that_does_not_read_makes_requests_wait() -> None:
 
         assert {type(error) for error in errors} == {NotConnectedError}
         assert "does not read" in str(errors[0])
-        assert len(wire.written) == len(first)
+        assert 0 < len(wire.written) <= len(first)
+        assert wire.transport.most_unsent <= 2 * WRITE_HIGH_BYTES
         for task in first:
             task.cancel()
 
@@ -134,7 +135,7 @@ async def test_when_the_peer_reads_again_all_who_waited_are_served_in_order() ->
         await settle(50)
 
         assert [request.body for request in wire.written] == [b"%d" % n for n in range(200)]
-        assert len(wire.transport.writes) <= 200 / ADMIT_AT_ONCE + 2
+        assert len(wire.transport.writes) <= 200 / ADMIT_AT_ONCE + 6
         for request in wire.written:
             wire.answer(request)
         await asyncio.gather(*asked)
