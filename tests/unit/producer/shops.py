@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from math import inf
+from typing import Any, Final
+
+import pytest
 
 from rocketmq_aio.config import ClientConfig, ProducerConfig
 from rocketmq_aio.message import Message, MessageQueue
+from rocketmq_aio.producer import faults
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.properties import parse_properties
 from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 from rocketmq_aio.protocol.requests.send import SendMessage
+from rocketmq_aio.remoting.connection import MakeFrame
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
 from tests.unit.remoting.until import until
@@ -22,6 +29,7 @@ SEND: Final = RequestCode.SEND_MESSAGE_V2
 SEND_BATCH: Final = RequestCode.SEND_BATCH_MESSAGE
 ROUTE: Final = RequestCode.GET_ROUTEINFO_BY_TOPIC
 ORDER: Final = Message("orders", b"hello")
+PATIENT: Final = ProducerConfig(send_timeout_seconds=15)  # a slow machine fails no send
 
 
 @dataclass
@@ -78,13 +86,17 @@ async def open_shop(
     """Yield a started producer whose cluster has the topic ``orders``."""
     topics = {"orders": queues}
     async with FakeCluster(brokers=brokers, version=version, topics=topics) as cluster:
-        given = client or ClientConfig()
+        given = client or ClientConfig(request_timeout_seconds=15)
         at = ClientConfig(
             namesrv=cluster.namesrv,
             **{name: value for name, value in vars(given).items() if name != "namesrv"},
         )
-        async with Producer("shop", client=at, config=config) as producer:
-            yield Shop(cluster, producer)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(
+                faults, "SLOW_SECONDS", 60.0
+            )  # no broker is left out for a slow machine
+            async with Producer("shop", client=at, config=config or PATIENT) as producer:
+                yield Shop(cluster, producer)
 
 
 async def connected(shop: Shop) -> Shop:
@@ -94,8 +106,53 @@ async def connected(shop: Shop) -> Shop:
     return shop
 
 
+async def reached(shop: Shop) -> Shop:
+    """Have the route and a connection to every broker, with nothing sent yet."""
+    await shop.producer.publish_queues("orders")
+    for broker in shop.brokers:
+        header = GetMaxOffset(topic="orders", queue_id=0)
+        await shop.producer.client.remoting.request(broker.address, header)
+    return shop
+
+
 async def stopped(shop: Shop, *brokers: FakeBroker) -> None:
     """Stop brokers and wait until the client has noticed."""
     for broker in brokers:
         await broker.stop()
         await until(lambda at=broker.address: not shop.producer.client.remoting.is_connected(at))  # type: ignore[misc]  # a bound loop variable
+
+
+def seconds_given(shop: Shop) -> list[float]:
+    """Return how many seconds each send from now on is given."""
+    return _noted(shop, shop.brokers, None, inf)
+
+
+def hurried(shop: Shop, *brokers: FakeBroker, times: int | None = None) -> list[float]:
+    """Let sends to brokers that do not answer end at once, whatever time they are given.
+
+    The client has to be connected to these brokers: its sends really leave.
+
+    :param times: so many sends; None: all
+    :return: how many seconds each of them was given
+    """
+    return _noted(shop, brokers, times, 0.05)
+
+
+def _noted(
+    shop: Shop, brokers: Collection[FakeBroker], times: int | None, seconds: float
+) -> list[float]:
+    remoting, given = shop.producer.client.remoting, list[float]()
+    exchange = remoting.exchange
+    addresses = {each.address for each in brokers}
+
+    def noted(
+        address: str, code: int, frame: MakeFrame, timeout: float
+    ) -> Coroutine[Any, Any, Command]:
+        wanted = address in addresses and code in (SEND, SEND_BATCH)
+        if wanted and (times is None or len(given) < times):
+            given.append(timeout)
+            timeout = min(timeout, seconds)
+        return exchange(address, code, frame, timeout)
+
+    remoting.exchange = noted  # type: ignore[method-assign]
+    return given

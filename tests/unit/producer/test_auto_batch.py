@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from time import monotonic
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from rocketmq_aio.auto_batch import AutoBatch
 from rocketmq_aio.config import ProducerConfig
@@ -23,20 +25,47 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.message import Message, SendResult
 from rocketmq_aio.producer import attempts as attempts_module
+from rocketmq_aio.producer import auto_batch as auto_batch_module
+from rocketmq_aio.producer.auto_batch import AutoBatcher
 from rocketmq_aio.protocol.command import Command
 from tests.fakes.connection import FakeConnection
 from tests.fakes.script import Close, Outcome, Reply
-from tests.unit.producer.shops import ORDER, SEND, SEND_BATCH, Shop, connected, open_shop
+from tests.unit.producer.shops import ORDER, SEND, SEND_BATCH, Shop, connected, open_shop, reached
 from tests.unit.remoting.until import until
 
-LONG = 5.0  # a linger that no test waits for
-TURN = ProducerConfig(auto_batch=AutoBatch(linger_seconds=0))
+LONG = 25.0  # a linger that no test waits for
+WAIT = 15  # less than that
+PATIENT = 60.0
+TURN = ProducerConfig(auto_batch=AutoBatch(linger_seconds=0), send_timeout_seconds=PATIENT)
 
 
 def waiting(max_messages: int = 256, **settings: Any) -> ProducerConfig:  # noqa: ANN401 - those of ProducerConfig
     """Batches leave when they are full or flushed."""
     batch = AutoBatch(linger_seconds=LONG, max_messages=max_messages)
-    return ProducerConfig(auto_batch=batch, **settings)
+    return ProducerConfig(auto_batch=batch, **{"send_timeout_seconds": PATIENT, **settings})
+
+
+@pytest.fixture(autouse=True)
+def wide_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a slow machine sends with pauses travels together all the same."""
+    monkeypatch.setattr(auto_batch_module, "SPREAD_SECONDS", 10.0)
+
+
+@pytest_asyncio.fixture
+async def departures(monkeypatch: pytest.MonkeyPatch) -> dict[float, Callable[[], object]]:
+    """What would happen, and after how many seconds: nothing else lets batches leave by time."""
+    due: dict[float, Callable[[], object]] = {}
+    loop = asyncio.get_running_loop()
+    call_later = loop.call_later
+
+    def noted(delay: float, callback: Callable[..., object], *args: Any, **named: Any) -> object:  # noqa: ANN401 - passed on
+        if getattr(callback, "__self__", None).__class__ is AutoBatcher:
+            due[delay] = partial(callback, *args)
+            delay = 3600.0
+        return call_later(delay, callback, *args, **named)
+
+    monkeypatch.setattr(loop, "call_later", noted, raising=False)
+    return due
 
 
 def messages(count: int, first: int = 0) -> list[Message]:
@@ -98,12 +127,16 @@ async def test_without_the_setting_each_travels_alone() -> None:
         assert requests(shop) == [SEND] * 5
 
 
-async def test_what_waited_long_enough_leaves() -> None:
-    config = ProducerConfig(auto_batch=AutoBatch(linger_seconds=0.01))
-    async with open_shop(config=config) as shop:
+async def test_what_waited_long_enough_leaves(
+    departures: dict[float, Callable[[], object]],
+) -> None:
+    async with open_shop(config=waiting()) as shop:
+        await shop.producer.publish_queues("orders")
         sends = send_all(shop, messages(3))
         await turns()
         sends += send_all(shop, messages(3))
+        await turns()
+        departures[LONG]()
         await asyncio.gather(*sends)
 
         assert requests(shop) == [SEND_BATCH]
@@ -149,7 +182,7 @@ async def test_topics_wait_flags_and_time_limits_are_kept_apart() -> None:
         fast = Message("orders", b"x", wait_store_ok=False)
         pay = Message("payments", b"x")
         sends = [*send_all(shop, [ORDER, fast, pay] * 2)]
-        sends += send_all(shop, [ORDER] * 2, timeout_seconds=9)
+        sends += send_all(shop, [ORDER] * 2, timeout_seconds=30)
         await asyncio.gather(*sends)
 
         assert requests(shop) == [SEND_BATCH] * 4
@@ -160,9 +193,9 @@ async def test_a_send_with_little_time_left_does_not_take_the_time_of_others() -
         await shop.producer.publish_queues("orders")
         loop_time = monotonic()
         batcher, room = shop.producer._together, shop.producer._room
-        for left in (3.0, 0.5, 3.0):  # as after a long wait for room
+        for left in (60.0, 30.0, 60.0):  # as after a long wait for room
             assert room.try_take(1)
-            batcher.add(Message("orders", b"x"), None, 3.0, loop_time + left)
+            batcher.add(Message("orders", b"x"), None, 60.0, loop_time + left)
         await shop.producer.flush()
 
         assert requests(shop) == [SEND, SEND, SEND]
@@ -170,9 +203,10 @@ async def test_a_send_with_little_time_left_does_not_take_the_time_of_others() -
 
 async def test_a_message_larger_than_a_batch_does_not_wait_for_company() -> None:
     batch = AutoBatch(linger_seconds=LONG, max_bytes=1000)
-    config = ProducerConfig(auto_batch=batch, compression=None)
+    config = ProducerConfig(auto_batch=batch, compression=None, send_timeout_seconds=PATIENT)
     async with open_shop(config=config) as shop:
-        assert (await shop.producer.send(Message("orders", bytes(1000)))).ok
+        sending = shop.producer.send(Message("orders", bytes(1000)))
+        assert (await asyncio.wait_for(sending, WAIT)).ok
 
 
 async def test_a_body_above_the_bound_is_refused_whatever_is_compressed() -> None:
@@ -189,7 +223,7 @@ async def test_other_time_limits_do_not_overtake_in_a_queue() -> None:
     async with open_shop(config=waiting()) as shop:
         await shop.producer.publish_queues("orders")
         sends = send_all(shop, messages(2), queue=shop.queue(1))
-        sends += send_all(shop, messages(2, first=2), queue=shop.queue(1), timeout_seconds=9)
+        sends += send_all(shop, messages(2, first=2), queue=shop.queue(1), timeout_seconds=30)
         sends += send_all(shop, messages(2, first=4), queue=shop.queue(1))
         await turns()
         await shop.producer.flush()
@@ -198,9 +232,18 @@ async def test_other_time_limits_do_not_overtake_in_a_queue() -> None:
         assert [each.queue_offset for each in results] == list(range(6))
 
 
-async def test_a_send_leaves_while_there_is_time_for_its_request() -> None:
+async def test_a_send_leaves_while_there_is_time_for_its_request(
+    departures: dict[float, Callable[[], object]],
+) -> None:
     async with open_shop(config=waiting()) as shop:
-        assert (await shop.producer.send(ORDER, timeout_seconds=0.6)).ok
+        await shop.producer.publish_queues("orders")
+        (sending,) = send_all(shop, [ORDER], timeout_seconds=20)
+        await until(lambda: departures)
+        ((seconds, leave),) = departures.items()
+        leave()
+
+        assert (await sending).ok
+        assert 0 < seconds <= 10
 
 
 @pytest.mark.parametrize(
@@ -213,7 +256,7 @@ async def test_a_send_leaves_while_there_is_time_for_its_request() -> None:
 )
 async def test_what_may_not_be_batched_goes_alone_and_at_once(alone: Message) -> None:
     async with open_shop(config=waiting()) as shop:
-        assert (await shop.producer.send(alone)).ok
+        assert (await asyncio.wait_for(shop.producer.send(alone), WAIT)).ok
 
         assert requests(shop) == [SEND]
 
@@ -262,10 +305,10 @@ async def test_an_ordered_batch_is_tried_again_at_its_queue_before_the_next_one_
 
 
 async def test_whose_turn_does_not_come_in_time_was_not_sent() -> None:
-    config = waiting(max_messages=2, send_timeout_seconds=0.3, retries=0)
-    async with open_shop(config=config) as shop:
+    async with open_shop(config=waiting(max_messages=2, retries=0)) as shop:
+        await reached(shop)
         shop.broker.on(SEND_BATCH, None)
-        sends = send_all(shop, messages(4), queue=shop.queue())
+        sends = send_all(shop, messages(4), queue=shop.queue(), timeout_seconds=0.3)
         await asyncio.wait(sends)
 
         kinds = [type(each.exception()) for each in sends]
@@ -279,7 +322,7 @@ async def test_whose_turn_does_not_come_in_time_was_not_sent() -> None:
 async def test_each_caller_gets_an_error_of_its_own() -> None:
     async with open_shop(config=TURN) as shop:
         shop.broker.on(SEND_BATCH, Close(), times=None)
-        sends = send_all(shop, messages(3), timeout_seconds=0.3)
+        sends = send_all(shop, messages(3))
         await asyncio.wait(sends)
         errors = [each.exception() for each in sends]
 
@@ -488,10 +531,11 @@ async def test_batches_cost_no_task_per_message() -> None:
     async with open_shop(config=TURN) as shop:
         await shop.producer.send(ORDER)
         held = shop.broker.hold(SEND_BATCH)
-        before = len(asyncio.all_tasks())
+        before = asyncio.all_tasks()
         futures = [shop.producer.send_nowait(each) for each in messages(200)]
         await held.wait(1)
 
-        assert len(asyncio.all_tasks()) - before <= 2  # the batch, and what the fake does
+        begun = asyncio.all_tasks() - before  # the batch, what the fake does, what watches it all
+        assert len(begun) < 10
         held.release()
         await asyncio.gather(*futures)

@@ -107,7 +107,7 @@ def test_a_retry_topic_is_refused() -> None:
 
 @pytest.mark.parametrize("other", [None, b"bytes", "text", object()])
 def test_what_is_no_message_is_refused(other: Message) -> None:
-    with pytest.raises(InvalidMessageError, match="not a Message"):
+    with pytest.raises(InvalidMessageError, match=r"expected Message\(topic, body\), got"):
         split([Message("orders", b"x"), other])
 
 

@@ -364,7 +364,7 @@ def test_rooms_have_an_inner_selector() -> None:
 
 
 def test_a_room_without_a_broker_is_an_error() -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="there are east@broker, west@broker"):
         SelectByMachineRoom(["north"])(ROOMS, ORDER)
 
 

@@ -24,7 +24,7 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.record import decode_message
 from tests.fakes.script import Close, Reply
-from tests.unit.producer.shops import ORDER, SEND, Shop, open_shop
+from tests.unit.producer.shops import ORDER, PATIENT, SEND, Shop, open_shop, reached
 from tests.unit.remoting.until import until
 
 REPLY = RequestCode.SEND_REPLY_MESSAGE_V2
@@ -42,7 +42,8 @@ def requests_in(shop: Shop) -> list[MessageExt]:
 
 @asynccontextmanager
 async def responder(shop: Shop) -> AsyncIterator[Producer]:
-    async with Producer("answers", namesrv=shop.cluster.namesrv) as producer:
+    at = shop.cluster.namesrv
+    async with Producer("answers", namesrv=at, config=PATIENT) as producer:
         yield producer
 
 
@@ -82,6 +83,7 @@ async def test_a_reply_reaches_who_asked(version: str) -> None:
 
 async def test_a_request_says_whom_to_answer_and_for_how_long() -> None:
     async with open_shop() as shop:
+        await reached(shop)
         with pytest.raises(ReplyTimeoutError):
             await shop.producer.request(ORDER, 0.2)
         (request,) = await asked(shop)
@@ -93,7 +95,7 @@ async def test_a_request_says_whom_to_answer_and_for_how_long() -> None:
 
 async def test_a_large_reply_travels_compressed() -> None:
     async with open_shop() as shop, responder(shop) as answers:
-        asking = asyncio.create_task(shop.producer.request(ORDER, 5))
+        asking = asyncio.create_task(shop.producer.request(ORDER, 30))
         (request,) = await asked(shop)
         await answers.reply(request, b"pong " * 10_000)
 
@@ -188,7 +190,7 @@ async def test_a_late_reply_is_dropped_and_counted_and_its_sender_content() -> N
 
 async def test_the_second_reply_is_dropped() -> None:
     async with open_shop() as shop, responder(shop) as answers:
-        asking = asyncio.create_task(shop.producer.request(ORDER, 5))
+        asking = asyncio.create_task(shop.producer.request(ORDER, 30))
         (request,) = await asked(shop)
         await answers.reply(request, b"first")
         await answers.reply(request, b"second")
@@ -199,7 +201,7 @@ async def test_the_second_reply_is_dropped() -> None:
 
 async def test_a_cancelled_request_leaves_nothing() -> None:
     async with open_shop() as shop:
-        asking = asyncio.create_task(shop.producer.request(ORDER, 5))
+        asking = asyncio.create_task(shop.producer.request(ORDER, 30))
         await asked(shop)
         asking.cancel()
         await asyncio.wait([asking])
@@ -213,7 +215,7 @@ async def test_a_request_that_cannot_be_sent_fails_as_a_send() -> None:
     async with open_shop(config=ProducerConfig(retries=0)) as shop:
         shop.broker.on(SEND, Reply(2, remark="busy"), times=None)
         with pytest.raises(SendError, match="busy"):
-            await shop.producer.request(ORDER, 5)
+            await shop.producer.request(ORDER, 30)
 
         assert len(shop.producer.client.replies) == 0
 
@@ -221,7 +223,7 @@ async def test_a_request_that_cannot_be_sent_fails_as_a_send() -> None:
 async def test_a_reply_that_came_makes_up_for_a_lost_answer() -> None:
     async with open_shop(config=ProducerConfig(retries=0)) as shop, responder(shop) as answers:
         held = shop.broker.hold(SEND)
-        asking = asyncio.create_task(shop.producer.request(ORDER, 1))
+        asking = asyncio.create_task(shop.producer.request(ORDER, 30))
         await held.wait(1)
         (request,) = await asked(shop)
         await answers.reply(request, b"pong")
@@ -234,13 +236,13 @@ async def test_a_lost_answer_without_a_reply_is_an_unknown_outcome() -> None:
     async with open_shop(config=ProducerConfig(retries=0)) as shop:
         shop.broker.on(SEND, Close())
         with pytest.raises(SendUnknownError):
-            await shop.producer.request(ORDER, 1)
+            await shop.producer.request(ORDER, 30)
 
 
 async def test_further_requests_wait_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests_replies, "MAX_REQUESTS", 1)
     async with open_shop() as shop, responder(shop) as answers:
-        first = asyncio.create_task(shop.producer.request(ORDER, 5))
+        first = asyncio.create_task(shop.producer.request(ORDER, 30))
         (request,) = await asked(shop)
         with pytest.raises(ReplyTimeoutError, match="waiting for their replies") as caught:
             await shop.producer.request(ORDER, 0.05)
@@ -256,7 +258,7 @@ async def test_requests_end_with_their_producer(monkeypatch: pytest.MonkeyPatch)
     async with open_shop() as shop:
         first = asyncio.create_task(shop.producer.request(ORDER, 0.3))
         await asked(shop)
-        second = asyncio.create_task(shop.producer.request(ORDER, 5))
+        second = asyncio.create_task(shop.producer.request(ORDER, 30))
         await asyncio.sleep(0)
         await shop.producer.close()
         outcomes = await asyncio.gather(first, second, return_exceptions=True)
@@ -282,9 +284,10 @@ async def test_only_requests_can_be_answered() -> None:
 
 async def test_a_reply_to_somebody_who_has_left_fails() -> None:
     async with open_shop() as shop, responder(shop) as answers:
-        with pytest.raises(ReplyTimeoutError):
-            await shop.producer.request(ORDER, 0.1)
+        asking = asyncio.create_task(shop.producer.request(ORDER, 30))
         (request,) = await asked(shop)
+        asking.cancel()
+        await asyncio.wait([asking])
         await shop.producer.close()
         with pytest.raises(SendError, match="not found"):
             await answers.reply(request, b"pong")

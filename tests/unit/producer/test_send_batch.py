@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import SendMessage
 from tests.fakes.connection import FakeConnection
 from tests.fakes.script import Close, Outcome, Reply
-from tests.unit.producer.shops import SEND_BATCH, open_shop
+from tests.unit.producer.shops import ORDER, SEND_BATCH, open_shop
 
 ONCE = ProducerConfig(retries=0)
 
@@ -94,6 +95,14 @@ async def test_batches_take_turns_over_queues_and_a_chosen_queue_takes_all() -> 
 async def test_nothing_to_send_is_nothing_sent() -> None:
     async with open_shop() as shop:
         assert await shop.producer.send_batch([]) == []
+        assert shop.sends() == []
+
+
+@pytest.mark.parametrize("given", [ORDER, "text", b"bytes", None, 5])
+async def test_what_is_not_several_messages_is_refused(given: Any) -> None:  # noqa: ANN401
+    async with open_shop() as shop:
+        with pytest.raises(ConfigError, match=r"send_batch\(\[message\]\)"):
+            await shop.producer.send_batch(given)
         assert shop.sends() == []
 
 

@@ -442,16 +442,38 @@ async def test_the_local_part_says_how_it_ended(state: TransactionState, kind: s
         assert len(till.open) == (state is TransactionState.UNKNOWN)
 
 
-async def test_a_local_part_that_says_nothing_is_left_to_the_check() -> None:
+@pytest.mark.parametrize("answer", [None, "commit", True])
+async def test_a_local_part_that_says_no_state_is_left_to_the_check_and_told(
+    answer: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    def forgetful(tx: Transaction) -> object:
+        return answer
+
     async with open_till() as till:
-        result = await till.producer.send_in_transaction(ORDER, lambda tx: None)
+        result = await till.producer.send_in_transaction(ORDER, forgetful)
 
         assert result.state is TransactionState.UNKNOWN
+        assert f"forgetful': it returned {answer!r}, expected a TransactionState" in str(
+            result.error
+        )
+        assert "local_part_gave_no_state" in caplog.text
+        assert "forgetful" in caplog.text
+
+
+async def test_a_local_part_that_cannot_be_called_is_refused_before_anything_is_sent() -> None:
+    async with open_till() as till:
+        for execute in (lambda: None, TransactionState.COMMIT):
+            with pytest.raises(ConfigError, match="execute="):
+                await till.producer.send_in_transaction(ORDER, execute)  # type: ignore[arg-type]
+        assert till.open == []
+        with pytest.raises(ConfigError, match=r"called with \(message\)"):
+            TransactionProducer("tills", check=lambda: TransactionState.COMMIT)  # type: ignore[call-arg,arg-type,misc]
 
 
 async def test_a_local_part_may_decide_by_itself() -> None:
     async with open_till() as till:
         result = await till.producer.send_in_transaction(ORDER, lambda tx: tx.unknown())
+        assert result.error is None
 
         async def commit(tx: Transaction) -> None:
             await tx.commit()
