@@ -24,7 +24,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
 from tests.fakes.state import now_ms
 from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put
-from tests.unit.consumer.popping import RETRY_TOPIC, bodies, leases, popper_of, popping
+from tests.unit.consumer.popping import RETRY_TOPIC, bodies, hurried, leases, popper_of, popping
 from tests.unit.remoting.until import until
 
 POP = RequestCode.POP_MESSAGE
@@ -199,14 +199,14 @@ async def test_messages_whose_time_is_over_are_not_handed_out(cluster: FakeClust
     async with popping(cluster) as consumer:
         held = cluster.broker.hold(POP, times=1)
         put(cluster, "1")
-        waiting = asyncio.ensure_future(consumer.receive(invisible_seconds=0.05, wait_seconds=5))
+        waiting = asyncio.ensure_future(consumer.receive(invisible_seconds=0.05, wait_seconds=30))
         await held.wait(1)
         await until(lambda: _has_come_again(cluster))
         held.release()
 
         [message] = await waiting
-        assert (message.reconsume_times, message.body) == (1, b"1")
-        await consumer.ack(message)
+        assert message.body == b"1"
+        assert message.reconsume_times > 0
 
 
 def _has_come_again(cluster: FakeCluster) -> bool:
@@ -332,10 +332,10 @@ async def test_requests_about_one_message_never_overlap(cluster: FakeCluster) ->
 
 async def test_after_a_lost_change_nothing_is_changed_again(cluster: FakeCluster) -> None:
     put(cluster, "1")
-    config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=0.2)
-    async with popping(cluster, client=config) as consumer:
+    async with popping(cluster) as consumer:
         [message] = await consumer.receive()
         cluster.broker.on(CHANGE, None)
+        hurried(consumer, CHANGE)
         with pytest.raises(TimeoutError):
             await consumer.change_invisible(message, 30)
         with pytest.raises(ReceiptError, match="lost"):

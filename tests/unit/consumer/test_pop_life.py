@@ -22,7 +22,7 @@ from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
 from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put
-from tests.unit.consumer.popping import bodies, leases, popper_of, popping
+from tests.unit.consumer.popping import bodies, hurried, leases, popper_of, popping
 from tests.unit.remoting.until import until
 
 POP = RequestCode.POP_MESSAGE
@@ -209,8 +209,8 @@ async def test_after_a_lost_answer_the_same_attempt_gets_the_same_messages(
         cluster.broker.answer(command, connection)  # type: ignore[arg-type]
 
     cluster.broker.on(POP, lose)
-    client = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=0.2)
-    async with popping(cluster, orderly=True, client=client) as consumer:
+    async with popping(cluster, orderly=True) as consumer:
+        hurried(consumer, POP)
         [message] = await consumer.receive()
         assert (message.body, message.reconsume_times) == (b"1", 0)
         await consumer.ack(message)

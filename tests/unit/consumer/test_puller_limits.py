@@ -223,10 +223,15 @@ async def test_an_administrator_wins_over_every_policy(
     assigned = rig.begin()
     await until(lambda: rig.cache.count == 5)
     answer = found(target, code=ResponseCode.PULL_OFFSET_MOVED)
-    rig.answer(Reply(answer.code, answer.ext, remark="OFFSET_RESET"))
+
+    def reset(*_: object) -> Reply:
+        rig.put(*map(str, range(5, 10)))
+        return Reply(answer.code, answer.ext, remark="OFFSET_RESET")
+
+    await wait_all_tasks_blocked()
+    rig.answer(reset)
     assigned.interrupt()  # a broker answers the next pull so, not the one that it holds
     await until(lambda: rig.corrected, "the reset")
-    rig.put(*map(str, range(5, 10)))
 
     assert offsets(await rig.polled(10 - target)) == list(range(target, 10))
     assert corrections(rig) == [(5, target, "broker", "OFFSET_RESET", 5)]
