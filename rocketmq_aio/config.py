@@ -22,6 +22,7 @@ from rocketmq_aio.settings import (
     check_bool,
     check_choice,
     check_count,
+    check_installed,
     check_instance,
     check_invisible,
     check_most,
@@ -33,6 +34,7 @@ from rocketmq_aio.settings import (
 MIB: Final = 1024 * 1024
 MIN_FRAME_BYTES: Final = 64 * 1024
 COMPRESSIONS: Final = ("zlib", "lz4", "zstd", None)
+LIBRARIES: Final = {"lz4": "lz4.frame", "zstd": "zstandard"}  # of the extra compression
 OFFSET_POLICIES: Final = ("broker", "earliest", "latest", "error")
 UNREADABLE_POLICIES: Final = ("hold", "skip")
 UNDECODABLE_POLICIES: Final = ("retry", "dead_letter", "skip")
@@ -197,6 +199,7 @@ class ProducerConfig:
         check_bool(self, "retry_other_broker", "fault_isolation")
         check_instance(self, "auto_batch", AutoBatch)
         check_choice(self, "compression", COMPRESSIONS)
+        check_installed(self, "compression", LIBRARIES)
         check_topic(self.template_topic, setting="template_topic")
         check_count(
             self,

@@ -63,7 +63,8 @@ class InvalidMessageError(RocketMQError, ValueError):
     """The message breaks a rule of the broker (topic, size, property); nothing was sent."""
 
     def __init__(self, topic: object, reason: str) -> None:
-        super().__init__(f"message for topic {topic!r}: {reason}")
+        of_topic = "" if topic is None else f" for topic {topic!r}"
+        super().__init__(f"message{of_topic}: {reason}")
         self.topic = topic
         self.reason = reason
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import wraps
+from importlib import import_module
 from typing import Final, TypeVar, dataclass_transform
 
 from rocketmq_aio.errors import ConfigError
@@ -50,7 +51,8 @@ def check_seconds(config: object, *names: str, zero: bool = False) -> None:
         good = isinstance(value, int | float) and not isinstance(value, bool)
         if not good or not 0 <= value < 10**9 or not (value or zero):
             bound = "0 or more" if zero else "above 0"
-            raise ConfigError(name, value, f"expected a number of seconds {bound}")
+            reason = f"expected a number of seconds {bound} and below 1e9"
+            raise ConfigError(name, value, reason)
 
 
 def check_invisible(config: object, name: str) -> None:
@@ -89,6 +91,17 @@ def check_bool(config: object, *names: str) -> None:
         value = getattr(config, name)
         if type(value) is not bool:
             raise ConfigError(name, value, "expected True or False")
+
+
+def check_installed(config: object, name: str, libraries: Mapping[str, str]) -> None:
+    """Refuse what needs a library, by value, that is not there; an extra of the setting's name."""
+    value = getattr(config, name)
+    if value in libraries:
+        try:
+            import_module(libraries[value])
+        except ImportError as error:
+            reason = f'it takes an extra: pip install "rocketmq-aio[{name}]"'
+            raise ConfigError(name, value, reason) from error
 
 
 def check_instance(config: object, name: str, kind: type) -> None:

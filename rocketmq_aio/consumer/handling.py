@@ -16,6 +16,7 @@ from rocketmq_aio.config import MAX_CONCURRENCY
 from rocketmq_aio.consumer.callbacks import is_async
 from rocketmq_aio.consumer.hook_calls import ConsumeHooks
 from rocketmq_aio.errors import ConfigError, PayloadError
+from rocketmq_aio.functions import check_function
 from rocketmq_aio.hooks import ConsumeContext
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageExt, MessageQueue
@@ -62,7 +63,9 @@ class SuspendQueue(Answer):
             and 0 <= seconds < 10**9
         )
         if not good:
-            raise ConfigError("seconds", seconds, "expected a number of seconds, 0 or more")
+            raise ConfigError(
+                "seconds", seconds, "expected a number of seconds, 0 or more and below 1e9"
+            )
         super().__init__(f"suspend the queue for {seconds} s")
         self.seconds = seconds
 
@@ -163,7 +166,7 @@ class Handler:
     :ivar threads: where plain functions run; None for an async handler
     :ivar call: takes messages of one queue
     :ivar one: an async handler of single messages with nothing around it, else None
-    :raises ConfigError: not exactly one of the two is given, or it cannot be called
+    :raises ConfigError: not exactly one of the two is given, or it cannot be called so
     """
 
     def __init__(
@@ -176,9 +179,11 @@ class Handler:
         if (on_message is None) == (on_batch is None):
             raise ConfigError("on_message", on_message, "give either on_message= or on_batch=")
         handler = on_batch if on_message is None else on_message
-        if not callable(handler):
-            setting = "on_batch" if on_message is None else "on_message"
-            raise ConfigError(setting, handler, "expected a function, plain or async")
+        if on_message is not None:
+            check_function("on_message", on_message, "message")
+        else:
+            check_function("on_batch", on_batch, "messages", "context")
+        assert handler is not None
         self.threads: ThreadPoolExecutor | None = None
         if not is_async(handler):
             # As many threads as workers that wait for one are made, however many may be.

@@ -319,5 +319,7 @@ def _checked_limit(limit: int | None) -> int:
 
 def _checked_timeout(seconds: float) -> float:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
-        raise ConfigError("timeout_seconds", seconds, "expected a number of seconds, at least 0")
+        raise ConfigError(
+            "timeout_seconds", seconds, "expected a number of seconds from 0 to below 1e9"
+        )
     return seconds

@@ -317,4 +317,6 @@ def _check_count(setting: str, value: object) -> None:
 
 def _check_wait(seconds: object) -> None:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
-        raise ConfigError("wait_seconds", seconds, "expected a number of seconds, at least 0")
+        raise ConfigError(
+            "wait_seconds", seconds, "expected a number of seconds from 0 to below 1e9"
+        )

@@ -11,7 +11,7 @@ from rocketmq_aio.config import ProducerConfig
 from rocketmq_aio.errors import ConfigError, InvalidMessageError
 from rocketmq_aio.message import Message, MessageQueue, SendResult
 from rocketmq_aio.names import RETRY_PREFIX
-from rocketmq_aio.producer.outgoing import Outgoing, encode_properties
+from rocketmq_aio.producer.outgoing import Outgoing, encode_properties, not_a_message
 from rocketmq_aio.producer.publishing import Target
 from rocketmq_aio.properties import WAIT
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
@@ -88,10 +88,21 @@ def _is_full(batch: Batch, size: int, config: ProducerConfig) -> bool:
     return batch.size + size > config.max_message_bytes or len(batch.places) >= MAX_BATCH_MESSAGES
 
 
+def several(messages: object) -> list[Message]:
+    """Return *messages* as a list.
+
+    :raises ConfigError: they are one, or nothing to iterate over
+    """
+    if isinstance(messages, Message | str | bytes) or not isinstance(messages, Iterable):
+        reason = "expected several messages, for one of them: send_batch([message])"
+        raise ConfigError("messages", messages, reason)
+    return list(messages)
+
+
 def check_batchable(message: object) -> None:
     """Refuse what the broker would refuse, or store as something else."""
     if not isinstance(message, Message):
-        raise InvalidMessageError(None, f"{type(message).__name__} is not a Message")
+        raise not_a_message(message)
     if message.delayed:
         raise InvalidMessageError(message.topic, "a delayed message cannot be part of a batch")
     if message.topic.startswith(RETRY_PREFIX):

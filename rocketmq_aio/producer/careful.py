@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine, Iterable
 from functools import lru_cache, partial
 from time import monotonic, time_ns
@@ -19,6 +20,7 @@ from rocketmq_aio.errors import (
     RocketMQError,
     SendUnknownError,
 )
+from rocketmq_aio.functions import check_function, name_of
 from rocketmq_aio.hooks import SendContext
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
@@ -310,5 +312,21 @@ def chosen_target(
         raise ConfigError("selector", selector, "give either queue= or selector=")
     if queue is None:
         assert selector is not None
-        queue = selector(publish.queues, message)
+        queue = _selected(selector, publish, message)
     return publish.target(queue)
+
+
+def _selected(selector: QueueSelector, publish: TopicPublish, message: Message) -> MessageQueue:
+    try:
+        queue: object = selector(publish.queues, message)
+    except TypeError:
+        check_function("selector", selector, "queues", "message")
+        raise
+    if isinstance(queue, MessageQueue):
+        return queue
+    if inspect.iscoroutine(queue):
+        queue.close()
+        reason = "expected a plain function: wait for what it needs before, and give queue="
+        raise ConfigError("selector", name_of(selector), reason)
+    reason = f"it returned {queue!r}: expected one of the queues that it was given"
+    raise ConfigError("selector", name_of(selector), reason)

@@ -8,7 +8,7 @@ from rocketmq_aio.errors import InvalidMessageError
 from rocketmq_aio.message import Message, SendResult
 from rocketmq_aio.names import RETRY_PREFIX
 from rocketmq_aio.producer.decisions import Place
-from rocketmq_aio.producer.outgoing import PROPERTIES_SPARE, Outgoing
+from rocketmq_aio.producer.outgoing import PROPERTIES_SPARE, Outgoing, not_a_message
 from rocketmq_aio.properties import MAX_PROPERTIES
 from rocketmq_aio.protocol.codes import TRANSACTION_PREPARED
 
@@ -24,7 +24,7 @@ def check_transactional(message: object) -> Message:
     :raises InvalidMessageError: it cannot
     """
     if not isinstance(message, Message):
-        raise InvalidMessageError(None, f"{type(message).__name__} is not a Message")
+        raise not_a_message(message)
     if not DELAYED.isdisjoint(message.properties):
         raise InvalidMessageError(message.topic, "a delayed message cannot be in a transaction")
     if message.topic.startswith(RETRY_PREFIX):

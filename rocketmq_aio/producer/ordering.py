@@ -58,7 +58,8 @@ class SelectByMachineRoom:
     def __call__(self, queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
         inside = [queue for queue in queues if self._is_inside(queue)]
         if not inside:
-            reason = "no broker that can be written to is named <room>@<broker> so"
+            names = ", ".join(sorted({queue.broker_name for queue in queues}))
+            reason = f"expected a broker named <room>@<broker> with such a room, there are {names}"
             raise ConfigError("rooms", sorted(self.rooms), reason)
         if self._inner is not None:
             return self._inner(inside, message)

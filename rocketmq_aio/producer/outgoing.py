@@ -40,6 +40,11 @@ SEND_REPLY = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 _decode_answer = msgspec.json.Decoder(SendMessageResponse, strict=False).decode
 
 
+def not_a_message(given: object) -> InvalidMessageError:
+    """Return the error for something else that was given as a message."""
+    return InvalidMessageError(None, f"expected Message(topic, body), got {type(given).__name__}")
+
+
 class Outgoing(msgspec.Struct, gc=False):
     """One send: aimed at a *target*, `frame` makes what goes over the wire."""
 

@@ -22,11 +22,11 @@ from rocketmq_aio.hooks import SendContext
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
 from rocketmq_aio.names import check_topic
-from rocketmq_aio.producer.batches import Batch, batches, check_batchable, check_places
+from rocketmq_aio.producer.batches import Batch, batches, check_batchable, check_places, several
 from rocketmq_aio.producer.careful import Chosen, chosen_target
 from rocketmq_aio.producer.encoded import EncodedSender
-from rocketmq_aio.producer.outgoing import check_sizes, outgoing
-from rocketmq_aio.producer.publishing import QueueSelector
+from rocketmq_aio.producer.outgoing import check_sizes, not_a_message, outgoing
+from rocketmq_aio.producer.publishing import QueueSelector, not_of_topic
 from rocketmq_aio.producer.recall import recall
 from rocketmq_aio.producer.requests_replies import how_to_reply
 
@@ -135,7 +135,7 @@ class Producer(EncodedSender):
             reason = "a message with a sharding key or a time has to be awaited: use send"
             raise InvalidMessageError(message.topic, reason)
         if queue is not None and getattr(queue, "topic", None) != message.topic:
-            raise ConfigError("queue", queue, f"it does not belong to topic {message.topic!r}")
+            raise not_of_topic(queue, message.topic)
         return self._add(message, queue)
 
     async def send_value(
@@ -207,7 +207,7 @@ class Producer(EncodedSender):
         :raises BatchError: of several requests some failed; it holds every message's outcome
         """
         self._check_running()
-        given = list(messages)
+        given = several(messages)
         seconds = self._config.send_timeout_seconds
         if timeout_seconds is not None:
             seconds = checked_timeout(timeout_seconds)
@@ -361,7 +361,7 @@ class Producer(EncodedSender):
 
 def _check_message(message: object) -> None:
     if not isinstance(message, Message):
-        raise InvalidMessageError(None, f"{type(message).__name__} is not a Message")
+        raise not_a_message(message)
 
 
 def checked_timeout(given: float) -> float:
@@ -370,5 +370,7 @@ def checked_timeout(given: float) -> float:
     :raises ConfigError: it is not
     """
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < MAX_TIMEOUT:
-        raise ConfigError("timeout_seconds", given, "expected a number of seconds above 0")
+        raise ConfigError(
+            "timeout_seconds", given, "expected a number of seconds above 0 and below 1e9"
+        )
     return given

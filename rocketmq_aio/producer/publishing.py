@@ -99,7 +99,7 @@ class TopicPublish:
         :raises RouteNotFoundError: the route names no master of its broker
         """
         if not isinstance(queue, MessageQueue) or queue.topic != self.topic:
-            raise ConfigError("queue", queue, f"it does not belong to topic {self.topic!r}")
+            raise not_of_topic(queue, self.topic)
         broker = self._broker_of(queue)
         address = self._masters.get(broker, last_address)
         if address is None:
@@ -136,6 +136,13 @@ class TopicPublish:
             batch=batch,
             broker_name=self._broker_of(queue),
         )
+
+
+def not_of_topic(queue: object, topic: str) -> ConfigError:
+    """Return the error for a queue that messages of *topic* cannot go to."""
+    if isinstance(queue, MessageQueue):
+        return ConfigError("queue", queue, f"it does not belong to topic {topic!r}")
+    return ConfigError("queue", queue, f"expected one of await producer.publish_queues({topic!r})")
 
 
 def reply_header(header: SendMessage) -> SendReplyMessage:

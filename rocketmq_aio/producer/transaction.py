@@ -24,7 +24,7 @@ class TransactionResult(msgspec.Struct, frozen=True, gc=False):
     state: TransactionState
     confirmed: bool  # the broker said yes; never of UNKNOWN
     sent: SendResult  # of the half message
-    error: RocketMQError | None = None  # why it is not confirmed
+    error: RocketMQError | None = None  # why it is not confirmed, or was left to the check
 
     @property
     def message_id(self) -> str:
@@ -103,6 +103,11 @@ class Transaction:
         """How it ended; None while it is not decided."""
         return self._result
 
+    @property
+    def is_decided(self) -> bool:
+        """Whether `commit`, `rollback` or `unknown` was called."""
+        return self._result is not None or self._left_open
+
     async def commit(self) -> TransactionResult:
         """Let consumers have the message; what follows in the block cannot change that.
 
@@ -116,7 +121,7 @@ class Transaction:
 
     async def decide(self, state: object) -> None:
         """End it as *state* says, unless it is ended: what is no state leaves it to the check."""
-        if self._result is not None or self._left_open:
+        if self.is_decided:
             return
         if state in (TransactionState.COMMIT, TransactionState.ROLLBACK):
             await self._end(TransactionState(state))

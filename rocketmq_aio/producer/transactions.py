@@ -9,7 +9,7 @@ from time import monotonic, time_ns
 from typing import Final
 
 import anyio
-import msgspec
+from msgspec.structs import replace
 
 from rocketmq_aio.config import ClientConfig, ProducerConfig
 from rocketmq_aio.errors import (
@@ -20,7 +20,7 @@ from rocketmq_aio.errors import (
     RouteNotFoundError,
     SendUnknownError,
 )
-from rocketmq_aio.functions import is_async
+from rocketmq_aio.functions import check_function, is_async, name_of
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
@@ -75,8 +75,7 @@ class TransactionProducer(Producer):
         topics: Iterable[str] = (),
         hooks: Iterable[object] = (),
     ) -> None:
-        if not callable(check):
-            raise ConfigError("check", check, "expected a function")
+        check_function("check", check, "message")
         if type(check_concurrency) is not int or not 1 <= check_concurrency <= MAX_CONCURRENCY:
             reason = f"expected a whole number from 1 to {MAX_CONCURRENCY}"
             raise ConfigError("check_concurrency", check_concurrency, reason)
@@ -124,18 +123,22 @@ class TransactionProducer(Producer):
         """Send *message* if *execute*, the local part, says COMMIT; return how it ended.
 
         *execute* takes the `Transaction`; it is an ``async def`` or a plain function (run in a
-        thread).  What it raises rolls back and is raised here; anything but a `TransactionState`
-        is left to the check.
+        thread).  What it raises rolls back and is raised here.  Anything but a `TransactionState`,
+        such as None, is left to the check: a warning and the ``error`` of the result say so.
 
+        :raises ConfigError: *execute* cannot be called so; nothing was sent
         :raises RocketMQError: as entering `transaction`; *execute* was not called
         """
+        check_function("execute", execute, "transaction")
         chosen = self.transaction(
             message, queue=queue, selector=selector, timeout_seconds=timeout_seconds
         )
         async with chosen as running:
-            await running.decide(await _executed(execute, running))
+            said = await _executed(execute, running)
+            wrong = None if running.is_decided else _wrong_state(execute, said)
+            await running.decide(said)
         assert chosen.result is not None
-        return chosen.result
+        return chosen.result if wrong is None else replace(chosen.result, error=wrong)
 
     # --- for the instance and the transactions --------------------------------------------------
 
@@ -158,7 +161,7 @@ class TransactionProducer(Producer):
         made: list[Half] = []
 
         async def run() -> SendResult:
-            changed = msgspec.structs.replace(send, message=context.message)
+            changed = replace(send, message=context.message)
             half, result = await self._send_half(changed, deadline)
             made.append(half)
             return result
@@ -248,6 +251,16 @@ class TransactionProducer(Producer):
             await self.end_half(half, TransactionState.ROLLBACK)
             raise HalfMessageError(result)
         return half, result
+
+
+def _wrong_state(execute: Execute, said: object) -> ConfigError | None:
+    """Return, and log, what is wrong with what the local part *said*, if it is no state."""
+    if isinstance(said, TransactionState):
+        return None
+    name = name_of(execute)
+    logger.warning("local_part_gave_no_state", function=name, answer=type(said).__name__)
+    reason = f"it returned {said!r}, expected a TransactionState: it is left to the check"
+    return ConfigError("execute", name, reason)
 
 
 async def _executed(execute: Execute, running: Transaction) -> object:

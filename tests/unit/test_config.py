@@ -3,6 +3,7 @@
 import math
 import pprint
 import ssl
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import FrozenInstanceError, fields, replace
 from datetime import UTC, datetime
@@ -365,3 +366,24 @@ def test_a_secret_that_is_refused_is_not_shown(
 
     assert error.setting == setting
     assert SECRET not in str(error) + repr(error) + repr(error.value)
+
+
+# --- optional libraries --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "module"), [("lz4", "lz4.frame"), ("zstd", "zstandard")])
+def test_a_compression_whose_library_is_missing_is_refused_by_the_setting(
+    kind: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ProducerConfig(compression=kind).compression == kind
+    monkeypatch.setitem(sys.modules, module, None)
+
+    with pytest.raises(ConfigError, match=r'pip install "rocketmq-aio\[compression\]"') as caught:
+        ProducerConfig(compression=kind)
+    assert (caught.value.setting, caught.value.value) == ("compression", kind)
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_no_wait_is_without_end(value: float) -> None:
+    with pytest.raises(ConfigError, match="above 0 and below 1e9"):
+        ProducerConfig(send_timeout_seconds=value)

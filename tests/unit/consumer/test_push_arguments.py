@@ -73,6 +73,15 @@ def test_what_makes_no_sense_is_refused(
     assert refused(**arguments) == (setting, value)
 
 
+def test_a_handler_that_cannot_be_called_is_refused_with_how_it_is_called() -> None:
+    async def no_parameter() -> None: ...
+
+    with pytest.raises(ConfigError, match=r"no_parameter': it is called with \(message\)"):
+        PushConsumer("billing", on_message=no_parameter, namesrv=NAMESRV)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"it is called with \(messages, context\)"):
+        PushConsumer("billing", on_batch=lambda messages: None, namesrv=NAMESRV)  # type: ignore[misc,arg-type]
+
+
 def test_an_async_listener_of_events_is_refused_in_any_shape() -> None:
     on_event = functools.partial(handle, 1)
 

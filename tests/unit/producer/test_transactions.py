@@ -467,7 +467,7 @@ async def test_a_local_part_that_cannot_be_called_is_refused_before_anything_is_
                 await till.producer.send_in_transaction(ORDER, execute)  # type: ignore[arg-type]
         assert till.open == []
         with pytest.raises(ConfigError, match=r"called with \(message\)"):
-            TransactionProducer("tills", check=lambda: TransactionState.COMMIT)  # type: ignore[call-arg,arg-type,misc]
+            TransactionProducer("tills", check=lambda: TransactionState.COMMIT)  # type: ignore[arg-type,misc]
 
 
 async def test_a_local_part_may_decide_by_itself() -> None:

@@ -1,0 +1,65 @@
+"""Functions of the application, before anybody calls them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.functions import check_function, name_of
+
+
+class Shop:
+    def sell(self, message: object) -> None: ...
+
+    async def __call__(self, message: object, at: int = 0) -> None: ...
+
+
+def no_parameter() -> None: ...
+
+
+def two(message: object, context: object) -> None: ...
+
+
+def only_by_name(message: object, *, context: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        Shop().sell,
+        Shop(),
+        lambda message: message,
+        lambda *args: args,
+        functools.partial(two, 1),
+        print,
+        int,
+    ],
+)
+def test_what_takes_a_message_is_accepted(function: Callable[..., object]) -> None:
+    check_function("on_message", function, "message")
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (no_parameter, r"called with \(message\), and takes \(\)"),
+        (two, "takes .*missing a required argument: 'context'"),
+        (only_by_name, "missing a required argument: 'context'"),
+        (functools.partial(two, 1, 2), "too many positional arguments"),
+        ("handle", "expected a function"),
+        (None, "expected a function"),
+    ],
+)
+def test_what_does_not_is_refused_with_how_it_is_called(function: object, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        check_function("on_message", function, "message")
+    assert caught.value.setting == "on_message"
+
+
+def test_a_function_is_named_as_its_author_knows_it() -> None:
+    assert name_of(two) == f"{__name__}.two"
+    assert name_of(Shop().sell) == f"{__name__}.Shop.sell"
+    assert "partial" in name_of(functools.partial(two, 1))
