@@ -27,6 +27,10 @@ BROKER_DEFAULTS: Final[Mapping[str, str]] = {
     "diskMaxUsedSpaceRatio": "95",  # a laptop's disk is fuller than a server's
     # Until it is over for the first time, after 10 s, a thread of 5.x does nothing but ask for it.
     "transactionMetricFlushInterval": "500",
+    # 5.x notes in batches which half messages are decided; between two batches a thread of it does
+    # nothing but ask for the next, from the first half message on.  So each is noted at once.
+    "transactionOpMsgMaxSize": "1",
+    "transactionOpBatchInterval": "3600000",
     "registerNameServerPeriod": "10000",  # the least: a restarted name server learns sooner
 }
 

@@ -15,6 +15,7 @@ from rocketmq_aio.testing.errors import ClusterError
 
 PROVIDERS: Final = "org.apache.rocketmq.auth"
 ACTIONS: Final = {"PUB": "Pub", "SUB": "Sub", "GET": "Get"}
+WITHOUT_TLS: Final = "-Dtls.server.mode=disabled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,7 @@ class ServerTLS:
     :param authority: who signed it
     :param client_authority: servers ask every client for a certificate that this one signed
     :param plain: whether connections without TLS are accepted too
+    :raises ClusterError: one of the files is not there
     """
 
     certificate: Path
@@ -65,6 +67,15 @@ class ServerTLS:
     authority: Path
     client_authority: Path | None = None
     plain: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("certificate", "key", "authority", "client_authority"):
+            if (given := getattr(self, name)) is None:
+                continue
+            file = Path(given).resolve()  # servers run in another folder
+            if not file.is_file():
+                raise ClusterError(f"{name}={str(given)!r}: there is no such file ({file})")
+            object.__setattr__(self, name, file)
 
     def java_options(self) -> list[str]:
         """Return what makes a server, or the admin tool, use it."""
@@ -114,7 +125,8 @@ class Security:
         )
 
     def java_options(self) -> list[str]:
-        return [] if self.tls is None else self.tls.java_options()
+        # Where nobody says so, servers make themselves a certificate: a third of their start.
+        return [WITHOUT_TLS] if self.tls is None else self.tls.java_options()
 
     def broker_properties(self, version: str) -> dict[str, str]:
         """Return what switches access control on in a broker of *version*."""

@@ -41,7 +41,7 @@ from tests.unit.remoting.until import until
 
 TOPIC: Final = "guarded-orders"
 FORBIDDEN: Final = "guarded-salaries"  # it exists, and the account has nothing to do with it
-GROUPS: Final = {f"guarded-{number}": "SUB" for number in range(12)}
+GROUPS: Final = {f"guarded-{number}": "SUB" for number in range(20)}
 SECONDS: Final = 40.0
 SEND: Final = 310
 

@@ -6,7 +6,6 @@ Compressed bodies and requests have files of their own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -31,12 +30,6 @@ EXCHANGE: Final = Path(__file__).parent / "java" / "Exchange.java"
 NAMESPACE: Final = "shop"
 IN_ORDER: Final = [f"ordered{number}" for number in range(5)]
 NAMES: Final = ["plain", "oneway", "batch0", "batch1", "batch2", "delayed", *IN_ORDER, "committed"]
-
-
-@pytest.fixture(scope="module")
-def rocketmq_cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
-    """A broker of this module alone: 5.5.0 burns a core from its first half message on."""
-    return fresh_cluster()
 
 
 def message(topic: str, name: str, delay_level: int = 0) -> Message:

@@ -181,17 +181,12 @@ async def test_a_plain_client_is_not_served(secured: Cluster) -> None:
 @pytest.fixture
 def plain_namesrv(rocketmq_version: str) -> Iterator[str]:
     """A name server that closes TLS connections."""
-    with closing(JVMBackend(rocketmq_version, WithoutTLS())) as backend:
+    with closing(JVMBackend(rocketmq_version)) as backend:
         launched = backend.namesrv("namesrv-a")
         probe.wait_until(
             lambda: probe.masters(launched.address, TOPIC), seconds=120, what="not ready"
         )
         yield launched.address
-
-
-class WithoutTLS(Security):
-    def java_options(self) -> list[str]:
-        return ["-Dtls.server.mode=disabled"]
 
 
 async def test_a_server_without_tls_is_told(plain_namesrv: str, authority: Authority) -> None:

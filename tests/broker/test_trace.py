@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64decode, b64encode
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
-
-import pytest
 
 from rocketmq_aio import (
     Message,
@@ -31,12 +28,6 @@ BODY: Final = "hello trace"
 WAIT_SECONDS: Final = 60.0
 # Fields that differ from run to run: times, ids, offsets.
 VARYING: Final = {"Pub": {1, 5, 10, 12}, "SubBefore": {1, 4, 5}, "SubAfter": {1, 2, 3, 7}}
-
-
-@pytest.fixture(scope="module")
-def rocketmq_cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
-    """A broker of this module alone: 5.5.0 burns a core from its first half message on."""
-    return fresh_cluster()
 
 
 async def traced(cluster: Cluster, message_id: str, count: int) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -31,12 +30,6 @@ from tests.unit.remoting.until import until_done
 UNIT_TOPICS: Final = 311  # requests to name servers: topics first sent to by a unit,
 TOPICS_OF_UNIT_GROUPS: Final = 312  # and retry topics of groups that are in one
 SECONDS: Final = 30.0
-
-
-@pytest.fixture(scope="module")
-def rocketmq_cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
-    """A broker of this module alone: 5.5.0 burns a core from its first half message on."""
-    return fresh_cluster()
 
 
 async def test_everything_that_is_sent_can_go_to_the_second_port(

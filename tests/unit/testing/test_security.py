@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,13 +24,14 @@ SHOP = Account(
 )
 OPEN = Security()
 BOTH = Security(accounts=(ADMIN, SHOP))
-TLS = ServerTLS(certificate=Path("c.pem"), key=Path("k.pem"), authority=Path("a.pem"))
+PEM = Path(__file__).parents[2] / "fakes" / "certificates" / "localhost.pem"
+TLS = ServerTLS(certificate=PEM, key=PEM, authority=PEM)
 
 
 def test_a_plain_cluster_is_told_nothing_of_it() -> None:
     assert OPEN.broker_properties("5.5.0") == {}
     assert OPEN.files("4.9.7") == {}
-    assert OPEN.java_options() == []
+    assert OPEN.java_options() == ["-Dtls.server.mode=disabled"]
 
 
 def test_the_cluster_itself_needs_an_admin() -> None:
@@ -83,7 +85,7 @@ def test_servers_close_plain_connections_unless_they_may_be() -> None:
         certificate=TLS.certificate,
         key=TLS.key,
         authority=TLS.authority,
-        client_authority=Path("b.pem"),
+        client_authority=PEM,
         plain=True,
     )
 
@@ -91,7 +93,7 @@ def test_servers_close_plain_connections_unless_they_may_be() -> None:
     assert not any("need.client.auth" in each for each in TLS.java_options())
     assert "-Dtls.server.mode=permissive" in mutual.java_options()
     assert "-Dtls.server.need.client.auth=require" in mutual.java_options()
-    assert "-Dtls.server.trustCertPath=b.pem" in mutual.java_options()
+    assert f"-Dtls.server.trustCertPath={PEM}" in mutual.java_options()
 
 
 def test_no_secret_is_shown() -> None:
@@ -102,3 +104,20 @@ def test_no_secret_is_shown() -> None:
 def test_a_right_that_there_is_not_is_refused_before_anything_starts(rights: str) -> None:
     with pytest.raises(ClusterError, match=r"account app: orders=.*PUB, SUB, GET"):
         Account(access_key="app", secret_key="secret-key", topics={"orders": rights})
+
+
+@pytest.mark.parametrize("missing", ["certificate", "key", "authority", "client_authority"])
+def test_a_file_that_is_not_there_is_named_before_anything_starts(missing: str) -> None:
+    files: dict[str, Any] = {"certificate": PEM, "key": PEM, "authority": PEM}
+    files[missing] = "not-here.pem"
+
+    with pytest.raises(ClusterError, match=rf"^{missing}='not-here.pem': there is no such file"):
+        ServerTLS(**files)
+
+
+def test_files_are_found_from_any_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(PEM.parent)
+    relative = Path(PEM.name)
+    tls = ServerTLS(certificate=relative, key=relative, authority=relative)
+
+    assert f"-Dtls.server.certPath={PEM}" in tls.java_options()
