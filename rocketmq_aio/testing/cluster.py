@@ -132,7 +132,8 @@ class Cluster:
         *backend* is "jvm", "containers", "external" or "auto" (`backends.open_backend`);
         *broker_properties* are lines for broker.conf.  With *accounts*, of which the first is an
         admin, brokers check who asks: access control 1.0 (4.9) or 2.0.  With *tls* all servers
-        speak TLS, without it none do.  Both need the backend "jvm".  A start that fails leaves only its logs behind.
+        speak TLS, without it none do.  Both need the backend "jvm".  A start that fails leaves only
+        its logs behind.
 
         :raises UnavailableError: this machine can run no RocketMQ
         :raises StartError: a server did not become ready; it names the folder of its logs
