@@ -18,7 +18,7 @@ from rocketmq_aio.errors import (
     SendError,
 )
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import SendResult
+from rocketmq_aio.message import SendResult, SendStatus
 from rocketmq_aio.producer.faults import Faults
 from rocketmq_aio.producer.outgoing import SEND, Outgoing
 from rocketmq_aio.producer.packing import Packer
@@ -29,6 +29,7 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.remoting.backoff import Backoff, BackoffError
 
 LEAST_SECONDS: Final = 0.01  # less time than this is no time for another attempt
+OK: Final = SendStatus.SEND_OK
 EARLY_SECONDS: Final = 0.001  # timers of uvloop may end so much too early
 
 
@@ -96,16 +97,21 @@ class Attempts:
         self.packer = Packer()
         self._stored = stored
 
-    async def run(self, sent: Outgoing, publish: TopicPublish, deadline: float) -> SendResult:
+    async def run(  # noqa: C901 - flat: the first attempt is all that most sends need
+        self, sent: Outgoing, publish: TopicPublish, deadline: float
+    ) -> SendResult:
         """Send *sent*, which is aimed already."""
         if sent.packing is not None:
             await self.packer.pack(sent)
         started = monotonic()
         try:
-            result = sent.result(await self.first(sent, publish, deadline - started))
+            seconds = deadline - started
+            if self._retries and len(publish.brokers) > 1 and not sent.fixed:
+                seconds /= 2  # a broker that hangs must leave time for another one
+            result = sent.result(await self._request(sent, publish, seconds))
             if (now := monotonic()) - started > self._faults.bound:
                 self._faults.answered(sent.target, started, now)
-            if result.ok or not self.retries_weaker:
+            if result.status is OK or not self.retries_weaker:
                 for tell in self._stored:
                     tell(sent, result, now - started)
                 return result
@@ -116,15 +122,6 @@ class Attempts:
         for tell in self._stored:
             tell(sent, result, monotonic() - started)
         return result
-
-    def first(
-        self, sent: Outgoing, publish: TopicPublish, seconds: float
-    ) -> Coroutine[Any, Any, Command]:
-        """Begin an attempt that may take *seconds*; less if there is another broker to try."""
-        # A plain function: one coroutine less on the way of every message.
-        if self._retries and len(publish.brokers) > 1 and not sent.fixed:
-            seconds /= 2  # a broker that hangs must leave time for another one
-        return self._request(sent, publish, seconds)
 
     async def go_on(
         self,

@@ -106,9 +106,15 @@ class CarefulSender(Sender):
                 raise ConfigError("sharding_key", key, "give one of queue=, selector=, and it")
             aim = partial(chosen_target, message=message, queue=queue, selector=selector)
             return Way(aim, True)
+        if key is None and message.sharding_key is None:
+            return ANY_QUEUE
+        return self._way_of(message, key)
+
+    def _way_of(self, message: Message, key: str | None) -> Way:
+        """Return how *message* goes that has a key of its own, or gets *key*."""
         own = message.sharding_key
-        if key is None:
-            return ANY_QUEUE if own is None else self._by_key(own, True)
+        if key is None and own is not None:
+            return self._by_key(own, True)
         if type(key) is not str:
             key = checked_key(key)
         if own is not None and key != own:

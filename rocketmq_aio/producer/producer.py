@@ -23,8 +23,9 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
 from rocketmq_aio.names import check_topic
 from rocketmq_aio.producer.batches import Batch, batches, check_batchable, check_places, several
-from rocketmq_aio.producer.careful import Chosen, chosen_target
+from rocketmq_aio.producer.careful import ANY_QUEUE, Chosen
 from rocketmq_aio.producer.encoded import EncodedSender
+from rocketmq_aio.producer.ordering import Lane
 from rocketmq_aio.producer.outgoing import check_sizes, not_a_message, outgoing
 from rocketmq_aio.producer.publishing import QueueSelector, not_of_topic
 from rocketmq_aio.producer.recall import recall
@@ -59,7 +60,7 @@ class Producer(EncodedSender):
 
     # --- sending --------------------------------------------------------------------------------
 
-    async def send(
+    async def send(  # noqa: C901 - the short way, with a key or without, has no other function on it
         self,
         message: Message,
         *,
@@ -93,29 +94,38 @@ class Producer(EncodedSender):
         if timeout_seconds is not None:
             seconds = checked_timeout(timeout_seconds)
         deadline = monotonic() + seconds
+        fixed = queue is not None or selector is not None
         keyed = sharding_key is not None or message.sharding_key is not None
-        if keyed or message.timed or self._detour:
+        if self._detour or message.timed or (keyed and fixed):
             chosen = Chosen(queue, selector, sharding_key)
             return await self._send_off(message, chosen, seconds, deadline)
-        size = len(message.body)
-        room = self._room
-        if not room.try_take(size):
-            await self._wait_for_room(size, deadline, message.topic)
+        way, topic, size, room = ANY_QUEUE, message.topic, len(message.body), self._room
+        lane: Lane = topic, None
+        if keyed:
+            way = self._way_of(message, sharding_key)
+            lane = topic, way.key
+            if not self._turns.try_take(lane):
+                await self._wait_for_turn(lane, deadline)
+        elif fixed:
+            way = self._way(message, Chosen(queue, selector))
         try:
-            publish = self._topics.get(message.topic)
-            if publish is None:
-                check_sizes(message, self._config)
-                publish = await self._publish(message.topic, deadline)
-            fixed = queue is not None or selector is not None
-            target = (
-                chosen_target(publish, message, queue, selector) if fixed else publish.next_target()
-            )
-            now_ms = publish.used_ms = time_ns() // 1_000_000
-            sent = outgoing(message, target, self._ids.next_id(now_ms), now_ms, self._config)
-            sent.fixed = fixed
-            return await self._attempts.run(sent, publish, deadline)
+            if not room.try_take(size):
+                await self._wait_for_room(size, deadline, topic)
+            try:
+                publish = self._topics.get(topic)
+                if publish is None:
+                    check_sizes(message, self._config)
+                    publish = await self._publish(topic, deadline)
+                now_ms = publish.used_ms = time_ns() // 1_000_000
+                message_id, target = self._ids.next_id(now_ms), way.aim(publish)
+                sent = outgoing(message, target, message_id, now_ms, self._config, way.extra)
+                sent.fixed = way.fixed
+                return await self._attempts.run(sent, publish, deadline)
+            finally:
+                room.give(size)
         finally:
-            room.give(size)
+            if keyed:
+                self._turns.give(lane)
 
     def send_nowait(
         self, message: Message, *, queue: MessageQueue | None = None
