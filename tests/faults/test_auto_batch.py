@@ -41,7 +41,7 @@ async def test_answers_to_batches_that_are_lost_make_copies_under_the_same_ids()
     async with sending(brokers=2, producer=BATCHED) as run:
         for proxy in run.proxies:
             proxy.down.on(drop, code=BATCH, times=2)
-        await run.until_ok(100, seconds=15.0)
+        await run.until_ok(100)
 
         assert run.count(Outcome.FAIL) == 0
 
@@ -58,14 +58,14 @@ async def test_answers_to_batches_that_are_cut_short_heal() -> None:
     config = ProducerConfig(auto_batch=BATCHED.auto_batch, send_timeout_seconds=0.5)
     async with sending(producer=config) as run:
         run.proxies[0].down.on(truncate(30), code=BATCH)
-        await run.until_ok(100, seconds=10.0)
+        await run.until_ok(100)
 
 
 async def test_busy_brokers_take_batches_after_a_pause() -> None:
     async with sending(brokers=2, producer=BATCHED) as run:
         for broker in run.cluster.brokers:
             broker.on(BATCH, Reply(2, remark="system busy"))
-        await run.until_ok(100, seconds=10.0)
+        await run.until_ok(100)
 
         assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0
 

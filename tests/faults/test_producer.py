@@ -14,7 +14,9 @@ from rocketmq_aio.errors import RocketMQError, SendError, SendUnknownError
 from rocketmq_aio.message import Message
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
+from tests.fakes.changed import WAIT_SECONDS
 from tests.fakes.cluster import FakeCluster
+from tests.fakes.fair_time import FairTime
 from tests.fakes.frame_rules import corrupt, drop, duplicate, truncate, with_code
 from tests.fakes.history import Fault, History, Outcome, Sent, violations
 from tests.fakes.history.recording import (
@@ -61,7 +63,7 @@ class Run:
             else:
                 self.history.work.append(asyncio.get_running_loop().time())
 
-    async def until_ok(self, more: int, seconds: float = 5.0) -> None:
+    async def until_ok(self, more: int, seconds: float = WAIT_SECONDS) -> None:
         """Wait until *more* sends have succeeded from now on."""
         target = self.count(Outcome.OK) + more
         await until(lambda: self.count(Outcome.OK) >= target, f"{more} more sends", seconds)
@@ -138,7 +140,7 @@ async def test_the_only_broker_goes_and_comes_back() -> None:
         await until(lambda: run.count(Outcome.UNKNOWN) >= SENDERS, "sends to fail")
         await run.cluster.broker.start()
         healed = loop.time()
-        await run.until_ok(50, seconds=5.0)
+        await run.until_ok(50)
         run.history.fault = Fault(started=started, healed=healed, observed=True)
 
 
@@ -147,7 +149,7 @@ async def test_a_broker_that_hangs_is_passed_over() -> None:
     async with sending(brokers=2, producer=producer) as run:
         before = run.count(Outcome.OK)
         run.proxies[0].stall()
-        await run.until_ok(20, seconds=10.0)
+        await run.until_ok(20)
         run.proxies[0].flow()
         await run.until_ok(50)
 
@@ -162,7 +164,7 @@ async def test_answers_that_are_lost_make_copies_under_one_id() -> None:
     async with sending(brokers=2) as run:
         for proxy in run.proxies:
             proxy.down.on(drop, code=SEND, times=3)
-        await run.until_ok(100, seconds=10.0)
+        await run.until_ok(100)
 
         assert run.count(Outcome.FAIL) == 0
         stored = run.cluster.brokers
@@ -190,7 +192,7 @@ async def test_damaged_answers_end_the_connection_and_heal(at: int) -> None:
 async def test_answers_that_are_cut_short_end_in_a_timeout_or_a_new_connection() -> None:
     async with sending(producer=ProducerConfig(send_timeout_seconds=0.5)) as run:
         run.proxies[0].down.on(truncate(30), code=SEND)
-        await run.until_ok(100, seconds=10.0)
+        await run.until_ok(100)
 
 
 async def test_cutting_in_mid_frame_both_ways() -> None:
@@ -199,7 +201,7 @@ async def test_cutting_in_mid_frame_both_ways() -> None:
             for byte in (0, 1, 3, 4, 7, 8, 9, 30, 100):
                 lane.cut(frame=2, byte=byte, reset=bool(byte % 2))
                 run.proxies[0].cut()
-                await run.until_ok(10, seconds=10.0)
+                await run.until_ok(10)
 
 
 @pytest.mark.parametrize("code", [1, 2, 14, 215])
@@ -238,7 +240,7 @@ async def test_bytes_that_drip_change_nothing(size: int) -> None:
 async def test_a_delay_of_200_ms_causes_no_false_timeouts() -> None:
     async with sending() as run:
         run.proxies[0].up.delay_seconds = run.proxies[0].down.delay_seconds = 0.2
-        await run.until_ok(30, seconds=10.0)
+        await run.until_ok(30)
         run.proxies[0].up.off()
         run.proxies[0].down.off()
 
@@ -250,10 +252,10 @@ async def test_a_silent_cut_both_ways_ends_every_call_in_time_and_heals() -> Non
         loop = asyncio.get_running_loop()
         started = loop.time()
         run.proxies[0].stall()
-        await until(lambda: run.count(Outcome.UNKNOWN) >= SENDERS, "sends to time out", 10.0)
+        await until(lambda: run.count(Outcome.UNKNOWN) >= SENDERS, "sends to time out")
         run.proxies[0].flow()
         healed = loop.time()
-        await run.until_ok(50, seconds=10.0)
+        await run.until_ok(50)
         run.history.fault = Fault(started=started, healed=healed, observed=True)
 
 
@@ -309,7 +311,9 @@ async def test_a_producer_closed_under_load_ends_all_sends_in_time() -> None:
             asyncio.create_task(producer.send(message, timeout_seconds=0.5)) for _ in range(50)
         ]
         await asyncio.sleep(0)
-        await asyncio.wait_for(producer.close(), 3.0)
+        with FairTime() as passed:
+            await producer.close()
+        assert passed.seconds < 3
 
         assert all(each.done() for each in pending)
         assert {type(each.exception()) for each in pending} <= {SendError, SendUnknownError}

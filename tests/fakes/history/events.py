@@ -206,6 +206,7 @@ class History:
     :ivar work: when units of work were done
     :ivar orderly: the handlers of a queue take turns
     :ivar stalls: times that a consumer stood still for longer than its locks hold
+    :ivar stood_still: seconds that the machine did not let this process run
     :ivar owners: who holds each queue after the group has come to rest
     """
 
@@ -236,6 +237,7 @@ class History:
     locks: list[LockChange] = field(default_factory=list)
     orderly: bool = False
     stalls: int = 0
+    stood_still: float = 0.0
     owners: dict[MessageQueue, list[str]] | None = None
 
     def visible_offsets(self) -> dict[MessageQueue, list[int]]:

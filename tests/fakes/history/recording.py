@@ -29,6 +29,7 @@ from rocketmq_aio.protocol.requests.offsets import UpdateConsumerOffset
 from rocketmq_aio.protocol.requests.pull import PullMessage
 from rocketmq_aio.protocol.requests.send import SendMessage
 from tests.fakes.broker import FakeBroker
+from tests.fakes.fair_time import FairTime
 from tests.fakes.history.events import Call, Commit, Echo, History, LogEntry, Outcome, Sent
 from tests.fakes.server import NONCE
 
@@ -154,8 +155,10 @@ def watch(history: History) -> Iterator[None]:
         root.addHandler(handler)
     loop.set_exception_handler(lambda _loop, context: history.unexpected.append(str(context)))
     try:
-        yield
+        with FairTime() as passed:
+            yield
     finally:
+        history.stood_still = passed.stood_still
         loop.set_exception_handler(before)
         for root in roots:
             root.removeHandler(handler)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from rocketmq_aio.errors import RocketMQError
 from tests.fakes.changed import WAIT_SECONDS
+from tests.fakes.fair_time import FairTime
 
 LOOK_SECONDS: Final = 0.002
 
@@ -17,7 +18,7 @@ async def until(
 ) -> None:
     """Return once *seen* is true.
 
-    :raises TimeoutError: it was not within *seconds*
+    :raises TimeoutError: it was not within *seconds* in which this process could run
     """
     await until_done(lambda: _looked(seen), what, seconds)
 
@@ -26,12 +27,11 @@ async def until_done(
     tried: Callable[[], Awaitable[object]], what: str = "a success", seconds: float = WAIT_SECONDS
 ) -> None:
     """Return once *tried* gives something true."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    while not await tried():
-        if loop.time() > deadline:
-            raise TimeoutError(f"waited {seconds:g} s for {what}")
-        await asyncio.sleep(LOOK_SECONDS)
+    with FairTime() as passed:
+        while not await tried():
+            if passed.seconds > seconds:
+                raise TimeoutError(f"waited {seconds:g} s for {what}")
+            await asyncio.sleep(LOOK_SECONDS)
 
 
 async def _looked(seen: Callable[[], object]) -> object:

@@ -1,0 +1,55 @@
+"""How long something took, without the time in which the machine let this process not run."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic, process_time
+from types import TracebackType
+from typing import Final, Self
+
+TICK: Final = 0.02
+
+
+class FairTime:
+    """The seconds of a block: those it waited by the clock of the loop, and those it worked.
+
+    A process that stands still, or has to wait for a processor, is woken too late without having
+    worked meanwhile.  That much does not count, so that tests may bound what is left.
+    """
+
+    def __init__(self) -> None:
+        self.stood_still = 0.0
+        self._began = self._seen = monotonic()
+        self._worked = process_time()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def seconds(self) -> float:
+        self._look()
+        return monotonic() - self._began - self.stood_still
+
+    def __enter__(self) -> Self:
+        self._began = self._seen = monotonic()
+        self._worked = process_time()
+        self._tick()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._look()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tick(self) -> None:
+        self._look()
+        self._timer = asyncio.get_running_loop().call_later(TICK, self._tick)
+
+    def _look(self) -> None:
+        now, worked = monotonic(), process_time()
+        late = now - self._seen - TICK - (worked - self._worked)
+        self.stood_still += max(0.0, late)
+        self._seen, self._worked = now, worked

@@ -1,0 +1,34 @@
+"""Time that counts, and time that does not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from tests.fakes.fair_time import FairTime
+
+
+async def test_what_is_waited_for_counts() -> None:
+    with FairTime() as passed:
+        for _ in range(15):
+            await asyncio.sleep(0.02)
+
+    assert 0.2 < passed.seconds < 0.6
+
+
+async def test_work_counts_whether_the_loop_runs_or_not() -> None:
+    with FairTime() as passed:
+        began = time.process_time()
+        while time.process_time() - began < 0.3:
+            pass
+
+    assert 0.25 < passed.seconds < 0.6
+
+
+async def test_standing_still_does_not() -> None:
+    with FairTime() as passed:
+        await asyncio.sleep(0.05)
+        time.sleep(1)  # noqa: ASYNC251 - as if the process were stopped
+
+    assert passed.seconds < 0.3
+    assert passed.stood_still > 0.7
