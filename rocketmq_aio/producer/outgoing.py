@@ -61,6 +61,7 @@ class Outgoing(msgspec.Struct, gc=False):
     failed_brokers: frozenset[str] = frozenset()
     reply: bool = False  # to a request
     packing: tuple[str, int] | None = None  # kind and level of the compression that is yet to come
+    named: dict[str, str] | None = None  # those properties that are of the message; not changed
 
     def compress(self) -> None:
         """Compress the body as *packing* says, unless it does not shrink."""
@@ -151,6 +152,7 @@ def outgoing(
         raise _too_large(message, config)
     properties = encode_properties(message, message_id, extra)
     sent = Outgoing(target, message.topic, message_id, body, properties, 0, message.flag, born_ms)
+    sent.named = message.properties
     if len(body) >= config.compress_above_bytes and kind is not None:
         sent.packing = kind, config.compression_level
         if len(body) < ASIDE_FROM[kind]:

@@ -108,23 +108,26 @@ class ClientTrace:
 
     def stored(self, sent: Outgoing, result: SendResult, seconds: float) -> None:
         """Trace what was stored, unless its broker does not want that."""
-        if not result.trace_on or sent.topic.startswith(self._topic):
-            return  # of the trace's own topic every trace would be traced
-        body = sent.body
+        if not result.trace_on:
+            return
+        stored = sent, result, seconds, len(sent.body)
         if sent.batch:
-            stored = sent, result, seconds, len(body)
-            for each in records.sent_batch(self._where(result.region_id), self._group, stored):
+            for each in records.parts_of_batch(stored):
                 self._add(each)
         else:
             sent.body = b""  # nobody needs it any more, and it may be large
-            self._add((sent, result, seconds, len(body)))
+            self._add(stored)
 
     def _records(self, waiting: list[Waiting]) -> list[records.Traced]:
-        group, where = self._group, self._where
-        return [
-            records.sent(where(each[1].region_id), group, each) if len(each) == 4 else each
-            for each in waiting
-        ]
+        sends = [each for each in waiting if len(each) == 4]
+        made = records.sent(self._about, self._group, sends)
+        if len(sends) < len(waiting):
+            made += [each for each in waiting if len(each) != 4]
+        return made
+
+    def _about(self, topic: str, region: str) -> str | None:
+        # Of the trace's own topic every trace would be traced.
+        return None if topic.startswith(self._topic) else self._where(region)
 
     def end_transaction(self, context: EndTransactionContext) -> None:
         """Trace the decision."""

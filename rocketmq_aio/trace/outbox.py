@@ -209,9 +209,9 @@ def messages_of(traced: list[Traced], next_id: Callable[[], str]) -> Iterator[tu
 
     They are as few as what fits into one allows.
     """
-    body = "".join([record for _, _, record, _, _ in traced])
-    found = dict.fromkeys(chain.from_iterable([each[3:] for each in traced]))
-    keys = " ".join(filter(None, found))
+    _, _, records, ids, keys_of_each = zip(*traced, strict=True)
+    body = "".join(records)
+    keys = " ".join(filter(None, dict.fromkeys(chain(ids, keys_of_each))))
     if len(traced) > 1 and (len(body) > MAX_TEXT or len(keys) > MAX_KEYS):
         middle = len(traced) // 2
         yield from messages_of(traced[:middle], next_id)

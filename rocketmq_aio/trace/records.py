@@ -6,6 +6,7 @@ writes it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -24,6 +25,7 @@ from rocketmq_aio.properties import (
     TIMER_DELAY_MS,
     TIMER_DELIVER_MS,
     find_property,
+    parse_properties,
 )
 from rocketmq_aio.protocol.codes import TRANSACTION_PREPARED
 from rocketmq_aio.protocol.record import decode_batch
@@ -38,7 +40,7 @@ STATES: Final = {
 }
 BOOLS: Final = ("false", "true")
 _OK: Final = SendStatus.SEND_OK  # to ask an enum for its member takes longer
-_TAGS, _KEYS, _SHARDING = (f"{PAIR_END}{each}{NAME_END}" for each in (TAGS, KEYS, SHARDING_KEY))
+_SHARDING: Final = f"{PAIR_END}{SHARDING_KEY}{NAME_END}"
 _DELAYS: Final = [
     f"{PAIR_END}{each}{NAME_END}" for each in (DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 ]
@@ -50,45 +52,57 @@ Traced = tuple[str, str, str, str, str]
 StoredSend = tuple[Outgoing, SendResult, float, int]
 
 
-def sent(where: str, group: str, stored: StoredSend) -> Traced:
-    """Return the record of a message that was stored."""
-    out, result, seconds, size = stored
-    properties = PAIR_END + out.properties.decode()
-    _, found, tags = properties.partition(_TAGS)
-    tags = tags.partition(PAIR_END)[0] if found else NOTHING
-    _, found, keys = properties.partition(_KEYS)
-    keys = keys.partition(PAIR_END)[0] if found else ""
-    kind = NORMAL
-    # Three long searches are seldom worth their time: all of these names hold those letters.
-    if out.sys_flag or "DEL" in properties or _SHARDING in properties:
-        kind = _kind(out, properties)
-    topic, message_id = out.topic, result.message_id
-    record = (
-        f"Pub\x01{out.born_ms}\x01{result.region_id}\x01{group}\x01{topic}\x01{message_id}"
-        f"\x01{tags}\x01{keys or NOTHING}\x01{out.target.address}\x01{size}"
-        f"\x01{int(seconds * 1000)}\x01{kind}\x01{result.offset_message_id}"
-        f"\x01{'true' if result.status is _OK else 'false'}\x02"
-    )
-    return where, topic, record, message_id, keys
+def sent(
+    where: Callable[[str, str], str | None], group: str, sends: Iterable[StoredSend]
+) -> list[Traced]:
+    """Return the records of messages that were stored.
+
+    :param where: returns the topic for records about a topic in a region: (topic, region); None:
+        there are to be none
+    """
+    made: list[Traced] = []
+    place: str | None = None
+    born_ms, topic, region, start = -1, "", "", ""
+    for out, result, seconds, size in sends:
+        if out.born_ms != born_ms or out.topic != topic or result.region_id != region:
+            # Alike for many in a row: concurrent sends share their millisecond.
+            born_ms, topic, region = out.born_ms, out.topic, result.region_id
+            place = where(topic, region)
+            start = f"Pub\x01{born_ms}\x01{region}\x01{group}\x01{topic}\x01"
+        if place is None:
+            continue
+        named, message_id = out.named, result.message_id
+        if named is None:
+            named = parse_properties(out.properties)
+        keys, kind = named.get(KEYS, ""), NORMAL
+        # A long search is seldom worth its time: all names of delays hold those letters.
+        if out.sys_flag or out.fixed or b"DEL" in out.properties:
+            kind = _kind(out)
+        record = (
+            f"{start}{message_id}\x01{named.get(TAGS, NOTHING)}\x01{keys or NOTHING}"
+            f"\x01{out.target.address}\x01{size}\x01{int(seconds * 1000)}\x01{kind}"
+            f"\x01{result.offset_message_id}\x01{'true' if result.status is _OK else 'false'}\x02"
+        )
+        made.append((place, topic, record, message_id, keys))
+    return made
 
 
-def sent_batch(where: str, group: str, stored: StoredSend) -> list[Traced]:
-    """Return the records of messages that were stored together."""
+def parts_of_batch(stored: StoredSend) -> Iterator[StoredSend]:
+    """Yield the messages of a batch that was stored, each as if it had been sent alone."""
     out, result, seconds, _ = stored
     offset_ids = result.offset_message_id.split(",")
-    made = []
     for place, (_, body, properties) in enumerate(decode_batch(out.body)):
-        one = msgspec.structs.replace(out, properties=properties)
+        one = msgspec.structs.replace(out, properties=properties, body=b"")
         whose = msgspec.structs.replace(
             result,
             message_id=find_property(properties, b"UNIQ_KEY\x01") or result.message_id,
             offset_message_id=offset_ids[min(place, len(offset_ids) - 1)],
         )
-        made.append(sent(where, group, (one, whose, seconds, len(body))))
-    return made
+        yield one, whose, seconds, len(body)
 
 
-def _kind(out: Outgoing, properties: str) -> int:
+def _kind(out: Outgoing) -> int:
+    properties = PAIR_END + out.properties.decode()
     if out.sys_flag & TRANSACTION_PREPARED:
         return HALF
     if any(name in properties for name in _DELAYS):
