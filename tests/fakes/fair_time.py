@@ -15,10 +15,13 @@ class FairTime:
 
     A process that stands still, or has to wait for a processor, is woken too late without having
     worked meanwhile.  That much does not count, so that tests may bound what is left.
+
+    :ivar stood_still: what does not count
+    :ivar longest: most of it at once
     """
 
     def __init__(self) -> None:
-        self.stood_still = 0.0
+        self.stood_still = self.longest = 0.0
         self._began = self._seen = monotonic()
         self._worked = process_time()
         self._timer: asyncio.TimerHandle | None = None
@@ -52,4 +55,5 @@ class FairTime:
         now, worked = monotonic(), process_time()
         late = now - self._seen - TICK - (worked - self._worked)
         self.stood_still += max(0.0, late)
+        self.longest = max(self.longest, late)
         self._seen, self._worked = now, worked

@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
+from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from rocketmq_aio.config import ClientConfig, PushConfig
@@ -214,10 +215,22 @@ class Left(NamedTuple):
 
 
 class QuickLocks(QueueLocks):
-    """Locks with leases that end while a test waits."""
+    """Locks that are renewed often, by a clock that tests put forward.
+
+    :ivar ahead: by how many seconds
+    """
 
     def __init__(self, *args: Any, **settings: Any) -> None:  # noqa: ANN401 - those of the base
-        super().__init__(*args, lease_seconds=0.6, **settings)
+        super().__init__(*args, **settings)
+        self.ahead = 0.0
+        self._clock = lambda: monotonic() + self.ahead
 
-    async def keep_renewing(self, interval_seconds: float = 0.2) -> None:
+    async def keep_renewing(self, interval_seconds: float = 0.1) -> None:
         await super().keep_renewing(interval_seconds)
+
+
+def let_time_pass(consumer: PushConsumer, seconds: float = 100.0) -> None:
+    """Put the clock of its locks forward; after so long as by default no lease holds."""
+    locks = consumer._engine.locks
+    assert isinstance(locks, QuickLocks)
+    locks.ahead += seconds

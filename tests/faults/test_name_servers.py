@@ -32,6 +32,7 @@ from tests.fakes.misbehaviour import (
 )
 from tests.fakes.name_server import FakeNameServer
 from tests.fakes.script import Close, Handler, Outcome, Reply
+from tests.faults.through import hasten
 from tests.unit.instance.guests import nothing_left
 from tests.unit.remoting.until import succeeds, until, until_done
 
@@ -260,14 +261,14 @@ async def test_a_refresh_that_goes_wrong_keeps_the_route_and_heals(kind: str) ->
         config = ClientConfig(
             namesrv=cluster.namesrv,
             route_refresh_interval_seconds=0.05,
-            request_timeout_seconds=0.2,
         )
         async with Producer("shop", client=config) as producer:
             await producer.send(ORDER)
+            hasten(producer.client)
             server.on(ROUTE, wrong[kind], times=4)
             asked = len(server.requests)
             await until(lambda: len(server.requests) > asked + 2)
-            assert (await producer.send(ORDER)).ok
+            assert (await producer.send(ORDER, timeout_seconds=15)).ok
             cluster.create_topic("orders", 9)
 
             await until(lambda: len(queues_of(producer)) == 9)

@@ -17,9 +17,9 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.frame_rules import drop, duplicate
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Close
-from tests.faults.through import QUICK, through
+from tests.faults.through import hasten, through
 from tests.unit.consumer.consuming import TOPIC, numbers, put
-from tests.unit.consumer.popping import RETRY_TOPIC, bodies, leases, popping
+from tests.unit.consumer.popping import RETRY_TOPIC, bodies, hurried, leases, popping
 
 POP: Final = RequestCode.POP_MESSAGE
 ACK: Final = RequestCode.ACK_MESSAGE
@@ -42,8 +42,10 @@ async def test_messages_of_a_lost_answer_come_again(cluster: FakeCluster) -> Non
     put(cluster, *numbers(5))
     async with FaultProxy(cluster.broker.address) as proxy:
         proxy.down.on(drop, code=POP)
-        client = through(proxy, cluster, QUICK)
-        async with popping(cluster, client=client, invisible_seconds=0.5) as consumer:
+        async with popping(
+            cluster, client=through(proxy, cluster), invisible_seconds=0.5
+        ) as consumer:
+            hurried(consumer, POP)
             seen = await all_done(consumer, 5)
 
     assert seen == Counter(numbers(5))
@@ -73,12 +75,14 @@ async def test_an_answer_that_comes_twice_is_taken_once(cluster: FakeCluster) ->
 
 async def test_an_ack_whose_answer_is_lost_is_said_again(cluster: FakeCluster) -> None:
     put(cluster, "1")
-    async with FaultProxy(cluster.broker.address) as proxy:
-        client = through(proxy, cluster, QUICK)
-        async with popping(cluster, client=client) as consumer:
-            [message] = await consumer.receive()
-            proxy.down.on(drop, code=ACK)
-            await consumer.ack(message)
+    async with (
+        FaultProxy(cluster.broker.address) as proxy,
+        popping(cluster, client=through(proxy, cluster)) as consumer,
+    ):
+        [message] = await consumer.receive()
+        hasten(consumer.client)
+        proxy.down.on(drop, code=ACK)
+        await consumer.ack(message)
 
     assert len(cluster.broker.requests_of(ACK)) == 2
     assert leases(cluster) == 0

@@ -29,7 +29,7 @@ from tests.fakes.misbehaviour import answered_twice, unanswered
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Close, Handler, Reply
 from tests.faults.pushing import RETRIES, SOON, Group, group_of
-from tests.faults.through import QUICK, through
+from tests.faults.through import QUICK, hasten, through
 from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put, queue
 from tests.unit.remoting.until import until
 
@@ -224,7 +224,8 @@ async def test_a_connection_lost_before_the_answer_costs_a_copy_and_no_message(
     }
     cluster.broker.on(BACK, lost[how])
     put(cluster, *numbers(5))
-    await group.join(once(ValueError, "3"), client=through(proxy, cluster, QUICK))
+    consumer = await group.join(once(ValueError, "3"), client=through(proxy, cluster))
+    hasten(consumer.client)
     await group.have(*numbers(5))
     await group.drained()
 

@@ -22,7 +22,7 @@ from tests.fakes.history.recording import record_call
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Reply
 from tests.faults.pushing import Group, group_of
-from tests.faults.through import QUICK, through
+from tests.faults.through import hasten, through
 from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put
 from tests.unit.instance.guests import nothing_left
 from tests.unit.remoting.until import until
@@ -135,8 +135,9 @@ async def test_a_close_is_bounded_whatever_the_broker_does(
     cluster: FakeCluster, proxy: FaultProxy, group: Group, fault: str
 ) -> None:
     put(cluster, *numbers(3))
-    consumer = await group.join(client=through(proxy, cluster, QUICK), commit_interval_seconds=60.0)
+    consumer = await group.join(client=through(proxy, cluster), commit_interval_seconds=60.0)
     await group.have(*numbers(3))
+    hasten(consumer.client)
     busy = Reply(ResponseCode.SYSTEM_BUSY)
     faults: dict[str, Callable[[], Awaitable[None] | None]] = {
         "dead": cluster.broker.stop,

@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from rocketmq_aio.config import ClientConfig, PushConfig
 from rocketmq_aio.consumer.events import LeaseLost, QueuesRevoked
+from rocketmq_aio.consumer.locks import LEASE_SECONDS
 from rocketmq_aio.consumer.push import PushConsumer
 from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
@@ -20,9 +21,9 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.history import Outcome
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Close, Reply
-from tests.faults.pushing import Group, QuickLocks, group_of
+from tests.faults.pushing import Group, QuickLocks, group_of, let_time_pass
 from tests.faults.test_push import REFUSALS, once
-from tests.faults.through import QUICK, through
+from tests.faults.through import hasten, through
 from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put, queue
 from tests.unit.remoting.until import until
 
@@ -37,7 +38,7 @@ async def group(cluster: FakeCluster) -> AsyncIterator[Group]:
 
 
 @pytest.fixture
-def leases_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rocketmq_aio.consumer.push_engine.QueueLocks", QuickLocks)
 
 
@@ -192,7 +193,7 @@ def hang_up_on_renewals(cluster: FakeCluster) -> Callable[[], None]:
     return lambda: cluster.broker.off(LOCK)
 
 
-@pytest.mark.usefixtures("leases_end_soon")
+@pytest.mark.usefixtures("quick_locks")
 @pytest.mark.parametrize(
     "lose", [give_to_another, refuse_renewals, answer_no_renewal, hang_up_on_renewals]
 )
@@ -204,10 +205,14 @@ async def test_a_lost_lock_stops_delivery_and_commits_at_once(
 ) -> None:
     gate = Gate()
     put(cluster, *numbers(10))
-    client = through(proxy, cluster, QUICK)
-    consumer = await group.join(gate, client=client, commit_interval_seconds=30.0)
+    client = through(proxy, cluster)
+    consumer = await group.join(gate, client=client, commit_interval_seconds=60.0)
     await gate.reached.wait()
+    hasten(consumer.client)
+    asked = len(cluster.broker.requests_of(LOCK))
     find = lose(cluster)
+    await cluster.broker.wait_for(LOCK, asked + 1)
+    let_time_pass(consumer)
     await until(lambda: any(e.queue == queue(0) for e in group.told(LeaseLost)), "the event")
     await until(lambda: queue(0) in revoked(group), "the queue to be given up")
     gate.open.set()
@@ -222,16 +227,18 @@ async def test_a_lost_lock_stops_delivery_and_commits_at_once(
     assert cluster.broker.committed(GROUP, TOPIC, 0) == 10
 
 
-@pytest.mark.usefixtures("leases_end_soon")
+@pytest.mark.usefixtures("quick_locks")
 async def test_locks_are_renewed_as_long_as_a_handler_takes(
     cluster: FakeCluster, group: Group
 ) -> None:
     gate = Gate()
     put(cluster, *numbers(10))
-    await group.join(gate)
+    consumer = await group.join(gate)
     await gate.reached.wait()
-    asked = len(cluster.broker.requests_of(LOCK))
-    await cluster.broker.wait_for(LOCK, asked + 10)
+    for _ in range(10):  # a third of a lease each
+        asked = len(cluster.broker.requests_of(LOCK))
+        await cluster.broker.wait_for(LOCK, asked + 3)  # the first one is answered by then
+        let_time_pass(consumer, LEASE_SECONDS / 3)
     gate.open.set()
     await group.drained()
 
@@ -360,7 +367,7 @@ async def test_a_thread_that_outlives_its_consumer_keeps_the_lock(cluster: FakeC
     await until(lambda: not [t for t in threading.enumerate() if GROUP in t.name], "the thread")
 
 
-@pytest.mark.usefixtures("leases_end_soon")
+@pytest.mark.usefixtures("quick_locks")
 async def test_a_lease_that_ran_out_while_it_was_renewed_is_lost_all_the_same(
     cluster: FakeCluster, group: Group
 ) -> None:
@@ -373,8 +380,8 @@ async def test_a_lease_that_ran_out_while_it_was_renewed_is_lost_all_the_same(
     await held.wait(1)
     locks = consumer._engine.locks
     assert locks is not None
-    while locks.holds(queue()):  # noqa: ASYNC110 - the time between two looks at it is short
-        await asyncio.sleep(0)
+    let_time_pass(consumer)
+    assert not locks.holds(queue())
     gate.open.set()
     while "3" not in group.handled():  # noqa: ASYNC110 - likewise
         await asyncio.sleep(0)

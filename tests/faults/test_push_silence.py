@@ -20,9 +20,9 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.history.recording import request_times
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Close, Reply
-from tests.faults.pushing import SOON, Group, QuickLocks, group_of
+from tests.faults.pushing import SOON, Group, QuickLocks, group_of, let_time_pass
 from tests.faults.test_push import stored_and
-from tests.faults.through import QUICK, through
+from tests.faults.through import QUICK, hasten, through
 from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put, queue
 from tests.unit.remoting.until import until
 
@@ -43,10 +43,11 @@ async def test_a_cut_that_nobody_is_told_of_loses_nothing(
     cluster: FakeCluster, proxy: FaultProxy, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rocketmq_aio.consumer.puller.HOLD_SLACK_SECONDS", QUICK)
-    client = through(proxy, cluster, QUICK)
-    await group.join(client=client, long_poll_seconds=QUICK)
+    client = through(proxy, cluster)
+    consumer = await group.join(client=client, long_poll_seconds=QUICK)
     put(cluster, *numbers(20))
     await group.have("19")
+    hasten(consumer.client)
     proxy.stall()
     put(cluster, *numbers(20, first=20))
     await until(lambda: group.told(PullFailed), "the silence to be noticed")
@@ -69,10 +70,12 @@ async def test_a_lease_that_ends_in_silence_stops_delivery_and_commits(
                 await let_go.wait()
 
         put(cluster, *numbers(10))
-        client = through(proxy, cluster, QUICK)
-        await group.join(behave, client=client, commit_interval_seconds=60.0)
+        client = through(proxy, cluster)
+        consumer = await group.join(behave, client=client, commit_interval_seconds=60.0)
         await reached.wait()
+        hasten(consumer.client)
         proxy.stall()
+        let_time_pass(consumer)
         await until(lambda: len(group.told(LeaseLost)) >= 2, "the leases to end")
         let_go.set()
         await group.have("3")

@@ -24,6 +24,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.frame_rules import PassingFrame, Rule, drop
 from tests.fakes.lane import Cut
 from tests.fakes.proxy import FaultProxy
+from tests.unit.remoting.until import until
 
 SEND, END = RequestCode.SEND_MESSAGE_V2, RequestCode.END_TRANSACTION
 BEAT, CHECK = RequestCode.HEART_BEAT, RequestCode.CHECK_TRANSACTION_STATE
@@ -68,6 +69,7 @@ class Run:
 
     async def be_asked(self) -> None:
         """Have the broker ask some times; each of its questions gets one answer."""
+        await until(lambda: self.broker.members.producers.get("till"), "a producer to ask")
         for _ in range(ROUNDS):
             before = len(self.broker.requests_of(END))
             asked = await self.broker.ask_about_transactions()

@@ -162,7 +162,7 @@ async def a_message_that_does_not_match_ends_no_hold(ground: Ground) -> None:
 
 
 async def a_hold_that_saw_only_others_ends_past_them(ground: Ground) -> None:
-    header = pull_header(ground, 0, subscription="wanted", suspend_timeout_millis=1000)
+    header = pull_header(ground, 0, subscription="wanted", suspend_timeout_millis=3000)
     async with ground.client() as client:
         opaque = client.send(header)
         assert await is_unanswered(client, opaque)
