@@ -42,7 +42,7 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 
 @pytest.fixture
 async def admin(cluster: FakeCluster) -> AsyncIterator[AdminClient]:
-    config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=0.5)
+    config = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=1.5)
     async with AdminClient(client=config) as admin:
         yield admin
 

@@ -45,7 +45,7 @@ async def consuming(
     """A started consumer of the topic, with its queues."""
     async with consumer_of(cluster, **arguments) as consumer:
         await consumer.subscribe(TOPIC, selector)
-        await consumer.ready(5)
+        await consumer.ready(15)
         yield consumer
 
 
@@ -72,7 +72,7 @@ async def polled(
     """
     taken: list[MessageExt] = []
     while len(taken) < count:
-        messages = await consumer.poll(5, max_messages)
+        messages = await consumer.poll(15, max_messages)
         if not messages:
             raise TimeoutError(f"{len(taken)} of {count} messages came: {bodies(taken)}")
         taken += messages

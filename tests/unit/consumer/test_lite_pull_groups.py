@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.consumer import group_engine
 from rocketmq_aio.consumer.events import QueuesAssigned, QueuesRevoked
 from rocketmq_aio.consumer.lite_pull import LitePullConsumer
 from rocketmq_aio.consumer.offset_file import LocalFileOffsetStore
@@ -73,8 +74,9 @@ async def test_listeners_hear_of_queues_that_come_and_go(cluster: FakeCluster) -
 
 
 async def test_what_is_done_can_be_committed_when_queues_are_taken_away(
-    cluster: FakeCluster,
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(group_engine, "HAND_OVER_SECONDS", 2.0)
     for number in range(4):
         put(cluster, *numbers(5), queue_id=number)
 

@@ -140,8 +140,8 @@ async def test_as_many_threads_run_as_there_may_be_handlers(cluster: FakeCluster
 
     def handle(_: MessageExt) -> None:
         if next(first, None) is not None:
-            together.wait(5)  # breaks unless three are here at once
-            go.wait(5)
+            together.wait(15)  # breaks unless three are here at once
+            go.wait(15)
         done.release()
 
     async with pushing(cluster, handle, concurrency=1, **SOON) as consumer:

@@ -30,7 +30,7 @@ async def running(consumer: PushConsumer) -> AsyncIterator[asyncio.Task[None]]:
     await consumer.subscribe(TOPIC)
     task = asyncio.ensure_future(consumer.run())
     await until(lambda: not consumer._can_prepare() and consumer._running, "the start")
-    await consumer.ready(5)
+    await consumer.ready(15)
     yield task
     await asyncio.wait([task], timeout=15)
     assert task.done()
@@ -125,7 +125,7 @@ async def test_run_outside_the_main_thread_leaves_signals_alone(cluster: FakeClu
         closing = asyncio.run_coroutine_threadsafe(consumers[0].close(), loops[0])
         await asyncio.wrap_future(closing)
     finally:
-        await asyncio.to_thread(thread.join, 5)
+        await asyncio.to_thread(thread.join, 15)
 
     assert not thread.is_alive()
 

@@ -45,6 +45,7 @@ async def test_half_an_answer_may_be_followed_by_silence_or_by_the_end() -> None
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         broker.on(SEND, half_answered(broker))
         opaque = client.send(send_header(GROUND), b"body")
+        await broker.wait_for(SEND)
         with pytest.raises(TimeoutError):
             await client.answer(opaque, seconds=0.05)
     async with FakeBroker() as broker, RawClient(broker.address) as client:
@@ -78,6 +79,7 @@ async def test_a_request_may_take_effect_unanswered() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         broker.on(SEND, unanswered(broker))
         opaque = client.send(send_header(GROUND), b"body")
+        await broker.wait_for(SEND)
         with pytest.raises(TimeoutError):
             await client.answer(opaque, seconds=0.05)
 
