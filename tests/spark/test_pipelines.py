@@ -7,6 +7,7 @@ import csv
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ from rocketmq_aio.spark.pipelines import (
     load,
     replay,
 )
+from rocketmq_aio.spark.pipelines.target import laid_out, write
 from rocketmq_aio.testing import Cluster
 from rocketmq_aio.testing.plugin import unique_name
 from tests.spark.pipelining import bodies, stored
@@ -163,6 +165,47 @@ def test_text_in_csv_is_what_others_read_and_comes_back_unchanged(
 
     assert (summary.sent, summary.problems) == (len(AWKWARD), ())
     assert bodies(connection.name_server, other) == sorted(AWKWARD)
+
+
+def test_missing_and_empty_texts_and_line_breaks_come_back_from_csv_exactly(
+    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
+) -> None:
+    rows = [
+        (number, first, second)
+        for number, (first, second) in enumerate(product((None, "", *AWKWARD, "a\r\nb"), repeat=2))
+    ]
+    written = pipelines.createDataFrame(rows, "number int, first string, second string")
+    target = Target(path=str(tmp_path / "out"), format="csv", partition_by=())
+    write(laid_out(written.coalesce(1), target), target)
+
+    summary = load(
+        pipelines,
+        LoadSettings(
+            connection=connection,
+            topic=topic,
+            path=str(target.path),
+            format="csv",
+            schema="number int, first string, second string",
+            columns={"body": "*"},
+        ),
+    )
+
+    assert (summary.sent, summary.problems) == (len(rows), ())
+    sent = [json.loads(body) for body in bodies(connection.name_server, topic)]
+    back = sorted((each["number"], each["first"], each["second"]) for each in sent)
+    assert back == rows
+
+
+def test_a_text_that_csv_would_lose_a_part_of_is_refused_with_the_way_out(
+    pipelines: SparkSession, tmp_path: Path
+) -> None:
+    target = Target(path=str(tmp_path / "out"), format="csv", partition_by=())
+    rows = pipelines.createDataFrame([("a\0b",)], "tags string")
+
+    with pytest.raises(PySparkException) as refused:
+        write(laid_out(rows, target), target)
+
+    assert sentence(refused.value).startswith("a text holds U+0000, which is lost in csv")
 
 
 def test_bytes_that_csv_cannot_hold_as_text_are_refused_with_the_way_out(

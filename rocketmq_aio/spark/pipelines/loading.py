@@ -167,4 +167,6 @@ def _typed(column: Column, to: str, kind: DataType) -> Column:
         return F.from_json(column, "map<string,string>") if text else column
     if (to == "keys" and isinstance(kind, ArrayType)) or isinstance(kind, BinaryType):
         return column
+    if isinstance(kind, StringType) and to in TYPES:
+        column = F.nullif(column, F.lit(""))  # a field of quotes only
     return column.cast(TYPES.get(to, "string"))
