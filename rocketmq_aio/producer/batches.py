@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain, count, repeat
 
 import msgspec
 
@@ -39,20 +40,27 @@ class Batch(msgspec.Struct, gc=False):
         )
 
     def results(self, whole: SendResult) -> Iterable[tuple[int, SendResult]]:
-        """Yield (place, result) of every message: the broker stores them one after another."""
-        stored = whole.offset_message_id.split(",")
-        for index, (place, message_id) in enumerate(zip(self.places, self.ids, strict=True)):
-            result = SendResult(
-                whole.status,
-                message_id,
-                stored[index] if index < len(stored) else stored[0],
-                whole.queue,
-                whole.queue_offset + index,
-                whole.transaction_id,
-                whole.region_id,
-                trace_on=whole.trace_on,
-            )
-            yield place, result
+        """Yield (place, result) of every message."""
+        return zip(self.places, results_of(whole, self.ids), strict=True)
+
+
+def results_of(whole: SendResult, ids: Iterable[str]) -> Iterator[SendResult]:
+    """Yield the result of every message of a batch: the broker stores them one after another."""
+    stored = whole.offset_message_id.split(",")
+    stored_ids = chain(stored, repeat(stored[0]))
+    offsets = count(whole.queue_offset)
+    for message_id, stored_id, offset in zip(ids, stored_ids, offsets):  # noqa: B905 - no end
+        yield SendResult(
+            whole.status,
+            message_id,
+            stored_id,
+            whole.queue,
+            offset,
+            whole.transaction_id,
+            whole.region_id,
+            None,
+            whole.trace_on,
+        )
 
 
 def batches(

@@ -67,6 +67,9 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
     sharding_key: str | None = None
 
 
+NOTHING_CHOSEN: Final = Chosen()
+
+
 class CarefulSender(Sender):
     """Base of producers: what `send` does not do on its short way."""
 

@@ -9,7 +9,7 @@ from copy import copy
 from rocketmq_aio.config import ProducerConfig
 from rocketmq_aio.errors import RocketMQError, SendError
 from rocketmq_aio.message import Message, MessageQueue, SendResult
-from rocketmq_aio.producer.batches import Batch
+from rocketmq_aio.producer.batches import Batch, results_of
 from rocketmq_aio.producer.outgoing import Outgoing, outgoing
 from rocketmq_aio.producer.publishing import Target
 from rocketmq_aio.properties import WAIT
@@ -59,16 +59,12 @@ def request_of(
 
 def settle(entries: Sequence[Entry], whole: SendResult) -> None:
     """Give each caller its result."""
-    if len(entries) == 1:
-        _give(entries[0], whole)
-        return
-    for place, result in _batch(entries).results(whole):
-        _give(entries[place], result)
-
-
-def _give(entry: Entry, result: SendResult) -> None:
-    if not entry[0].done():
-        entry[0].set_result(result)
+    ids = [entry[2] for entry in entries]
+    results = results_of(whole, ids) if len(entries) > 1 else (whole,)
+    for entry, result in zip(entries, results, strict=True):
+        reply = entry[0]
+        if not reply.done():
+            reply.set_result(result)
 
 
 def refuse(entries: Sequence[Entry], error: RocketMQError) -> None:

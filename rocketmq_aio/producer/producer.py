@@ -23,7 +23,7 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
 from rocketmq_aio.names import check_topic
 from rocketmq_aio.producer.batches import Batch, batches, check_batchable, check_places, several
-from rocketmq_aio.producer.careful import ANY_QUEUE, Chosen
+from rocketmq_aio.producer.careful import ANY_QUEUE, NOTHING_CHOSEN, Chosen
 from rocketmq_aio.producer.encoded import EncodedSender
 from rocketmq_aio.producer.ordering import Lane
 from rocketmq_aio.producer.outgoing import check_sizes, not_a_message, outgoing
@@ -97,7 +97,7 @@ class Producer(EncodedSender):
         fixed = queue is not None or selector is not None
         keyed = sharding_key is not None or message.sharding_key is not None
         if self._detour or message.timed or (keyed and fixed):
-            chosen = Chosen(queue, selector, sharding_key)
+            chosen = Chosen(queue, selector, sharding_key) if keyed or fixed else NOTHING_CHOSEN
             return await self._send_off(message, chosen, seconds, deadline)
         way, topic, size, room = ANY_QUEUE, message.topic, len(message.body), self._room
         lane: Lane = topic, None

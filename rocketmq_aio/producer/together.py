@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Iterable
 from time import monotonic
-from typing import Any
 
 from rocketmq_aio.config import ClientConfig, ProducerConfig
 from rocketmq_aio.errors import BackpressureError
@@ -62,13 +61,7 @@ class TogetherSender(CarefulSender):
             alone = not self._together.takes(message)
         if not self._room.try_take(size):
             await self._wait_for_room(size, deadline, topic)
-        reply = self._together.add(message, queue, seconds, deadline, alone=alone)
-        try:
-            return await reply
-        except asyncio.CancelledError:
-            if reply.done() and not reply.cancelled():
-                reply.exception()  # seen: nobody is left to whom it could be told
-            raise
+        return await self._together.add(message, queue, seconds, deadline, alone=alone)
 
     # --- with hooks around it -------------------------------------------------------------------
 
@@ -90,12 +83,17 @@ class TogetherSender(CarefulSender):
 
     def _send_chosen(
         self, message: Message, chosen: Chosen, seconds: float, deadline: float
-    ) -> Coroutine[Any, Any, SendResult]:
-        # Not awaited here: a coroutine less.
-        queue, selector = chosen.queue, chosen.selector
+    ) -> Awaitable[SendResult]:
+        # Not awaited here: a coroutine less, or two.
         keyed = chosen.sharding_key is not None or message.sharding_key is not None or message.timed
-        if self._batching and not keyed and (queue or selector or self._together.takes(message)):
-            return self._send_together(message, queue, selector, seconds, deadline)
+        if self._batching and not keyed:
+            queue, selector = chosen.queue, chosen.selector
+            if queue or selector:
+                return self._send_together(message, queue, selector, seconds, deadline)
+            if self._together.takes(message):
+                if self._room.try_take(len(message.body)):
+                    return self._together.add(message, None, seconds, deadline)
+                return self._send_together(message, None, None, seconds, deadline)
         return self._send_by(self._way(message, chosen), message, deadline)
 
     def _add_hooked(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+import gc
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -19,14 +20,18 @@ from rocketmq_aio.errors import (
     ClosedError,
     ConfigError,
     InvalidMessageError,
+    RocketMQError,
     RouteNotFoundError,
     SendError,
     SendUnknownError,
 )
+from rocketmq_aio.hooks import SendContext
 from rocketmq_aio.message import Message, SendResult
 from rocketmq_aio.producer import attempts as attempts_module
 from rocketmq_aio.producer import auto_batch as auto_batch_module
 from rocketmq_aio.producer.auto_batch import AutoBatcher
+from rocketmq_aio.producer.gathering import Entry, refuse
+from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.command import Command
 from tests.fakes.connection import FakeConnection
 from tests.fakes.script import Close, Outcome, Reply
@@ -411,6 +416,44 @@ async def test_a_send_that_is_cancelled_on_its_way_disturbs_no_other() -> None:
 
         assert [each.cancelled() for each in sends] == [True, False, False]
         assert [each.result().queue_offset for each in sends[1:]] == [1, 2]
+
+
+class Idle:
+    """A hook, with which sends go another way."""
+
+    def before_send(self, context: SendContext) -> None:
+        """Nothing."""
+
+    def after_send(self, context: SendContext) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize("hooks", [(), (Idle(),)])
+async def test_an_error_that_comes_as_its_caller_leaves_is_told_to_nobody(
+    hooks: tuple[Idle, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    left: list[asyncio.Task[SendResult]] = []
+
+    def refuse_and_leave(entries: Sequence[Entry], error: RocketMQError) -> None:
+        refuse(entries, error)
+        for each in left:
+            each.cancel()
+
+    monkeypatch.setattr(auto_batch_module, "refuse", refuse_and_leave)
+    async with open_shop(config=TURN) as shop:
+        shop.broker.on(SEND_BATCH, Reply(16, remark="no permission"), times=None)
+        client = shop.producer.client
+        async with Producer("leavers", client=client, config=TURN, hooks=hooks) as producer:
+            left += [asyncio.create_task(producer.send(each)) for each in messages(3)]
+            await asyncio.wait(left)
+        ended = [each.cancelled() for each in left]
+        left.clear()
+        gc.collect()
+
+        assert ended == [True, True, True]
+        assert told == []
 
 
 # --- without waiting, flushing, closing ----------------------------------------------------------
