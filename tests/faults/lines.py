@@ -26,7 +26,7 @@ class Line:
     proxy: FaultProxy
     broker: FakeBroker
 
-    async def ask(self, timeout: float = 2.0) -> Command:
+    async def ask(self, timeout: float = 15.0) -> Command:
         return await self.opened.ask(self.broker.address, timeout=timeout)
 
     async def works_again(self, seconds: float = 5.0) -> None:

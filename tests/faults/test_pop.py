@@ -143,7 +143,7 @@ async def test_an_unreadable_message_stops_none_but_those_behind_it(cluster: Fak
     object.__setattr__(spoilt, "record", record)
     async with popping(cluster) as consumer:
         events = consumer.events()
-        [good] = await consumer.receive(invisible_seconds=0.3)
+        [good] = await consumer.receive(invisible_seconds=1.5)
         await consumer.ack(good)
         event = await anext(events)
         rest = await all_done(consumer, 2)
