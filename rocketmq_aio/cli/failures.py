@@ -64,13 +64,37 @@ HINTS: Final[dict[type[RocketMQError], str]] = {
     AuthError: "check --credentials-file, or ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY",
     NameServerUnavailableError: "check --name-server and --tls",
     NotConnectedError: "check that the broker runs and can be reached from here",
-    RouteNotFoundError: "check the name, and that the topic may be read",
+    RouteNotFoundError: "check TOPICS (or --to-topic), and that the topic may be read and written",
 }
 # How Spark shows an exception of Python: the last line of its traceback says what it was.
 PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
 SOURCE_WAY_OUT: Final = re.compile(r"\bset failOnDataLoss=false\b")
 # What a pipeline refuses while it runs, as Spark tells it.
 REFUSED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
+# What a stranger meets first: the condition of Spark, what is named in it, and the way out.
+OF_SPARK: Final = re.compile(r"\[([A-Z_]+)(?:\.[A-Z_]+)?\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
+CONDITIONS: Final = {
+    "PATH_ALREADY_EXISTS": (
+        r"Path (\S+) already exists",
+        "--path {}: it already exists: give --mode append or overwrite, or another --path",
+    ),
+    "TABLE_OR_VIEW_ALREADY_EXISTS": (
+        r"table or view (\S+) because",
+        "--table {}: it already exists: give --mode append or overwrite, or another --table",
+    ),
+    "PATH_NOT_FOUND": (
+        r"Path does not exist: (\S+?)\.?$",
+        "PATH {}: there is no such file or folder",
+    ),
+    "DATA_SOURCE_NOT_FOUND": (
+        r"data source: (\S+?)\. ",
+        "--format {}: Spark knows no such format: check the name, or add its jar with --packages",
+    ),
+    "UNABLE_TO_INFER_SCHEMA": (
+        r"schema for (\S+?)\. ",
+        "PATH: no {} file is there, or it is empty: check PATH and --format, or give --schema",
+    ),
+}
 SECRETS: Final = re.compile(r"(?i)((?:access|secret)_?key|token)(['\"]?\s*[=:]\s*)\S+")
 
 
@@ -102,6 +126,8 @@ def _of_setting(error: ConfigError) -> str:
 def _first_line(error: BaseException) -> str:
     """Return the line that says what happened; Spark hands whole tracebacks over."""
     text = str(error)
+    if told := _condition(text):
+        return shown(told)
     if refused := REFUSED.search(text):
         return shown(refused[1])
     found = PYTHON_ERROR.findall(text)
@@ -110,6 +136,15 @@ def _first_line(error: BaseException) -> str:
         text = text if kind.endswith("Error") else f"{kind}: {text}"
     line = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     return SECRETS.sub(r"\1\2***", shown(line))
+
+
+def _condition(text: str) -> str | None:
+    """Return the words of the command for a condition of Spark that it has an option for."""
+    for condition, said in OF_SPARK.findall(text):
+        if (known := CONDITIONS.get(condition)) is not None:
+            named = re.search(known[0], said)
+            return known[1].format(named[1] if named else "").replace("  ", " ")
+    return None
 
 
 def code_of(error: BaseException) -> ExitCode:

@@ -45,6 +45,9 @@ class PullConsumer(Member):
     and `committed` are about, and who pays for access rights and flow control.  Everything may be
     called from several tasks at once.
 
+    It takes no hooks, and `MessageTrace` says nothing of it: who pulls by offset knows what came of
+    each message.  `RPCHook` objects of the `ClientConfig` see its requests.
+
     :param group: name of the consumer group
     :param namesrv: where to connect; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
     :param client: a `ClientConfig` (TLS, credentials, ...) or a running `MQClientInstance` to share

@@ -53,7 +53,8 @@ class EncodedSender(TogetherSender):
         """Send *encoded* as it is and return where it, or its first message, was stored.
 
         Sends of one *sharding_key* go to its queue, but do not wait for each other: await one
-        before the next where their order counts.
+        before the next where their order counts.  Hooks and a `MessageTrace` hear nothing of it:
+        they are about messages, which somebody else has encoded already.
 
         :param timeout_seconds: one deadline for everything, default ``send_timeout_seconds``
         :raises InvalidMessageError: it is too large; nothing was sent

@@ -60,6 +60,43 @@ def test_what_a_pipeline_refuses_in_a_job_is_told_alone() -> None:
     assert sentence(error) == "no text: use base64"
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            '[PATH_ALREADY_EXISTS] Path file:/data/a already exists. Set mode as "overwrite" to '
+            "overwrite the existing path. SQLSTATE: 42K04",
+            "--path file:/data/a: it already exists: give --mode append or overwrite, or another "
+            "--path",
+        ),
+        (
+            "[TABLE_OR_VIEW_ALREADY_EXISTS] Cannot create table or view `a`.`b` because it already "
+            "exists.\nChoose a different name SQLSTATE: 42P07",
+            "--table `a`.`b`: it already exists: give --mode append or overwrite, or another "
+            "--table",
+        ),
+        (
+            "[PATH_NOT_FOUND] Path does not exist: file:/data/no.csv. SQLSTATE: 42K03",
+            "PATH file:/data/no.csv: there is no such file or folder",
+        ),
+        (
+            "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta. Make sure the provider "
+            "name is correct SQLSTATE: 42K02",
+            "--format delta: Spark knows no such format: check the name, or add its jar with "
+            "--packages",
+        ),
+        (
+            "[UNABLE_TO_INFER_SCHEMA] Unable to infer schema for Parquet. It must be specified "
+            "manually. SQLSTATE: 42KD9",
+            "PATH: no Parquet file is there, or it is empty: check PATH and --format, or give "
+            "--schema",
+        ),
+    ],
+)
+def test_what_spark_calls_by_its_conditions_is_told_by_options(said: str, told: str) -> None:
+    assert sentence(AnalysisException(said)) == told
+
+
 def test_what_to_check_is_told() -> None:
     assert sentence(AuthError(16, "no", "a:1")).endswith(
         "check --credentials-file, or ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY"
