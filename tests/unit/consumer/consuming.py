@@ -32,7 +32,7 @@ def consumer_of(
 ) -> LitePullConsumer:
     """Return a consumer that begins at the beginning unless told otherwise."""
     config = LitePullConfig(**{"start_from": "earliest", **settings})
-    client = client or ClientConfig(namesrv=cluster.namesrv)
+    client = client or ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=15)
     return LitePullConsumer(group, client=client, config=config, **(listeners or {}))
 
 

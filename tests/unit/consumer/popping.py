@@ -25,7 +25,8 @@ def popper_of(
 ) -> PopConsumer:
     """Return a consumer that begins at the beginning unless told otherwise."""
     config = PopConfig(**{"start_from": "earliest", "wait_seconds": 5, **settings})
-    return PopConsumer(GROUP, client=client or ClientConfig(namesrv=cluster.namesrv), config=config)
+    client = client or ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=15)
+    return PopConsumer(GROUP, client=client, config=config)
 
 
 @asynccontextmanager

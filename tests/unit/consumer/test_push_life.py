@@ -221,7 +221,10 @@ async def test_closing_waits_for_running_handlers_and_commits_what_they_did(
         begun.set()
         await go.wait()
 
-    async with nothing_left(), pushing(cluster, handle, concurrency=1) as consumer:
+    async with (
+        nothing_left(),
+        pushing(cluster, handle, concurrency=1, close_timeout_seconds=60.0) as consumer,
+    ):
         await begun.wait()
         closing = asyncio.ensure_future(consumer.close())
         held = consumer._engine.table[queue()]

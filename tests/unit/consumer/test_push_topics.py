@@ -111,7 +111,7 @@ async def test_unsubscribing_lets_running_handlers_end(cluster: FakeCluster) -> 
         begun.set()
         await go.wait()
 
-    async with pushing(cluster, handle, concurrency=1) as consumer:
+    async with pushing(cluster, handle, concurrency=1, close_timeout_seconds=60.0) as consumer:
         await begun.wait()
         leaving = asyncio.ensure_future(consumer.unsubscribe(TOPIC))
         held = consumer._engine.table[queue()]

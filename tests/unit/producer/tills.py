@@ -22,6 +22,7 @@ from tests.fakes.store import Stored
 
 END = RequestCode.END_TRANSACTION
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+PATIENT = ClientConfig(request_timeout_seconds=15)  # a slow machine fails no request
 
 
 class Ledger:
@@ -107,12 +108,12 @@ async def open_till(
     """Yield a started transaction producer whose cluster has the topic ``orders``."""
     ledger = Ledger()
     async with FakeCluster(brokers=brokers, version=version, topics={"orders": 4}) as cluster:
-        at = replace(client or ClientConfig(), namesrv=cluster.namesrv)
+        at = replace(client or PATIENT, namesrv=cluster.namesrv)
         async with TransactionProducer(
             "till",
             check=check or ledger,
             client=at,
-            config=config,
+            config=config or ProducerConfig(send_timeout_seconds=15),
             check_concurrency=check_concurrency,
         ) as producer:
             yield Till(cluster, producer, ledger)

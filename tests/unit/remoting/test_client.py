@@ -111,6 +111,7 @@ async def test_a_server_that_accepts_and_hangs_up_causes_no_storm_of_connections
         assert len(broker.connects) == 1
 
 
+@pytest.mark.usefixtures("long_pauses")
 async def test_a_server_that_hangs_up_while_it_is_connected_to_counts_as_not_reached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
