@@ -31,6 +31,10 @@ BROKER_DEFAULTS: Final[Mapping[str, str]] = {
     # nothing but ask for the next, from the first half message on.  So each is noted at once.
     "transactionOpMsgMaxSize": "1",
     "transactionOpBatchInterval": "3600000",
+    # Brokers refuse what they did not come to for 200 ms, and all sends after a slow write: a
+    # machine that runs tests is slower than that.
+    "brokerFastFailureEnable": "false",
+    "osPageCacheBusyTimeOutMills": "30000",
     "registerNameServerPeriod": "10000",  # the least: a restarted name server learns sooner
 }
 

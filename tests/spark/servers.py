@@ -13,13 +13,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, Self
 
-import pyspark
-
 from rocketmq_aio.testing.ports import choose_port
 from rocketmq_aio.testing.process import GuardedProcess
-from tests.spark.support import JVM_OPTIONS, settings_in, wait_until
+from tests.spark.class_archive import SPARK_HOME, jvm_options
+from tests.spark.support import settings_in, wait_until
 
-SPARK_HOME: Final = Path(pyspark.__file__).parent
 MASTER: Final = "org.apache.spark.deploy.master.Master"
 WORKER: Final = "org.apache.spark.deploy.worker.Worker"
 CONNECT: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -149,5 +147,5 @@ def environment() -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_JAVA_OPTS": JVM_OPTIONS,
+        "SPARK_DAEMON_JAVA_OPTS": jvm_options(),
     }

@@ -16,6 +16,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from rocketmq_aio import Message, Producer
+from tests.spark.class_archive import jvm_options
 
 LOCAL: Final = "local[2,4]"  # without the second number a failed task is never tried again
 SEND_TOGETHER: Final = 500  # messages under way at once
@@ -23,7 +24,6 @@ WAIT_SECONDS: Final = 60.0
 PAUSE_SECONDS: Final = 0.05
 NO_CHANGES: Final[Mapping[str, str]] = MappingProxyType({})
 
-JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 # Small, silent and on loopback: tests share a machine with brokers.
 SESSION: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -51,7 +51,8 @@ def settings_in(folder: Path) -> dict[str, str]:
     scratch.mkdir(parents=True, exist_ok=True)
     return {
         **SESSION,
-        "spark.driver.extraJavaOptions": f"{JVM_OPTIONS} -Djava.io.tmpdir={scratch}",
+        "spark.driver.extraJavaOptions": f"{jvm_options()} -Djava.io.tmpdir={scratch}",
+        "spark.executor.extraJavaOptions": jvm_options(),
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
@@ -83,7 +84,7 @@ def running_session(
         session.stop()
 
 
-def end_jvm() -> None:
+def end_jvm(seconds: float = WAIT_SECONDS) -> None:
     """End the JVM that the sessions of this process had; the next session starts another."""
     gateway = SparkContext._gateway
     if gateway is None:
@@ -93,7 +94,7 @@ def end_jvm() -> None:
     assert process is not None
     assert process.stdin is not None
     process.stdin.close()  # that is what it ends on
-    process.wait(WAIT_SECONDS)
+    process.wait(seconds)
     SparkContext._gateway = SparkContext._jvm = None
 
 

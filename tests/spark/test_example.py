@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Final
 
 from examples.orders.check import Outcome, expected_alerts, expected_minutes
 from examples.orders.generator import Order
+from tests.spark.class_archive import jvm_options
 
 ROOT: Final = Path(__file__).parents[2]
 SECONDS: Final = 800.0
@@ -18,8 +20,10 @@ SECONDS: Final = 800.0
 
 def run(*command: str) -> str:
     """Run a command of the repository's root to a good end; return what it printed."""
+    submit = f"--driver-java-options '{jvm_options()}' pyspark-shell"
     done = subprocess.run(
         [sys.executable, *command],
+        env={**os.environ, "PYSPARK_SUBMIT_ARGS": submit},
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -9,8 +9,9 @@ import tarfile
 from pathlib import Path
 from typing import Any, Final
 
+from tests.spark.class_archive import SPARK_HOME
 from tests.spark.environments import bare_environment, environment_archive, package_zip
-from tests.spark.servers import SPARK_HOME, SparkCluster, environment
+from tests.spark.servers import SparkCluster, environment
 from tests.spark.support import settings_in, write_messages
 
 JOB: Final = Path(__file__).parent / "shipped_job.py"
