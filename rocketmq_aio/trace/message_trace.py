@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
 from time import time_ns
-from typing import Final
+from typing import Final, TypeVar
 
 from rocketmq_aio.consumer.handling import RetryLater, SuspendQueue
 from rocketmq_aio.errors import ConfigError
@@ -21,6 +23,9 @@ LOCAL_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 CLOUD_TOPIC: Final = "rmq_sys_TRACE_DATA_"  # and the region
 DEFAULT_REGION: Final = "DefaultRegion"
 MOST_RECORDS: Final = 1_000_000
+Row = TypeVar("Row")
+
+_PLACE_OF_RECORD: Final = itemgetter(0, 1)  # where it is written, and what it is about
 NOTE: Final = "rocketmq_aio.trace"  # the name of our note in a context
 
 
@@ -84,6 +89,10 @@ class MessageTrace:
         return f"<MessageTrace {self.topic!r} sent={self.sent} dropped={self.dropped}>"
 
 
+def _place_of_send(stored: records.StoredSend) -> tuple[str, str]:
+    return stored[0].topic, stored[1].region_id
+
+
 class ClientTrace:
     """The trace of one client: its hooks, and what they put into the outbox."""
 
@@ -97,7 +106,7 @@ class ClientTrace:
             most=trace.max_waiting,
             flush_seconds=trace.flush_seconds,
             counts=trace.count,
-            records=self._records,
+            parcels=self._parcels,
         )
         self._add = self._outbox.add
         self.open = self._outbox.open
@@ -118,16 +127,15 @@ class ClientTrace:
             sent.body = b""  # nobody needs it any more, and it may be large
             self._add(stored)
 
-    def _records(self, waiting: list[Waiting]) -> list[records.Traced]:
+    def _parcels(self, waiting: list[Waiting]) -> Iterator[records.Parcel]:
         sends = [each for each in waiting if len(each) == 4]
-        made = records.sent(self._about, self._group, sends)
-        if len(sends) < len(waiting):
-            made += [each for each in waiting if len(each) != 4]
-        return made
-
-    def _about(self, topic: str, region: str) -> str | None:
-        # Of the trace's own topic every trace would be traced.
-        return None if topic.startswith(self._topic) else self._where(region)
+        for (topic, region), some in alike(sends, _place_of_send):
+            if not topic.startswith(self._topic):  # else every trace would be traced
+                yield records.sent(self._where(region), self._group, some)
+        made = [each for each in waiting if len(each) == 5] if len(sends) < len(waiting) else []
+        for (where, _), rows in alike(made, _PLACE_OF_RECORD):
+            _, _, *columns = zip(*rows, strict=True)
+            yield records.Parcel(where, *columns)
 
     def end_transaction(self, context: EndTransactionContext) -> None:
         """Trace the decision."""
@@ -177,6 +185,19 @@ class ClientTrace:
 
     def _where(self, region: str) -> str:
         return self._topic + region if self._cloud else self._topic
+
+
+def alike(
+    rows: Sequence[Row], place_of: Callable[[Row], tuple[str, str]]
+) -> Iterable[tuple[tuple[str, str], Sequence[Row]]]:
+    """Return *rows* by what *place_of* says of each; mostly it says the same of all."""
+    places = set(map(place_of, rows))
+    if len(places) == 1:
+        return [(places.pop(), rows)]
+    by_place: dict[tuple[str, str], list[Row]] = {}
+    for each in rows:
+        by_place.setdefault(place_of(each), []).append(each)
+    return by_place.items()
 
 
 def _ending(error: BaseException | None) -> int:

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from ipaddress import ip_address
 from itertools import chain, count
-from operator import itemgetter
 from time import monotonic, time_ns
 from typing import Final
 
@@ -22,7 +21,7 @@ from rocketmq_aio.log import get_logger
 from rocketmq_aio.producer.encoded import Encoded
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
-from rocketmq_aio.trace.records import StoredSend, Traced
+from rocketmq_aio.trace.records import Parcel, StoredSend, Traced
 
 logger = get_logger(__name__)
 
@@ -38,7 +37,6 @@ MAX_GROUP: Final = 200  # characters of a group's name that are part of the send
 
 Waiting = Traced | StoredSend
 
-_PLACES: Final = itemgetter(0, 1)  # of a record: where it is written, and what it is about
 _numbers = count()
 
 
@@ -46,7 +44,7 @@ class Outbox:
     """Sends trace records in messages of their own, and drops what there is no room for.
 
     :param counts: is told what was sent and dropped: (sent, dropped)
-    :param records: makes the records of sends, late and many at once: then they cost least
+    :param parcels: makes the records of sends, late and many at once: then they cost least
     """
 
     def __init__(
@@ -57,14 +55,14 @@ class Outbox:
         most: int,
         flush_seconds: float,
         counts: Callable[[int, int], None],
-        records: Callable[[list[Waiting]], list[Traced]],
+        parcels: Callable[[list[Waiting]], Iterable[Parcel]],
     ) -> None:
         self._instance = instance
         self._group = group
         self._most = most
         self._flush_seconds = flush_seconds
         self._counts = counts
-        self._records = records
+        self._parcels = parcels
         host = ip_address(instance.address).packed
         self.ids = MessageIdGenerator(host, os.getpid(), secrets.randbits(32))
         name = f"_INNER_TRACE_PRODUCER-{group[:MAX_GROUP]}-{next(_numbers)}"
@@ -156,7 +154,7 @@ class Outbox:
                 self._empty.set_result(None)
 
     async def _send_all(self, traced: list[Waiting]) -> None:
-        for each in gathered(self._records(traced)):
+        for each in self._parcels(traced):
             for message, number in messages_of(each, self._next_id):
                 await self._send(message, number)
 
@@ -194,37 +192,26 @@ class Outbox:
             logger.warning("trace_dropped", group=self._group, records=number, reason=reason)
 
 
-def gathered(traced: list[Traced]) -> Iterable[list[Traced]]:
-    """Return what may travel together: records about one topic, for one topic."""
-    if len(set(map(_PLACES, traced))) == 1:
-        return [traced]
-    by_places: dict[tuple[str, str], list[Traced]] = {}
-    for each in traced:
-        by_places.setdefault(_PLACES(each), []).append(each)
-    return by_places.values()
-
-
-def messages_of(traced: list[Traced], next_id: Callable[[], str]) -> Iterator[tuple[Encoded, int]]:
-    """Yield messages with the records of *traced*, to be found by ids and keys, and their numbers.
+def messages_of(parcel: Parcel, next_id: Callable[[], str]) -> Iterator[tuple[Encoded, int]]:
+    """Yield messages with the records of *parcel*, to be found by ids and keys, and their numbers.
 
     They are as few as what fits into one allows.
     """
-    _, _, records, ids, keys_of_each = zip(*traced, strict=True)
-    body = "".join(records)
-    keys = " ".join(filter(None, dict.fromkeys(chain(ids, keys_of_each))))
-    if len(traced) > 1 and (len(body) > MAX_TEXT or len(keys) > MAX_KEYS):
-        middle = len(traced) // 2
-        yield from messages_of(traced[:middle], next_id)
-        yield from messages_of(traced[middle:], next_id)
+    body = "".join(parcel.records)
+    keys = " ".join(filter(None, dict.fromkeys(chain(parcel.ids, parcel.keys))))
+    number = len(parcel.records)
+    if number > 1 and (len(body) > MAX_TEXT or len(keys) > MAX_KEYS):
+        for half in parcel.halves():
+            yield from messages_of(half, next_id)
         return
     if len(keys.encode()) > MOST_KEYS:  # of one message that is so by itself
-        keys = traced[0][3]
+        keys = parcel.ids[0]
     message_id = next_id()
     properties = f"KEYS\x01{keys}\x02WAIT\x01true\x02UNIQ_KEY\x01{message_id}\x02"
     message = Encoded(
-        topic=traced[0][0],
+        topic=parcel.where,
         body=body.encode(),
         message_id=message_id,
         properties=properties.encode(),
     )
-    yield message, len(traced)
+    yield message, number

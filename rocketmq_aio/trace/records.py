@@ -6,8 +6,8 @@ writes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -52,39 +52,48 @@ Traced = tuple[str, str, str, str, str]
 StoredSend = tuple[Outgoing, SendResult, float, int]
 
 
-def sent(
-    where: Callable[[str, str], str | None], group: str, sends: Iterable[StoredSend]
-) -> list[Traced]:
-    """Return the records of messages that were stored.
+class Parcel(NamedTuple):
+    """Records about one topic that go to one topic, with what they are to be found by.
 
-    :param where: returns the topic for records about a topic in a region: (topic, region); None:
-        there are to be none
+    Columns, not rows: what is made for many messages at once costs each of them less.
     """
-    made: list[Traced] = []
-    place: str | None = None
-    born_ms, topic, region, start = -1, "", "", ""
-    for out, result, seconds, size in sends:
-        if out.born_ms != born_ms or out.topic != topic or result.region_id != region:
-            # Alike for many in a row: concurrent sends share their millisecond.
-            born_ms, topic, region = out.born_ms, out.topic, result.region_id
-            place = where(topic, region)
-            start = f"Pub\x01{born_ms}\x01{region}\x01{group}\x01{topic}\x01"
-        if place is None:
-            continue
-        named, message_id = out.named, result.message_id
-        if named is None:
-            named = parse_properties(out.properties)
-        keys, kind = named.get(KEYS, ""), NORMAL
-        # A long search is seldom worth its time: all names of delays hold those letters.
-        if out.sys_flag or out.fixed or b"DEL" in out.properties:
-            kind = _kind(out)
-        record = (
-            f"{start}{message_id}\x01{named.get(TAGS, NOTHING)}\x01{keys or NOTHING}"
-            f"\x01{out.target.address}\x01{size}\x01{int(seconds * 1000)}\x01{kind}"
-            f"\x01{result.offset_message_id}\x01{'true' if result.status is _OK else 'false'}\x02"
+
+    where: str
+    records: Sequence[str]
+    ids: Sequence[str]
+    keys: Sequence[str]  # of each message, empty if it has none
+
+    def halves(self) -> tuple[Parcel, Parcel]:
+        """Return two parcels with half of it each."""
+        middle = len(self.records) // 2
+        columns = self[1:]
+        first, second = (
+            [each[cut] for each in columns] for cut in (slice(middle), slice(middle, None))
         )
-        made.append((place, topic, record, message_id, keys))
-    return made
+        return Parcel(self.where, *first), Parcel(self.where, *second)
+
+
+def sent(where: str, group: str, sends: Sequence[StoredSend]) -> Parcel:
+    """Return the records of messages that were stored, all of one topic and in one region."""
+    out, result, _, _ = sends[0]
+    rest = f"{result.region_id}\x01{group}\x01{out.topic}\x01"
+    # Concurrent sends share their millisecond.
+    starts = {at: f"Pub\x01{at}\x01{rest}" for at in {out.born_ms for out, _, _, _ in sends}}
+    named = [out.named or parse_properties(out.properties) for out, _, _, _ in sends]
+    # Looking closely is seldom worth its time: all names of delays hold those letters.
+    kinds = [
+        _kind(out) if out.sys_flag or out.fixed or b"DEL" in out.properties else NORMAL
+        for out, _, _, _ in sends
+    ]
+    made = [
+        f"{starts[out.born_ms]}{result.message_id}\x01{names.get(TAGS, NOTHING)}"
+        f"\x01{names.get(KEYS) or NOTHING}\x01{out.target.address}\x01{size}"
+        f"\x01{int(seconds * 1000)}\x01{kind}\x01{result.offset_message_id}"
+        f"\x01{'true' if result.status is _OK else 'false'}\x02"
+        for (out, result, seconds, size), names, kind in zip(sends, named, kinds, strict=True)
+    ]
+    ids = [result.message_id for _, result, _, _ in sends]
+    return Parcel(where, made, ids, [names.get(KEYS, "") for names in named])
 
 
 def parts_of_batch(stored: StoredSend) -> Iterator[StoredSend]:
