@@ -61,7 +61,7 @@ async def test_a_message_comes_at_least_once(fault: Fault, copies: int) -> None:
         broker.delays.seconds = [0.0] * 18
         config = ClientConfig(
             namesrv=cluster.namesrv,
-            request_timeout_seconds=0.5,
+            request_timeout_seconds=1.5,
             address_mapper=lambda a: proxy.address if a == broker.address else a,
         )
         async with MQClientInstance(config) as instance:
