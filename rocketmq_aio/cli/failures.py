@@ -100,7 +100,8 @@ SECRETS: Final = re.compile(r"(?i)((?:access|secret)_?key|token)(['\"]?\s*[=:]\s
 
 def sentence(error: BaseException) -> str:
     """Return what to tell about *error*, on one line, with options as the command has them."""
-    return SOURCE_WAY_OUT.sub("give --allow-loss", _said(error))
+    said = SOURCE_WAY_OUT.sub("give --allow-loss", _said(error))
+    return said.replace("(subscribe)", "(TOPICS)")
 
 
 def _said(error: BaseException) -> str:

@@ -46,6 +46,13 @@ def test_what_spark_wraps_is_unwrapped() -> None:
     assert code_of(error) is ExitCode.FAILED
 
 
+def test_an_unknown_topic_is_told_by_the_argument_that_names_it() -> None:
+    assert sentence(TopicGoneError("orders")) == (
+        "topic 'orders' is unknown to every name server (TOPICS): create it, or give --allow-loss "
+        "to go on without it"
+    )
+
+
 @pytest.mark.parametrize("error", [TopicGoneError("orders"), AnalysisException(OF_LOSS)])
 def test_the_way_out_is_an_option_of_the_command(error: Exception) -> None:
     told = sentence(error)
