@@ -81,7 +81,10 @@ class NameServerUnavailableError(RocketMQError):
     """No name server answered; ``addresses`` maps each one tried to its own cause."""
 
     def __init__(self, addresses: Mapping[str, BaseException]) -> None:
-        causes = "; ".join(f"{address}: {shown(str(e))}" for address, e in addresses.items())
+        causes = "; ".join(
+            f"{address}: {shown(str(e)).removeprefix(f'{address}: ')}"
+            for address, e in addresses.items()
+        )
         super().__init__(f"no name server answered ({causes or 'none is configured'})")
         self.addresses = dict(addresses)
 

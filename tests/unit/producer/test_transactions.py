@@ -22,6 +22,7 @@ from rocketmq_aio.errors import (
     SendUnknownError,
 )
 from rocketmq_aio.message import Message, SendStatus
+from rocketmq_aio.producer import transactions as transactions_module
 from rocketmq_aio.producer.decisions import TransactionState
 from rocketmq_aio.producer.publishing import QueueSelector
 from rocketmq_aio.producer.transaction import Transaction
@@ -418,6 +419,23 @@ async def test_what_the_broker_did_not_hear_is_answered_to_its_check() -> None:
         assert await till.ask(2) == [COMMIT, COMMIT]
         await until(lambda: till.visible == [b"paid"])
         assert (till.open, till.ledger.asked) == ([], [])
+
+
+async def test_a_block_that_outlives_its_producer_decides_and_tells_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transactions_module, "LAST_SECONDS", 0.01)
+    async with open_till() as till:
+        async with till.producer.transaction(ORDER) as tx:
+            await till.producer.close()
+
+        assert tx.result is not None
+        assert (tx.result.state, tx.result.confirmed) == (TransactionState.COMMIT, False)
+        assert tx.result.error is not None
+        with pytest.raises(ClosedError):
+            async with till.producer.transaction(ORDER):
+                pytest.fail("the block may not run")
+        assert len(till.open) == 1
 
 
 # --- send_in_transaction -------------------------------------------------------------------------
