@@ -6,16 +6,25 @@ server can be started the tests fail; they are never skipped.
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from rocketmq_aio.config import ClientConfig, ProducerConfig
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.testing import Cluster
 
 HERE: Final = Path(__file__).parent
-TEST_SECONDS: Final = 120
+PATIENT_SECONDS: Final = 15.0
+PATIENT: Final = (
+    (ClientConfig, "request_timeout_seconds"),
+    (ClientConfig, "connect_timeout_seconds"),
+    (ProducerConfig, "send_timeout_seconds"),
+)
+FREEZING: Final = ("test_fault_isolation", "test_producer_faults", "test_restarts")
+TEST_SECONDS: Final = 400  # only for what hangs
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,6 +39,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
             terminalreporter.write_line(f"{report.nodeid}: {name} = {value}")
+
+
+@pytest.fixture(autouse=True)
+def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait longer than users do for answers, on a machine that does much else.
+
+    Not where brokers are frozen: there the time that passes is what is tested.
+    """
+    if request.path.stem in FREEZING:
+        return
+    for settings, name in PATIENT:
+        defaults = inspect.unwrap(vars(settings)["__init__"]).__kwdefaults__
+        assert name in defaults
+        monkeypatch.setitem(defaults, name, PATIENT_SECONDS)
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ def _wait_until_dispatched(broker: Broker) -> None:
         if table["dispatchBehindBytes"] != "0":
             raise probe.ProbeError(f"{table['dispatchBehindBytes']} bytes to go")
 
-    probe.wait_until(check, seconds=10, what=f"{broker.name} is not up to date")
+    probe.wait_until(check, seconds=60, what=f"{broker.name} is not up to date")
 
 
 def _pull(broker: Broker, topic: str, queue_id: int, offset: int) -> bytes | None:

@@ -17,6 +17,7 @@ from rocketmq_aio import (
     AdminClient,
     AdminError,
     BrokerError,
+    ClientConfig,
     CodecError,
     ConfigError,
     Encoded,
@@ -476,7 +477,8 @@ async def test_what_one_of_two_brokers_did_is_told_and_asking_again_completes_it
 ) -> None:
     topic = f"{group}-topic"
     name, other = (broker.name for broker in two_broker_cluster.brokers)
-    async with AdminClient(namesrv=two_broker_cluster.namesrv) as admin:
+    client = ClientConfig(namesrv=two_broker_cluster.namesrv, request_timeout_seconds=3)
+    async with AdminClient(client=client) as admin:
         await admin.create_topic(topic, queues=2)
         await in_thread(two_broker_cluster.brokers[1].pause)
         try:

@@ -121,7 +121,7 @@ async def test_a_filter_that_nothing_comes_through_is_told_once(
             await consumer._engine._checks.check()
             return bool(events)
 
-        await until_done(noticed, "the event", 30)
+        await until_done(noticed, "the event", 60)
         await consumer._engine._checks.check()
 
     [event] = events

@@ -23,7 +23,7 @@ from tests.broker.workers import worker
 from tests.unit.remoting.until import until, until_done
 
 QUEUES = 16
-SETTLE_SECONDS = 2.0
+SETTLE_SECONDS = 10.0  # usually 0.5; who is told of no change sees it after 20
 Recorder = Callable[[str, object], None]
 BATCH = 10  # messages that a member takes at once: what may come twice when it leaves
 MIB = 1024 * 1024
@@ -152,8 +152,8 @@ async def test_members_that_join_and_leave_settle_soon_and_lose_nothing(
         for _ in range(2):
             await members.leave()
             took.append(await members.settle())
-        await until(lambda: len(sending.where) > 300, "some load", 20)
-    await until(lambda: set(members.copies()) >= set(sending.where), "all messages", 10)
+        await until(lambda: len(sending.where) > 300, "some load", 60)
+    await until(lambda: set(members.copies()) >= set(sending.where), "all messages", 60)
 
     record_property("settled_seconds", [round(each, 2) for each in took])
     assert max(took) < SETTLE_SECONDS
@@ -166,11 +166,11 @@ async def test_what_a_member_has_settled_does_not_come_again_at_the_next(
 ) -> None:
     await members.join()
     await send(namesrv, topic, numbers(200))
-    await until(lambda: members.copies().total() == 200, "all messages", 10)
+    await until(lambda: members.copies().total() == 200, "all messages", 60)
     await members.join()
     await members.settle()
     await send(namesrv, topic, numbers(50))
-    await until(lambda: len(members.copies()) == 250, "all messages", 10)
+    await until(lambda: len(members.copies()) == 250, "all messages", 60)
 
     assert max(members.copies().values()) == 1
 
@@ -182,11 +182,11 @@ async def test_a_member_that_is_killed_is_replaced_soon_and_nothing_is_lost(
     async with worker(namesrv, group, topic, BATCH) as victim:
         await members.settle(QUEUES // 2)
         async with Sending(namesrv, topic) as sending:
-            await until(lambda: len(victim.got) > 100, "work for the victim", 20)
+            await until(lambda: len(victim.got) > 100, "work for the victim", 60)
             await victim.kill()
             took = await members.settle()
     by_victim = {(number, offset) for number, offset, _ in victim.got}
-    await until(lambda: set(members.copies()) | by_victim >= set(sending.where), "all messages", 10)
+    await until(lambda: set(members.copies()) | by_victim >= set(sending.where), "all messages", 60)
 
     record_property("settled_seconds", round(took, 2))
     assert took < SETTLE_SECONDS
@@ -202,11 +202,11 @@ async def test_what_was_not_committed_when_a_consumer_was_killed_comes_again(
         consumer_of(namesrv, f"{group}-observer") as observer,
         worker(namesrv, group, topic, 10, 45) as victim,
     ):
-        await until(lambda: len(victim.got) >= 45, "half of the messages", 20)
+        await until(lambda: len(victim.got) >= 45, "half of the messages", 60)
         settled = len(victim.got) - len(victim.batches[-1])
         store = RemoteOffsetStore(observer.client.broker, group)
         await observer.message_queues(topic)
-        await until_done(lambda: is_committed(store, queue, settled), "the commit", 10)
+        await until_done(lambda: is_committed(store, queue, settled), "the commit", 60)
         await victim.kill()
     async with consuming(namesrv, group, topic) as consumer:
         taken = bodies(await polled(consumer, 100 - settled))
@@ -226,7 +226,7 @@ async def test_an_idle_consumer_costs_next_to_nothing(
         assert idle.queues == QUEUES
         process = psutil.Process(idle.process.pid)
         before, began = process.cpu_times(), monotonic()
-        await until(lambda: monotonic() - began >= 4, "a while", 10)
+        await until(lambda: monotonic() - began >= 4, "a while", 60)
         after, seconds = process.cpu_times(), monotonic() - began
         resident = process.memory_info().rss / MIB
     share = (after.user + after.system - before.user - before.system) / seconds

@@ -252,7 +252,7 @@ async def test_the_tool_moves_a_group_that_has_more_in_its_cache_and_the_move_la
         await mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", target)
         position = 0 if when == "earliest" else 10
         await send(namesrv, topic, ["wakes the pull"], queue=queue)
-        await until_done(lambda: stands_at(consumer, queue, position), "the move", 20)
+        await until_done(lambda: stands_at(consumer, queue, position), "the move", 60)
         taken = await polled(consumer, 11 - position)
         assert bodies(taken) == [*numbers(10 - position, first=position), "wakes the pull"]
         await until(lambda: consumer.assignment() != [])

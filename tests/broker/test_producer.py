@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import ssl
 from collections import Counter
 
 import pytest
@@ -13,7 +12,6 @@ from rocketmq_aio.config import ClientConfig, Credentials, ProducerConfig
 from rocketmq_aio.errors import (
     BrokerError,
     InvalidMessageError,
-    NameServerUnavailableError,
     RouteNotFoundError,
 )
 from rocketmq_aio.message import Message, MessageQueue, SendStatus
@@ -289,7 +287,7 @@ async def test_a_topic_is_created_by_its_first_send(
     topic = f"created-{rocketmq_group[-12:]}"
     async with Producer(rocketmq_group, namesrv=rocketmq_cluster.namesrv) as producer:
         first = await producer.send(Message(topic, b"first"))
-        await until_done(lambda: knows(producer, topic), "its own route", seconds=30)
+        await until_done(lambda: knows(producer, topic), "its own route", seconds=60)
         second = await producer.send(Message(topic, b"second"))
     bodies = {each.body for each in wait_for_messages(rocketmq_cluster, topic, 2)}
     rocketmq_cluster.delete_topic(topic)
@@ -321,7 +319,7 @@ async def test_a_topic_that_can_only_be_read_cannot_be_sent_to(
     for broker in rocketmq_cluster.brokers:
         probe.ask(broker.address, probe.UPDATE_AND_CREATE_TOPIC, fields)
     async with Producer(rocketmq_group, namesrv=rocketmq_cluster.namesrv) as producer:
-        await until_done(lambda: is_read_only(producer, topic), "the permission", seconds=30)
+        await until_done(lambda: is_read_only(producer, topic), "the permission", seconds=60)
         with pytest.raises(RouteNotFoundError, match="read-only"):
             await producer.send(Message(topic, b"x"))
     rocketmq_cluster.delete_topic(topic)
@@ -348,21 +346,3 @@ async def test_the_broker_knows_the_producer_while_it_runs(
         await until_done(lambda: asyncio.to_thread(is_known), "the producer to be known")
 
     assert not is_known()
-
-
-async def test_a_broker_is_spoken_to_over_tls(
-    rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
-) -> None:
-    """A broker makes a certificate of its own that nobody can verify."""
-    trusting = ssl.create_default_context()
-    trusting.check_hostname = False
-    trusting.verify_mode = ssl.CERT_NONE
-    async with Producer(rocketmq_group, client=config_of(rocketmq_cluster, tls=trusting)) as sender:
-        results = await asyncio.gather(
-            *(sender.send(Message(rocketmq_topic, bytes(5000))) for _ in range(100))
-        )
-    with pytest.raises(NameServerUnavailableError, match="certificate"):
-        await Producer(rocketmq_group, client=config_of(rocketmq_cluster, tls=True)).start()
-
-    assert all(result.ok for result in results)
-    assert len(wait_for_messages(rocketmq_cluster, rocketmq_topic, 100)) == 100

@@ -31,7 +31,7 @@ async def stored(consumer: PullConsumer, queue: MessageQueue, count: int) -> Non
     async def shown() -> bool:
         return await consumer.max_offset(queue) >= count
 
-    await until_done(shown, f"{count} messages in {queue}", 20)
+    await until_done(shown, f"{count} messages in {queue}", 60)
 
 
 async def read_on(consumer: PullConsumer, queue: MessageQueue, offset: int) -> list[PullResult]:
@@ -136,7 +136,7 @@ async def test_a_message_that_goes_back_comes_to_the_retry_topic(
     (first,) = (await puller.pull(queue, 0)).messages
     await puller.send_back(first, 1)
     retries = MessageQueue(f"%RETRY%{group}", queue.broker_name, 0)
-    await until_done(lambda: succeeds(puller.message_queues(retries.topic)), "the topic", 40)
+    await until_done(lambda: succeeds(puller.message_queues(retries.topic)), "the topic", 60)
     await stored(puller, retries, 1)
     (second,) = (await puller.pull(retries, 0)).messages
 

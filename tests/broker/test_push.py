@@ -120,7 +120,7 @@ async def test_plain_functions_handle_messages_too(namesrv: str, topic: str, gro
     await send(namesrv, topic, numbers(50))
     seen: list[bytes] = []
     async with pushing(namesrv, group, topic, lambda message: seen.append(message.body)):
-        await until(lambda: len(seen) == 50, "all messages", 30)
+        await until(lambda: len(seen) == 50, "all messages", 60)
 
 
 async def test_a_message_that_failed_comes_again_as_what_it_was(
@@ -162,7 +162,7 @@ async def test_a_message_that_failed_too_often_is_a_dead_letter(
         arguments={"on_event": events.append},
         max_reconsume_times=1,
     ):
-        await until(lambda: any(isinstance(e, MessageDeadLettered) for e in events), "event", 30)
+        await until(lambda: any(isinstance(e, MessageDeadLettered) for e in events), "event", 60)
         dead = await dead_letter(rocketmq_cluster, group)
 
     assert [each.reconsume_times for each in handled.seen] == [0, 1]
@@ -190,7 +190,7 @@ async def test_a_batch_handler_sends_back_what_it_does_not_acknowledge(
     async with pushing(
         namesrv, group, topic, arguments={"on_batch": handle}, consume_batch_size=10
     ):
-        await until(lambda: {*done, *again} == {*numbers(40)}, "all messages", 30)
+        await until(lambda: {*done, *again} == {*numbers(40)}, "all messages", 60)
 
     assert not {*done} & {*again}
     assert {"3", "30"} <= {*again}
@@ -216,9 +216,9 @@ async def test_what_cannot_be_decoded_goes_where_the_policy_says(
         undecodable="dead_letter",
     ):
         # The broker makes the topic of dead letters with the first one.
-        await until(lambda: any(isinstance(e, MessageDeadLettered) for e in events), "event", 30)
+        await until(lambda: any(isinstance(e, MessageDeadLettered) for e in events), "event", 60)
         dead = await dead_letter(rocketmq_cluster, group)
-        await until(lambda: len(values) == 2, "two values", 30)
+        await until(lambda: len(values) == 2, "two values", 60)
 
     assert sorted(each["id"] for each in values) == [1, 2]
     assert dead.body == b"no JSON"
@@ -312,7 +312,7 @@ async def test_orderly_queues_are_handed_over_without_overlap(
     total = 0
     async with pushing(namesrv, group, topic, handle, arguments={"orderly": True}) as first:
         sending = asyncio.ensure_future(send(namesrv, topic, numbers(600)))
-        await until(lambda: bool(seen), "the first message", 30)
+        await until(lambda: bool(seen), "the first message", 60)
         async with pushing(namesrv, group, topic, handle, arguments={"orderly": True}) as second:
             await until(
                 lambda: len(first.assignment()) and len(second.assignment()) >= 2, "sharing", 30
@@ -410,4 +410,4 @@ async def test_a_broadcast_message_that_failed_is_reported(
         message_model=MessageModel.BROADCASTING,
         offset_store=LocalFileOffsetStore(tmp_path),
     ):
-        await until(lambda: any(isinstance(e, MessageDropped) for e in events), "event", 30)
+        await until(lambda: any(isinstance(e, MessageDropped) for e in events), "event", 60)

@@ -42,10 +42,10 @@ async def test_brokers_share_the_queues_out(
     first, second = Notes(), Notes()
     async with pushing(namesrv, group, topic, first, client_rebalance=False) as one:
         async with pushing(namesrv, group, topic, second, client_rebalance=False) as two:
-            await until(lambda: len(of(one, topic)) == len(of(two, topic)) == 2, "equal shares", 30)
+            await until(lambda: len(of(one, topic)) == len(of(two, topic)) == 2, "equal shares", 60)
             await send(namesrv, topic, numbers(100))
-            await until(lambda: len(first.seen) + len(second.seen) >= 100, "all messages", 30)
-        await until(lambda: len(of(one, topic)) == 4, "all queues", 30)
+            await until(lambda: len(first.seen) + len(second.seen) >= 100, "all messages", 60)
+        await until(lambda: len(of(one, topic)) == 4, "all queues", 60)
 
     assert sorted(first.bodies() + second.bodies()) == sorted(numbers(100))
 

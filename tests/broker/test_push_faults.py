@@ -44,7 +44,7 @@ LEASE_SECONDS = 3.0  # of members: less than the two times of the broker
 LOCK_SECONDS = 6  # of the broker, which has 60 by default; containers keep that
 IDLE_SECONDS = 4  # after which the broker gives a silent member up; 120 by default
 TAKEN_OVER_SECONDS = 100.0
-RESUME_SECONDS = 10.0
+RESUME_SECONDS = 20.0
 EACH = 150  # messages a queue
 STUCK_AT = 20
 CACHED = 32  # messages of a queue before pulling pauses
@@ -188,7 +188,7 @@ async def test_the_only_broker_is_killed_under_load_and_nothing_that_was_sent_is
         await members.join(2)
         await feeding.more(100)
         await asyncio.to_thread(broker.kill)
-        await until(lambda: feeding.failed, "a send to fail", 10)
+        await until(lambda: feeding.failed, "a send to fail", 60)
         await asyncio.to_thread(broker.start)
         back = monotonic()
         await feeding.more(100)
@@ -251,9 +251,9 @@ async def test_a_broker_that_dies_before_it_says_that_it_took_a_message_back_los
             await send(cluster.namesrv, topic, ["bad"])
             await taken_back.wait(1)
             await asyncio.to_thread(broker.kill)
-            await until(lambda: len(tries) == 2, "the try without a broker", 10)
+            await until(lambda: len(tries) == 2, "the try without a broker", 60)
             await asyncio.to_thread(broker.start)
-            await until(lambda: len(tries) == 3, "what the broker had taken back", 30)
+            await until(lambda: len(tries) == 3, "what the broker had taken back", 60)
             settled = await consumer.consumed_offsets(topic)
 
     assert tries == [0, 1, 1]
@@ -297,11 +297,11 @@ async def test_a_stuck_handler_is_named_and_holds_its_own_queue_up_alone(
             cached.append(max(each.process_queue.count for each in held))
             return all(done[queue] == EACH for queue in others)
 
-        await until(look, "the other queues", 30)
-        await until(lambda: any(isinstance(e, HandlerStuck) for e in events), "the report", 10)
+        await until(look, "the other queues", 60)
+        await until(lambda: any(isinstance(e, HandlerStuck) for e in events), "the report", 60)
         behind = done[first]
         free.set()
-        await until(lambda: done[first] == EACH, "the stuck queue", 30)
+        await until(lambda: done[first] == EACH, "the stuck queue", 60)
 
     named = [(e.queue, e.offset) for e in events if isinstance(e, HandlerStuck)]
     assert named == [(first, STUCK_AT)]
@@ -346,20 +346,20 @@ async def test_half_an_offset_file_is_told_of_and_set_aside(
 
     async with run():
         await send(cluster.namesrv, topic, numbers(10))
-        await until(lambda: len(seen) == 10, "the first messages", 30)
-        await until(lambda: [*tmp_path.rglob("offsets.json")], "a commit", 30)
+        await until(lambda: len(seen) == 10, "the first messages", 60)
+        await until(lambda: [*tmp_path.rglob("offsets.json")], "a commit", 60)
         await send(cluster.namesrv, topic, numbers(10, 10))
-        await until(lambda: len(seen) == 20, "all messages", 30)
-        await until(lambda: [*tmp_path.rglob("offsets.json.bak")], "a second commit", 30)
+        await until(lambda: len(seen) == 20, "all messages", 60)
+        await until(lambda: [*tmp_path.rglob("offsets.json.bak")], "a second commit", 60)
     assert not any(isinstance(each, CorruptOffsetFile) for each in events)
     for path in sorted(tmp_path.rglob("offsets.json*"))[:broken]:
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     seen.clear()
     async with run():
         await send(cluster.namesrv, topic, ["new"])
-        await until(lambda: "new" in seen, "the new message", 30)
+        await until(lambda: "new" in seen, "the new message", 60)
         if broken == 2:  # nothing is known any more: the group is new, and begins where it says
-            await until(lambda: len(seen) == 21, "all messages again", 30)
+            await until(lambda: len(seen) == 21, "all messages again", 60)
 
     told = [each for each in events if isinstance(each, CorruptOffsetFile)]
     assert [each.recovered for each in told] == [broken == 1] * broken

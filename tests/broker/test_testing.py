@@ -80,7 +80,7 @@ def test_what_was_stored_survives_a_kill(cluster: Cluster, broker: Broker) -> No
     broker.start()
 
     assert probe.masters(cluster.namesrvs[0].address, "survivor") == {"broker-a": broker.address}
-    probe.wait_until(lambda: check_stored(broker, "survivor"), seconds=20, what="not stored")
+    probe.wait_until(lambda: check_stored(broker, "survivor"), seconds=60, what="not stored")
 
 
 def test_a_broker_stops_in_order_and_comes_back(cluster: Cluster, broker: Broker) -> None:
@@ -150,7 +150,7 @@ def test_a_broker_that_cannot_start_leaves_only_its_logs(
 def test_servers_do_not_outlive_a_killed_owner(orphans: list[Path]) -> None:
     assert len(orphans) == 2
 
-    probe.wait_until(lambda: check_gone(orphans), seconds=20, what="servers still run")
+    probe.wait_until(lambda: check_gone(orphans), seconds=60, what="servers still run")
 
 
 def send_one(broker: Broker, topic: str) -> None:
@@ -187,7 +187,7 @@ def test_a_server_that_ended_by_itself_is_named_with_what_it_printed(cluster: Cl
     broker = cluster.brokers[0]
     assert broker.pid is not None
     os.kill(broker.pid, signal.SIGKILL)
-    probe.wait_until(lambda: _is_gone(broker), seconds=30, what="still running")
+    probe.wait_until(lambda: _is_gone(broker), seconds=60, what="still running")
     with pytest.raises(ClusterError, match=r"broker-a at .* does not run"):
         cluster.check_running()
 

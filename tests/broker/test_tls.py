@@ -110,10 +110,10 @@ async def used(config: ClientConfig, group: str) -> None:
         body = group.encode() + bytes(100_000)
         await producer.send(Message(TOPIC, body))
         polled: list[bytes] = []
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while body not in polled:
                 polled += [message.body for message in await consumer.poll(1)]
-        await until(lambda: body in seen, "the handler has it", 30)
+        await until(lambda: body in seen, "the handler has it", 60)
 
 
 async def test_a_client_that_trusts_the_authority_works(
@@ -136,6 +136,20 @@ async def test_servers_of_another_authority_are_not_trusted(
     assert isinstance(cause, NotConnectedError)
     assert "TLS handshake failed" in cause.reason
     assert "certificate verify failed" in cause.reason
+
+
+async def test_who_verifies_nothing_is_served(secured: Cluster, group: str) -> None:
+    careless = ssl.create_default_context()
+    careless.check_hostname = False
+    careless.verify_mode = ssl.CERT_NONE
+
+    await used(ClientConfig(namesrv=secured.namesrv, tls=careless), group)
+
+
+async def test_a_certificate_that_the_system_cannot_verify_is_refused(secured: Cluster) -> None:
+    cause = await refused(ClientConfig(namesrv=secured.namesrv, tls=True))
+
+    assert "certificate" in str(cause)
 
 
 async def test_a_certificate_is_good_for_the_names_in_it(

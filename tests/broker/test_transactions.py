@@ -323,7 +323,7 @@ async def test_no_local_part_runs_while_the_broker_is_away(
             async with producer.transaction(Message(topic, b"never")):
                 pytest.fail("the local part ran")
         await asyncio.to_thread(broker.start)
-        await until(lambda: not producer.client.remoting.pause_left(broker.address), "a try", 10)
+        await until(lambda: not producer.client.remoting.pause_left(broker.address), "a try", 60)
         await commit(producer, topic, "after")
 
         await becomes_visible(cluster, topic, {"after", "before"})
@@ -343,7 +343,7 @@ async def test_a_broker_that_is_killed_among_many_transactions_loses_no_decision
         await asyncio.to_thread(broker.kill)
         await asyncio.to_thread(broker.start)
         decided = len(ledger.ended)
-        await until(lambda: len(ledger.ended) > decided + 50, "more transactions", 20)
+        await until(lambda: len(ledger.ended) > decided + 50, "more transactions", 60)
         stopped.set()
         await asyncio.gather(*tasks)
 
