@@ -13,7 +13,7 @@ from tests.fakes.conformance.transactions import CASES, TransactionCase
 
 @pytest.fixture(scope="module")
 def cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
-    """A broker that asks soon; it ends with the module (5.5.0 burns a core from now on)."""
+    """A broker that asks soon."""
     return fresh_cluster(
         broker_properties={"transactionTimeOut": "1000", "transactionCheckInterval": "1000"}
     )

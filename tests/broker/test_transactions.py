@@ -38,8 +38,7 @@ CHECK, END = RequestCode.CHECK_TRANSACTION_STATE, RequestCode.END_TRANSACTION
 
 @pytest.fixture(scope="module")
 def cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
-    """A broker that asks soon.  It is of this module alone: 5.5.0 burns a core from the first
-    half message on."""
+    """A broker that asks soon, and that these tests kill."""
     # 4.9 and 5.x count the tries, and give up after 15 of them.
     return fresh_cluster(broker_properties=CHECKED | {"transactionCheckMax": "100"})
 
