@@ -75,9 +75,16 @@ class Run:
 
 @asynccontextmanager
 async def sending(
-    brokers: int = 1, *, producer: ProducerConfig | None = None, **client: float
+    brokers: int = 1,
+    *,
+    producer: ProducerConfig | None = None,
+    patience: float = 2.0,
+    **client: float,
 ) -> AsyncIterator[Run]:
-    """Send from several tasks during the block; afterwards every promise is checked."""
+    """Send from several tasks during the block; afterwards every promise is checked.
+
+    :param patience: the seconds that a send may take
+    """
     async with nothing_left(), AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(FakeCluster(brokers, topics={"orders": 4}))
         proxies = [
@@ -94,7 +101,8 @@ async def sending(
         with watch(run.history):
             async with made:
                 senders = [
-                    asyncio.create_task(run.keep_sending(f"task-{n}")) for n in range(SENDERS)
+                    asyncio.create_task(run.keep_sending(f"task-{n}", patience))
+                    for n in range(SENDERS)
                 ]
                 await run.until_ok(50)
                 yield run

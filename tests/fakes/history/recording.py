@@ -154,8 +154,9 @@ def watch(history: History) -> Iterator[None]:
     for root in roots:
         root.addHandler(handler)
     loop.set_exception_handler(lambda _loop, context: history.unexpected.append(str(context)))
+    passed = FairTime()
     try:
-        with FairTime() as passed:
+        with passed:
             yield
     finally:
         history.stood_still = passed.stood_still
