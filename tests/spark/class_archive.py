@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -68,7 +68,11 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _make(archive: Path) -> None:
     """Have a session of its own write *archive* when its JVM ends."""
-    with tempfile.TemporaryDirectory(dir=archive.parent, prefix="making-") as folder:
+    # Without the file JVMs start as well, only slower.
+    with (
+        tempfile.TemporaryDirectory(dir=archive.parent, prefix="making-") as folder,
+        suppress(subprocess.SubprocessError),
+    ):
         made = Path(folder, "made.jsa")
         subprocess.run(
             [sys.executable, "-W", "ignore", "-m", __name__, str(made)],
