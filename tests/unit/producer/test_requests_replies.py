@@ -256,7 +256,7 @@ async def test_further_requests_wait_for_a_place(monkeypatch: pytest.MonkeyPatch
 async def test_requests_end_with_their_producer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests_replies, "MAX_REQUESTS", 1)
     async with open_shop() as shop:
-        first = asyncio.create_task(shop.producer.request(ORDER, 0.3))
+        first = asyncio.create_task(shop.producer.request(ORDER, 30))
         await asked(shop)
         second = asyncio.create_task(shop.producer.request(ORDER, 30))
         await asyncio.sleep(0)
