@@ -237,7 +237,8 @@ class RemotingClient:
             async with asyncio.timeout_at(deadline):
                 connection = await asyncio.shield(self._open(address))
         except TimeoutError:
-            raise NotConnectedError(address, f"not connected within {max(0.0, timeout):.3g} s") from None
+            reason = f"not connected within {max(0.0, timeout):.3g} s"
+            raise NotConnectedError(address, reason) from None
         except (NotConnectedError, ClosedError) as error:
             # Shared by all who waited: without this each would lengthen its traceback.
             raise error.with_traceback(None) from error.__cause__

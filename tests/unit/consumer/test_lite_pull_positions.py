@@ -273,7 +273,7 @@ async def test_who_may_not_ask_where_queues_end_is_told_by_ready_and_goes_on_whe
         for _ in range(2):
             with pytest.raises(PermissionDeniedError, match="no permission") as caught:
                 await consumer.ready(20)
-        assert "give it the action Get on Topic:orders" in caught.value.__notes__[0]
+            assert "give it the action Get on Topic:orders" in caught.value.__notes__[0]
         failed = await anext(each async for each in events if isinstance(each, PullFailed))
         assert "action Get on Topic:orders" in failed.reason
 
