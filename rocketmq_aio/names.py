@@ -36,7 +36,7 @@ UNSENDABLE_TOPICS: Final = frozenset(
 def topic_fault(topic: object) -> str | None:
     """Return why *topic* is no topic name, or None when it is one."""
     if not isinstance(topic, str) or not topic.strip():
-        return "a topic is a non-empty string"
+        return f"a topic is a non-empty string, not {topic!r}"
     # A group's own topics are named after it, and may be as much longer.
     of_group = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
     longest = len(RETRY_PREFIX) + MAX_GROUP if of_group else MAX_TOPIC
