@@ -1,0 +1,20 @@
+"""Nothing of a test goes on: its clients would ask servers that are gone, beside later tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from rocketmq_aio.spark import runtime as runtime_module
+
+
+@pytest.fixture(autouse=True)
+def no_client_goes_on() -> Iterator[None]:
+    yield
+    runtimes = runtime_module._process.runtimes
+    for runtime in runtimes.values():
+        for producer in runtime._producers.values():
+            runtime.call(producer.client.close)
+        runtime.call(runtime.instance.close)
+    runtimes.clear()
