@@ -158,6 +158,13 @@ ALL: Final = (
         in_flight=64,
     ),
     Workload(
+        name="ordered-64-together",
+        title="the same, batched by the client",
+        kind="send",
+        task="send-ordered-together",
+        in_flight=64,
+    ),
+    Workload(
         name="text-64",
         title="send of 16 KiB of words, compressed by default, 64 in flight",
         kind="send",

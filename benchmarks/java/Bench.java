@@ -29,7 +29,8 @@ public final class Bench {
         switch (arguments[0]) {
             case "send": bench.send(bench.body()); break;
             case "send-text": bench.send(new Kinds(bench).text()); break;
-            case "send-ordered": new Kinds(bench).ordered(); break;
+            case "send-ordered":
+            case "send-ordered-together": new Kinds(bench).ordered(); break;
             case "request": new Kinds(bench).requests(); break;
             case "transaction": new Kinds(bench).transactions(); break;
             case "drain": bench.drain(); break;

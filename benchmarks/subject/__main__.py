@@ -26,6 +26,7 @@ ENTRIES: Final = {
     ("client", "send"): "benchmarks.subject.produce:send_messages",
     ("client", "send-gathered"): "benchmarks.subject.produce:send_gathered",
     ("client", "send-ordered"): "benchmarks.subject.kinds:send_in_order",
+    ("client", "send-ordered-together"): "benchmarks.subject.kinds:send_in_order_together",
     ("client", "send-text"): "benchmarks.subject.kinds:send_text",
     ("client", "request"): "benchmarks.subject.kinds:request_and_reply",
     ("client", "transaction"): "benchmarks.subject.kinds:send_in_transactions",

@@ -7,9 +7,11 @@ from typing import Final
 
 from benchmarks.subject.measure import Options, closed_loop
 from rocketmq_aio import (
+    AutoBatch,
     Message,
     MessageExt,
     Producer,
+    ProducerConfig,
     PushConfig,
     PushConsumer,
     TransactionProducer,
@@ -34,11 +36,16 @@ def text(size: int) -> bytes:
     return "".join(words)[:size].encode()
 
 
-async def send_in_order(options: Options) -> None:
+async def send_in_order_together(options: Options) -> None:
+    """The same, with messages of one queue in one request."""
+    await send_in_order(options, ProducerConfig(auto_batch=AutoBatch(linger_seconds=0)))
+
+
+async def send_in_order(options: Options, config: ProducerConfig | None = None) -> None:
     """As many keys as may be in flight; a key's next message leaves after an answer."""
     topic, body = options.topic, options.body()
     keys = [f"key-{number}" for number in range(options.in_flight)]
-    async with Producer(GROUP, namesrv=options.namesrv) as producer:
+    async with Producer(GROUP, namesrv=options.namesrv, config=config) as producer:
 
         async def send() -> None:
             key = keys.pop()

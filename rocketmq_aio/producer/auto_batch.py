@@ -1,8 +1,9 @@
 """Sends that travel together: concurrent calls become batches, each caller gets its own outcome.
 
 Messages gather until there are enough or they have waited long enough; one timer and one task
-belong to a batch, none to a message.  Batches to a chosen queue go one after another, for brokers
-work on the requests of a connection in any order.
+belong to a batch, none to a message.  Batches to one queue, chosen or that of a key, go one after
+another, for brokers work on the requests of a connection in any order; what gathers meanwhile
+leaves together.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class AutoBatcher:
         self._spawn = spawn
         self._open: dict[object, Gathering] = {}
         self._lanes: dict[MessageQueue, deque[Gathering]] = {}  # closed ones, the first under way
+        self._held: dict[MessageQueue, Gathering] = {}  # open and due, while others are under way
         self._live: set[Gathering] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -162,10 +164,28 @@ class AutoBatcher:
         if self._linger:
             # Half of the time is for the request, however long it could wait for company.
             seconds = min(self._linger, (gathering.deadline - monotonic()) / 2)
-            gathering.timer = self._loop.call_later(seconds, self._close, gathering)
+            gathering.timer = self._loop.call_later(seconds, self._due, gathering)
         else:
-            gathering.timer = self._loop.call_soon(self._close, gathering)
+            gathering.timer = self._loop.call_soon(self._due, gathering)
         return gathering
+
+    def _due(self, gathering: Gathering) -> None:
+        """Send it, unless it has to wait for others to its queue: then more may join."""
+        if (queue := gathering.queue) is not None and queue in self._lanes:
+            self._held[queue] = gathering
+            self._expire_in_time(gathering)
+        else:
+            self._close(gathering)
+
+    def _expire_in_time(self, gathering: Gathering) -> None:
+        """Let it wait for others to its queue no longer than its messages have time."""
+        assert self._loop is not None
+        left = gathering.deadline - monotonic()
+        gathering.timer = self._loop.call_later(left, self._expire, gathering)
+
+    def _expire(self, gathering: Gathering) -> None:
+        if waiting := gathering.waiting:
+            refuse(waiting, _out_of_time(waiting))
 
     def _close(self, gathering: Gathering) -> None:
         """Let nobody join any more, and send it, or line it up behind others to its queue."""
@@ -174,7 +194,9 @@ class AutoBatcher:
         del self._open[gathering.key]
         queue = gathering.queue
         if queue is not None and queue in self._lanes:
+            self._held.pop(queue, None)
             self._lanes[queue].append(gathering)
+            self._expire_in_time(gathering)
             return
         try:
             if queue is None:
@@ -191,12 +213,18 @@ class AutoBatcher:
             while lane:
                 await self._deliver(lane[0])
                 lane.popleft()
+                if not lane and queue in self._held:
+                    self._close(self._held[queue])
         finally:
+            if queue in self._held:
+                self._close(self._held[queue])
             del self._lanes[queue]
             for gathering in lane:  # cancelled: the client was closed
                 self._end(gathering, ClosedError("the client was closed"))
 
     async def _deliver(self, gathering: Gathering) -> None:
+        assert gathering.timer is not None
+        gathering.timer.cancel()
         try:
             waiting = gathering.waiting
             if waiting:
@@ -227,6 +255,8 @@ class AutoBatcher:
         """Give the room back; *error* is for those who got no outcome."""
         if gathering not in self._live:
             return
+        if gathering.timer is not None:
+            gathering.timer.cancel()
         self._live.discard(gathering)
         self._room.give(gathering.bodies, len(gathering.entries))
         left_over = gathering.waiting

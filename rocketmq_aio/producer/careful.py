@@ -185,6 +185,10 @@ class CarefulSender(Sender):
             known = self._ordered[publish.topic] = OrderedTopic(publish)
         return known.target(publish, value)
 
+    def _target_at(self, publish: TopicPublish, queue: MessageQueue) -> Target:
+        known = self._ordered.get(publish.topic)  # keys stay with a broker that is not there now
+        return publish.target(queue, known.last_address(queue) if known is not None else None)
+
     def _context(
         self, mode: str, message: Message, queue: MessageQueue | None = None
     ) -> SendContext:

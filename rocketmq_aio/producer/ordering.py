@@ -103,12 +103,16 @@ class OrderedTopic:
         index = _index(value, len(self._targets))
         return self._targets[index] or self._find(publish, index)
 
+    def last_address(self, queue: MessageQueue) -> str | None:
+        """Return where the master of the broker of *queue* was."""
+        return self._addresses.get(queue.broker_name)
+
     def _find(self, publish: TopicPublish, index: int) -> Target:
         queue = self.queues[index]
         if publish.is_closed(queue):
             reason = f"queue {queue} may not be written to, and its keys go nowhere else"
             raise RouteNotFoundError(publish.topic, reason)
-        found = publish.target(queue, self._addresses.get(queue.broker_name))
+        found = publish.target(queue, self.last_address(queue))
         self._targets[index] = found
         return found
 

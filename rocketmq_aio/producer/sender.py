@@ -29,7 +29,7 @@ from rocketmq_aio.producer.faults import Faults, Isolation
 from rocketmq_aio.producer.gathering import Entry, request_of
 from rocketmq_aio.producer.hook_calls import SendHooks
 from rocketmq_aio.producer.in_flight import InFlight
-from rocketmq_aio.producer.publishing import TopicPublish, find_publish
+from rocketmq_aio.producer.publishing import Target, TopicPublish, find_publish
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 
@@ -140,9 +140,12 @@ class Sender(Member):
         topic = entries[0][1].topic
         publish = self._topics.get(topic) or await self._publish(topic, deadline)
         now_ms = publish.used_ms = time_ns() // 1_000_000
-        target = publish.next_target() if queue is None else publish.target(queue)
+        target = publish.next_target() if queue is None else self._target_at(publish, queue)
         sent = request_of(entries, target, now_ms, self._config, fixed=queue is not None)
         return await self._attempts.run(sent, publish, deadline)
+
+    def _target_at(self, publish: TopicPublish, queue: MessageQueue) -> Target:
+        return publish.target(queue)
 
     def _spawn_batch(
         self, function: Callable[..., Coroutine[Any, Any, None]], what: object

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable
+from copy import copy
 from time import monotonic
 
 from rocketmq_aio.config import ClientConfig, ProducerConfig
 from rocketmq_aio.errors import BackpressureError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import Message, MessageQueue, SendResult
-from rocketmq_aio.producer.careful import CarefulSender, Chosen, chosen_target
+from rocketmq_aio.producer.careful import ANY_QUEUE, CarefulSender, Chosen, Way, chosen_target
 from rocketmq_aio.producer.publishing import QueueSelector
+from rocketmq_aio.properties import SHARDING_KEY
 
 
 class TogetherSender(CarefulSender):
@@ -63,6 +65,25 @@ class TogetherSender(CarefulSender):
             await self._wait_for_room(size, deadline, topic)
         return await self._together.add(message, queue, seconds, deadline, alone=alone)
 
+    async def _send_in_turn(
+        self, message: Message, way: Way, seconds: float, deadline: float
+    ) -> SendResult:
+        """Send *message*, which has a key, with others to its queue: in the order of the calls."""
+        topic, size = message.topic, len(message.body)
+        lane = topic, way.key
+        if not self._turns.try_take(lane):
+            await self._wait_for_turn(lane, deadline)
+        try:
+            publish = self._topics.get(topic) or await self._publish(topic, deadline)
+            queue = way.aim(publish).queue
+            if not self._room.try_take(size):
+                await self._wait_for_room(size, deadline, topic)
+            alone = not self._together.takes(message)
+            sent = self._together.add(message, queue, seconds, deadline, alone=alone)
+        finally:
+            self._turns.give(lane)
+        return await sent
+
     # --- with hooks around it -------------------------------------------------------------------
 
     async def _send_told(
@@ -85,19 +106,33 @@ class TogetherSender(CarefulSender):
         self, message: Message, chosen: Chosen, seconds: float, deadline: float
     ) -> Awaitable[SendResult]:
         # Not awaited here: a coroutine less, or two.
-        keyed = chosen.sharding_key is not None or message.sharding_key is not None or message.timed
-        if self._batching and not keyed:
-            queue, selector = chosen.queue, chosen.selector
-            if queue or selector:
-                return self._send_together(message, queue, selector, seconds, deadline)
-            if self._together.takes(message):
-                if self._room.try_take(len(message.body)):
-                    return self._together.add(message, None, seconds, deadline)
-                return self._send_together(message, None, None, seconds, deadline)
-        return self._send_by(self._way(message, chosen), message, deadline)
+        if not self._batching or message.timed:
+            return self._send_by(self._way(message, chosen), message, deadline)
+        queue, selector = chosen.queue, chosen.selector
+        if chosen.sharding_key is not None or (message.sharding_key and not (queue or selector)):
+            way = self._way(message, chosen)
+            return self._send_in_turn(keyed(message, way), way, seconds, deadline)
+        if queue or selector:
+            return self._send_together(message, queue, selector, seconds, deadline)
+        if not self._together.takes(message):
+            return self._send_by(ANY_QUEUE, message, deadline)
+        if self._room.try_take(len(message.body)):
+            return self._together.add(message, None, seconds, deadline)
+        return self._send_together(message, None, None, seconds, deadline)
 
     def _add_hooked(
         self, message: Message, queue: MessageQueue | None
     ) -> asyncio.Future[SendResult]:
         context = self._context("send_nowait", message, queue)
         return self._hooks.around_future(context, lambda: self._add_now(context.message, queue))
+
+
+def keyed(message: Message, way: Way) -> Message:
+    """Return *message* with the key that an argument gave, if that is how it goes."""
+    if not way.extra:
+        return message
+    changed = copy(message)
+    changed.sharding_key = way.key
+    changed.properties = message.properties | {SHARDING_KEY: str(way.key)}
+    changed.encoded_properties += way.extra
+    return changed

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from rocketmq_aio.auto_batch import AutoBatch
 from rocketmq_aio.config import ProducerConfig
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.message import Message
@@ -24,6 +25,12 @@ ROUND = 20  # messages more of a key
 ROUND_SECONDS = 60.0
 SEND_SECONDS = 1.0
 PACE_SECONDS = 0.02  # between two sends of a key, so that the log stays readable
+
+
+@pytest.fixture(params=[None, AutoBatch(linger_seconds=0)], ids=["alone", "together"])
+def config(request: pytest.FixtureRequest) -> ProducerConfig:
+    """Sends that go one by one, and batches."""
+    return ProducerConfig(send_timeout_seconds=60, auto_batch=request.param)
 
 
 def by_key(stored: list[Stored]) -> dict[str, list[Stored]]:
@@ -79,9 +86,8 @@ async def sending(producer: Producer, topic: str, keys: int) -> AsyncIterator[Se
 
 
 async def test_keys_in_flight_together_keep_their_order(
-    rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
+    rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str, config: ProducerConfig
 ) -> None:
-    config = ProducerConfig(send_timeout_seconds=60)
     async with Producer(
         rocketmq_group, namesrv=rocketmq_cluster.namesrv, config=config
     ) as producer:
@@ -102,13 +108,13 @@ async def test_keys_in_flight_together_keep_their_order(
 
 @pytest.mark.timeout(300, func_only=True)  # a broker is stopped and started in it
 async def test_keys_keep_their_queues_while_a_broker_is_away_and_the_topic_grows(
-    two_broker_cluster: Cluster, rocketmq_group: str
+    two_broker_cluster: Cluster, rocketmq_group: str, config: ProducerConfig
 ) -> None:
     cluster, topic = two_broker_cluster, f"{rocketmq_group}-grown"
     await asyncio.to_thread(cluster.create_topic, topic, queues=4)
     living, flapping = cluster.brokers
     async with (
-        Producer(rocketmq_group, namesrv=cluster.namesrv) as producer,
+        Producer(rocketmq_group, namesrv=cluster.namesrv, config=config) as producer,
         sending(producer, topic, keys=16) as run,
     ):
         await run.go_on(keys=16)

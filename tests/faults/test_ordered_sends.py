@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.auto_batch import AutoBatch
+from rocketmq_aio.config import ClientConfig, ProducerConfig
 from rocketmq_aio.errors import RocketMQError, SendError
 from rocketmq_aio.message import Message
 from rocketmq_aio.producer.producer import Producer
@@ -74,8 +75,18 @@ class Run:
             assert [number for number in stored[key] if number in set(sent)] == sent
 
 
+TOGETHER = ProducerConfig(auto_batch=AutoBatch(linger_seconds=0))
+
+
+@pytest.fixture(params=[None, TOGETHER], ids=["alone", "together"])
+def config(request: pytest.FixtureRequest) -> ProducerConfig | None:
+    """Sends that go one by one, and batches."""
+    given: ProducerConfig | None = request.param
+    return given
+
+
 @asynccontextmanager
-async def sending() -> AsyncIterator[Run]:
+async def sending(producer_config: ProducerConfig | None) -> AsyncIterator[Run]:
     """Send with all keys during the block; afterwards every promise is checked."""
     async with nothing_left(), AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(FakeCluster(2, topics={"orders": 4}))
@@ -86,7 +97,7 @@ async def sending() -> AsyncIterator[Run]:
         config = ClientConfig(
             namesrv=cluster.namesrv, address_mapper=lambda address: ways.get(address, address)
         )
-        async with Producer("shop", client=config) as producer:
+        async with Producer("shop", client=config, config=producer_config) as producer:
             run = Run(cluster, proxies, producer)
             tasks = [asyncio.create_task(run.keep_sending(f"k{n}")) for n in range(KEYS)]
             await run.go_on()
@@ -98,16 +109,20 @@ async def sending() -> AsyncIterator[Run]:
 
 
 @pytest.mark.parametrize("reset", [False, True])
-async def test_cutting_all_connections_again_and_again(reset: bool) -> None:
-    async with sending() as run:
+async def test_cutting_all_connections_again_and_again(
+    reset: bool, config: ProducerConfig | None
+) -> None:
+    async with sending(config) as run:
         for _ in range(5):
             for proxy in run.proxies:
                 proxy.cut(reset=reset)
             await run.go_on()
 
 
-async def test_a_broker_that_flaps_and_leaves_the_route_meanwhile() -> None:
-    async with sending() as run:
+async def test_a_broker_that_flaps_and_leaves_the_route_meanwhile(
+    config: ProducerConfig | None,
+) -> None:
+    async with sending(config) as run:
         flapping = run.cluster.brokers[1]
         for _ in range(3):
             await flapping.stop()
@@ -120,17 +135,18 @@ async def test_a_broker_that_flaps_and_leaves_the_route_meanwhile() -> None:
             await run.go_on()
 
 
-async def test_lost_answers_and_refusals_on_the_way() -> None:
-    async with sending() as run:
+async def test_lost_answers_and_refusals_on_the_way(config: ProducerConfig | None) -> None:
+    async with sending(config) as run:
         for broker in run.cluster.brokers:
             for _ in range(5):
-                broker.on(SEND, Close())
-                broker.on(SEND, Reply(2, remark="busy"), times=3)
+                for code in (SEND, RequestCode.SEND_BATCH_MESSAGE):
+                    broker.on(code, Close())
+                    broker.on(code, Reply(2, remark="busy"), times=3)
                 await run.go_on()
 
 
-async def test_a_topic_that_grows_and_shrinks_under_load() -> None:
-    async with sending() as run:
+async def test_a_topic_that_grows_and_shrinks_under_load(config: ProducerConfig | None) -> None:
+    async with sending(config) as run:
         for queues in (16, 4):
             for broker in run.cluster.brokers:
                 del broker.topics["orders"].queues[max(queues, 4) :]

@@ -321,6 +321,94 @@ async def test_whose_turn_does_not_come_in_time_was_not_sent() -> None:
         assert requests(shop) == [SEND_BATCH]
 
 
+async def test_sends_with_a_key_travel_together_in_the_order_of_the_calls() -> None:
+    async with open_shop(config=TURN) as shop:
+        first = await shop.producer.send(Message("orders", b"0", sharding_key="42"))
+        own = [Message("orders", b"%d" % number, sharding_key="42") for number in range(1, 30)]
+        sends = send_all(shop, own)
+        sends += send_all(shop, messages(30, first=30), sharding_key="42")
+        results = [first, *await asyncio.gather(*sends)]
+
+        stored = shop.broker.messages("orders")
+        assert [each.body for each in stored] == [b"%d" % number for number in range(60)]
+        assert {each.properties["__SHARDINGKEY"] for each in stored} == {"42"}
+        assert [each.queue_offset for each in results] == list(range(60))
+        assert len({each.queue for each in results}) == 1
+        assert requests(shop) == [SEND, SEND_BATCH]
+
+
+async def test_the_first_sends_with_a_key_keep_their_order_while_queues_are_asked_for() -> None:
+    async with open_shop(config=TURN) as shop:
+        sends = send_all(shop, messages(20), sharding_key="42")
+        await asyncio.gather(*sends)
+
+        assert shop.bodies() == [b"%d" % number for number in range(20)]
+
+
+async def test_a_message_that_gets_its_key_with_the_call_is_not_changed() -> None:
+    async with open_shop(config=TURN) as shop:
+        message = Message("orders", b"x")
+        await shop.producer.send(message, sharding_key="42")
+        await shop.producer.send(message, sharding_key="43")
+
+        assert message.sharding_key is None
+        keys = [each.properties["__SHARDINGKEY"] for each in shop.broker.messages("orders")]
+        assert sorted(keys) == ["42", "43"]
+
+
+async def test_what_gathers_while_others_are_on_their_way_to_its_queue_leaves_together() -> None:
+    async with open_shop(config=TURN) as shop:
+        await connected(shop)
+        begun_with = len(requests(shop))
+        held = shop.broker.hold(SEND, times=1)
+        sends = send_all(shop, messages(1), sharding_key="42")
+        await held.wait(1)
+        for number in range(1, 9):
+            sends += send_all(shop, messages(1, first=number), sharding_key="42")
+            await turns()
+        held.release()
+        results = await asyncio.gather(*sends)
+
+        assert requests(shop)[begun_with:] == [SEND, SEND_BATCH]
+        assert [each.queue_offset for each in results] == list(range(9))
+
+
+async def test_who_waits_for_others_to_the_same_queue_waits_no_longer_than_it_may() -> None:
+    async with open_shop(config=TURN) as shop:
+        await connected(shop)
+        held = shop.broker.hold(SEND, times=1)
+        first = send_all(shop, messages(1), sharding_key="42")
+        await held.wait(1)
+        late = send_all(shop, messages(2, first=1), sharding_key="42", timeout_seconds=0.2)
+        for each in late:
+            with pytest.raises(SendError, match="took all the time"):
+                await each
+        assert not first[0].done()
+        held.release()
+        last = send_all(shop, messages(1, first=3), sharding_key="42")
+        assert [each.ok for each in await asyncio.gather(*first, *last)] == [True, True]
+
+        assert shop.bodies()[-2:] == [b"0", b"3"]
+        assert room_taken(shop) == (0, 0)
+
+
+async def test_a_client_that_is_closed_ends_those_who_wait_for_others() -> None:
+    async with open_shop(config=TURN) as shop:
+        await connected(shop)
+        held = shop.broker.hold(SEND, times=1)
+        sends = send_all(shop, messages(1), sharding_key="42")
+        await held.wait(1)
+        sends += send_all(shop, messages(2, first=1), sharding_key="42")
+        await turns()
+        await shop.producer.client.close()
+        await asyncio.wait(sends, timeout=WAIT)
+
+        kinds = [type(each.exception()) for each in sends]
+        assert kinds[1:] == [ClosedError, ClosedError]
+        assert room_taken(shop) == (0, 0)
+        held.release()
+
+
 # --- errors --------------------------------------------------------------------------------------
 
 
