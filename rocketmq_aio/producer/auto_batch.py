@@ -278,7 +278,7 @@ def _may_concern_one(error: RocketMQError) -> bool:
 
 def _out_of_time(entries: Iterable[Entry]) -> SendError:
     _, message, message_id, _ = next(iter(entries))
-    reason = "others to its queue took all the time that it had"
+    reason = "others to its queue took all the time that it had (send_timeout_seconds)"
     cause = NotConnectedError("-", reason)
     return SendError(
         message.topic, message_id, [SendAttempt(address="-", cause=cause, seconds=0.0)]

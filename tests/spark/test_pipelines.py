@@ -132,6 +132,50 @@ def test_an_export_to_csv_comes_back_by_load(
     assert {message.tags for message in found} == {"a"}
 
 
+@pytest.mark.parametrize(
+    ("kind", "body"), [("csv", "base64"), ("json", "base64"), ("parquet", "plain")]
+)
+def test_what_was_exported_is_loaded_without_a_word_about_columns(
+    pipelines: SparkSession,
+    connection: Connection,
+    topic: str,
+    other: str,
+    tmp_path: Path,
+    kind: str,
+    body: str,
+) -> None:
+    messages = [
+        Message(
+            topic,
+            b"%d" % n,
+            tags="a" if n else None,
+            keys=["k1", f"k{n}"] if n else None,
+            properties={f"p{n}": "1"},
+            flag=n,
+            sharding_key=f"order-{n}" if n else None,
+        )
+        for n in range(3)
+    ]
+    asyncio.run(send_all(connection.name_server, messages))
+    target = Target(path=str(tmp_path / "out"), format=kind)
+    wanted = ExportSettings(
+        connection=connection, selection=Selection(topics=(topic,)), target=target
+    )
+    assert export(pipelines, wanted).complete
+
+    settings = LoadSettings(
+        connection=connection, topic=other, path=str(target.path), format=kind, body=body
+    )
+    summary = load(pipelines, settings)
+
+    assert (summary.rows, summary.sent, summary.problems) == (3, 3, ())
+    found = sorted(stored(connection.name_server, other), key=lambda each: each.body)
+    for message, again in zip(messages, found, strict=True):
+        for what in ("body", "tags", "keys", "flag", "sharding_key"):
+            assert getattr(again, what) == getattr(message, what)
+    assert [each.properties.get(f"p{n}") for n, each in enumerate(found)] == ["1"] * 3
+
+
 AWKWARD = (" lead and trail ", '{"a": "x \\"y\\""}', '"', "a\nb", "\r\n", "a,b", "\\", "\r")
 
 

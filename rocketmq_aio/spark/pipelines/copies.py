@@ -34,7 +34,7 @@ def copies(messages: DataFrame, topic: Column) -> DataFrame:
         "body",
         "tags",
         keys().alias("keys"),
-        F.map_concat(own_properties(), _mark()).alias("properties"),
+        F.map_concat(own_properties(COPIED_FROM, COPIED_ID), _mark()).alias("properties"),
         "flag",
         F.col("properties")[SHARDING_KEY].alias("shardingKey"),
     )
@@ -46,9 +46,9 @@ def keys() -> Column:
     return F.when(F.size(parts) > 0, parts)
 
 
-def own_properties() -> Column:
-    """Return what the application set: all that is neither the system's nor a mark of origin."""
-    taken = [*sorted(RESERVED), COPIED_FROM, COPIED_ID]
+def own_properties(*marks: str) -> Column:
+    """Return what the application set: all that is neither the system's nor one of *marks*."""
+    taken = [*sorted(RESERVED), *marks]
 
     def wanted(name: Column, value: Column) -> Column:
         return ~name.isin(taken) & (F.trim(name) != "") & (F.trim(value) != "")

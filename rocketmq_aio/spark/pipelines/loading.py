@@ -9,17 +9,19 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
-from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
 
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.properties import SHARDING_KEY
 from rocketmq_aio.settings import settings
 from rocketmq_aio.spark import option_values as values
 from rocketmq_aio.spark.options import Connection
+from rocketmq_aio.spark.pipelines.copies import keys, own_properties
 from rocketmq_aio.spark.pipelines.progress import watched
 from rocketmq_aio.spark.pipelines.reports import Report, quiet
 from rocketmq_aio.spark.pipelines.sending import Growth, send
 from rocketmq_aio.spark.pipelines.summary import Summary
-from rocketmq_aio.spark.pipelines.target import CSV, overridden
+from rocketmq_aio.spark.pipelines.target import COORDINATES, CSV, overridden
 
 BODIES: Final = ("plain", "base64")
 WHOLE_ROW: Final = "*"
@@ -31,6 +33,7 @@ TYPES: Final = {
     **dict.fromkeys(("flag", "delayLevel", "queueId"), "int"),
     "deliverTimestamp": "timestamp",
 }
+EXPORTED: Final = ("body", "tags", "keys", "properties", "flag")  # and the sharding key in there
 LATER: Final = frozenset({"delayLevel", "deliverTimestamp"})  # not in the topic at once
 
 
@@ -43,7 +46,8 @@ class LoadSettings:
         *read_options* say otherwise
     :param columns: column of a message -> column of the files, such as
         ``{"body": "payload", "keys": "id"}``; ``{"body": "*"}`` makes bodies of whole rows, as
-        JSON; empty: columns of the files that are named as messages name them
+        JSON; empty: columns of the files that are named as messages name them, of an export
+        body, tags, keys, flag, sharding key and the application's properties
     :param body: how the files hold bodies: ``plain``, or in ``base64`` as exports to text do
     :param schema: of the files, such as ``"id long, name string"``; None: what the files say
     :param read_options: of the format; *options*: further options of the sink
@@ -141,13 +145,27 @@ def _files(spark: SparkSession, settings: LoadSettings) -> DataFrame:
 def mapped(files: DataFrame, columns: Mapping[str, str]) -> DataFrame:
     """Return rows for the sink.
 
+    What an export wrote is sent like a copy: what belongs to the system does not go along.
+
     :raises ConfigError: the files have no such column, or none for the body
     """
+    if not columns and {*COORDINATES, "body"} <= set(files.columns):
+        return _exported(files)
     chosen = dict(columns) or {name: name for name in files.columns if name in COLUMNS}
     if "body" not in chosen:
         reason = f'the files have no column body, but {", ".join(files.columns)}: say body="*"'
         raise ConfigError("columns", None, reason)
     return files.select(*(_column(files, to, name).alias(to) for to, name in chosen.items()))
+
+
+def _exported(files: DataFrame) -> DataFrame:
+    taken = {name: _column(files, name, name) for name in EXPORTED if name in files.columns}
+    rows = files.select(*(column.alias(name) for name, column in taken.items()))
+    changed = {"keys": keys()} if "keys" in taken else {}
+    if "properties" in taken:
+        changed["properties"] = own_properties()
+        changed["shardingKey"] = F.col("properties")[SHARDING_KEY]
+    return rows.withColumns(changed) if changed else rows
 
 
 def _column(files: DataFrame, to: str, name: str) -> Column:
@@ -163,7 +181,9 @@ def _column(files: DataFrame, to: str, name: str) -> Column:
 def _typed(column: Column, to: str, kind: DataType) -> Column:
     """Return *column* with the type that messages have there; text files know text only."""
     if to == "properties":
-        text = isinstance(kind, StringType)
+        if isinstance(kind, StructType):  # what Spark takes JSON objects for
+            column = F.to_json(column)
+        text = isinstance(kind, StringType | StructType)
         return F.from_json(column, "map<string,string>") if text else column
     if (to == "keys" and isinstance(kind, ArrayType)) or isinstance(kind, BinaryType):
         return column
