@@ -19,7 +19,8 @@ from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Close
 from tests.faults.through import hasten, through
 from tests.unit.consumer.consuming import TOPIC, numbers, put
-from tests.unit.consumer.popping import RETRY_TOPIC, bodies, hurried, leases, popping
+from tests.unit.consumer.popping import RETRY_TOPIC, bodies, leases, popping
+from tests.unit.remoting.hurry import hurry
 
 POP: Final = RequestCode.POP_MESSAGE
 ACK: Final = RequestCode.ACK_MESSAGE
@@ -45,7 +46,7 @@ async def test_messages_of_a_lost_answer_come_again(cluster: FakeCluster) -> Non
         async with popping(
             cluster, client=through(proxy, cluster), invisible_seconds=0.5
         ) as consumer:
-            hurried(consumer, POP)
+            hurry(consumer.client, POP)
             seen = await all_done(consumer, 5)
 
     assert seen == Counter(numbers(5))

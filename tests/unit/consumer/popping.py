@@ -9,8 +9,6 @@ from typing import Any, Final
 from rocketmq_aio.config import ClientConfig, PopConfig
 from rocketmq_aio.consumer.pop import PopConsumer
 from rocketmq_aio.message import MessageExt
-from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.header import RequestHeader
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.consuming import GROUP, TOPIC
 
@@ -39,19 +37,6 @@ async def popping(
     async with popper_of(cluster, **arguments) as consumer:
         await consumer.subscribe(TOPIC, selector)
         yield consumer
-
-
-def hurried(consumer: PopConsumer, code: int) -> None:
-    """Let the next request of this kind end soon; the broker may not answer it."""
-    remoting, left = consumer.client.remoting, [0.1]
-    request = remoting.request
-
-    async def soon(address: str, header: RequestHeader, *body: bytes, **how: Any) -> Command:  # noqa: ANN401 - those of `request`
-        if header.code == code and left:
-            how["timeout"] = left.pop()
-        return await request(address, header, *body, **how)
-
-    remoting.request = soon  # type: ignore[method-assign]
 
 
 def bodies(taken: Iterable[MessageExt]) -> list[str]:

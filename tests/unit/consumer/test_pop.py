@@ -24,7 +24,8 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
 from tests.fakes.state import now_ms
 from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put
-from tests.unit.consumer.popping import RETRY_TOPIC, bodies, hurried, leases, popper_of, popping
+from tests.unit.consumer.popping import RETRY_TOPIC, bodies, leases, popper_of, popping
+from tests.unit.remoting.hurry import hurry
 from tests.unit.remoting.until import until
 
 POP = RequestCode.POP_MESSAGE
@@ -335,7 +336,7 @@ async def test_after_a_lost_change_nothing_is_changed_again(cluster: FakeCluster
     async with popping(cluster) as consumer:
         [message] = await consumer.receive()
         cluster.broker.on(CHANGE, None)
-        hurried(consumer, CHANGE)
+        hurry(consumer.client, CHANGE)
         with pytest.raises(TimeoutError):
             await consumer.change_invisible(message, 30)
         with pytest.raises(ReceiptError, match="lost"):

@@ -22,7 +22,8 @@ from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
 from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put
-from tests.unit.consumer.popping import bodies, hurried, leases, popper_of, popping
+from tests.unit.consumer.popping import bodies, leases, popper_of, popping
+from tests.unit.remoting.hurry import hurry
 from tests.unit.remoting.until import until
 
 POP = RequestCode.POP_MESSAGE
@@ -210,7 +211,7 @@ async def test_after_a_lost_answer_the_same_attempt_gets_the_same_messages(
 
     cluster.broker.on(POP, lose)
     async with popping(cluster, orderly=True) as consumer:
-        hurried(consumer, POP)
+        hurry(consumer.client, POP)
         [message] = await consumer.receive()
         assert (message.body, message.reconsume_times) == (b"1", 0)
         await consumer.ack(message)

@@ -33,7 +33,8 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from tests.fakes.connection import FakeConnection
 from tests.fakes.script import Reply
-from tests.unit.producer.tills import COMMIT, END, ROLLBACK, Till, hurried, open_till
+from tests.unit.producer.tills import COMMIT, END, ROLLBACK, Till, open_till
+from tests.unit.remoting.hurry import hurry
 from tests.unit.remoting.until import until
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -385,7 +386,7 @@ async def test_a_decision_waits_for_its_broker_to_come_back() -> None:
 
 async def test_a_commit_that_may_have_arrived_is_not_sent_twice() -> None:
     async with open_till() as till:
-        hurried(till)
+        hurry(till.producer.client, END)
         held = till.broker.hold(END)
         async with till.producer.transaction(ORDER) as tx:
             pass
@@ -410,7 +411,7 @@ async def test_a_refused_decision_is_no_error_of_the_local_part() -> None:
 
 async def test_what_the_broker_did_not_hear_is_answered_to_its_check() -> None:
     async with open_till() as till:
-        hurried(till)
+        hurry(till.producer.client, END)
         till.broker.on(END, None)
         async with till.producer.transaction(ORDER):
             pass

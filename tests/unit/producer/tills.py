@@ -13,8 +13,7 @@ from rocketmq_aio.message import MessageExt
 from rocketmq_aio.producer.decisions import TransactionState
 from rocketmq_aio.producer.transactions import TransactionProducer
 from rocketmq_aio.protocol.codes import RequestCode
-from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.header import RequestHeader, read_header
+from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.transactions import EndTransaction
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
@@ -80,19 +79,6 @@ class Till:
         await self.broker.ask_about_transactions()
         await self.broker.wait_for(END, count)
         return self.flags()
-
-
-def hurried(till: Till, code: int = END) -> None:
-    """Let the next request of this kind end soon; the broker may not answer it."""
-    remoting, left = till.producer.client.remoting, [0.1]
-    request = remoting.request
-
-    async def soon(address: str, header: RequestHeader, *body: bytes, **how: Any) -> Command:  # noqa: ANN401 - those of `request`
-        if header.code == code and left:
-            how["timeout"] = left.pop()
-        return await request(address, header, *body, **how)
-
-    remoting.request = soon  # type: ignore[method-assign]
 
 
 @asynccontextmanager

@@ -18,7 +18,6 @@ from rocketmq_aio.spark.columns import SCHEMA
 from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options import Connection, ReadOptions
 from rocketmq_aio.spark.reader import read
-from rocketmq_aio.spark.runtime import Runtime
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Handler, Outcome, Reply
 
@@ -83,16 +82,11 @@ def within(start: int, end: int, queue_id: int = 0) -> Range:
 
 @contextmanager
 def reading(version: str = "5.5.0", queues: int = 2, brokers: int = 1) -> Iterator[Reading]:
-    """A cluster, of one broker unless told, and nothing left of its client afterwards."""
+    """A cluster, of one broker unless told."""
     with start_blocking_portal() as portal:
         cluster = FakeCluster(brokers, version=version, topics={TOPIC: queues})
         with portal.wrap_async_context_manager(cluster):
-            mine = Reading(portal, cluster)
-            try:
-                yield mine
-            finally:
-                runtime = Runtime.get(mine.connection)
-                runtime.call(runtime.instance.close)
+            yield Reading(portal, cluster)
 
 
 def answer(
