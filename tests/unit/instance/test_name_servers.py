@@ -17,6 +17,7 @@ from rocketmq_aio.errors import (
     ConfigError,
     NameServerUnavailableError,
     NotConnectedError,
+    NotSupportedError,
     RequestTimeoutError,
     RouteNotFoundError,
 )
@@ -168,13 +169,83 @@ async def test_no_server_left_names_the_cause_of_each(monkeypatch: pytest.Monkey
         assert "not ready" in str(caught.value)
 
 
-async def test_an_unknown_topic_is_an_answer() -> None:
+async def test_a_topic_is_unknown_when_all_servers_say_so() -> None:
     async with servers() as (first, second), asking(joined([first, second])) as name_servers:
         with pytest.raises(RouteNotFoundError) as caught:
             await name_servers.route("nowhere")
 
         assert caught.value.topic == "nowhere"
-        assert asked(second) == 0
+        assert (asked(first), asked(second)) == (1, 1)
+
+
+async def test_a_server_that_knows_the_topic_wins_over_one_that_has_just_restarted() -> None:
+    async with servers(3) as made, asking(joined(made)) as name_servers:
+        made[0].brokers.clear()
+        made[1].brokers.clear()
+        for _ in range(2):
+            assert (await name_servers.route("orders")).queue_datas
+
+        assert [asked(each) for each in made] == [1, 1, 2]  # the third one stays first
+
+
+async def test_a_dead_server_does_not_make_an_unknown_topic_an_outage() -> None:
+    async with servers(3) as made, asking(joined(made)) as name_servers:
+        await made[0].stop()
+        await made[2].stop()
+        with pytest.raises(RouteNotFoundError):
+            await asyncio.wait_for(name_servers.route("nowhere"), 15)
+
+        assert asked(made[1]) == 1
+
+
+@pytest.mark.usefixtures("doubtful")
+@pytest.mark.parametrize("silent_at", [0, 1])
+async def test_a_silent_server_does_not_hold_up_the_answer_that_a_topic_is_unknown(
+    silent_at: int,
+) -> None:
+    async with servers() as made, asking(joined(made)) as name_servers:
+        silent = made[silent_at]
+        silent.on(ROUTE, None, times=None)
+        for _ in range(3):
+            with pytest.raises(RouteNotFoundError):
+                await asyncio.wait_for(name_servers.route("nowhere"), 15)
+
+        assert asked(silent) == 1  # passed over from then on, while others answer
+
+
+@pytest.mark.usefixtures("doubtful")
+async def test_a_silent_server_is_asked_again_when_no_other_answers() -> None:
+    async with servers() as made, asking(joined(made)) as name_servers:
+        silent, other = made
+        silent.on(ROUTE, None, times=1)
+        with pytest.raises(RouteNotFoundError):
+            await name_servers.route("nowhere")
+        await other.stop()
+
+        assert (await asyncio.wait_for(name_servers.route("orders"), 15)).queue_datas
+
+
+@pytest.mark.usefixtures("doubtful")
+async def test_a_slow_server_that_knows_the_topic_wins_over_an_early_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with servers() as (empty, slow), asking(joined([empty, slow])) as name_servers:
+        doubt_after(60.0, monkeypatch)
+        empty.brokers.clear()
+        held = slow.hold(ROUTE, times=1)
+        asking_now = asyncio.create_task(name_servers.route("orders"))
+        await held.wait(1)
+        held.release()
+
+        assert (await asking_now).queue_datas
+
+
+async def test_a_refusal_of_the_request_is_not_an_outage() -> None:
+    async with servers() as (first, second), asking(joined([first, second])) as name_servers:
+        for each in (first, second):
+            each.on(ROUTE, Reply(3, remark="request code not supported"))
+        with pytest.raises(NotSupportedError, match="not supported"):
+            await name_servers.route("orders")
 
 
 async def test_a_route_that_cannot_be_read_is_a_codec_error() -> None:
