@@ -30,7 +30,7 @@ class AllocateByConfig:
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
         """Return what was configured, of the topic and in its order."""
-        if queues[0].topic.startswith(RETRY_PREFIX):
+        if queues and queues[0].topic.startswith(RETRY_PREFIX):
             return AllocateAveragely()(client_id, queues, client_ids)
         return [queue for queue in queues if queue in self.queues]
 

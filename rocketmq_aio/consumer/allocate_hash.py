@@ -38,6 +38,8 @@ class AllocateConsistentHash:
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
         """Return the queues whose next place on the ring belongs to *client_id*."""
+        if client_id not in client_ids:
+            return []
         ring = {
             self._hash(f"{member}-{number}"): member
             for member in client_ids

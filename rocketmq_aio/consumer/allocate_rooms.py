@@ -49,8 +49,10 @@ class AllocateByMachineRoom:
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
         """Return the block of *client_id*, and one of those left over behind all blocks."""
+        if client_id not in client_ids:
+            return []
         kept = [queue for queue in queues if _room_in_name(queue) in self.rooms]
-        if not kept and all(_room_in_name(queue) is None for queue in queues):
+        if queues and all(_room_in_name(queue) is None for queue in queues):
             raise ConfigError("rooms", queues[0].broker_name, "no broker is named <room>@<broker>")
         index = client_ids.index(client_id)
         share, surplus = divmod(len(kept), len(client_ids))

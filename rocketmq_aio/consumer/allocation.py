@@ -26,7 +26,9 @@ class AllocateAveragely:
     def __call__(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return the block of *client_id*."""
+        """Return the block of *client_id*; nothing when it is not listed."""
+        if client_id not in client_ids:
+            return []
         index = client_ids.index(client_id)
         share, surplus = divmod(len(queues), len(client_ids))
         start = index * share + min(index, surplus)
@@ -41,7 +43,9 @@ class AllocateAveragelyByCircle:
     def __call__(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return every n-th queue, beginning at the place of *client_id*."""
+        """Return every n-th queue, beginning at the place of *client_id*; nothing when unlisted."""
+        if client_id not in client_ids:
+            return []
         return list(queues[client_ids.index(client_id) :: len(client_ids)])
 
 

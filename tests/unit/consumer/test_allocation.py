@@ -7,6 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rocketmq_aio.consumer.allocate_config import AllocateByConfig
+from rocketmq_aio.consumer.allocate_hash import AllocateConsistentHash
+from rocketmq_aio.consumer.allocate_rooms import AllocateByMachineRoom
 from rocketmq_aio.consumer.allocation import (
     AllocateAveragely,
     AllocateAveragelyByCircle,
@@ -14,6 +17,7 @@ from rocketmq_aio.consumer.allocation import (
     allocate,
     java_order,
     strategy_for,
+    strategy_name,
 )
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.message import MessageQueue
@@ -228,3 +232,27 @@ def test_a_strategy_without_any_name_is_called_by_its_class() -> None:
 
     with pytest.raises(ConfigError, match="'ByRoom'"):
         allocate(ByRoom(), "c1", [queue(0)], ["c1"])
+
+
+STRATEGIES: Final[list[AllocateStrategy]] = [
+    *BUILT_IN,
+    AllocateConsistentHash(),
+    AllocateByMachineRoom(["room1"]),
+]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=strategy_name)
+@pytest.mark.parametrize("members", [["c1", "c2"], []], ids=["others", "nobody"])
+def test_strategies_give_no_queues_to_an_unlisted_client(
+    strategy: AllocateStrategy, members: list[str]
+) -> None:
+    queues = [MessageQueue("orders", "room1@broker-a", number) for number in range(4)]
+
+    assert list(strategy("c9", queues, members)) == []
+
+
+@pytest.mark.parametrize(
+    "strategy", [*STRATEGIES, AllocateByConfig(names("a0"))], ids=strategy_name
+)
+def test_strategies_give_nothing_of_no_queues(strategy: AllocateStrategy) -> None:
+    assert list(strategy("c1", [], ["c1"])) == []
