@@ -23,6 +23,8 @@ class FrameSplitter:
     """Hands whole frames to *deliver*; keeps the rest until more bytes come.
 
     A length is judged before its bytes are awaited, so that a wild one cannot fill memory.
+
+    :ivar position: bytes of the stream that were delivered in whole frames
     """
 
     def __init__(self, deliver: Deliver, *, max_frame_bytes: int) -> None:
@@ -31,7 +33,7 @@ class FrameSplitter:
         self._chunks: list[bytes | bytearray] = []
         self._have = 0
         self._need = 0
-        self._position = 0  # of the first unread byte, in the whole stream
+        self.position = 0
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the stream.
@@ -53,12 +55,29 @@ class FrameSplitter:
                 break
             self._deliver(word >> 24, data[at + 8 : body_at], data[body_at:frame_end])
             at = frame_end
-        self._position += at
+        self.position += at
         if at < end:
             self._keep(data[at:])
 
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether a frame has begun and is not complete."""
+        return bool(self._chunks)
+
+    def unfinished(self) -> tuple[int, bytes, bytes] | None:
+        """Return header encoding, header and the received part of the body of the last frame.
+
+        None while its header is incomplete.
+        """
+        data = b"".join(self._chunks)
+        if len(data) < 8:
+            return None
+        _, word = PREFIX.unpack_from(data)
+        body_at = 8 + (word & HEADER_MASK)
+        return (word >> 24, data[8:body_at], data[body_at:]) if body_at <= len(data) else None
+
     def _check(self, length: int, word: int, at: int) -> None:
-        position = self._position + at
+        position = self.position + at
         if not 4 <= length <= self._max - 4:
             raise CodecError("frame length", position, f"{length}, expected 4 to {self._max - 4}")
         if (word & HEADER_MASK) > length - 4:

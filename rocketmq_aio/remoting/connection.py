@@ -30,6 +30,7 @@ RECEIVE_BYTES: Final = 256 * 1024  # one reused buffer: asyncio would allocate o
 WRITE_HIGH_BYTES: Final = 1024 * 1024  # unsent bytes above this make new requests wait
 SWEEP_SECONDS: Final = 0.1  # how late a timeout may be noticed
 SILENCE_SECONDS: Final = 10.0  # timeouts and no byte for so long: the peer is gone
+STUCK_FRAME_SECONDS: Final = 4.0  # timeouts and the same incomplete frame for so long
 ADMIT_AT_ONCE: Final = 64  # requests let in between two writes: bounds what is copied at once
 EARLY_PARTS: Final = 24  # two to a frame; fewer are not worth a write of their own
 MAX_OPAQUE: Final = 0x7FFF_FFFF
@@ -85,6 +86,8 @@ class Connection(asyncio.BufferedProtocol):
         self._crowded = False  # somebody is in line, or the peer does not read: queue up
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._last_received = self._loop.time()
+        self._stuck_at: int | None = None  # where the incomplete frame begins that the sweep saw
+        self._stuck_since = 0.0
 
     # --- what callers use -----------------------------------------------------------------------
 
@@ -335,12 +338,52 @@ class Connection(asyncio.BufferedProtocol):
             reply, _, code, timeout = self._pending.pop(opaque)
             if not reply.done():
                 reply.set_exception(RequestTimeoutError(self.address, code, timeout))
-        if expired and now - self._last_received > SILENCE_SECONDS:
-            self.abort(f"silent for {now - self._last_received:.0f} s")
+        self._note_progress(now)
+        if expired and (reason := self._reason_to_give_up(now, expired[-1])) is not None:
+            self.abort(reason)
         if self._pending:
             self._sweep_timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
         if self._crowded or not self.usable:
             self._admit()
+
+    def _note_progress(self, now: float) -> None:
+        """Remember since when the same frame has been incomplete: no received byte pays for it."""
+        if not self._splitter.has_unfinished:
+            self._stuck_at = None
+        elif self._stuck_at != self._splitter.position:
+            self._stuck_at, self._stuck_since = self._splitter.position, now
+
+    def _reason_to_give_up(self, now: float, timed_out: int) -> str | None:
+        """Return why the connection is useless although it is open; *timed_out* is an opaque."""
+        silent = now - self._last_received
+        if silent > SILENCE_SECONDS:
+            return f"silent for {silent:.0f} s"
+        stuck = now - self._stuck_since
+        if self._stuck_at is None or stuck < STUCK_FRAME_SECONDS or self._is_slow(timed_out):
+            return None
+        return f"no complete frame for {stuck:.0f} s: the peer's frame lengths cannot be right"
+
+    def _is_slow(self, timed_out: int) -> bool:
+        """Whether the incomplete frame is only slow: a request, or an answer still waited for.
+
+        With a wrong length it swallows the answers that follow, also that to *timed_out*.
+        """
+        frame = self._splitter.unfinished()
+        if frame is None:
+            return False
+        encoding, header, body = frame
+        try:
+            command = decode_command(encoding, header, b"")
+        except CodecError:
+            return False
+        waited_for = not command.is_response or command.opaque in self._pending
+        return waited_for and not any(mark in body for mark in _marks_of_answer(timed_out))
+
+
+def _marks_of_answer(opaque: int) -> tuple[bytes, ...]:
+    """Return bytes of which the header of an answer to *opaque* has one, by its encoding."""
+    binary = opaque.to_bytes(4, "big") + RESPONSE_FLAG.to_bytes(4, "big")
+    return binary, b'"opaque":%d,' % opaque, b'"opaque":%d}' % opaque
 
 
 def _tune(sock: socket.socket | None) -> None:

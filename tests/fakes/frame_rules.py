@@ -50,6 +50,11 @@ def corrupt(at: int) -> Rule:
     return rule
 
 
+def with_length(length: int) -> Rule:
+    """Return the rule that writes another length prefix: whoever reads it loses the boundaries."""
+    return lambda frame: (LENGTH.pack(length) + frame.data[LENGTH.size :],)
+
+
 def truncate(length: int) -> Rule:
     """Return the rule that lets the first *length* bytes pass and no more."""
     return lambda frame: (frame.data[:length],)

@@ -12,7 +12,7 @@ from rocketmq_aio.errors import (
     RocketMQError,
 )
 from rocketmq_aio.remoting import connection as connection_module
-from tests.fakes.frame_rules import drop
+from tests.fakes.frame_rules import drop, with_length
 from tests.faults.lines import SHORT, line
 from tests.unit.remoting.clients import ASK
 from tests.unit.remoting.until import until
@@ -61,6 +61,23 @@ async def test_a_connection_that_falls_silent_is_given_up_and_made_anew(
         made.proxy.flow()
 
         await made.works_again()
+
+
+async def test_a_wrong_length_prefix_is_followed_by_a_new_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "STUCK_FRAME_SECONDS", 0.3)
+    async with line() as made:
+        await made.ask()
+        made.proxy.down.on(with_length(0xFFFFF0))
+        with pytest.raises(RequestTimeoutError):
+            await made.ask(0.1)
+        while made.opened.client.is_connected(made.broker.address):
+            with pytest.raises((RequestTimeoutError, ConnectionLostError)):
+                await made.ask(0.1)  # the broker answers, into the frame that never ends
+        await made.works_again()
+
+        assert len(made.proxy.connects) == 2
 
 
 def test_the_silence_that_is_given_up_is_shorter_than_fifteen_seconds() -> None:
