@@ -13,6 +13,7 @@ from typing import Final
 
 import anyio
 
+from rocketmq_aio.consumer.events import MessageDeadLettered
 from rocketmq_aio.consumer.pop_calls import PopCalls
 from rocketmq_aio.consumer.popped import Fate, PoppedMessage
 from rocketmq_aio.errors import (
@@ -39,6 +40,7 @@ RETRY_SECONDS: Final = (
 )
 GIVE_BACK_SECONDS: Final = 1.0  # until others get what nobody began with here
 GIVEN_BACK_AT_ONCE: Final = 32
+TRIED_TOO_OFTEN: Final = "it was tried too often"
 EXPIRED: Final = "its invisible time was over"
 LOST_ANSWER: Final = "the answer to a change of its invisible time was lost"
 
@@ -208,6 +210,17 @@ class Leases:
         self._on_buried(message)
         if lost:
             raise AckError(lost.items())
+
+
+def dead_lettered(message: PoppedMessage) -> MessageDeadLettered:
+    """Return the event for a message that used up its deliveries."""
+    return MessageDeadLettered(
+        queue=message.queue,
+        offset=message.queue_offset,
+        message_id=message.message_id,
+        reconsume_times=message.reconsume_times,
+        reason=TRIED_TOO_OFTEN,
+    )
 
 
 async def _begin(messages: Sequence[PoppedMessage]) -> None:

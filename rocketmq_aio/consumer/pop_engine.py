@@ -11,11 +11,10 @@ import anyio
 from rocketmq_aio.config import PopConfig
 from rocketmq_aio.consumer.events import (
     EventStreams,
-    MessageDeadLettered,
     MessageUnreadable,
     PullFailed,
 )
-from rocketmq_aio.consumer.leases import Leases
+from rocketmq_aio.consumer.leases import Leases, dead_lettered
 from rocketmq_aio.consumer.pop_acks import MAX_UNCONFIRMED, PopAcks, ack_failed
 from rocketmq_aio.consumer.pop_calls import PopCalls, Popped, Wish
 from rocketmq_aio.consumer.pop_loop import PopLoop
@@ -35,7 +34,6 @@ from rocketmq_aio.remoting.tasks import TaskHost
 logger = get_logger(__name__)
 
 ALL_QUEUES: Final = -1
-TRIED_TOO_OFTEN: Final = "it was tried too often"
 LOOP_WAIT_SECONDS: Final = 15.0  # of loops where receive() is not to wait
 CLOSE_SECONDS: Final = 3.0  # for acknowledging what is done and giving back the rest
 
@@ -273,15 +271,7 @@ class PopEngine:
         await self.leases.give_back(behind)
 
     def _buried(self, message: PoppedMessage) -> None:
-        self.events.publish(
-            MessageDeadLettered(
-                queue=message.queue,
-                offset=message.queue_offset,
-                message_id=message.message_id,
-                reconsume_times=message.reconsume_times,
-                reason=TRIED_TOO_OFTEN,
-            )
-        )
+        self.events.publish(dead_lettered(message))
 
     async def _bury(self, message: PoppedMessage) -> None:
         try:

@@ -12,7 +12,7 @@ from rocketmq_aio.config import PushConfig
 from rocketmq_aio.consumer.events import ConsumerEvent, MessageUnreadable, PullFailed
 from rocketmq_aio.consumer.handling import DEAD_LETTER
 from rocketmq_aio.consumer.hook_calls import FilterHooks
-from rocketmq_aio.consumer.leases import Leases
+from rocketmq_aio.consumer.leases import Leases, dead_lettered
 from rocketmq_aio.consumer.pop_acks import PopAcks, ack_failed
 from rocketmq_aio.consumer.pop_calls import PopCalls, Popped, Wish
 from rocketmq_aio.consumer.pop_loop import PopLoop
@@ -41,11 +41,17 @@ LOOK_SECONDS: Final = 1.0
 class PoppedQueue(WorkedQueue):
     """A queue whose messages are the handlers' for a time, and acknowledged one by one."""
 
-    __slots__ = ("_acks", "loop", "unwanted")
+    __slots__ = ("_acks", "_give_back", "loop", "unwanted")
 
-    def __init__(self, queue: MessageQueue, acks: PopAcks) -> None:
+    def __init__(
+        self,
+        queue: MessageQueue,
+        acks: PopAcks,
+        give_back: Callable[[list[PoppedMessage]], None],
+    ) -> None:
         super().__init__(queue)
         self._acks = acks
+        self._give_back = give_back
         self.loop: PopLoop | None = None
         self.unwanted: list[PoppedMessage] = []  # taken here, but for others to handle
 
@@ -79,8 +85,11 @@ class PoppedQueue(WorkedQueue):
         return 0
 
     def refetch(self) -> None:
-        """Let what was chosen by an old expression come again."""
+        """Give back cached messages, which an old expression selected, and pop again."""
         self._give_up()
+        unwanted, self.unwanted = self.unwanted, []
+        self._give_back(unwanted)
+        self.wake_puller()
 
     def wake_puller(self) -> None:
         """Something changed that the pop loop may be waiting for."""
@@ -94,16 +103,21 @@ class PoppedQueue(WorkedQueue):
             self.loop.stop()
 
     def forget_expired(self, now: float) -> None:
-        """Others get what could not be kept in time."""
+        """Drop cached messages that the group may have by now, and pop again."""
         waiting = self.waiting
-        if any(isinstance(each, PoppedMessage) and each.is_expired(now) for each in waiting):
-            kept = [m for m in waiting if not (isinstance(m, PoppedMessage) and m.is_expired(now))]
-            waiting.clear()
+        kept = [each for each in waiting if not _is_expired(each, now)]
+        if len(kept) < len(waiting):
+            waiting.clear()  # the same deque: workers hold on to it
             waiting.extend(kept)
+            self.wake_puller()
 
     def _give_up(self) -> None:
         self.unwanted += [each for each in self.waiting if isinstance(each, PoppedMessage)]
         self.waiting.clear()
+
+
+def _is_expired(message: MessageExt, now: float) -> bool:
+    return isinstance(message, PoppedMessage) and message.is_expired(now)
 
 
 class PopSendBack:
@@ -183,7 +197,7 @@ class PushPops:
 
     def make(self, queue: MessageQueue) -> PoppedQueue:
         """Return the state of a queue that is taken on."""
-        return PoppedQueue(queue, self._acks)
+        return PoppedQueue(queue, self._acks, self._give_back)
 
     def begin(self, assigned: PoppedQueue) -> None:
         """Pop until the queue is given up."""
@@ -247,11 +261,8 @@ class PushPops:
             self._report_fault(assigned, popped)
         wanted = self._subscription_of(assigned.queue.topic)
         if wanted is None or assigned.dropped:
-            self._instance.host.spawn(self._leases.give_back, popped.messages, name="give-back")
+            self._give_back(popped.messages)
             return
-        if assigned.unwanted:
-            unwanted, assigned.unwanted = assigned.unwanted, []
-            self._host.spawn(self._leases.give_back, unwanted, name="give-back")
         if accepted := self._accepted(popped.messages, wanted):
             assigned.put(accepted)
             self._on_messages(assigned)
@@ -266,7 +277,7 @@ class PushPops:
             if wanted.tags and message.tags not in wanted.tags:  # one of equal hash
                 self._acks.add(message)
             elif self._leases.is_overdue(message):
-                self._host.spawn(self.retry, message, DEAD_LETTER, name="bury")
+                self._host.spawn(self._bury, message, name="bury")
             else:
                 accepted.append(message)
         if not self._filters or not accepted:
@@ -277,6 +288,21 @@ class PushPops:
             if id(each) in left_out and isinstance(each, PoppedMessage):
                 self._acks.add(each)
         return kept
+
+    async def _bury(self, message: PoppedMessage) -> None:
+        """Make a dead letter of a message that no handler is to see any more."""
+        try:
+            await self._leases.bury(message)
+        except AckError as error:  # a dead letter all the same
+            logger.info("pop_not_returned", queue=str(message.queue), reason=str(error))
+        except RocketMQError as error:  # redelivered after its invisible time, then tried again
+            logger.warning("not_buried", queue=str(message.queue), reason=str(error))
+            return
+        self._on_event(dead_lettered(message))
+
+    def _give_back(self, messages: list[PoppedMessage]) -> None:
+        # Of the instance: it outlives the consumer, whose last pop may end after it.
+        self._instance.host.spawn(self._leases.give_back, messages, name="give-back")
 
     def _in_use(self) -> Iterable[PoppedMessage]:
         waiting = [each for queue in self._queues.values() for each in queue.waiting]

@@ -1,0 +1,171 @@
+"""Push consumers whose queues are popped, on a scripted cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from rocketmq_aio.consumer import push_pops
+from rocketmq_aio.consumer.events import MessageDeadLettered
+from rocketmq_aio.consumer.popped import PoppedMessage
+from rocketmq_aio.consumer.push import PushConsumer
+from rocketmq_aio.consumer.push_pops import PoppedQueue
+from rocketmq_aio.message import MessageExt
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.requests.assignment import MessageRequestMode
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.script import Close, Outcome, Reply
+from tests.fakes.state import now_ms
+from tests.fakes.store import Incoming
+from tests.unit.consumer.consuming import GROUP, TOPIC, put
+from tests.unit.consumer.popping import RETRY_TOPIC, leases
+from tests.unit.consumer.pushing import DEAD, Events, Notes, pushing
+from tests.unit.remoting.hurry import hurry
+from tests.unit.remoting.until import until
+
+POP = RequestCode.POP_MESSAGE
+SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
+
+
+@asynccontextmanager
+async def push_popping(
+    cluster: FakeCluster,
+    handler: Any,  # noqa: ANN401 - as the constructor takes it
+    **arguments: Any,  # noqa: ANN401 - those of `pushing`
+) -> AsyncIterator[PushConsumer]:
+    """A started consumer whose queues every broker wants popped."""
+    for broker in cluster.brokers:
+        broker.assignments.modes[TOPIC, GROUP] = MessageRequestMode.POP
+    async with pushing(cluster, handler, client_rebalance=False, **arguments) as consumer:
+        yield consumer
+
+
+def put_retried(cluster: FakeCluster, body: str, times: int) -> None:
+    """Store a message that was retried *times* already."""
+    store = cluster.broker.state.store
+    store.create_topic(RETRY_TOPIC, 1)
+    again = Incoming(
+        topic=RETRY_TOPIC,
+        queue_id=0,
+        body=body.encode(),
+        properties=b"",
+        born_ms=now_ms(),
+        reconsume_times=times,
+    )
+    store.append(again, now_ms())
+
+
+def redeliver_all(cluster: FakeCluster) -> None:
+    """Let the invisible time of all messages end now."""
+    pops = cluster.broker.pops
+    pops.leases = dict.fromkeys(pops.leases, 0)
+    pops.revive(now_ms())
+    cluster.broker.state.store.changed.notify()
+
+
+def waiting(consumer: PushConsumer) -> list[MessageExt]:
+    """Return the messages that no handler has taken yet."""
+    queues = consumer._engine.table.values()
+    return [m for each in queues if isinstance(each, PoppedQueue) for m in each.waiting]
+
+
+class Blocked(Notes):
+    """A handler that ends when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = asyncio.Event()
+
+    async def __call__(self, message: MessageExt) -> None:
+        await super().__call__(message)
+        await self.let_go.wait()
+
+
+# --- dead letters --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", [None, Close(reset=True), Reply(1, remark="no")], ids=str)
+async def test_failed_send_to_dlq_is_repeated_when_the_message_is_redelivered(
+    cluster: FakeCluster, outcome: Outcome
+) -> None:
+    handled, events = Notes(), Events()
+    cluster.broker.on(SEND_BACK, outcome, times=1)
+    async with push_popping(
+        cluster, handled, max_reconsume_times=0, arguments={"on_event": events}
+    ) as consumer:
+        hurry(consumer.client, SEND_BACK)
+        put_retried(cluster, "dead", 1)
+        await cluster.broker.wait_for(SEND_BACK)
+        put(cluster, "next")
+        await handled.have(1)
+        await until(lambda: leases(cluster) == 1, "the acknowledgement of the handled message")
+        assert DEAD not in cluster.broker.topics
+        redeliver_all(cluster)
+        [event] = await events.have(MessageDeadLettered)
+
+    assert event.reconsume_times == 2
+    assert [each.body for each in cluster.broker.messages(DEAD)] == [b"dead"]
+    assert handled.bodies() == ["next"]
+
+
+async def test_dead_letter_of_a_failing_handler_is_reported_once(cluster: FakeCluster) -> None:
+    def fail(_message: MessageExt) -> None:
+        raise ZeroDivisionError
+
+    events = Events()
+    put(cluster, "1")
+    async with push_popping(
+        cluster, Notes(fail), max_reconsume_times=0, arguments={"on_event": events}
+    ):
+        await events.have(MessageDeadLettered)
+
+    assert len(events.of(MessageDeadLettered)) == 1
+    assert [each.body for each in cluster.broker.messages(DEAD)] == [b"1"]
+
+
+# --- room ----------------------------------------------------------------------------------------
+
+
+async def test_popping_goes_on_when_cached_messages_have_expired(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push_pops, "LOOK_SECONDS", 0.01)
+    handler = Blocked()
+    put(cluster, "1", "2", "3")
+    async with push_popping(
+        cluster, handler, concurrency=1, pop_batch_size=2, pop_threshold_per_queue=1
+    ) as consumer:
+        await until(lambda: handler.seen and waiting(consumer))
+        asked = len(cluster.broker.requests_of(POP))
+        [cached] = waiting(consumer)
+        assert isinstance(cached, PoppedMessage)
+        cached.deadline = 0.0
+
+        await cluster.broker.wait_for(POP, asked + 1)
+        await until(lambda: [each.body for each in waiting(consumer)] == [b"3"])
+        handler.let_go.set()
+
+
+async def test_popping_goes_on_when_another_expression_empties_the_cache(
+    cluster: FakeCluster,
+) -> None:
+    handler = Blocked()
+    put(cluster, "1", "2", tag="old")
+    async with push_popping(
+        cluster,
+        handler,
+        selector="old",
+        concurrency=1,
+        pop_batch_size=2,
+        pop_threshold_per_queue=1,
+    ) as consumer:
+        await until(lambda: handler.seen and waiting(consumer))
+        put(cluster, "3", tag="new")
+        await consumer.subscribe(TOPIC, "new")
+
+        await until(lambda: [each.body for each in waiting(consumer)] == [b"3"])
+        handler.let_go.set()
