@@ -35,6 +35,7 @@ from rocketmq_aio.protocol.bodies import ConsumerData, HeartbeatData, ProducerDa
 from rocketmq_aio.protocol.namespaces import namespace_of
 from rocketmq_aio.protocol.requests.client import UnregisterClient
 from rocketmq_aio.remoting.client import RemotingClient
+from rocketmq_aio.remoting.fork import FORKED, reset_after_fork
 from rocketmq_aio.remoting.tasks import TaskHost
 
 logger = get_logger(__name__)
@@ -59,18 +60,17 @@ class MQClientInstance:
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
         self.address = _local_address(config.namesrv)
-        instance_name = config.instance_name or f"{os.getpid()}#{secrets.token_hex(8)}"
-        unit = "" if config.unit_name is None else f"@{config.unit_name}"
-        self.client_id = f"{self.address}@{instance_name}{unit}"
+        self._client_id: str | None = None
         self.failure: BaseException | None = None
         self.started_ms = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
+        self._forked = False
         self._producers: dict[str, Owner] = {}
         self._consumers: dict[str, ConsumerOwner] = {}
         self._readers: list[Owner] = []
         self.connects: Counter[str] = Counter()  # connections made so far, by address
-        self.host = TaskHost(f"rocketmq:{self.client_id}", on_failure=self._fail)
+        self.host = TaskHost(f"rocketmq:{self.address}", on_failure=self._fail)
         self.replies = Replies()
         commands = BrokerCommands(
             self._consumers, self._producers, self.replies, namespace_of(config)
@@ -104,6 +104,8 @@ class MQClientInstance:
         if self._loop is not None or self._closed:
             raise NotRunningError("a client is started once; make a new one")
         self._loop = asyncio.get_running_loop()
+        self._client_id = self._make_client_id()
+        reset_after_fork(self)
         self.started_ms = time_ns() // 1_000_000
         try:
             await self.name_servers.load()
@@ -131,6 +133,18 @@ class MQClientInstance:
         self.remoting.close()
         await self.host.close()
 
+    def after_fork(self) -> None:
+        """In a forked child: the client stays the parent's, and this copy refuses every call."""
+        self._forked = self._closed = True
+        self._loop = None
+        self.remoting.after_fork()
+
+    def _make_client_id(self) -> str:
+        # Not in the constructor: processes forked after it must not share an id.
+        instance_name = self.config.instance_name or f"{os.getpid()}#{secrets.token_hex(8)}"
+        unit = "" if self.config.unit_name is None else f"@{self.config.unit_name}"
+        return f"{self.address}@{instance_name}{unit}"
+
     def _check_still_open(self) -> None:
         if self._closed:
             raise ClosedError("the client was closed while it started")
@@ -143,6 +157,16 @@ class MQClientInstance:
         await self.close()
 
     @property
+    def client_id(self) -> str:
+        """The id under which brokers know this client.
+
+        :raises NotRunningError: the client was never started: `start` makes the id
+        """
+        if self._client_id is None:
+            raise NotRunningError("a client has no id before `start()`, which makes it")
+        return self._client_id
+
+    @property
     def has_ended(self) -> bool:
         """Whether it was closed or has failed: it does nothing any more.  Any thread may ask."""
         return self._closed or self.failure is not None
@@ -151,6 +175,8 @@ class MQClientInstance:
         """Raise the error that says why this instance cannot be used here and now."""
         if self.failure is not None:
             raise NotRunningError(f"the client failed: {self.failure!r}") from self.failure
+        if self._forked:
+            raise NotRunningError(f"the client {FORKED}")
         if self._closed:
             raise ClosedError("the client is closed")
         if self._loop is None:

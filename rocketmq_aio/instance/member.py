@@ -19,6 +19,7 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.names import check_group
+from rocketmq_aio.remoting.fork import FORKED, reset_after_fork
 from rocketmq_aio.remoting.tasks import is_hosted
 
 logger = get_logger(__name__)
@@ -35,6 +36,7 @@ class State(Enum):
     RUNNING = "running"
     FAILED = "failed"
     CLOSED = "closed"
+    FORKED = f"of another process: it {FORKED}"
 
 
 class Member:
@@ -93,6 +95,7 @@ class Member:
             raise NotRunningError(f"{self!r} is started once, and it is {self._state.value}")
         self._state = State.STARTING
         self._home = asyncio.get_running_loop()
+        reset_after_fork(self)
         self._start_ended = self._home.create_future()
         try:
             await self._start()
@@ -109,6 +112,8 @@ class Member:
 
         Cancelled, it still happens, without the caller.
         """
+        if self._state is State.FORKED:
+            return  # all that there is to release is the parent's
         if self._home is None:
             self._state = State.CLOSED
             return
@@ -206,6 +211,12 @@ class Member:
         self._stop_running()
         if self._state is not State.CLOSED:
             self._state = State.FAILED
+
+    def after_fork(self) -> None:
+        """In a forked child: this copy refuses every call, and `close` does nothing."""
+        self._stop_running()
+        self._failure = None
+        self._state = State.FORKED
 
     def _stop_running(self) -> None:
         self._thread = NO_THREAD

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
@@ -56,7 +54,7 @@ class Sender(Member):
         self._room = InFlight(self._config.max_in_flight, self._config.max_in_flight_bytes)
         self._topics: dict[str, TopicPublish] = {}
         host = ip_address(self._instance.address).packed
-        self._ids = MessageIdGenerator(host, os.getpid(), secrets.randbits(32))
+        self._ids = MessageIdGenerator(host, 0, 0)  # see `MessageIdGenerator.renew`
         self._faults = Faults(
             self._topics.values,
             self._ask_isolated,
@@ -97,6 +95,7 @@ class Sender(Member):
     # --- inside ---------------------------------------------------------------------------------
 
     async def _open(self) -> None:
+        self._ids.renew()
         self._instance.register_producer(self)
 
     async def _shut(self) -> None:

@@ -5,6 +5,8 @@ IP 4 or 16 | process id 2 | random 4 | ms since the month began 4 | counter 2   
 
 from __future__ import annotations
 
+import os
+import secrets
 from datetime import datetime
 from typing import Final
 
@@ -19,13 +21,24 @@ class MessageIdGenerator:
     """
 
     def __init__(self, host: bytes, process_id: int, salt: int) -> None:
-        process = (process_id & MASK16).to_bytes(2, "big")
-        self._origin = (host + process + (salt & MASK32).to_bytes(4, "big")).hex().upper()
+        self._host = host
         self._number = -1
-        self._now_ms = -1  # no time yet
-        self._stamp = ""  # all of an id but its counter, for one millisecond
+        self._begin(process_id, salt)
         self._month_start = 0
         self._month_end = 0
+
+    def renew(self) -> None:
+        """Take the id of this process and a new random number, when a producer starts.
+
+        Objects made before a fork would make the same ids in every child.
+        """
+        self._begin(os.getpid(), secrets.randbits(32))
+
+    def _begin(self, process_id: int, salt: int) -> None:
+        process = (process_id & MASK16).to_bytes(2, "big")
+        self._origin = (self._host + process + (salt & MASK32).to_bytes(4, "big")).hex().upper()
+        self._now_ms = -1  # no time yet
+        self._stamp = ""  # all of an id but its counter, for one millisecond
 
     def next_id(self, now_ms: int) -> str:
         """Return a fresh id; *now_ms* is the wall clock in milliseconds."""

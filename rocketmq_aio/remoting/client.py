@@ -27,6 +27,7 @@ from rocketmq_aio.remoting.acl import sign
 from rocketmq_aio.remoting.backoff import Backoff, BackoffError
 from rocketmq_aio.remoting.connection import Connection, Frame, MakeFrame
 from rocketmq_aio.remoting.dial import Dialer, failure_reason
+from rocketmq_aio.remoting.fork import FORKED
 from rocketmq_aio.remoting.server import RequestHandler, RequestServer
 from rocketmq_aio.remoting.tasks import TaskHost
 
@@ -65,6 +66,7 @@ class RemotingClient:
         self._backoff: dict[str, Backoff] = {}
         self._closed_until: dict[str, tuple[float, str]] = {}
         self._closed = False
+        self._why_closed = "the client is closed"
         self._dialer = Dialer(config)
         self.namespace = namespace_of(config)
         self.decode = decoder_of(config)
@@ -90,6 +92,16 @@ class RemotingClient:
         for opening in self._opening.values():
             if not opening.done():
                 opening.set_exception(ClosedError("the client was closed"))
+
+    def after_fork(self) -> None:
+        """In a forked child: give up the connections, which are the parent's."""
+        self._closed = True
+        self._why_closed = f"the client {FORKED}"
+        for connection in [*self._connections.values(), *self._retiring]:
+            connection.after_fork(self._why_closed)
+        self._connections.clear()
+        self._retiring.clear()
+        self._opening.clear()
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -247,7 +259,7 @@ class RemotingClient:
     def _open(self, address: str) -> asyncio.Future[Connection]:
         """Return the attempt to connect that is under way, or begin one."""
         if self._closed:
-            raise ClosedError("the client is closed")
+            raise ClosedError(self._why_closed)
         if (opening := self._opening.get(address)) is not None:
             return opening
         loop = asyncio.get_running_loop()

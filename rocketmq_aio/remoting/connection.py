@@ -8,6 +8,7 @@ no lock, task or timer belongs to a single request.  Measured reasons: ``docs/de
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -181,6 +182,21 @@ class Connection(asyncio.BufferedProtocol):
         self.usable = False
         if self._transport is not None:
             self._transport.abort()
+
+    def after_fork(self, reason: str) -> None:
+        """In a forked child: take no more calls, and cut this copy off the parent's socket.
+
+        Closing the transport would also remove the socket from the parent's selector.  Instead
+        its file descriptor is made one of an unconnected socket.
+        """
+        self.loss = reason
+        self.usable = False
+        self._out.clear()
+        transport, self._transport = self._transport, None
+        shared = transport.get_extra_info("socket") if transport is not None else None
+        if shared is not None and shared.fileno() >= 0:
+            with socket.socket() as unconnected:
+                os.dup2(unconnected.fileno(), shared.fileno(), inheritable=False)
 
     # --- called by the event loop ---------------------------------------------------------------
 

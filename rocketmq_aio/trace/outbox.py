@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from ipaddress import ip_address
@@ -64,7 +62,7 @@ class Outbox:
         self._counts = counts
         self._parcels = parcels
         host = ip_address(instance.address).packed
-        self.ids = MessageIdGenerator(host, os.getpid(), secrets.randbits(32))
+        self.ids = MessageIdGenerator(host, 0, 0)  # see `MessageIdGenerator.renew`
         name = f"_INNER_TRACE_PRODUCER-{group[:MAX_GROUP]}-{next(_numbers)}"
         # Compressing would cost more than all the rest of a trace.
         config = ProducerConfig(send_timeout_seconds=SEND_SECONDS, compression=None)
@@ -95,6 +93,7 @@ class Outbox:
     async def open(self) -> None:
         """Get ready; what cannot be is told, and traces nothing."""
         try:
+            self.ids.renew()
             await self._producer.start()
         except RocketMQError as error:
             logger.warning("trace_unavailable", group=self._group, reason=str(error))

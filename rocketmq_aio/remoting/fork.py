@@ -1,0 +1,39 @@
+"""Fork handling: a forked child must not use what its parent has started."""
+
+from __future__ import annotations
+
+import os
+from typing import Final, Protocol
+from weakref import WeakSet
+
+FORKED: Final = "was started before this process was forked; make and start a new one in the child"
+
+
+class Started(Protocol):
+    """An object that belongs to the process that started it."""
+
+    def after_fork(self) -> None:
+        """Make this copy refuse every call.
+
+        Runs in the child before anything else does, without a running event loop: it must not
+        call the loop, whose selector is still the parent's.
+        """
+        ...
+
+
+_started: WeakSet[Started] = WeakSet()
+
+
+def reset_after_fork(started: Started) -> None:
+    """Call ``started.after_fork()`` in every child that is forked from now on."""
+    _started.add(started)
+
+
+def _after_fork_in_child() -> None:
+    for each in list(_started):
+        each.after_fork()
+    _started.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(after_in_child=_after_fork_in_child)
