@@ -51,6 +51,12 @@ def parse_addresses(text: str, *, setting: str = "namesrv") -> tuple[str, ...]:
     return parts
 
 
+def has_port(text: str) -> bool:
+    """Whether *text* can be an address: names of brokers have no port."""
+    _, colon, port = text.rpartition(":")
+    return bool(colon) and port.isdigit()
+
+
 def vip_address(address: str) -> str:
     """Return where the broker at *address* takes messages besides: its second port, 2 below.
 

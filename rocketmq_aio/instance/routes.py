@@ -26,6 +26,7 @@ from rocketmq_aio.protocol.static_topics import NO_OWNER, is_logical, logical_qu
 logger = get_logger(__name__)
 
 MISSING_RETRY_SECONDS: Final = 1.0  # a topic that does not exist yet is looked for this often
+NEWER_SECONDS: Final = 0.25  # a route that cannot be used now is asked for again this often
 MISSES_BEFORE_GONE: Final = 2  # answers "no such topic" before a known route is given up
 TEMPLATE_TOPIC: Final = "TBW102"  # every broker that creates topics has it
 REFRESH_AT_ONCE: Final = 8  # routes asked for in parallel
@@ -125,6 +126,7 @@ class RouteTable:
         self._on_changed = on_changed
         self._routes: dict[str, TopicRoute] = {}
         self._asking: dict[str, asyncio.Future[TopicRoute | RocketMQError | None]] = {}
+        self._asked_at: dict[str, float] = {}  # of known topics: when a name server last was
         self._misses: dict[str, int] = {}
         self._unused: set[str] = set()  # at the last look; dropped when still so at the next
         self._doubted: set[str] = set()
@@ -159,6 +161,19 @@ class RouteTable:
                 return answer
         return await self._fetch(topic)
 
+    async def newer(self, known: TopicRoute) -> TopicRoute:
+        """Return the route as soon as it may differ from *known*; errors as `get`.
+
+        However many wait, name servers are asked about a topic once every `NEWER_SECONDS`.
+        """
+        topic, loop = known.topic, asyncio.get_running_loop()
+        while self._routes.get(topic) is known:
+            pause = self._asked_at.get(topic, 0.0) + NEWER_SECONDS - loop.time()
+            if pause <= 0:
+                return await self.fetch(topic)
+            await asyncio.sleep(pause)
+        return await self.get(topic)
+
     async def _fetch(self, topic: str) -> TopicRoute:
         asking: asyncio.Future[TopicRoute | RocketMQError | None]
         asking = self._asking[topic] = asyncio.get_running_loop().create_future()
@@ -174,6 +189,8 @@ class RouteTable:
             asking.set_result(answer)
 
     async def _ask(self, topic: str) -> TopicRoute:
+        if topic in self._routes:
+            self._asked_at[topic] = asyncio.get_running_loop().time()
         data = await self._name_servers.route(topic)
         self._misses.pop(topic, None)
         return read_route(topic, data)
@@ -292,6 +309,7 @@ class RouteTable:
         # Not at once: a send may have asked for it and not be entered among the wanted yet.
         for topic in unused & self._unused:
             del self._routes[topic]
+        self._asked_at = {t: at for t, at in self._asked_at.items() if t in self._routes}
         self._unused = unused
         for topic in set(self._misses) - wanted:
             del self._misses[topic]

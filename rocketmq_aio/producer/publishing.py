@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import msgspec
 
-from rocketmq_aio.address import vip_address
+from rocketmq_aio.address import has_port, vip_address
 from rocketmq_aio.config import ClientConfig, ProducerConfig
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.instance.routes import RouteTable, TopicRoute
@@ -21,7 +21,10 @@ QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 
 class Target(msgspec.Struct, frozen=True, gc=False):
-    """A queue to send to: its broker, the address of the master, and frames prepared for it."""
+    """A queue to send to: its broker, the address of the master, and frames prepared for it.
+
+    While the broker has no master, both addresses are its name: nothing can be sent there.
+    """
 
     queue: MessageQueue
     broker_name: str  # not that of *queue* where the topic is static
@@ -54,6 +57,7 @@ class TopicPublish:
         self._config = config
         self._broker_of = route.broker_of
         self._masters = {n: a[MASTER_ID] for n, a in route.brokers.items() if MASTER_ID in a}
+        self._headless = route.brokers.keys() - self._masters.keys()
         self._templates: dict[str, tuple[SendTemplate, SendTemplate, SendTemplate]] = {}
         self._all = self._targets = [self.target(queue) for queue in self.queues]
         # A random start, so that many producers do not all begin with the first queue.
@@ -96,23 +100,24 @@ class TopicPublish:
         """Return how to send to *queue*; at *last_address* if its broker has none now.
 
         :raises ConfigError: it is no queue of this topic
-        :raises RouteNotFoundError: the route names no master of its broker
+        :raises RouteNotFoundError: the route does not name its broker
         """
         if not isinstance(queue, MessageQueue) or queue.topic != self.topic:
             raise not_of_topic(queue, self.topic)
         broker = self._broker_of(queue)
         address = self._masters.get(broker, last_address)
-        if address is None:
-            raise RouteNotFoundError(self.topic, f"its route names no master of {broker!r}")
+        if address is None and broker not in self._headless:
+            raise RouteNotFoundError(self.topic, f"its route does not name broker {broker!r}")
         if broker not in self._templates:
             plain, batch = self.header(queue), self.header(queue, batch=True)
             kinds = SendTemplate(plain), SendTemplate(batch), SendTemplate(reply_header(plain))
             self._templates[broker] = kinds
-        return Target(queue, broker, self.send_address(address), address, *self._templates[broker])
+        master, templates = address or broker, self._templates[broker]
+        return Target(queue, broker, self.send_address(master), master, *templates)
 
     def send_address(self, master: str) -> str:
         """Return where messages for the broker at *master* go."""
-        return vip_address(master) if self._vip else master
+        return vip_address(master) if self._vip and has_port(master) else master
 
     def is_closed(self, queue: MessageQueue) -> bool:
         """Whether its broker is there, and the topic's permissions leave *queue* out."""
@@ -162,30 +167,58 @@ async def find_publish(
     A topic that does not exist is created by the broker that gets its first message, if that
     broker allows it: the route of the template topic tells which brokers do.
 
+    While its brokers have no master (a failover), name servers are asked again until the caller
+    gives up; `why_unwritable` tells the reason then.
+
     :raises RouteNotFoundError: there is no such topic and none may be created, or no queue of it
-        can be written to
+        may be written to
     """
-    try:
-        route = await routes.get(topic)
-    except RouteNotFoundError:
-        route = await _created_route(routes, topic, config)
-    if not route.publish_queues:
-        reason = "no queue can be written to (no master, or read-only): check its permission"
-        raise RouteNotFoundError(topic, reason)
-    return TopicPublish(route, group, config, client)
+    asked_anew = False
+    while True:
+        known = await _known_route(routes, topic, config)
+        route = known if known.topic == topic else _created_route(known, topic, config)
+        if route.publish_queues:
+            return TopicPublish(route, group, config, client)
+        if asked_anew and not route.ordered_queues:
+            raise RouteNotFoundError(topic, why_unwritable(route))
+        await routes.newer(known)
+        asked_anew = True
 
 
-async def _created_route(routes: RouteTable, topic: str, config: ProducerConfig) -> TopicRoute:
+def why_unwritable(route: TopicRoute) -> str:
+    """Return why no queue of *route* can be written to now."""
+    if not route.ordered_queues:
+        return "it is read-only: no queue of it may be written to; check its permission"
+    brokers = ", ".join(sorted({route.broker_of(queue) for queue in route.ordered_queues}))
+    return f"its brokers ({brokers}) have no master now: they are down, or a failover is under way"
+
+
+async def _known_route(routes: RouteTable, topic: str, config: ProducerConfig) -> TopicRoute:
     try:
-        template = await routes.get(config.template_topic)
+        return await routes.get(topic)
     except RouteNotFoundError:
-        reason = "the name server knows no such topic, and no broker creates topics; create it"
+        pass
+    try:
+        return await routes.get(config.template_topic)
+    except RouteNotFoundError:
+        reason = "the name servers know no such topic, and no broker creates topics; create it"
         raise RouteNotFoundError(topic, reason) from None
-    queues = tuple(
-        MessageQueue(topic, queue.broker_name, queue.queue_id)
-        for queue in template.publish_queues
-        if queue.queue_id < config.template_queues
-    )
+
+
+def _created_route(template: TopicRoute, topic: str, config: ProducerConfig) -> TopicRoute:
+    """Return the route of a topic that its first message will create."""
+
+    def of_topic(queues: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:
+        return tuple(
+            MessageQueue(topic, queue.broker_name, queue.queue_id)
+            for queue in queues
+            if queue.queue_id < config.template_queues
+        )
+
     return replace(
-        template, topic=topic, publish_queues=queues, subscribe_queues=(), ordered_queues=queues
+        template,
+        topic=topic,
+        publish_queues=of_topic(template.publish_queues),
+        subscribe_queues=(),
+        ordered_queues=of_topic(template.ordered_queues),
     )

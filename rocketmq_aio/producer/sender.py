@@ -17,6 +17,7 @@ from rocketmq_aio.errors import (
     NameServerUnavailableError,
     NotConnectedError,
     RocketMQError,
+    RouteNotFoundError,
 )
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.member import Member
@@ -27,7 +28,7 @@ from rocketmq_aio.producer.faults import Faults, Isolation
 from rocketmq_aio.producer.gathering import Entry, request_of
 from rocketmq_aio.producer.hook_calls import SendHooks
 from rocketmq_aio.producer.in_flight import InFlight
-from rocketmq_aio.producer.publishing import Target, TopicPublish, find_publish
+from rocketmq_aio.producer.publishing import Target, TopicPublish, find_publish, why_unwritable
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 
@@ -126,6 +127,10 @@ class Sender(Member):
                     self._instance.config,
                 )
         except TimeoutError:
+            routes = self._instance.routes
+            known = routes.known(topic) or routes.known(self._config.template_topic)
+            if known is not None and not known.publish_queues:
+                raise RouteNotFoundError(topic, why_unwritable(known)) from None
             silent = TimeoutError("no answer before the deadline of the send")
             addresses = self._instance.name_servers.addresses
             raise NameServerUnavailableError(dict.fromkeys(addresses, silent)) from None

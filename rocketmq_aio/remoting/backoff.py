@@ -8,11 +8,19 @@ from typing import Final
 from rocketmq_aio.errors import NotConnectedError
 
 FIRST_SECONDS: Final = 0.1
+NO_MASTER_SECONDS: Final = 0.25  # before routes are looked at again
 LONGEST_SECONDS: Final = 2.0  # a restarted broker is used again within this time
 
 
 class BackoffError(NotConnectedError):
     """Nobody tried: the address has failed, and the pause after that is not over."""
+
+
+class NoMasterError(BackoffError):
+    """Nobody tried: no route names a master of the broker now."""
+
+    def __init__(self, broker_name: str) -> None:
+        super().__init__(broker_name, "no route names a master of this broker now")
 
 
 class Backoff:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from rocketmq_aio.address import has_port
 from rocketmq_aio.config import ClientConfig
 from rocketmq_aio.errors import (
     ClosedError,
@@ -24,7 +25,7 @@ from rocketmq_aio.protocol.decoding import decoder_of
 from rocketmq_aio.protocol.header import RequestHeader, to_ext_fields
 from rocketmq_aio.protocol.namespaces import namespace_fields, namespace_of
 from rocketmq_aio.remoting.acl import sign
-from rocketmq_aio.remoting.backoff import Backoff, BackoffError
+from rocketmq_aio.remoting.backoff import NO_MASTER_SECONDS, Backoff, BackoffError, NoMasterError
 from rocketmq_aio.remoting.connection import Connection, Frame, MakeFrame
 from rocketmq_aio.remoting.dial import Dialer, failure_reason
 from rocketmq_aio.remoting.fork import FORKED
@@ -166,6 +167,8 @@ class RemotingClient:
 
     def pause_left(self, address: str) -> float:
         """Return for how many seconds requests to *address* will fail without a try."""
+        if not has_port(address):
+            return NO_MASTER_SECONDS
         until, _ = self._closed_until.get(address, (0.0, ""))
         if not until or self.is_connected(address):
             return 0.0
@@ -260,6 +263,8 @@ class RemotingClient:
         """Return the attempt to connect that is under way, or begin one."""
         if self._closed:
             raise ClosedError(self._why_closed)
+        if not has_port(address):
+            raise NoMasterError(address)
         if (opening := self._opening.get(address)) is not None:
             return opening
         loop = asyncio.get_running_loop()

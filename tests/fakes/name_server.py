@@ -41,6 +41,7 @@ class FakeNameServer(FakeServer):
         super().__init__(version, answers, tls)
         self.brokers: list[FakeBroker] = []
         self.advertised: dict[str, str] = {}  # broker name -> address
+        self.headless: set[str] = set()  # brokers of which only a replica is registered
         self.dialect = dialect
 
     def register(self, broker: FakeBroker) -> None:
@@ -82,7 +83,7 @@ class FakeNameServer(FakeServer):
     def _broker_data(self, broker: FakeBroker) -> dict[str, Any]:
         address = self.advertised.get(broker.name, broker.address)
         return {
-            "brokerAddrs": {str(MASTER_ID): address},
+            "brokerAddrs": {"1" if broker.name in self.headless else str(MASTER_ID): address},
             "brokerName": broker.name,
             "cluster": broker.state.cluster,
             "enableActingMaster": False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 import pytest
@@ -12,7 +13,7 @@ from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.instance.routes import TopicRoute, read_route
 from rocketmq_aio.message import Message, MessageQueue
 from rocketmq_aio.producer.ordering import select_by_hash
-from rocketmq_aio.producer.publishing import TopicPublish, find_publish
+from rocketmq_aio.producer.publishing import TopicPublish, find_publish, why_unwritable
 from rocketmq_aio.protocol.bodies import TopicRouteData
 from tests.unit.instance.route_data import READ, A, B, broker, queues, route
 
@@ -26,11 +27,20 @@ class Routes:
 
     def __init__(self, **known: TopicRouteData) -> None:
         self._known = known
+        self.later: dict[str, TopicRouteData] = {}
 
     async def get(self, topic: str) -> TopicRoute:
         if topic not in self._known:
-            raise RouteNotFoundError(topic, "the name server knows no such topic")
+            raise RouteNotFoundError(topic, "the name servers know no such topic")
         return read_route(topic, self._known[topic])
+
+    async def newer(self, known: TopicRoute) -> TopicRoute:
+        if known.topic in self.later:
+            self._known[known.topic] = self.later.pop(known.topic)
+            return await self.get(known.topic)
+        if known.ordered_queues:
+            await asyncio.get_running_loop().create_future()  # nothing changes
+        return known
 
 
 def publish(data: TopicRouteData = TWO_BROKERS, client: ClientConfig | None = None) -> TopicPublish:
@@ -38,8 +48,11 @@ def publish(data: TopicRouteData = TWO_BROKERS, client: ClientConfig | None = No
 
 
 async def find(topic: str, **known: TopicRouteData) -> TopicPublish:
-    routes = Routes(**known)
-    return await find_publish(routes, topic, "shop", CONFIG)  # type: ignore[arg-type]  # `get` only
+    return await find_in(Routes(**known), topic)
+
+
+async def find_in(routes: Routes, topic: str) -> TopicPublish:
+    return await find_publish(routes, topic, "shop", CONFIG)  # type: ignore[arg-type]  # no table
 
 
 def test_queues_take_turns() -> None:
@@ -104,7 +117,18 @@ def test_what_is_no_queue_of_the_topic_is_refused(queue: MessageQueue) -> None:
     assert caught.value.setting == "queue"
 
 
-def test_a_queue_on_a_broker_without_a_master_cannot_be_sent_to() -> None:
+def test_a_queue_on_a_broker_without_a_master_is_aimed_at_the_name_of_the_broker() -> None:
+    one_headless = route(
+        queues(), queues("broker-b"), broker(master=A), broker("broker-b", replica=B)
+    )
+    target = publish(one_headless, ClientConfig(vip_channel=True)).target(
+        MessageQueue("orders", "broker-b", 0)
+    )
+
+    assert (target.address, target.master) == ("broker-b", "broker-b")
+
+
+def test_a_queue_on_a_broker_that_the_route_does_not_name_cannot_be_sent_to() -> None:
     with pytest.raises(RouteNotFoundError, match="broker-z"):
         publish().target(MessageQueue("orders", "broker-z", 0))
 
@@ -151,6 +175,24 @@ async def test_a_topic_that_can_only_be_read_cannot_be_sent_to() -> None:
         await find("orders", orders=route(queues(perm=READ), broker(master=A)))
 
 
-async def test_a_topic_without_a_master_cannot_be_sent_to() -> None:
-    with pytest.raises(RouteNotFoundError, match="no master"):
-        await find("orders", orders=route(queues(), broker(replica=A)))
+@pytest.mark.parametrize("topic", ["orders", "later"])
+async def test_a_topic_without_a_master_is_waited_for(topic: str) -> None:
+    headless, back = route(queues(), broker(replica=A)), route(queues(), broker(master=B))
+    known = "orders" if topic == "orders" else CONFIG.template_topic
+    routes = Routes(**{known: headless})
+    routes.later[known] = back
+
+    assert {(await find_in(routes, topic)).next_target().address} == {B}
+
+
+async def test_a_topic_whose_permission_has_changed_is_looked_at_once_more() -> None:
+    routes = Routes(orders=route(queues(perm=READ), broker(master=A)))
+    routes.later["orders"] = route(queues(), broker(master=A))
+
+    assert (await find_in(routes, "orders")).queues
+
+
+def test_a_route_without_a_master_names_its_brokers() -> None:
+    headless = read_route("orders", route(queues(), broker(replica=A)))
+
+    assert "(broker-a) have no master now" in why_unwritable(headless)

@@ -8,15 +8,15 @@ from functools import partial
 import pytest
 
 from rocketmq_aio.config import ProducerConfig
-from rocketmq_aio.errors import (
-    SendError,
-)
+from rocketmq_aio.consumer.lite_pull import LitePullConsumer
+from rocketmq_aio.errors import NotConnectedError, RouteNotFoundError, SendError
+from rocketmq_aio.instance import routes as routes_module
 from rocketmq_aio.producer import attempts as attempts_module
 from rocketmq_aio.producer import sender as sender_module
 from rocketmq_aio.remoting.backoff import Backoff
 from tests.fakes.script import Reply
-from tests.unit.producer.shops import ORDER, ROUTE, SEND, connected, open_shop, stopped
-from tests.unit.remoting.until import succeeds, until_done
+from tests.unit.producer.shops import ORDER, ROUTE, SEND, Shop, connected, open_shop, stopped
+from tests.unit.remoting.until import succeeds, until, until_done
 
 BUSY = Reply(2, remark="system busy")
 ONCE = ProducerConfig(retries=0)
@@ -130,3 +130,79 @@ async def test_with_the_broker_down_a_send_ends_by_its_deadline() -> None:
             remoting._closed_until[shop.broker.address] = late, "it was down"
             sending = shop.producer.send(ORDER, timeout_seconds=0.4)
             assert not await asyncio.wait_for(succeeds(sending), 14)
+
+
+# --- failovers ------------------------------------------------------------------------------------
+
+
+async def fail_over(shop: Shop) -> None:
+    """Leave the broker with a replica only, as name servers show it during a failover."""
+    shop.cluster.name_server.headless = {shop.broker.name}
+    await stopped(shop, shop.broker)
+
+
+async def new_master(shop: Shop) -> None:
+    """Have the broker back at another address, and name servers know it."""
+    shop.broker.port = 0
+    await shop.broker.start()
+    shop.cluster.name_server.headless = set()
+
+
+@pytest.mark.parametrize("chosen", [False, True], ids=["any queue", "one queue"])
+async def test_a_send_waits_for_a_master_within_its_deadline(chosen: bool) -> None:
+    async with open_shop() as shop:
+        await connected(shop)
+        await fail_over(shop)
+        asked = len(shop.cluster.name_server.requests)
+        queue = shop.queue(1) if chosen else None
+        sending = asyncio.create_task(shop.producer.send(ORDER, queue=queue))
+        await until(lambda: len(shop.cluster.name_server.requests) > asked + 1)
+        await new_master(shop)
+
+        assert (await sending).ok
+
+
+async def test_a_route_kept_for_others_does_not_hold_up_sends() -> None:
+    """A consumer of the topic keeps its route known, also without a master."""
+    async with open_shop() as shop:
+        await connected(shop)
+        client = shop.producer.client
+        async with LitePullConsumer("billing", client=client) as consumer:
+            await consumer.subscribe("orders")
+            await fail_over(shop)
+            await client.routes.fetch("orders")
+            with pytest.raises(RouteNotFoundError, match=r"\(broker-a\) have no master now"):
+                await shop.producer.send(ORDER, timeout_seconds=0.3)
+            sending = asyncio.create_task(shop.producer.send(ORDER))
+            await new_master(shop)
+
+            assert (await sending).ok
+
+
+async def test_a_queue_whose_broker_has_no_master_is_waited_for_by_a_new_producer() -> None:
+    async with open_shop(brokers=2) as shop:
+        shop.cluster.name_server.headless = {"broker-b"}
+        queue = shop.queue(1, "broker-b")
+        with pytest.raises(SendError, match="broker-b: no route names a master"):
+            await shop.producer.send(ORDER, queue=queue, timeout_seconds=0.4)
+        with pytest.raises(NotConnectedError, match="no route names a master"):
+            await shop.producer.send_oneway(ORDER, queue=queue)
+        sending = asyncio.create_task(shop.producer.send(ORDER, queue=queue))
+        shop.cluster.name_server.headless = set()
+
+        assert (await sending).queue == queue
+
+
+async def test_many_sends_without_a_master_are_no_storm_of_questions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(routes_module, "NEWER_SECONDS", 60.0)
+    async with open_shop() as shop:
+        await connected(shop)
+        await fail_over(shop)
+        await shop.producer.client.routes.fetch("orders")
+        asked = len(shop.cluster.name_server.requests)
+        sends = (succeeds(shop.producer.send(ORDER, timeout_seconds=0.3)) for _ in range(500))
+        assert not any(await asyncio.gather(*sends))
+
+        assert len(shop.cluster.name_server.requests) - asked <= 1
