@@ -56,9 +56,9 @@ def preload(namesrv: str) -> None:
     client = MQClientInstance(ClientConfig(namesrv=namesrv))
     producer = Producer("shop", client=client, hooks=[MessageTrace()])
     consumer = LitePullConsumer("billing", namesrv=namesrv)
-    consumer.subscribe("orders")
 
     async def serve() -> None:
+        await consumer.subscribe("orders")
         async with client, producer, consumer:
             result = await producer.send(ORDER)
             tell(
