@@ -64,9 +64,18 @@ def results_of(whole: SendResult, ids: Iterable[str]) -> Iterator[SendResult]:
 
 
 def batches(
-    messages: Iterable[Message], ids: MessageIdGenerator, born_ms: int, config: ProducerConfig
+    messages: Iterable[Message],
+    ids: MessageIdGenerator,
+    born_ms: int,
+    config: ProducerConfig,
+    *,
+    in_order: bool = False,
 ) -> list[Batch]:
     """Group *messages* by topic and split each group by size; the order within a topic is kept.
+
+    Messages with another ``wait_store_ok`` go to other batches.
+
+    :param in_order: the batches, sent one after another, keep the order of all messages
 
     :raises InvalidMessageError: one of them may not be batched (nothing was sent)
     """
@@ -83,6 +92,8 @@ def batches(
         key = (message.topic, message.properties[WAIT])
         batch = growing.get(key)
         if batch is None or _is_full(batch, size, config):
+            if in_order:
+                growing.clear()  # no later message may join an earlier batch
             batch = growing[key] = Batch(*key, [], [], [])
             made.append(batch)
         batch.places.append(place)

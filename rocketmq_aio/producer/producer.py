@@ -16,6 +16,7 @@ from rocketmq_aio.errors import (
     BatchError,
     ConfigError,
     InvalidMessageError,
+    NotConnectedError,
     RocketMQError,
 )
 from rocketmq_aio.hooks import SendContext
@@ -210,7 +211,9 @@ class Producer(EncodedSender):
         """Send *messages* in as few requests as their topics and sizes allow.
 
         Messages of one request are stored together or not at all, one after another in one queue.
-        Each has its own message id and result, in the order given.
+        Each has its own message id and result, in the order given.  With *queue* the requests are
+        sent one after another, so that all messages keep their order; after a request that fails
+        the messages of the later ones are not sent.
 
         :raises InvalidMessageError: one of them may not be batched; nothing was sent
         :raises SendError: (or its kinds) the only request failed
@@ -320,12 +323,15 @@ class Producer(EncodedSender):
         self, given: Sequence[Message], queue: MessageQueue | None, deadline: float
     ) -> list[SendResult]:
         now_ms = time_ns() // 1_000_000
-        made = batches(given, self._ids, now_ms, self._config)
+        made = batches(given, self._ids, now_ms, self._config, in_order=queue is not None)
         check_places(given, made, queue)
         if len(made) == 1:
             whole = await self._send_one_batch(made[0], queue, now_ms, deadline)
             return [result for _, result in made[0].results(whole)]
-        placed = await self._send_batches(made, queue, now_ms, deadline)
+        if queue is None:
+            placed = await self._send_batches(made, now_ms, deadline)
+        else:
+            placed = await self._send_in_order(made, queue, now_ms, deadline)
         outcomes = [placed[place] for place in range(len(given))]
         results = [each for each in outcomes if isinstance(each, SendResult)]
         if len(results) < len(outcomes):
@@ -333,7 +339,7 @@ class Producer(EncodedSender):
         return results
 
     async def _send_batches(
-        self, made: list[Batch], queue: MessageQueue | None, now_ms: int, deadline: float
+        self, made: list[Batch], now_ms: int, deadline: float
     ) -> dict[int, SendResult | RocketMQError]:
         """Return what became of each message, by its place in the caller's list."""
         placed: dict[int, SendResult | RocketMQError] = {}
@@ -341,17 +347,44 @@ class Producer(EncodedSender):
 
         async def send_one(batch: Batch) -> None:
             async with limit:
-                try:
-                    whole = await self._send_one_batch(batch, queue, now_ms, deadline)
-                except RocketMQError as error:
-                    placed.update(dict.fromkeys(batch.places, error))
-                else:
-                    placed.update(batch.results(whole))
+                await self._place(batch, None, now_ms, deadline, placed)
 
         async with anyio.create_task_group() as tasks:
             for batch in made:
                 tasks.start_soon(send_one, batch)
         return placed
+
+    async def _send_in_order(
+        self, made: list[Batch], queue: MessageQueue, now_ms: int, deadline: float
+    ) -> dict[int, SendResult | RocketMQError]:
+        """Do the same for batches to one queue; after one that fails the rest is not sent."""
+        placed: dict[int, SendResult | RocketMQError] = {}
+        goes_on = True
+        for batch in made:
+            if goes_on:
+                goes_on = await self._place(batch, queue, now_ms, deadline, placed)
+            else:
+                cause = NotConnectedError("-", "an earlier request of the batch failed")
+                unsent = self._attempts.never_sent(batch.topic, cause)
+                placed.update(dict.fromkeys(batch.places, unsent))
+        return placed
+
+    async def _place(
+        self,
+        batch: Batch,
+        queue: MessageQueue | None,
+        now_ms: int,
+        deadline: float,
+        placed: dict[int, SendResult | RocketMQError],
+    ) -> bool:
+        """Send *batch* and put its outcomes into *placed*; return whether it was stored."""
+        try:
+            whole = await self._send_one_batch(batch, queue, now_ms, deadline)
+        except RocketMQError as error:
+            placed.update(dict.fromkeys(batch.places, error))
+            return False
+        placed.update(batch.results(whole))
+        return True
 
     async def _send_one_batch(
         self, batch: Batch, queue: MessageQueue | None, now_ms: int, deadline: float

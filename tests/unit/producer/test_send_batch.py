@@ -22,9 +22,10 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import SendMessage
 from tests.fakes.connection import FakeConnection
-from tests.fakes.script import Close, Outcome, Reply
+from tests.fakes.script import Close, Outcome, Reply, resolve
 from tests.unit.producer.shops import ORDER, SEND_BATCH, open_shop
 
+STEPS = 200  # turns of the loop, far more than a send takes to leave
 ONCE = ProducerConfig(retries=0)
 
 
@@ -177,6 +178,66 @@ async def test_of_several_requests_each_message_learns_what_became_of_it() -> No
             SendResult,
         ]
         assert len(shop.bodies()) == 2
+
+
+async def test_requests_of_a_batch_to_one_queue_are_sent_one_after_another() -> None:
+    answered: list[Command] = []
+    before: list[int] = []  # how many were answered when each request came
+
+    async def answer(command: Command, connection: FakeConnection) -> Outcome:
+        before.append(len(answered))
+        for _ in range(STEPS):
+            await asyncio.sleep(0)
+        answered.append(command)
+        return await resolve(shop.broker.answer(command, connection))
+
+    async with open_shop(config=ProducerConfig(max_message_bytes=200)) as shop:
+        shop.broker.on(SEND_BATCH, answer, times=None)
+        results = await shop.producer.send_batch(orders(10), queue=shop.queue(1))
+
+        assert len(answered) > 2
+        assert before == list(range(len(answered)))
+        assert [each.queue_offset for each in results] == list(range(10))
+
+
+async def test_a_batch_to_one_queue_keeps_its_order_across_store_settings() -> None:
+    messages = [Message("orders", b"%d" % n, wait_store_ok=n % 3 > 0) for n in range(9)]
+    async with open_shop() as shop:
+        results = await shop.producer.send_batch(messages, queue=shop.queue(1))
+
+        assert [each.queue_offset for each in results] == list(range(9))
+        assert [each.body for each in shop.broker.messages("orders", 1)] == [
+            each.body for each in messages
+        ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [(Reply(13, remark="illegal"), BrokerError), (Close(), SendUnknownError)],
+    ids=["refused", "unknown"],
+)
+async def test_a_failed_request_of_a_batch_to_one_queue_ends_the_batch(
+    answer: Outcome, kind: type[Exception]
+) -> None:
+    async with open_shop(config=ProducerConfig(max_message_bytes=200, retries=0)) as shop:
+        first = await shop.producer.send_batch(orders(2), queue=shop.queue(1))
+        shop.broker.on(SEND_BATCH, shop.broker.answer)  # the first request is stored
+        shop.broker.on(SEND_BATCH, answer)
+        with pytest.raises(BatchError) as caught:
+            await shop.producer.send_batch(orders(10), queue=shop.queue(1))
+        outcomes = caught.value.outcomes
+        stored = [each for each in outcomes if isinstance(each, SendResult)]
+        failed = [each for each in outcomes if isinstance(each, kind)]
+        unsent = outcomes[len(stored) + len(failed) :]
+
+        assert [each.queue_offset for each in stored] == list(range(2, 2 + len(stored)))
+        assert stored
+        assert failed
+        assert unsent
+        for each in unsent:
+            assert type(each) is SendError
+            assert "an earlier request of the batch failed" in str(each)
+        assert len(shop.broker.messages("orders", 1)) == len(first) + len(stored)
 
 
 async def test_a_retried_batch_keeps_the_ids_of_its_messages() -> None:
