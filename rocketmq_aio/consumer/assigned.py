@@ -26,6 +26,7 @@ class AssignedQueue:
     __slots__ = (
         "all_settled",
         "broker_id",
+        "commit_due",
         "dropped",
         "failure",
         "generation",
@@ -51,6 +52,8 @@ class AssignedQueue:
         self.paused = False
         self.dropped = False
         self.released = False  # others may have it now: late results change nothing
+        # Where it stands has to reach the store, automatic commits or not; cleared when it has.
+        self.commit_due = False
         self.generation = 0  # counts moves: an answer to an older pull is not used
         self.failure: RocketMQError | None = None  # told to the application
         self.broker_id = MASTER_ID  # the replica that the broker suggested

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from weakref import WeakValueDictionary
 
 import anyio
 
@@ -20,7 +21,8 @@ class Commits:
     """Moves offsets from the assigned queues into the store.
 
     :param assigned: the queues held now, by reference
-    :param automatic: whether what is settled is committed without being asked to
+    :param automatic: whether what is settled is committed without being asked to; without it only
+        queues whose commit is due are
     :param may_commit: whether a queue is still this consumer's to commit; None is always
     """
 
@@ -38,11 +40,12 @@ class Commits:
         self._automatic = automatic
         self._may_commit = may_commit
         self._on_event = on_event
+        self._updating: WeakValueDictionary[MessageQueue, anyio.Lock] = WeakValueDictionary()
 
     def doubt(self, assigned: AssignedQueue) -> None:
-        """The broker of a queue was away, and may have forgotten what it had."""
-        if isinstance(self._store, RemoteOffsetStore):
-            self._store.doubt(assigned.queue)
+        """The broker of a queue was away, and may have lost the last commits: repeat them."""
+        if isinstance(self._store, RemoteOffsetStore) and self._store.doubt(assigned.queue):
+            assigned.commit_due = True
 
     async def keep_committing(self, interval_seconds: float) -> None:
         """Commit what is settled, for ever."""
@@ -51,21 +54,13 @@ class Commits:
             await self.commit_settled(list(self._assigned.values()))
 
     async def commit_settled(self, queues: Iterable[AssignedQueue]) -> None:
-        """Commit what earlier polls returned; a failure is an event, and tried again later."""
-        if not self._automatic:
-            return
-        may_commit = self._may_commit
-        await self.store_offsets(
-            {
-                each.queue: settled
-                for each in queues
-                if (settled := each.settled) != UNKNOWN and (not may_commit or may_commit(each))
-            }
-        )
+        """Commit what is settled; without automatic commits only where a commit is due.
 
-    async def store_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Update and persist *offsets*; failures are reported, not raised."""
-        if lost := await self._persist(offsets):
+        Failures are published as `CommitFailed`, and retried with the next regular commit.
+        """
+        due = [each for each in queues if self._automatic or each.commit_due]
+        _, lost = await self._persist(due)
+        if lost:
             reason = str(CommitError(lost))
             logger.warning("commit_failed", reason=reason)
             self._on_event(CommitFailed(queues=tuple(lost), reason=reason))
@@ -79,15 +74,50 @@ class Commits:
                 logger.warning("offset_not_forgotten", queue=str(queue), reason=str(error))
 
     async def _persist(
-        self, offsets: Mapping[MessageQueue, int]
-    ) -> dict[MessageQueue, BaseException]:
-        """Return what could not be stored, and why; the store keeps it for the next time."""
+        self, queues: Iterable[AssignedQueue]
+    ) -> tuple[Collection[AssignedQueue], dict[MessageQueue, BaseException]]:
+        """Store where *queues* stand; return those that were tried, and what was lost and why.
+
+        The store keeps what is lost for the next time.
+        """
+        updated: dict[AssignedQueue, int] = {}
+        lost: dict[MessageQueue, BaseException] = {}
+        for assigned in queues:
+            try:
+                offset = await self._update(assigned)
+            except RocketMQError as error:  # of this queue; the others need not wait for it
+                lost[assigned.queue] = error
+            else:
+                if offset != UNKNOWN:
+                    updated[assigned] = offset
+        if updated:
+            lost |= await self._make_durable([each.queue for each in updated])
+        for assigned, offset in updated.items():
+            if assigned.queue not in lost and assigned.settled == offset:
+                assigned.commit_due = False
+        return updated, lost
+
+    async def _update(self, assigned: AssignedQueue) -> int:
+        """Update the store; return the offset, `UNKNOWN` when there is nothing to commit."""
+        # One update of a queue at a time, of what holds at that moment: while another update was
+        # slow, the queue may have been moved, or released to another member.
+        async with self._updating.setdefault(assigned.queue, anyio.Lock()):
+            offset = assigned.settled
+            if offset == UNKNOWN or assigned.released or not self._is_allowed(assigned):
+                return UNKNOWN
+            await self._store.update(assigned.queue, offset)
+            return offset
+
+    def _is_allowed(self, assigned: AssignedQueue) -> bool:
+        return self._may_commit is None or self._may_commit(assigned)
+
+    async def _make_durable(
+        self, queues: Collection[MessageQueue]
+    ) -> Mapping[MessageQueue, BaseException]:
         try:
-            for queue, offset in offsets.items():
-                await self._store.update(queue, offset)
-            await self._store.persist(list(offsets))
+            await self._store.persist(queues)
         except CommitError as error:
             return error.lost
         except RocketMQError as error:  # a store of the application may fail in other ways
-            return dict.fromkeys(offsets, error)
+            return dict.fromkeys(queues, error)
         return {}

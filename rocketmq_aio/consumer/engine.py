@@ -61,7 +61,7 @@ class LitePullEngine(GroupEngine[TakenQueue]):
         self._tenures = Tenures(
             self.table,
             self.commits,
-            make=lambda queue: TakenQueue(queue, cache),
+            make=lambda queue: TakenQueue(queue, cache, auto_commit=config.auto_commit),
             begin=self._begin_pulling,
             on_event=self.events.publish,
             on_assigned=on_assigned,

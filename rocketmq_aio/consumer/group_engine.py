@@ -252,12 +252,14 @@ class GroupEngine(Generic[Q]):
     def _note_start(self, assigned: Q, chosen: bool) -> None:
         # "latest" must mean the same after a crash: messages that come now belong to the group.
         if chosen and self.config.start_from != "earliest":
-            self._host.spawn(self._note_correction, assigned, name="start-position")
+            assigned.commit_due = True
+            self._host.spawn(self.commits.commit_settled, (assigned,), name="start-position")
 
     async def _note_correction(self, assigned: Q) -> None:
-        """Store where a queue stands, whoever commits otherwise: nobody has read before it."""
-        if not assigned.dropped:
-            await self.commits.store_offsets({assigned.queue: assigned.settled})
+        """Commit the corrected position, with or without automatic commits."""
+        self.commits.doubt(assigned)  # a broker that lost messages may have lost commits, too
+        assigned.commit_due = True
+        await self.commits.commit_settled((assigned,))
 
     async def wait_until_ready(self) -> None:
         """Return when an assignment stands and all its queues know where to begin.
@@ -308,10 +310,11 @@ class GroupEngine(Generic[Q]):
 
     async def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Go on where an administrator says, and commit it."""
-        mine = {q: o for q, o in offsets.items() if q in self.table}
-        for queue, offset in mine.items():
-            self.table[queue].move(offset)
-        await self.commits.store_offsets(mine)
+        mine = {self.table[q]: o for q, o in offsets.items() if q in self.table}
+        for assigned, offset in mine.items():
+            assigned.move(offset)
+            assigned.commit_due = True
+        await self.commits.commit_settled(mine)
 
     def heartbeat_data(self) -> ConsumerData:
         """What heartbeats tell."""

@@ -217,19 +217,19 @@ class LitePullConsumer(GroupMember[LitePullEngine]):
         check_offset(offset)
         self._assigned(queue)
         await self._engine.check_in_range(queue, offset)
-        self._assigned(queue).move(offset)
+        self._assigned(queue).seek(offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Go on at the first message that is still stored."""
         self._assigned(queue)
         offset = await self._engine.start_of(queue, "earliest")
-        self._assigned(queue).move(offset)
+        self._assigned(queue).seek(offset)
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Go on behind the last message."""
         self._assigned(queue)
         offset = await self._engine.start_of(queue, "latest")
-        self._assigned(queue).move(offset)
+        self._assigned(queue).seek(offset)
 
     async def offset_for_time(self, queue: MessageQueue, when: datetime) -> int:
         """Return the first offset stored at or after *when*, which needs a time zone."""

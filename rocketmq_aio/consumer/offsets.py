@@ -155,13 +155,15 @@ class RemoteOffsetStore:
         self._latest.pop(queue, None)
         self._stored.pop(queue, None)
 
-    def doubt(self, queue: MessageQueue) -> None:
+    def doubt(self, queue: MessageQueue) -> bool:
         """The broker of *queue* was away: it may have lost the last commits, so send them again.
 
         Brokers write offsets down every few seconds; what a killed one was told since is gone.
+        Returns whether there is a commit to send again.
         """
         self._stored.pop(queue, None)
         self._known.discard((queue.topic, queue.broker_name))
+        return queue in self._latest
 
     def _is_changed(self, queue: MessageQueue) -> bool:
         return self._latest.get(queue) != self._stored.get(queue)

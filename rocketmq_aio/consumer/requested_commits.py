@@ -36,9 +36,11 @@ class RequestedCommits(Commits):
     async def commit_settled(self, queues: Iterable[AssignedQueue]) -> None:
         """Commit what earlier polls returned, where that sets nobody back."""
         held = [each for each in queues if isinstance(each, TakenQueue)]
-        if self._automatic:
-            await self._learn(held)
-        await super().commit_settled([each for each in held if may_commit(each, each.settled)])
+        await self._learn([each for each in held if self._automatic or each.commit_due])
+        await super().commit_settled(held)
+
+    def _is_allowed(self, assigned: AssignedQueue) -> bool:
+        return isinstance(assigned, TakenQueue) and may_commit(assigned, assigned.settled)
 
     async def commit(
         self, offsets: Mapping[MessageQueue, int] | Collection[MessageQueue] | None
@@ -51,14 +53,17 @@ class RequestedCommits(Commits):
             [each for queue in _asked(offsets, self._taken) if (each := self._taken.get(queue))]
         )
         wanted, unknown = self._wanted(offsets)
-        for queue, offset in wanted.items():
-            self._taken[queue].settle_at(offset)
+        for assigned, offset in wanted.items():
+            assigned.settle_at(offset)
         if isinstance(offsets, Mapping):
             lost = {}  # the application says where it stands
-            for queue in wanted:
-                self._taken[queue].trust()
-        fitting = {q: at for q, at in wanted.items() if may_commit(self._taken[q], at)}
-        lost |= unknown | await self._persist(fitting)
+            for assigned in wanted:
+                assigned.trust()
+        tried, failed = await self._persist(wanted)
+        lost |= unknown | failed
+        for assigned in wanted:
+            if assigned.released and assigned not in tried:
+                lost[assigned.queue] = ConfigError("queue", assigned.queue, NOT_ASSIGNED)
         if lost:
             raise CommitError(lost)
 
@@ -67,8 +72,8 @@ class RequestedCommits(Commits):
 
     def _wanted(
         self, offsets: Mapping[MessageQueue, int] | Collection[MessageQueue] | None
-    ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, BaseException]]:
-        wanted: dict[MessageQueue, int] = {}
+    ) -> tuple[dict[TakenQueue, int], dict[MessageQueue, BaseException]]:
+        wanted: dict[TakenQueue, int] = {}
         lost: dict[MessageQueue, BaseException] = {}
         for queue, offset in _asked(offsets, self._taken).items():
             if offset is not None:
@@ -79,7 +84,7 @@ class RequestedCommits(Commits):
                 continue
             value = assigned.delivered if offset is None else offset
             if value != UNKNOWN:
-                wanted[queue] = value
+                wanted[assigned] = value
         return wanted, lost
 
 

@@ -26,15 +26,30 @@ class TakenQueue(AssignedQueue):
     """Three offsets, ascending: below *settled* everything may be committed, below *delivered*
     everything was handed to the application (or filtered out), at *next_offset* the next pull
     begins.
+
+    :param auto_commit: whether coming back for more makes the last batch committable; without it
+        only the start, commits of the application and corrections by the broker do
     """
 
-    __slots__ = ("_cache", "_settled", "delivered", "doubted", "floor", "in_line", "turn")
+    __slots__ = (
+        "_auto_commit",
+        "_cache",
+        "_returned",
+        "_stated",
+        "delivered",
+        "doubted",
+        "floor",
+        "in_line",
+        "turn",
+    )
 
-    def __init__(self, queue: MessageQueue, cache: Cache) -> None:
+    def __init__(self, queue: MessageQueue, cache: Cache, *, auto_commit: bool = True) -> None:
         super().__init__(queue)
         self._cache = cache
+        self._auto_commit = auto_commit
         self.delivered = UNKNOWN
-        self._settled = UNKNOWN
+        self._returned = UNKNOWN  # below it the application has come back for more
+        self._stated = UNKNOWN  # the last start, commit or reset; a seek back lowers it
         self.doubted = False  # others may have come further
         self.floor = UNKNOWN  # how far they have; less is not committed
         self.in_line = False  # among the queues that a poll takes from
@@ -45,13 +60,13 @@ class TakenQueue(AssignedQueue):
     @property
     def settled(self) -> int:
         """Everything below may be committed."""
-        return self._settled
+        return self._returned if self._auto_commit else self._stated
 
     def begin(self, offset: int) -> None:
         """It is known where to begin."""
         self.next_offset = self.delivered = offset
-        if self._settled == UNKNOWN:  # else the application has committed already
-            self._settled = offset
+        if self._returned == UNKNOWN:  # else the application has committed already
+            self._returned = self._stated = offset
         self.started.set()
 
     def restart(self, offset: int) -> int:
@@ -63,9 +78,16 @@ class TakenQueue(AssignedQueue):
         self.generation += 1
         self.failure = None
         self.trust()
-        self._settled = offset
+        self._returned = self._stated = offset
         self.begin(offset)
         return dropped
+
+    def seek(self, offset: int) -> None:
+        """Go on where the application says, which it commits itself without *auto_commit*."""
+        stated = self._stated
+        self.move(offset)
+        if stated != UNKNOWN:
+            self._stated = min(stated, offset)
 
     def step_back(self, offset: int) -> int:
         """The queue ends at *offset*: forget the cache, and go on where handing out had come to.
@@ -73,9 +95,10 @@ class TakenQueue(AssignedQueue):
         A broker that lost its last messages still has those before them, cached here or not.
         Returns how many messages were dropped.
         """
-        settled = self._settled
+        returned, stated = self._returned, self._stated
         dropped = self.restart(min(offset, self.delivered))
-        self._settled = min(settled, self._settled)
+        self._returned = min(returned, self._returned)
+        self._stated = min(stated, self._stated)
         return dropped
 
     def advance(self, offset: int) -> None:
@@ -85,19 +108,19 @@ class TakenQueue(AssignedQueue):
             # Nothing is left to hand out before it, so a group that wants none of the messages
             # of a queue moves on as well.
             if not self.in_hands:
-                self._settled = max(self._settled, offset)
+                self._returned = max(self._returned, offset)
             self.delivered = offset
 
     def settle(self) -> None:
         """What was handed out so far counts as done."""
-        if self._settled < self.delivered:
-            self._settled = self.delivered
+        if self._returned < self.delivered:
+            self._returned = self.delivered
         if self.all_settled is not None:
             self.all_settled.set()
 
     def settle_at(self, offset: int) -> None:
         """The application says itself how far it is."""
-        self._settled = offset
+        self._returned = self._stated = offset
         if self.all_settled is not None and not self.in_hands:
             self.all_settled.set()
 
@@ -109,15 +132,16 @@ class TakenQueue(AssignedQueue):
     @property
     def in_hands(self) -> bool:
         """Whether the application has messages that it has not said to be done."""
-        return self._settled < self.delivered
+        return self._returned < self.delivered
 
     def refetch(self) -> None:
         """Forget the cache and pull again what was not handed out yet."""
-        settled, delivered = self._settled, self.delivered
+        returned, stated, delivered = self._returned, self._stated, self.delivered
         doubted, floor = self.doubted, self.floor
         if delivered != UNKNOWN:
             self.move(delivered)
-            self._settled, self.doubted, self.floor = settled, doubted, floor
+            self._returned, self._stated = returned, stated
+            self.doubted, self.floor = doubted, floor
 
     # --- messages -------------------------------------------------------------------------------
 

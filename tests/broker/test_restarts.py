@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from time import monotonic
 
 import pytest
 
 from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.consumer.events import OffsetCorrected
 from rocketmq_aio.errors import NameServerUnavailableError
+from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.testing import Broker, Cluster
-from tests.broker.reading_groups import consuming, numbers, send
+from tests.broker.reading_groups import bodies, consumer_of, consuming, numbers, polled, send
 from tests.broker.under_load import Load
 from tests.unit.remoting.until import until
 
@@ -134,3 +139,47 @@ async def test_a_frozen_broker_is_read_on_when_it_thaws(
         assert load.first_read_after(thawed) < RESUME_SECONDS
     assert load.wrong() == []
     assert load.copies() == 0
+
+
+async def test_a_broker_that_lost_its_tail_is_read_on_without_committing_more_than_was_done(
+    fresh_cluster: Callable[..., Cluster], rocketmq_group: str, tmp_path: Path
+) -> None:
+    store, old = tmp_path / "store", tmp_path / "old"
+    paths = {"storePathRootDir": str(store), "storePathCommitLog": str(store / "commitlog")}
+    cluster = fresh_cluster(backend="jvm", broker_properties=paths)
+    broker, queue = cluster.brokers[0], MessageQueue("lost-tail", cluster.brokers[0].name, 0)
+    cluster.create_topic("lost-tail", queues=1)
+
+    def remember_disk() -> None:
+        broker.stop()
+        subprocess.run(["cp", "-a", "--sparse=always", store, old], check=True)
+        broker.start()
+
+    def go_back_to_remembered_disk() -> None:
+        broker.kill()
+        shutil.copytree(store / "config", old / "config", dirs_exist_ok=True)  # keeps commits
+        shutil.rmtree(store)
+        old.rename(store)
+        broker.start()
+
+    await send(cluster.namesrv, "lost-tail", numbers(6), queue=queue)
+    await asyncio.to_thread(remember_disk)
+    await send(cluster.namesrv, "lost-tail", numbers(10)[6:], queue=queue)
+    async with consumer_of(cluster.namesrv, rocketmq_group, auto_commit=False) as consumer:
+        await consumer.assign([queue])
+        await polled(consumer, 3, max_messages=3)
+        await consumer.commit()
+        await polled(consumer, 4, max_messages=4)
+        await polled(consumer, 3, max_messages=3)
+        events = consumer.events()
+        await asyncio.to_thread(go_back_to_remembered_disk)
+        corrections: list[OffsetCorrected] = []
+        async with asyncio.timeout(60):
+            while not corrections:
+                event = await anext(events)
+                corrections += [event] if isinstance(event, OffsetCorrected) else []
+        await consumer.close()
+
+    assert [(each.requested, each.corrected) for each in corrections] == [(10, 6)]
+    async with consuming(cluster.namesrv, rocketmq_group, "lost-tail") as consumer:
+        assert bodies(await polled(consumer, 3)) == ["3", "4", "5"]

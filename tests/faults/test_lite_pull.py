@@ -90,11 +90,18 @@ async def test_a_broker_that_comes_and_goes_costs_and_repeats_nothing(
     assert offsets_by_queue(taken) == {0: list(range(300)), 1: list(range(300))}
 
 
-async def test_a_commit_that_a_killed_broker_forgot_is_made_again(cluster: FakeCluster) -> None:
+@pytest.mark.parametrize("auto_commit", [True, False])
+async def test_a_commit_that_a_killed_broker_forgot_is_made_again(
+    cluster: FakeCluster, auto_commit: bool
+) -> None:
     put(cluster, *numbers(3))
-    async with consuming(cluster, commit_interval_seconds=0.05, long_poll_seconds=0.1) as consumer:
+    async with consuming(
+        cluster, auto_commit=auto_commit, commit_interval_seconds=0.05, long_poll_seconds=0.1
+    ) as consumer:
         await polled(consumer, 3)
         assert await consumer.poll(0) == []
+        if not auto_commit:
+            await consumer.commit()
         await committed(cluster, {0: 3})
         await cluster.broker.stop()
         cluster.broker.commit(GROUP, TOPIC, 0, 1)

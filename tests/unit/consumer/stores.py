@@ -16,7 +16,9 @@ class AppStore:
         self.kept: dict[MessageQueue, int] = {}
         self.calls: list[tuple[str, object]] = []
         self.fail: dict[str, BaseException] = {}  # by the name of a method
+        self.fail_queues: dict[MessageQueue, BaseException] = {}  # updates of these queues
         self.may_persist: asyncio.Event | None = None
+        self.hold_update: asyncio.Event | None = None
         self._latest: dict[MessageQueue, int] = {}
 
     async def load(self) -> None:
@@ -28,6 +30,10 @@ class AppStore:
 
     async def update(self, queue: MessageQueue, offset: int) -> None:
         self._called("update", (queue, offset))
+        if (error := self.fail_queues.get(queue)) is not None:
+            raise error
+        if self.hold_update is not None:
+            await self.hold_update.wait()
         self._latest[queue] = offset
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:

@@ -257,3 +257,119 @@ async def test_a_store_that_cannot_forget_does_not_keep_queues_from_leaving(
     await commits.forget([queue(0), queue(1)])
 
     assert store.called("remove") == [queue(0), queue(1)]
+
+
+# --- a store that is slow ------------------------------------------------------------------------
+
+
+async def test_a_slow_store_is_given_the_position_after_a_seek(
+    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, TakenQueue]
+) -> None:
+    store.hold_update = asyncio.Event()
+    committing = asyncio.create_task(commits.commit_settled(list(table.values())))
+    await until(lambda: store.called("update") == [(queue(0), 3)])
+    table[queue(1)].seek(1)
+    store.hold_update.set()
+    await committing
+
+    assert store.kept == {queue(0): 3, queue(1): 1}
+
+
+async def test_a_slow_store_is_given_nothing_of_a_queue_that_was_released(
+    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, TakenQueue]
+) -> None:
+    store.hold_update = asyncio.Event()
+    committing = asyncio.create_task(commits.commit_settled(list(table.values())))
+    await until(lambda: store.called("update"))
+    table.pop(queue(1)).released = True
+    store.hold_update.set()
+    await committing
+
+    assert store.kept == {queue(0): 3}
+
+
+async def test_an_update_of_a_queue_waits_for_the_one_before(
+    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, TakenQueue]
+) -> None:
+    store.hold_update = asyncio.Event()
+    first = asyncio.create_task(commits.commit_settled([table[queue(0)]]))
+    await until(lambda: store.called("update"))
+    table[queue(0)].settle()
+    second = asyncio.create_task(commits.commit_settled([table[queue(0)]]))
+    await wait_all_tasks_blocked()
+    assert store.called("update") == [(queue(0), 3)]
+    store.hold_update.set()
+    await asyncio.gather(first, second)
+
+    assert store.called("update") == [(queue(0), 3), (queue(0), 5)]
+    assert store.kept == {queue(0): 5}
+
+
+async def test_a_commit_on_request_of_a_queue_released_meanwhile_is_lost(
+    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, TakenQueue]
+) -> None:
+    store.hold_update = asyncio.Event()
+    committing = asyncio.create_task(commits.commit(None))
+    await until(lambda: store.called("update"))
+    table.pop(queue(1)).released = True
+    store.hold_update.set()
+
+    with pytest.raises(CommitError) as caught:
+        await committing
+    assert isinstance(caught.value.lost[queue(1)], ConfigError)
+    assert store.kept == {queue(0): 5}
+
+
+async def test_a_queue_whose_update_fails_does_not_keep_the_others_from_being_committed(
+    commits: RequestedCommits,
+    store: AppStore,
+    table: dict[MessageQueue, TakenQueue],
+    events: list[ConsumerEvent],
+) -> None:
+    store.fail_queues[queue(0)] = StoreError("no such row")
+    await commits.commit_settled(table.values())
+
+    assert store.kept == {queue(1): 3}
+    [event] = events
+    assert isinstance(event, CommitFailed)
+    assert event.queues == (queue(0),)
+
+
+# --- positions that are due without automatic commits --------------------------------------------
+
+
+async def test_a_position_that_is_due_is_tried_until_it_is_stored_and_then_left_alone(
+    store: AppStore, events: list[ConsumerEvent]
+) -> None:
+    assigned = TakenQueue(queue(0), Cache(), auto_commit=False)
+    commits = RequestedCommits(store, {queue(0): assigned}, automatic=False, on_event=events.append)
+    assigned.begin(7)
+    assigned.commit_due = True
+    store.fail["persist"] = StoreError("down")
+    await commits.commit_settled([assigned])
+    assert store.kept == {}
+    del store.fail["persist"]
+    await commits.commit_settled([assigned])
+    await commits.commit_settled([assigned])
+
+    assert store.kept == {queue(0): 7}
+    assert store.called("persist") == [(queue(0),), (queue(0),)]
+
+
+async def test_a_reset_while_a_position_is_stored_stays_due(
+    store: AppStore, events: list[ConsumerEvent]
+) -> None:
+    assigned = TakenQueue(queue(0), Cache(), auto_commit=False)
+    commits = RequestedCommits(store, {queue(0): assigned}, automatic=False, on_event=events.append)
+    assigned.begin(7)
+    assigned.commit_due = True
+    store.may_persist = asyncio.Event()
+    committing = asyncio.create_task(commits.commit_settled([assigned]))
+    await until(lambda: store.called("persist"))
+    assigned.move(2)
+    store.may_persist.set()
+    await committing
+    assert assigned.commit_due
+
+    await commits.commit_settled([assigned])
+    assert store.kept == {queue(0): 2}

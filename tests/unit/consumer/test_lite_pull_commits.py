@@ -7,7 +7,8 @@ import asyncio
 import pytest
 from anyio import wait_all_tasks_blocked
 
-from rocketmq_aio.consumer.events import CommitFailed
+from rocketmq_aio.consumer.events import CommitFailed, OffsetCorrected
+from rocketmq_aio.consumer.lite_pull import LitePullConsumer
 from rocketmq_aio.errors import (
     CommitError,
     ConnectionLostError,
@@ -22,6 +23,7 @@ from tests.fakes.script import Reply
 from tests.unit.consumer.consuming import (
     GROUP,
     TOPIC,
+    bodies,
     committed,
     consuming,
     numbers,
@@ -274,3 +276,131 @@ async def test_that_it_cannot_be_known_is_not_the_same_as_nothing(cluster: FakeC
         with pytest.raises((NotConnectedError, ConnectionLostError)):
             await consumer.committed(queue(0))
         await cluster.broker.start()
+
+
+# --- positions that are committed without auto_commit --------------------------------------------
+
+
+async def lose_tail(cluster: FakeCluster, consumer: LitePullConsumer, first_lost: int) -> None:
+    """Restart the broker without its last messages; return when the consumer has corrected."""
+    events = consumer.events()
+    await cluster.broker.stop()
+    cluster.broker.state.committed.clear()  # brokers write offsets down every few seconds
+    del cluster.broker.topics[TOPIC].queues[0].messages[first_lost:]
+    await cluster.broker.start()
+    async with asyncio.timeout(15):
+        async for event in events:
+            if isinstance(event, OffsetCorrected):
+                return
+
+
+@pytest.mark.parametrize("done", [0, 3])
+async def test_a_correction_after_a_lost_tail_commits_no_message_that_was_not_committed(
+    cluster: FakeCluster, done: int
+) -> None:
+    put(cluster, *numbers(10))
+    async with consuming(cluster, auto_commit=False) as consumer:
+        if done:
+            await polled(consumer, done, max_messages=done)
+            await consumer.commit()
+        await polled(consumer, 4, max_messages=4)  # in hands ...
+        await polled(consumer, 3, max_messages=3)  # ... though another poll came after it
+        await lose_tail(cluster, consumer, 9)
+        put(cluster, "new")
+        while "new" not in bodies(await polled(consumer, 1)):
+            pass
+        await consumer.close()
+
+    assert (stored(cluster) or 0) == done
+    async with consuming(cluster) as consumer:  # after a crash nothing is missing
+        assert bodies(await polled(consumer, 10 - done)) == [*numbers(9 - done, done), "new"]
+
+
+async def test_a_correction_takes_back_a_commit_that_lies_behind_the_new_end(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(10))
+    async with consuming(cluster, auto_commit=False) as consumer:
+        await polled(consumer, 10)
+        await consumer.commit()
+        await lose_tail(cluster, consumer, 6)
+        await committed(cluster, {0: 6})
+        put(cluster, *numbers(4, 6))
+        await polled(consumer, 4)
+
+    async with consuming(cluster) as consumer:
+        assert bodies(await polled(consumer, 4)) == numbers(4, 6)
+
+
+async def test_a_broker_that_lost_its_tail_is_not_sent_positions_that_were_never_committed(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(10))
+    put(cluster, *numbers(2), queue_id=1)
+    async with consuming(cluster, auto_commit=False, commit_interval_seconds=0.01) as consumer:
+        await polled(consumer, 12)
+        await consumer.commit([queue(0)])
+        await lose_tail(cluster, consumer, 6)
+        await committed(cluster, {0: 6})
+
+    assert commits(cluster, 1) == []
+
+
+async def test_a_correction_does_not_commit_a_seek_that_was_not_committed(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(10))
+    async with consuming(cluster, auto_commit=False) as consumer:
+        await polled(consumer, 2, max_messages=2)
+        await consumer.commit()
+        await consumer.seek(queue(), 8)
+        await lose_tail(cluster, consumer, 6)
+        put(cluster, "new")
+        assert bodies(await polled(consumer, 1)) == ["new"]
+
+    assert stored(cluster) == 2
+
+
+async def test_a_start_commit_that_failed_is_repeated_without_auto_commit(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(5))
+    full = Reply(1, remark="full")
+    cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, full, times=4)  # one of each queue
+    async with consuming(
+        cluster, start_from="latest", auto_commit=False, commit_interval_seconds=0.01
+    ) as consumer:
+        await committed(cluster, {0: 5, 1: 0, 2: 0, 3: 0})
+        put(cluster, "a", "b")
+        await polled(consumer, 1, max_messages=1)
+        await polled(consumer, 1, max_messages=1)
+        await consumer.close()
+
+    assert stored(cluster) == 5
+
+
+async def test_a_start_commit_that_failed_is_repeated_on_close(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(5))
+    full = Reply(1, remark="full")
+    cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, full, times=4)
+    async with consuming(cluster, start_from="latest", auto_commit=False) as consumer:
+        await cluster.broker.wait_for(RequestCode.UPDATE_CONSUMER_OFFSET, 4)
+        put(cluster, "a")
+        await polled(consumer, 1)
+
+    assert stored(cluster) == 5
+
+
+async def test_a_start_commit_that_failed_is_not_repeated_over_a_commit_by_hand(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(5))
+    full = Reply(1, remark="full")
+    cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, full, times=4)
+    async with consuming(cluster, start_from="latest", auto_commit=False) as consumer:
+        await cluster.broker.wait_for(RequestCode.UPDATE_CONSUMER_OFFSET, 4)
+        put(cluster, "a", "b")
+        await polled(consumer, 1, max_messages=1)
+        await consumer.commit([queue()])
+
+    assert commits(cluster) == [5, 6]

@@ -15,6 +15,7 @@ from rocketmq_aio.config import LitePullConfig, PopConfig, PushConfig
 from rocketmq_aio.consumer.allocation import AllocateAveragelyByCircle
 from rocketmq_aio.consumer.running_info import Kind, running_info
 from rocketmq_aio.consumer.statistics import ConsumeStatistics
+from rocketmq_aio.consumer.taken import Cache, TakenQueue
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageModel, MessageQueue
 from rocketmq_aio.protocol.bodies import PopProcessQueueInfo
@@ -121,8 +122,7 @@ def test_a_queue_tells_what_it_holds() -> None:
 
 
 def test_a_queue_that_has_not_begun_tells_no_offset_that_is_none() -> None:
-    held = assigned_queue(0)
-    held._settled = -1
+    held = TakenQueue(queue(0), Cache())
     _, info = only(told(held=[held])["mqTable"])
 
     assert (info["commitOffset"], info["cachedMsgMinOffset"], info["lastPullTimestamp"]) == (
