@@ -65,6 +65,8 @@ if TYPE_CHECKING:
         QueuesRevoked,
         SubscriptionMatchesNothing,
         SubscriptionsDiffer,
+        TopicFound,
+        TopicMissing,
     )
     from rocketmq_aio.consumer.handling import BatchContext, RetryLater, SuspendQueue
     from rocketmq_aio.consumer.lite_pull import LitePullConsumer
@@ -266,6 +268,8 @@ __all__ = [
     "SubscriptionsDiffer",
     "SuspendQueue",
     "TopicConfig",
+    "TopicFound",
+    "TopicMissing",
     "TopicRouteInfo",
     "TopicStatistics",
     "TopicStats",
@@ -298,7 +302,7 @@ _NAMES_OF: Final = {
         "AckFailed ClientIdNotUnique CommitFailed ConsumerEvent HandlerStuck LeaseLost "
         "MessageDeadLettered MessageDropped MessageUndecodable MessageUnreadable "
         "OffsetCorrected PullFailed QueueHeld QueuesAssigned QueuesRevoked "
-        "SubscriptionMatchesNothing SubscriptionsDiffer"
+        "SubscriptionMatchesNothing SubscriptionsDiffer TopicFound TopicMissing"
     ),
     "consumer.handling": "BatchContext RetryLater SuspendQueue",
     "consumer.lite_pull": "LitePullConsumer",

@@ -152,6 +152,7 @@ class LitePullEngine(GroupEngine[TakenQueue]):
             self._choose(each)
         for topic in set(self._subscriptions) - {queue.topic for queue in chosen}:
             del self._subscriptions[topic]
+            self._missing.forget(topic)
 
     def _forget(self, topic: str) -> tuple[MessageQueue, ...]:
         self._watch.forget(topic)

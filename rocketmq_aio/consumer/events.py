@@ -53,6 +53,25 @@ class ClientIdNotUnique(msgspec.Struct, frozen=True, kw_only=True):
     addresses: tuple[str, ...]
 
 
+class TopicMissing(msgspec.Struct, frozen=True, kw_only=True):
+    """No name server knows a subscribed topic, so nothing is read of it; emitted once per outage.
+
+    *namesrv* are the name servers in use.  *nearest* is the existing topic with the most similar
+    name, None when there is none or topics cannot be listed.  The consumer reads the topic as soon
+    as it exists, and emits `TopicFound`.
+    """
+
+    topic: str
+    namesrv: tuple[str, ...]
+    nearest: str | None
+
+
+class TopicFound(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic that was reported by `TopicMissing` exists now."""
+
+    topic: str
+
+
 class SubscriptionMatchesNothing(msgspec.Struct, frozen=True, kw_only=True):
     """So many messages of a topic were passed over, and none came through the filter."""
 
@@ -178,6 +197,8 @@ ConsumerEvent: TypeAlias = (
     | SubscriptionsDiffer
     | ClientIdNotUnique
     | SubscriptionMatchesNothing
+    | TopicMissing
+    | TopicFound
     | OffsetCorrected
     | QueueHeld
     | MessageUnreadable

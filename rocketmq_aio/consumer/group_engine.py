@@ -16,6 +16,7 @@ from rocketmq_aio.consumer.events import ConsumerEvent, EventStreams
 from rocketmq_aio.consumer.group_check import GroupCheck
 from rocketmq_aio.consumer.hook_calls import FilterHooks
 from rocketmq_aio.consumer.limits import QueueLimits
+from rocketmq_aio.consumer.missing_topics import MissingTopics
 from rocketmq_aio.consumer.offset_file import LocalFileOffsetStore
 from rocketmq_aio.consumer.offsets import OffsetStore, RemoteOffsetStore, check_offset
 from rocketmq_aio.consumer.puller import Puller
@@ -83,6 +84,13 @@ class GroupEngine(Generic[Q]):
             on_event=self.events.publish,
         )
         self._host = TaskHost(f"rocketmq:{group}", on_failure=on_failed)
+        self._missing = MissingTopics(
+            instance,
+            group,
+            self._host,
+            subscribed=self._subscriptions.keys,
+            on_event=self.events.publish,
+        )
 
     def _make_store(self) -> OffsetStore:
         store: OffsetStore | None = self.config.offset_store
@@ -149,6 +157,9 @@ class GroupEngine(Generic[Q]):
         self._host.spawn(self._checks.keep_checking, name="group-check")
         self._host.spawn(self.commits.keep_committing, commit_interval_seconds, name="commits")
 
+        for topic in self._subscriptions:
+            self._missing.check(topic)  # a shared instance may have looked for it already
+
     async def _prepare_all(self) -> None:
         for wanted in list(self._subscriptions.values()):
             await self._prepare(wanted)
@@ -199,12 +210,15 @@ class GroupEngine(Generic[Q]):
     def _forget(self, topic: str) -> tuple[MessageQueue, ...]:
         self._subscriptions.pop(topic, None)
         self._starts.forget_topic(topic)
+        self._missing.forget(topic)
         return ()
 
     def _choose(self, wanted: Subscription) -> None:
         """Pull with another expression from now on."""
         known = self._subscriptions.get(wanted.topic)
         self._subscriptions[wanted.topic] = wanted
+        if self._running:
+            self._missing.check(wanted.topic)
         if known is None or (known.kind, known.expression) == (wanted.kind, wanted.expression):
             return
         for queue, assigned in self.table.items():
@@ -291,6 +305,7 @@ class GroupEngine(Generic[Q]):
 
     def on_route_changed(self, topic: str) -> None:
         """Queues came, went or moved."""
+        self._missing.check(topic)
         self.rebalancer.wake()
         for queue, assigned in self.table.items():
             if queue.topic == topic and is_logical(queue):

@@ -15,6 +15,7 @@ from rocketmq_aio.consumer.events import (
     PullFailed,
 )
 from rocketmq_aio.consumer.leases import Leases, dead_lettered
+from rocketmq_aio.consumer.missing_topics import MissingTopics
 from rocketmq_aio.consumer.pop_acks import MAX_UNCONFIRMED, PopAcks, ack_failed
 from rocketmq_aio.consumer.pop_calls import PopCalls, Popped, Wish
 from rocketmq_aio.consumer.pop_loop import PopLoop
@@ -72,6 +73,13 @@ class PopEngine:
             on_buried=self._buried,
         )
         self._host = TaskHost(f"rocketmq:{group}", on_failure=on_failed)
+        self._missing = MissingTopics(
+            instance,
+            group,
+            self._host,
+            subscribed=self.subscriptions.keys,
+            on_event=self.events.publish,
+        )
         self._acks = PopAcks(self.leases, self._host, on_lost=self._ack_lost)
         self._renewal = Renewal(
             self.leases,
@@ -146,6 +154,7 @@ class PopEngine:
     async def unsubscribe(self, topic: str) -> None:
         """Take no more; what nobody took yet is given back."""
         self.subscriptions.pop(topic, None)
+        self._missing.forget(topic)
         if not self.running:
             return
         self.on_route_changed(topic)
@@ -173,6 +182,7 @@ class PopEngine:
         """Brokers of *topic* came or went, or it is not subscribed to any more."""
         if not self.running:
             return
+        self._missing.check(topic)
         wanted = self._brokers(topic) if topic in self.subscriptions else set[str]()
         sources = {MessageQueue(topic, name, ALL_QUEUES) for name in wanted}
         for source in [each for each in self.loops if each.topic == topic]:

@@ -207,10 +207,10 @@ class RouteTable:
     def _count_miss(self, topic: str) -> None:
         self._misses[topic] = self._misses.get(topic, 0) + 1
         # One "no such topic" can come from a name server that has just started.
-        if self._misses[topic] >= MISSES_BEFORE_GONE and topic in self._routes:
-            del self._routes[topic]
-            logger.warning("topic_gone", topic=topic)
-            self._on_changed(topic)
+        if self._misses[topic] == MISSES_BEFORE_GONE:
+            if self._routes.pop(topic, None) is not None:
+                logger.warning("topic_gone", topic=topic)
+            self._on_changed(topic)  # also when it was never known: it is missing for sure now
 
     # --- addresses ------------------------------------------------------------------------------
 

@@ -168,6 +168,12 @@ async def test_one_answer_no_such_topic_is_doubted_and_two_are_believed(table: T
     assert table.changed == ["orders"] * 2
 
 
+async def test_a_topic_that_was_never_known_is_reported_with_its_second_miss(table: Table) -> None:
+    for reported in ([], ["typo"], ["typo"]):
+        await table.routes.refresh(["typo"])
+        assert table.changed == reported
+
+
 async def test_only_the_regular_refresh_gives_a_topic_up(table: Table) -> None:
     await table.routes.get("orders")
     del table.names.known["orders"]
