@@ -129,11 +129,23 @@ class AssignedQueue:
 
     def drop(self) -> None:
         """The queue is given up: nothing more is pulled or handed out."""
+        if self.dropped:
+            return
+        self._give_up()
         self.dropped = True
         self.generation += 1
-        self._give_up()
         self.started.set()
         self.interrupt()
+
+    def release(self) -> None:
+        """Others may have the queue from now on."""
+        self.released = True
+
+    async def wait_until_settled(self) -> None:
+        """Return when the application has no messages in hands; for one caller at a time."""
+        while self.in_hands:
+            self.all_settled = anyio.Event()
+            await self.all_settled.wait()
 
     def refuse(self, error: RocketMQError) -> None:
         """A broker will not say where to begin: who waits for that is woken, and finds *error*.

@@ -129,21 +129,28 @@ class ConcurrentService:
             for message in messages[:done]:
                 assigned.settle(message)
             if isinstance(error, UndecodableError):
-                await self._sort_out(assigned, messages, error)
+                messages = self._return_decodable(assigned, messages, error)
+                await self._sort_out(assigned, error)
             else:
                 for message in messages[done:]:
                     await self._retry(assigned, message, level, error)
         finally:
-            assigned.hand_back(len(messages))
+            assigned.finish(messages)
         return done
 
-    async def _sort_out(
+    def _return_decodable(
         self, assigned: WorkedQueue, messages: list[MessageExt], error: UndecodableError
-    ) -> None:
-        """Deal with those that cannot be decoded; the others come again, without them."""
-        bad = {id(message): reason for message, reason in error.messages}
-        assigned.put_back([message for message in messages if id(message) not in bad])
+    ) -> list[MessageExt]:
+        """Put back the messages that can be decoded; return the others."""
+        bad = {id(message) for message, _ in error.messages}
+        good = [message for message in messages if id(message) not in bad]
+        assigned.put_back(good)
+        assigned.finish(good)  # the next handler may have them before this call returns
         self.add(assigned)
+        return [message for message in messages if id(message) in bad]
+
+    async def _sort_out(self, assigned: WorkedQueue, error: UndecodableError) -> None:
+        """Deal with those that cannot be decoded."""
         for message, reason in error.messages:
             if message.done or assigned.released:
                 continue  # a reset forgot it, or the next owner of the queue gets it
@@ -180,6 +187,7 @@ class ConcurrentService:
         await anyio.sleep(LOCAL_RETRY_SECONDS)
         message.local_retries += 1
         assigned.put_back([message])
+        assigned.end([message])
         self.add(assigned)
 
 

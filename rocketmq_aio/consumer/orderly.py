@@ -20,7 +20,7 @@ from rocketmq_aio.consumer.handling import (
     described,
     log_failure,
 )
-from rocketmq_aio.consumer.worked import WorkedQueue
+from rocketmq_aio.consumer.worked import InFlight, WorkedQueue
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageExt, MessageQueue
@@ -73,15 +73,11 @@ class OrderlyService:
         self._wake = wake
         self._on_event = on_event
         self._line: deque[WorkedQueue] = deque()
-        self._latest: dict[MessageQueue, WorkedQueue] = {}
-        # By queue, not by tenure: a handler may still be at work for a queue that came back.
-        self._busy: set[MessageQueue] = set()
         self.suspended = False
 
     def add(self, assigned: WorkedQueue) -> None:
         """A queue has messages."""
-        self._latest[assigned.queue] = assigned
-        if assigned.waiting and not assigned.in_line and assigned.queue not in self._busy:
+        if assigned.waiting and not assigned.in_line and not assigned.in_flight.busy:
             assigned.in_line = True
             self._line.append(assigned)
             self._wake()
@@ -94,7 +90,7 @@ class OrderlyService:
             assigned.in_line = False
             # Without the lock it is about to be given up.
             if assigned.waiting and self._holds(assigned.queue):
-                self._busy.add(assigned.queue)
+                assigned.in_flight.busy = True
                 return assigned, assigned.take(self._batch_size)
         return None
 
@@ -103,7 +99,7 @@ class OrderlyService:
         if assigned.uncommitted:
             self._commit(assigned)
         assigned.complete(messages)
-        self._free(assigned.queue)
+        self._free(assigned.in_flight)
 
     async def finish(
         self,
@@ -125,8 +121,8 @@ class OrderlyService:
                 failed = await self._count(assigned, failed, error)
         finally:
             assigned.put_back(failed)
-            assigned.hand_back(len(messages))
-            self._free_after(assigned.queue, pause if failed else 0.0)
+            assigned.finish(messages)
+            self._free_after(assigned, pause if failed else 0.0)
         return max(0, len(messages) - len(failed))
 
     def _follow(
@@ -153,24 +149,23 @@ class OrderlyService:
 
     # --- whose turn it is -----------------------------------------------------------------------
 
-    def _free_after(self, queue: MessageQueue, seconds: float) -> None:
+    def _free_after(self, assigned: WorkedQueue, seconds: float) -> None:
         if seconds:
-            self._host.spawn(self._resume, queue, seconds, name=f"suspended-{queue}")
+            name = f"suspended-{assigned.queue}"
+            self._host.spawn(self._resume, assigned.in_flight, seconds, name=name)
         else:
-            self._free(queue)
+            self._free(assigned.in_flight)
 
-    async def _resume(self, queue: MessageQueue, seconds: float) -> None:
+    async def _resume(self, in_flight: InFlight, seconds: float) -> None:
         await anyio.sleep(seconds)
-        self._free(queue)
+        self._free(in_flight)
 
-    def _free(self, queue: MessageQueue) -> None:
+    def _free(self, in_flight: InFlight) -> None:
         """The queue may have its next handler."""
-        self._busy.discard(queue)
-        latest = self._latest[queue]
-        if latest.dropped:
-            del self._latest[queue]
-        elif latest.waiting:
-            self.add(latest)
+        in_flight.busy = False
+        # A handler may end for an assignment that another one of the same queue has followed.
+        if in_flight.current is not None:
+            self.add(in_flight.current)
 
     # --- messages that failed -------------------------------------------------------------------
 

@@ -91,6 +91,10 @@ class ProcessQueue:
         while messages and messages[0].done:
             self.size_bytes -= len(messages.popleft().body)
 
+    def unsettled(self) -> list[MessageExt]:
+        """Return the messages held here that are not settled."""
+        return [message for message in self._messages if not message.done]
+
     def last(self, number: int) -> list[MessageExt]:
         """Return the last *number* messages that were put."""
         messages = self._messages

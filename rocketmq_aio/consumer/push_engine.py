@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
-import anyio
-
 from rocketmq_aio.config import PushConfig
 from rocketmq_aio.consumer.assigned import AssignedQueue
 from rocketmq_aio.consumer.broker_assignment import BrokerAssignment
@@ -29,7 +27,7 @@ from rocketmq_aio.consumer.running_info import Kind, running_info
 from rocketmq_aio.consumer.send_back import SendBack
 from rocketmq_aio.consumer.stalls import Stalls
 from rocketmq_aio.consumer.tenures import Tenures
-from rocketmq_aio.consumer.worked import RetryQueue, WorkedQueue
+from rocketmq_aio.consumer.worked import InFlight, InFlightTable, RetryQueue, WorkedQueue
 from rocketmq_aio.consumer.workers import Workers
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.instance import MQClientInstance
@@ -67,7 +65,8 @@ class PushEngine(GroupEngine[WorkedQueue]):
         )
         self.orderly = orderly
         self.stopped = asyncio.Event()  # or asked to stop
-        self._handled_yet: set[MessageQueue] = set()  # given up, and not unlocked for that
+        self._in_flight = InFlightTable(withholds=not orderly, on_ready=self._on_messages)
+        self._unlocking: set[MessageQueue] = set()  # revoked ones whose handlers still run
         self._drain_seconds = config.close_timeout_seconds
         self._retry_topic = RETRY_PREFIX + group
         self._threads = handler.threads
@@ -96,7 +95,7 @@ class PushEngine(GroupEngine[WorkedQueue]):
             on_revoked=on_revoked,
         )
 
-    def _make_watches(self) -> tuple[QueueLocks | None, Stalls | None]:
+    def _make_watches(self) -> tuple[QueueLocks | None, Stalls[WorkedQueue] | None]:
         """Return what tells that others may have the queues; nobody else in broadcasting."""
         if self.is_broadcasting:
             return None, None
@@ -175,12 +174,13 @@ class PushEngine(GroupEngine[WorkedQueue]):
 
     def _make_queue(self, queue: MessageQueue) -> WorkedQueue:
         assigned: WorkedQueue
+        in_flight = self._in_flight.of(queue)
         if self._pops is not None and queue in self.rebalancer.popped.get(queue.topic, ()):
-            assigned = self._pops.make(queue)
+            assigned = self._pops.make(queue, in_flight)
         elif queue.topic.startswith(RETRY_PREFIX):
-            assigned = RetryQueue(queue)
+            assigned = RetryQueue(queue, in_flight)
         else:
-            assigned = WorkedQueue(queue)
+            assigned = WorkedQueue(queue, in_flight)
         assigned.paused = self._service.suspended
         return assigned
 
@@ -239,7 +239,7 @@ class PushEngine(GroupEngine[WorkedQueue]):
     async def _apply(self, shares: dict[str, frozenset[MessageQueue]]) -> bool:
         popped = {queue for queues in self.rebalancer.popped.values() for queue in queues}
         switched = [
-            queue
+            assigned
             for queue, assigned in self.table.items()
             if isinstance(assigned, PoppedQueue) != (queue in popped)
         ]
@@ -311,18 +311,18 @@ class PushEngine(GroupEngine[WorkedQueue]):
             return self.locks is None or self.locks.holds(queue)
         return self._may_commit(assigned)
 
-    async def _start_over(self, queues: Collection[MessageQueue]) -> None:
-        """Give *queues* up as if they had to be, and take on anew what is still this member's."""
-        await self._tenures.give_up(queues, drain_seconds=self._drain_seconds)
+    async def _start_over(self, held: Collection[WorkedQueue]) -> None:
+        """Revoke these assignments, and take on anew what is still this member's."""
+        await self._tenures.give_up(held, drain_seconds=self._drain_seconds)
         self.rebalancer.wake()
 
     def _on_lost(self, queue: MessageQueue) -> None:
-        if queue in self.table:
+        if (assigned := self.table.get(queue)) is not None:
             self.events.publish(LeaseLost(queue=queue))
-            self._host.spawn(self._give_up, queue, name=f"lease-lost-{queue}")
+            self._host.spawn(self._give_up, assigned, name=f"lease-lost-{queue}")
 
-    async def _give_up(self, queue: MessageQueue) -> None:
-        await self._tenures.give_up((queue,))
+    async def _give_up(self, assigned: WorkedQueue) -> None:
+        await self._tenures.give_up((assigned,))
         self.rebalancer.wake()
 
     async def _on_released(self, released: list[WorkedQueue]) -> None:
@@ -332,20 +332,34 @@ class PushEngine(GroupEngine[WorkedQueue]):
             await self._unlock(self.locks, released)
 
     async def _unlock(self, locks: QueueLocks, released: list[WorkedQueue]) -> None:
-        """Unlock; a queue whose handler still runs is nobody else's until that ends."""
+        """Unlock queues; those with running handlers, of any assignment, when these have ended."""
+        idle: list[MessageQueue] = []
         for assigned in released:
-            if assigned.in_hands:
-                self._handled_yet.add(assigned.queue)
-                self._host.spawn(self._unlock_later, assigned, name=f"unlock-{assigned.queue}")
-        await locks.release([each.queue for each in released if not each.in_hands])
+            queue, in_flight = assigned.queue, assigned.in_flight
+            if not in_flight.running:
+                idle.append(queue)
+            elif queue not in self._unlocking:
+                self._unlocking.add(queue)
+                name = f"unlock-{queue}"
+                self._host.spawn(self._unlock_later, locks, queue, in_flight, name=name)
+        await locks.release(idle)
 
-    async def _unlock_later(self, assigned: WorkedQueue) -> None:
-        assert self.locks is not None
-        assigned.all_settled = anyio.Event()
-        await assigned.all_settled.wait()
-        self._handled_yet.discard(assigned.queue)
-        if assigned.queue not in self.table:
-            await self.locks.release([assigned.queue])
+    async def _unlock_later(
+        self, locks: QueueLocks, queue: MessageQueue, in_flight: InFlight
+    ) -> None:
+        while queue in self._unlocking:
+            await in_flight.wait_until_idle()
+            # Not while the queue is assigned again: that would take the lock from under it.
+            await self._tenures.exclusively(partial(self._unlock_idle, locks, queue, in_flight))
+
+    async def _unlock_idle(
+        self, locks: QueueLocks, queue: MessageQueue, in_flight: InFlight
+    ) -> None:
+        if in_flight.running:
+            return  # assigned and revoked once more in the meantime
+        if queue not in self.table:
+            await locks.release([queue])
+        self._unlocking.discard(queue)
 
     async def _unlock_rest(self) -> None:
         """Unlock what handlers were cancelled with.
@@ -353,8 +367,8 @@ class PushEngine(GroupEngine[WorkedQueue]):
         A thread cannot be cancelled: its queue stays locked until the broker forgets that.
         """
         ended = self._threads is None and not self.workers.busy
-        if self.locks is not None and ended and self._handled_yet:
-            await self.locks.release(self._handled_yet)
+        if self.locks is not None and ended and self._unlocking:
+            await self.locks.release(self._unlocking)
 
     async def lag(self) -> dict[MessageQueue, int]:
         """Ask for the end of every queue that is pulled; popped ones have no position here."""

@@ -19,7 +19,7 @@ from rocketmq_aio.consumer.pop_loop import PopLoop
 from rocketmq_aio.consumer.popped import Fate, PoppedMessage
 from rocketmq_aio.consumer.renewal import Renewal
 from rocketmq_aio.consumer.send_back import SendBack
-from rocketmq_aio.consumer.worked import WorkedQueue
+from rocketmq_aio.consumer.worked import InFlight, WorkedQueue
 from rocketmq_aio.errors import AckError, ReceiptError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
@@ -46,10 +46,11 @@ class PoppedQueue(WorkedQueue):
     def __init__(
         self,
         queue: MessageQueue,
+        in_flight: InFlight,
         acks: PopAcks,
         give_back: Callable[[list[PoppedMessage]], None],
     ) -> None:
-        super().__init__(queue)
+        super().__init__(queue, in_flight)
         self._acks = acks
         self._give_back = give_back
         self.loop: PopLoop | None = None
@@ -195,9 +196,9 @@ class PushPops:
 
     # --- queues ---------------------------------------------------------------------------------
 
-    def make(self, queue: MessageQueue) -> PoppedQueue:
+    def make(self, queue: MessageQueue, in_flight: InFlight) -> PoppedQueue:
         """Return the state of a queue that is taken on."""
-        return PoppedQueue(queue, self._acks, self._give_back)
+        return PoppedQueue(queue, in_flight, self._acks, self._give_back)
 
     def begin(self, assigned: PoppedQueue) -> None:
         """Pop until the queue is given up."""

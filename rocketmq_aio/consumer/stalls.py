@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from time import monotonic
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import anyio
 
@@ -20,6 +20,8 @@ logger = get_logger(__name__)
 
 STALL_SECONDS: Final = 30.0  # as for locks; brokers give a silent member up after two minutes
 LOOK_SECONDS: Final = 1.0
+
+Q = TypeVar("Q", bound=AssignedQueue)
 
 
 class Standstills:
@@ -59,23 +61,23 @@ class Standstills:
         raise NotImplementedError
 
 
-class Stalls(Standstills):
+class Stalls(Standstills, Generic[Q]):
     """Gives all queues up when the event loop has not run for a while; they are taken on anew.
 
     Nothing more of them is handed out, and what was settled is committed only where nobody else
     has come further in the meantime.
 
     :param table: the queues held now, by reference
-    :param give_up: gives queues up: drain, commit, release
+    :param give_up: revokes assignments: drain, commit, release
     """
 
     def __init__(
         self,
         host: TaskHost,
-        table: Mapping[MessageQueue, AssignedQueue],
+        table: Mapping[MessageQueue, Q],
         store: OffsetStore,
         *,
-        give_up: Callable[[Collection[MessageQueue]], Awaitable[None]],
+        give_up: Callable[[Collection[Q]], Awaitable[None]],
         clock: Callable[[], float] = monotonic,
         limit_seconds: float = STALL_SECONDS,
     ) -> None:
@@ -101,16 +103,16 @@ class Stalls(Standstills):
             assigned.drop()
         self._host.spawn(self._leave, held, name="stood-still")
 
-    async def _leave(self, held: list[AssignedQueue]) -> None:
+    async def _leave(self, held: list[Q]) -> None:
         try:
             async with anyio.create_task_group() as tasks:
                 for assigned in held:
                     tasks.start_soon(self._compare, assigned)
-            await self._give_up([assigned.queue for assigned in held])
+            await self._give_up(held)
         finally:
             self._doubted.difference_update(held)
 
-    async def _compare(self, assigned: AssignedQueue) -> None:
+    async def _compare(self, assigned: Q) -> None:
         """Doubt a queue no longer if nobody has come further than this member."""
         try:
             await self._store.remove(assigned.queue)  # what it remembers may be wrong by now

@@ -80,14 +80,17 @@ class Tenures(Generic[Q]):
                     await self._release(change.release, drain_seconds=drain_seconds)
         return admitted == change.acquire
 
-    async def give_up(
-        self, queues: Collection[MessageQueue], *, drain_seconds: float = 0.0
-    ) -> None:
-        """Give up those of *queues* that are held; at once, whoever works on their messages."""
+    async def give_up(self, assigned: Collection[Q], *, drain_seconds: float = 0.0) -> None:
+        """Revoke those of *assigned* that still stand; a later assignment of the queue stays."""
         async with self._changing:
-            held = tuple(each for each in queues if each in self._table)
+            held = tuple(e.queue for e in assigned if self._table.get(e.queue) is e)
             if held:
                 await self._release(held, drain_seconds=drain_seconds)
+
+    async def exclusively(self, act: Callable[[], Awaitable[None]]) -> None:
+        """Call *act* while no queue is being assigned or revoked."""
+        async with self._changing:
+            await act()
 
     async def release_all(self, *, drain_seconds: float = 0.0) -> None:
         """Give up everything; for leaving."""
@@ -130,13 +133,19 @@ class Tenures(Generic[Q]):
                 await self._commits.commit_settled(leaving)
         finally:  # a shield keeps out scopes that are cancelled, but not a task that is
             for assigned in leaving:
-                assigned.released = True
+                assigned.release()
                 del self._table[assigned.queue]
             self._on_event(QueuesRevoked(queues=queues))
-        with anyio.move_on_after(HAND_OVER_SECONDS, shield=True):
-            await self._commits.forget(queues)
+            await self._clean_up(leaving, queues)
+
+    async def _clean_up(self, released: list[Q], queues: tuple[MessageQueue, ...]) -> None:
+        try:
+            with anyio.move_on_after(HAND_OVER_SECONDS, shield=True):
+                await self._commits.forget(queues)
+        finally:
             if self._on_released is not None:
-                await self._on_released(leaving)
+                with anyio.move_on_after(HAND_OVER_SECONDS, shield=True):
+                    await self._on_released(released)
 
     async def _drain(self, leaving: list[Q], seconds: float) -> None:
         """Wait until the application has come back for more after its last batch."""
@@ -144,6 +153,4 @@ class Tenures(Generic[Q]):
             # What is done already: the next owner may be asking for it now.
             await self._commits.commit_settled(leaving)
             for assigned in leaving:
-                if assigned.in_hands:
-                    assigned.all_settled = anyio.Event()
-                    await assigned.all_settled.wait()
+                await assigned.wait_until_settled()

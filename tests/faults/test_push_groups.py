@@ -271,3 +271,72 @@ async def test_a_handler_can_leave_its_own_topic(cluster: FakeCluster, orderly: 
         assert queue() not in consumer.assignment()
         assert group.handled() == ["a", "b"]
         assert _committed(cluster, 0) == 1
+
+
+@pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.FAIL], ids=["succeeds", "fails"])
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_reassigned_queue_starts_no_second_handler_of_a_message_in_flight(
+    cluster: FakeCluster, outcome: Outcome, times: int
+) -> None:
+    reached, go = asyncio.Event(), asyncio.Event()
+
+    async def behave(message: MessageExt) -> None:
+        if message.body == b"3" and not reached.is_set():
+            reached.set()
+            await go.wait()
+            if outcome is Outcome.FAIL:
+                raise ValueError("bad")
+
+    def runs() -> int:
+        return sum(run.body == b"3" for run in group.history.handled)
+
+    async with group_of(cluster) as group:
+        group.history.extra_copies = times  # nobody has committed what lies behind the message
+        put(cluster, *numbers(10))
+        consumer = await group.join(behave, close_timeout_seconds=0.05)
+        await reached.wait()
+        for number in range(times):
+            await consumer.unsubscribe(TOPIC)
+            await consumer.subscribe(TOPIC)
+            body = f"b{number}"
+            put(cluster, body)
+            await group.have(body)
+        assert runs() == 1
+        assert cluster.broker.committed(GROUP, TOPIC, 0) == 3
+
+        go.set()
+        await group.drained()
+        assert runs() == (1 if outcome is Outcome.OK else 2)
+        assert "3" in group.handled()
+
+
+async def test_a_message_sought_while_in_flight_is_handled_again_after_its_handler(
+    cluster: FakeCluster,
+) -> None:
+    reached, go = asyncio.Event(), asyncio.Event()
+    running = 0
+
+    async def behave(message: MessageExt) -> None:
+        nonlocal running
+        if message.body == b"3":
+            running += 1
+            assert running == 1, "two handlers of one message"
+            reached.set()
+            await go.wait()
+            running -= 1
+
+    async with group_of(cluster) as group:
+        group.history.extra_copies = 1
+        put(cluster, *numbers(10))
+        consumer = await group.join(behave)
+        await reached.wait()
+        await group.have(*(each for each in numbers(10) if each != "3"))
+        group.resets[queue()] = 2
+        await consumer.seek(queue(), 2)
+        put(cluster, "b")
+        await group.have("b")
+        assert cluster.broker.committed(GROUP, TOPIC, 0) in (2, 3)
+
+        go.set()
+        await group.drained()
+        assert sorted(each for each in group.handled() if each in "23") == ["2", "2", "3", "3"]

@@ -301,6 +301,44 @@ async def test_a_queue_that_comes_back_waits_for_the_handler_of_its_last_tenure(
     assert owner(cluster) == first.client.client_id
 
 
+async def test_unlock_waits_for_handlers_of_earlier_assignments(
+    cluster: FakeCluster, group: Group
+) -> None:
+    gate = Gate()
+    put(cluster, *numbers(10))
+    consumer = await group.join(gate, close_timeout_seconds=0.05)
+    await gate.reached.wait()
+    for _ in range(2):
+        await consumer.unsubscribe(TOPIC)
+        assert owner(cluster) == consumer.client.client_id
+        await consumer.subscribe(TOPIC)
+        await until(lambda: len(consumer.assignment()) >= 2, "the queues to be back")
+    await consumer.unsubscribe(TOPIC)
+    assert owner(cluster) == consumer.client.client_id
+    assert owner(cluster, 1) is None
+
+    gate.open.set()
+    await until(lambda: owner(cluster) is None, "the lock to be given back")
+
+
+async def test_a_handler_that_ends_on_revocation_releases_the_lock(
+    cluster: FakeCluster, group: Group
+) -> None:
+    """The handler ends between the release of its queue and the first step of the waiting task."""
+    gate = Gate()
+
+    def open_gate(event: object) -> None:
+        if isinstance(event, QueuesRevoked):
+            gate.open.set()
+
+    put(cluster, *numbers(10))
+    consumer = await group.join(gate, close_timeout_seconds=0.05, on_event=open_gate)
+    await gate.reached.wait()
+    await consumer.unsubscribe(TOPIC)
+
+    await until(lambda: owner(cluster) is None, "the lock to be given back")
+
+
 CLOSERS: dict[str, Callable[[PushConsumer], Coroutine[Any, Any, None]]] = {
     "close": lambda consumer: consumer.close(),
     "unsubscribe": lambda consumer: consumer.unsubscribe(TOPIC),

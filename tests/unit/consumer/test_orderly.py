@@ -136,11 +136,9 @@ async def test_a_queue_that_comes_back_waits_for_the_handler_of_its_last_tenure(
         running -= 1
 
     async with Shop(handle, orderly=True) as shop:
-        before = shop.pull(0, 1)
+        shop.pull(0, 1)
         await begun.wait()
-        before.drop()
-        before.released = True
-        del shop.queues[0]
+        shop.revoke()
         shop.pull(1, 2)
         await asyncio.sleep(0)
         assert seen == [0]
@@ -163,7 +161,7 @@ async def test_a_message_is_not_tried_again_for_an_owner_that_is_gone() -> None:
         assigned = shop.pull(0)
         await begun.wait()
         assigned.drop()
-        assigned.released = True
+        assigned.release()
         go.set()
         await until(lambda: not assigned.in_hands, "the handler's end")
 

@@ -199,7 +199,7 @@ async def test_what_the_next_owner_of_a_queue_gets_is_not_dealt_with_here(
         assigned = shop.pull(0)
         await begun.wait()
         assigned.drop()
-        assigned.released = True
+        assigned.release()
         go.set()
         await until(lambda: not assigned.in_hands, "the handler's end")
 

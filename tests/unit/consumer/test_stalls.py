@@ -59,8 +59,8 @@ class Bench:
     def committable(self) -> dict[MessageQueue, bool]:
         return {queue: self.stalls.may_commit(each) for queue, each in self.table.items()}
 
-    async def _give_up(self, queues: Collection[MessageQueue]) -> None:
-        assert list(queues) == list(self.table)
+    async def _give_up(self, held: Collection[WorkedQueue]) -> None:
+        assert list(held) == list(self.table.values())
         self.left = self.committable()
 
 

@@ -26,6 +26,7 @@ class Table:
         self.queues: dict[MessageQueue, TakenQueue] = {}
         self.store = AppStore()
         self.steps: list[str] = []
+        self.unlocked: list[int] = []
         self.on_assigned: Callable[[], Awaitable[object]] | None = None
         self.on_revoked: Callable[[], Awaitable[object]] | None = None
         self.commits = RequestedCommits(
@@ -37,6 +38,7 @@ class Table:
             self.commits,
             make=lambda queue: TakenQueue(queue, cache),
             begin=self.begin,
+            on_released=self.released,
             on_event=self.event,
             on_assigned=self.assigned,
             on_revoked=self.revoked,
@@ -49,6 +51,9 @@ class Table:
     def event(self, event: ConsumerEvent) -> None:
         if isinstance(event, QueuesAssigned | QueuesRevoked):
             self.steps.append(f"{type(event).__name__} {_numbers(event.queues)}")
+
+    async def released(self, queues: list[TakenQueue]) -> None:
+        self.unlocked += [each.queue.queue_id for each in queues]
 
     async def assigned(self, queues: tuple[MessageQueue, ...]) -> None:
         self.steps.append(f"on_assigned {_numbers(queues)}")
@@ -227,6 +232,52 @@ async def test_a_release_cancelled_at_any_step_ends_whole(table: Table) -> None:
 
     revoked = [step for step in table.steps if step.startswith("QueuesRevoked 0")]
     assert len(revoked) == steps > 5
+
+
+async def test_a_release_cancelled_during_its_commit_still_runs_what_follows_releases(
+    table: Table,
+) -> None:
+    """Otherwise the lock of the queue would be renewed as long as the process lives."""
+    await table.hold(0)
+    table.store.may_persist = asyncio.Event()
+    leaving = asyncio.create_task(table.hold())
+    await wait_all_tasks_blocked()
+    leaving.cancel()
+    await asyncio.wait([leaving])
+
+    assert leaving.cancelled()
+    assert (table.held(), table.unlocked) == ([], [0])
+
+
+async def test_a_late_revocation_does_not_end_the_next_assignment(table: Table) -> None:
+    await table.hold(0)
+    before = table.queues[queue(0)]
+    await table.hold()
+    await table.hold(0)
+    await table.tenures.give_up([before])
+    assert table.held() == [0]
+    assert not table.queues[queue(0)].dropped
+
+    await table.tenures.give_up([table.queues[queue(0)]])
+    assert table.held() == []
+
+
+async def test_nothing_is_assigned_while_somebody_acts_exclusively(table: Table) -> None:
+    acting, done = asyncio.Event(), asyncio.Event()
+
+    async def act() -> None:
+        acting.set()
+        await done.wait()
+
+    exclusive = asyncio.create_task(table.tenures.exclusively(act))
+    await acting.wait()
+    changing = asyncio.create_task(table.hold(0))
+    await wait_all_tasks_blocked()
+    assert table.held() == []
+    done.set()
+    await asyncio.gather(exclusive, changing)
+
+    assert table.held() == [0]
 
 
 async def test_cancelled_while_it_tells_of_new_queues_it_still_gives_up_the_old(

@@ -12,7 +12,7 @@ from rocketmq_aio.consumer.events import ConsumerEvent
 from rocketmq_aio.consumer.handling import Handler
 from rocketmq_aio.consumer.orderly import OrderlyService
 from rocketmq_aio.consumer.statistics import ConsumeStatistics
-from rocketmq_aio.consumer.worked import WorkedQueue
+from rocketmq_aio.consumer.worked import InFlightTable, WorkedQueue
 from rocketmq_aio.consumer.workers import Workers
 from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.message import MessageExt, MessageQueue
@@ -93,6 +93,7 @@ class Shop:
                 wake=lambda: self.workers.wake(),
                 on_event=self.events.append,
             )
+        self.in_flight = InFlightTable(withholds=not orderly, on_ready=self.service.add)
         self.workers = Workers(
             self.host,
             self.service,
@@ -119,11 +120,19 @@ class Shop:
         assert self.failures == []
 
     def queue(self, queue_id: int = 0) -> WorkedQueue:
-        """Return a queue that begins at 0, always the same one."""
+        """Return the assignment of a queue, which begins at 0; the same one until it is revoked."""
         if queue_id not in self.queues:
-            self.queues[queue_id] = WorkedQueue(queue(queue_id))
+            name = queue(queue_id)
+            self.queues[queue_id] = WorkedQueue(name, self.in_flight.of(name))
             self.queues[queue_id].begin(0)
         return self.queues[queue_id]
+
+    def revoke(self, queue_id: int = 0) -> WorkedQueue:
+        """End the assignment of a queue at once; the next use of the queue makes another."""
+        assigned = self.queues.pop(queue_id)
+        assigned.drop()
+        assigned.release()
+        return assigned
 
     def pull(self, *offsets: int, queue_id: int = 0) -> WorkedQueue:
         """Let a pull bring these messages."""
