@@ -81,7 +81,7 @@ class Group:
             config=PushConfig(**{**quick, **settings}),
             on_event=note,
         )
-        recorder.consumer = consumer.client.client_id
+        recorder.client = consumer.client
         self.members.append(consumer)
         return consumer
 

@@ -14,6 +14,7 @@ from rocketmq_aio.consumer.events import (
     QueuesAssigned,
     QueuesRevoked,
 )
+from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.names import RETRY_PREFIX
 from rocketmq_aio.protocol.bodies import HeartbeatData, LockBatchRequest, LockBatchResponse
@@ -44,12 +45,18 @@ _numbers = count(1)  # of epochs: never two alike
 class HandlerRecorder:
     """Records what one consumer does with its queues and its handlers.
 
-    :ivar consumer: its client id, set once it is known
+    :ivar client: of the consumer, set before it starts
     """
+
+    client: MQClientInstance
 
     def __init__(self, history: History) -> None:
         self.history = history
-        self.consumer = ""
+
+    @property
+    def consumer(self) -> str:
+        """The client id, which `start()` makes."""
+        return self.client.client_id
 
     # --- tenures --------------------------------------------------------------------------------
 
