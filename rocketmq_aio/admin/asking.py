@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
 import anyio
+from msgspec.structs import replace
 
 from rocketmq_aio.admin.results import BrokerInfo, ClusterInfo
 from rocketmq_aio.config import ClientConfig
@@ -19,7 +20,7 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.member import Member
 from rocketmq_aio.protocol.bodies import BrokerData, TopicRouteData
-from rocketmq_aio.protocol.codes import MASTER_ID, ResponseCode
+from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader
@@ -43,13 +44,17 @@ class Asking(Member):
         super().__init__(NO_GROUP, namesrv=namesrv, client=client)
 
     async def cluster_info(self) -> ClusterInfo:
-        """Return all brokers that a name server knows, replicas included.
+        """Return all brokers that any name server knows, replicas included.
 
         :raises NameServerUnavailableError: no name server answered
+        :raises NotSupportedError: they do not answer this, as proxies
         """
-        command = await self._ask_name_server(GetClusterInfo())
-        table = read_body(command.body, ClusterInfoBody).broker_addr_table
-        return ClusterInfo(brokers=tuple(broker_info(table[name]) for name in sorted(table)))
+        self._check_running()
+        # One that has just restarted knows some of the brokers only.
+        answers = await self._instance.name_servers.ask_all(GetClusterInfo())
+        tables = [read_body(each.body, ClusterInfoBody).broker_addr_table for each in answers]
+        brokers = [each for table in tables for each in table.values()]
+        return ClusterInfo(brokers=tuple(_merged(brokers)))
 
     # --- one server -----------------------------------------------------------------------------
 
@@ -115,8 +120,12 @@ class Asking(Member):
         """Return the masters of *cluster*, those named by *brokers*, or all.
 
         :raises ConfigError: there is no such cluster, or no such broker
+        :raises NotConnectedError: the name servers know no broker at all
         """
         known = (await self.cluster_info()).brokers
+        if not known:
+            reason = "they know no broker: is one running and registered with them?"
+            raise NotConnectedError(";".join(self._instance.name_servers.addresses), reason)
         chosen = [each for each in known if cluster in (None, each.cluster)]
         if not chosen and cluster is not None:
             clusters = sorted({each.cluster for each in known})
@@ -125,9 +134,14 @@ class Asking(Member):
         return masters if brokers is None else _named(masters, brokers)
 
     async def _masters_of(self, topic: str) -> Masters:
-        """Return the masters of the brokers that have *topic*."""
-        route = await self._route(topic)
-        return {each.broker_name: each.broker_addrs.get(MASTER_ID) for each in route.broker_datas}
+        """Return the masters of the brokers that have *topic*.
+
+        :raises RouteNotFoundError: no name server knows such a topic
+        """
+        self._check_running()
+        routes = await self._instance.name_servers.routes(topic)
+        brokers = _merged([each for route in routes for each in route.broker_datas])
+        return {each.broker_name: each.master for each in brokers}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._instance.config.namesrv!r}>"
@@ -139,8 +153,20 @@ def broker_info(data: BrokerData) -> BrokerInfo:
     return BrokerInfo(broker_name=data.broker_name, cluster=data.cluster, addresses=addresses)
 
 
+def _merged(brokers: Iterable[BrokerData]) -> list[BrokerInfo]:
+    """Return each broker once, with all addresses that are known of it."""
+    merged: dict[str, BrokerData] = {}
+    for each in brokers:
+        known = merged.setdefault(each.broker_name, each)
+        addresses = {**each.broker_addrs, **known.broker_addrs}
+        merged[each.broker_name] = replace(known, broker_addrs=addresses)
+    return [broker_info(merged[name]) for name in sorted(merged)]
+
+
 def _named(masters: Masters, brokers: Iterable[str]) -> Masters:
     names = [brokers] if isinstance(brokers, str) else list(brokers)
+    if not names:
+        raise ConfigError("brokers", names, f"expected some of {sorted(masters)}")
     for name in names:
         if name not in masters:
             raise ConfigError("brokers", name, f"the name server knows {sorted(masters)}")

@@ -15,6 +15,7 @@ from rocketmq_aio.protocol.bodies import read_reset_offsets
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
 from rocketmq_aio.protocol.requests.admin_groups import InvokeResetOffset
 from rocketmq_aio.protocol.requests.connections import GetConsumerConnectionList
+from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.remoting.refusals import refusal
 
 Target = datetime | Literal["earliest", "latest"] | Mapping[MessageQueue, int]
@@ -50,22 +51,24 @@ class Offsets(Times):
         :raises ConfigError: an argument cannot be, or a queue has no such offset
         :raises RouteNotFoundError: there is no such topic
         :raises NotSupportedError: a broker moves connected groups by time only, and offsets are
-            given: stop the members first
+            given; or the group is connected and the topic static: stop the members first
         :raises SubscriptionError: there is no such group, as far as 5.x brokers know
         :raises AdminError: some brokers did it, and others did not
         """
         check_group(group)
         millis = _millis(to)
         masters = await self._masters_of(check_topic(topic))
-        offsets = await self._targets(topic, to)
-        chosen = {queue.broker_name for queue in offsets}
+        routes = self._instance.routes
+        with routes.hold(topic):
+            offsets = await self._targets(topic, to)
+            owners = {queue: routes.broker_of(queue) for queue in offsets}
 
-        async def move(name: str, address: str) -> list[OffsetReset]:
-            there = {queue: each for queue, each in offsets.items() if queue.broker_name == name}
-            return await self._move(_Move(group, topic, address, there, millis))
+            async def move(name: str, address: str) -> list[OffsetReset]:
+                there = {queue: each for queue, each in offsets.items() if owners[queue] == name}
+                return await self._move(_Move(group, topic, address, there, millis))
 
-        targets = {name: address for name, address in masters.items() if name in chosen}
-        done = await self._on_each(f"resetting group {group} in {topic}", targets, move)
+            targets = {name: masters.get(name) for name in sorted(set(owners.values()))}
+            done = await self._on_each(f"resetting group {group} in {topic}", targets, move)
         return sorted((each for some in done.values() for each in some), key=lambda r: r.queue)
 
     async def clone_offsets(
@@ -111,16 +114,19 @@ class Offsets(Times):
         """Return where *group* is in *topic*, or where a queue begins that has lost that place."""
         broker = self._instance.broker
         offsets: dict[MessageQueue, int] = {}
-        for queue in (await self._instance.routes.fetch(topic)).subscribe_queues:
-            if (offset := await broker.query_offset(group, queue)) is not None:
-                offsets[queue] = max(offset, await broker.min_offset(queue))
+        with self._instance.routes.hold(topic):
+            for queue in (await self._instance.routes.fetch(topic)).subscribe_queues:
+                if (offset := await broker.query_offset(group, queue)) is not None:
+                    offsets[queue] = max(offset, await broker.min_offset(queue))
         return offsets
 
     async def _move(self, move: _Move) -> list[OffsetReset]:
         query = self._instance.broker.query_offset
         before = {queue: await query(move.group, queue) for queue in move.offsets}
         online, version = await self._is_online(move)
-        if version >= V5_0_0:
+        if any(map(is_logical, move.offsets)):
+            moved, how = await self._move_logical(move, online=online), "committed"
+        elif version >= V5_0_0:
             moved, how = await self._move_at_broker(move, online=online)
         elif online:
             moved, how = await self._move_members(move), "members"
@@ -164,6 +170,14 @@ class Offsets(Times):
             if read_reset_offsets(command.body) != {queue: offset}:
                 return await self._move_members(move), "members"
         return move.offsets, "broker"
+
+    async def _move_logical(self, move: _Move, *, online: bool) -> dict[MessageQueue, int]:
+        """Commit: brokers reset physical queues only, and members do not know these."""
+        if online:
+            code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            reason = "brokers cannot move a connected group in a static topic: stop its members"
+            raise NotSupportedError(code, reason, move.address)
+        return await self._commit(move)
 
     async def _move_members(self, move: _Move) -> dict[MessageQueue, int]:
         """Let the broker tell its members."""

@@ -161,8 +161,8 @@ class Topics(Asking):
         masters = await self._masters(cluster)
         await self._on_each(f"deleting topic {topic}", masters, delete)
         forget = DeleteTopicInNameServer(topic=topic, cluster_name=cluster)
-        conf = DeleteKVConfig(namespace=ORDER_CONF, key=self._outer(topic))
-        await self._on_name_servers(f"forgetting topic {topic}", forget, conf)
+        order = await self._order_without(topic, masters)
+        await self._on_name_servers(f"forgetting topic {topic}", forget, order)
 
     async def list_topics(self, *, cluster: str | None = None, internal: bool = False) -> list[str]:
         """Return the names of all topics, or of those of *cluster*, sorted.
@@ -170,7 +170,8 @@ class Topics(Asking):
         :param internal: those of the system and of groups too (retry topics, dead letters)
         :raises ConfigError: there is no such cluster
         """
-        await self._masters(cluster)
+        if cluster is not None:
+            await self._masters(cluster)
         header = GetAllTopics() if cluster is None else GetTopicsOfCluster(cluster=cluster)
         command = await self._ask_name_server(header)
         names = self._inner_names(read_body(command.body, TopicList).topic_list)
@@ -309,13 +310,13 @@ class Topics(Asking):
                 counts[each.broker_name] = str(each.write_queues)
         if counts == before:
             return
-        value = ";".join(f"{name}:{count}" for name, count in sorted(counts.items()))
-        header = (
-            PutKVConfig(namespace=ORDER_CONF, key=key, value=value)
-            if value
-            else DeleteKVConfig(namespace=ORDER_CONF, key=key)
-        )
-        await self._on_name_servers(f"keeping the order of topic {topic}", header)
+        await self._on_name_servers(f"keeping the order of topic {topic}", _order(key, counts))
+
+    async def _order_without(self, topic: str, masters: Masters) -> PutKVConfig | DeleteKVConfig:
+        """Return what leaves the order configuration of *topic* to brokers of other clusters."""
+        key = self._outer(topic)
+        counts = await self._ordered(key)
+        return _order(key, {name: n for name, n in counts.items() if name not in masters})
 
     async def _ordered(self, key: str) -> dict[str, str]:
         """Return what a name server says: brokers of older releases do not know it."""
@@ -370,6 +371,14 @@ def _check_equal(topic: str, held: Mapping[str, Held], wanted: TopicSettings) ->
             config = msgspec.structs.replace(config, order=wanted.get("order", False))
         if changed(config, wanted) != config:
             raise ConfigError("topic", topic, f"it is there as {config}; use update_topic")
+
+
+def _order(key: str, counts: Mapping[str, str]) -> PutKVConfig | DeleteKVConfig:
+    """Return the request that keeps *counts* as the order configuration of a topic."""
+    if not counts:
+        return DeleteKVConfig(namespace=ORDER_CONF, key=key)
+    value = ";".join(f"{name}:{count}" for name, count in sorted(counts.items()))
+    return PutKVConfig(namespace=ORDER_CONF, key=key, value=value)
 
 
 def _is_internal(name: str) -> bool:

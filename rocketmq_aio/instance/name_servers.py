@@ -86,11 +86,14 @@ class NameServers:
         :raises RouteNotFoundError: no name server that can be reached knows such a topic
         :raises NameServerUnavailableError: no name server answered
         """
-        header = GetRouteInfo(topic=topic, accept_standard_json_only=True)
-        command = await self.ask(header)
-        if command.code == ResponseCode.TOPIC_NOT_EXIST:
-            raise RouteNotFoundError(topic, "the name servers know no such topic")
-        return read_route(command.body)
+        return _routes(topic, [await self.ask(_route_request(topic))])[0]
+
+    async def routes(self, topic: str) -> list[TopicRouteData]:
+        """Return where *topic* is, as each name server that can be reached says; errors as `route`.
+
+        One that has just restarted knows some of the brokers only.
+        """
+        return _routes(topic, await self.ask_all(_route_request(topic)))
 
     def _use(self, addresses: tuple[str, ...]) -> None:
         if set(addresses) == set(self._addresses):
@@ -189,6 +192,17 @@ class NameServers:
     async def _listed(self, url: str) -> tuple[str, ...]:
         wanted = unit_url(url, self._config.unit_name)
         return await fetch_addresses(wanted, self._config.request_timeout_seconds)
+
+
+def _route_request(topic: str) -> GetRouteInfo:
+    return GetRouteInfo(topic=topic, accept_standard_json_only=True)
+
+
+def _routes(topic: str, answers: list[Command]) -> list[TopicRouteData]:
+    found = [read_route(each.body) for each in answers if each.code == ResponseCode.SUCCESS]
+    if not found:
+        raise RouteNotFoundError(topic, "the name servers know no such topic")
+    return found
 
 
 class _Poll:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -128,6 +130,7 @@ class RouteTable:
         self._asking: dict[str, asyncio.Future[TopicRoute | RocketMQError | None]] = {}
         self._asked_at: dict[str, float] = {}  # of known topics: when a name server last was
         self._misses: dict[str, int] = {}
+        self._held: Counter[str] = Counter()  # how many blocks hold a topic
         self._unused: set[str] = set()  # at the last look; dropped when still so at the next
         self._doubted: set[str] = set()
 
@@ -212,6 +215,17 @@ class RouteTable:
                 logger.warning("topic_gone", topic=topic)
             self._on_changed(topic)  # also when it was never known: it is missing for sure now
 
+    @contextmanager
+    def hold(self, topic: str) -> Iterator[None]:
+        """Keep the route of *topic*, once it is known, for as long as the block lasts."""
+        self._held[topic] += 1
+        try:
+            yield
+        finally:
+            self._held[topic] -= 1
+            if not self._held[topic]:
+                del self._held[topic]
+
     # --- addresses ------------------------------------------------------------------------------
 
     def master(self, broker_name: str) -> str | None:
@@ -276,7 +290,7 @@ class RouteTable:
         refreshed_at = loop.time()
         while True:
             await anyio.sleep(min(interval_seconds, MISSING_RETRY_SECONDS))
-            wanted = set(self._topics_in_use())
+            wanted = {*self._topics_in_use(), *self._held}
             self._drop_unused(wanted)
             # A cluster has the template topic or does not: it will not appear.
             missing = wanted - set(self._routes) - {TEMPLATE_TOPIC}

@@ -21,6 +21,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.protocol.codes import MASTER_ID
 from rocketmq_aio.settings import settings
 from rocketmq_aio.spark.options import Connection
 from rocketmq_aio.spark.pipelines.summary import Summary
@@ -140,9 +141,11 @@ async def members_of(instance: MQClientInstance, group: str, topics: tuple[str, 
     :raises RocketMQError: a broker cannot be asked
     """
     routes = [await instance.routes.get(topic) for topic in topics]
-    names = {name for route in routes for name in route.brokers}
-    addresses = sorted(filter(None, map(instance.routes.master, names)))
-    return {each for at in addresses for each in await instance.broker.consumer_ids_at(group, at)}
+    brokers = [addresses for route in routes for addresses in route.brokers.values()]
+    masters = {addresses[MASTER_ID] for addresses in brokers if MASTER_ID in addresses}
+    return {
+        each for at in sorted(masters) for each in await instance.broker.consumer_ids_at(group, at)
+    }
 
 
 async def _all(runtime: Runtime, asker: PullConsumer, topics: tuple[str, ...]) -> list[QueueLag]:

@@ -25,12 +25,17 @@ from rocketmq_aio import (
 )
 from rocketmq_aio.protocol.bodies import queue_table
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.static_topics import is_logical
+from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
+from tests.fakes.name_server import FakeNameServer
 from tests.fakes.script import Reply
+from tests.fakes.static_topics import share_out
 
 TOPIC = "orders"
 GROUP = "billing"
 QUEUE = MessageQueue(TOPIC, "broker-a", 0)
+OFFLINE = Reply(ResponseCode.CONSUMER_NOT_ONLINE)
 
 
 @pytest.fixture
@@ -48,17 +53,22 @@ async def admin(cluster: FakeCluster) -> AsyncIterator[AdminClient]:
 
 
 def tell_of_brokers(cluster: FakeCluster, *without_master: str) -> None:
+    tell_of_brokers_at(cluster.name_server, cluster.brokers, *without_master)
+
+
+def tell_of_brokers_at(
+    server: FakeNameServer, brokers: list[FakeBroker], *without_master: str
+) -> None:
     table = {
         broker.name: {
             "brokerName": broker.name,
-            "cluster": "DefaultCluster",
+            "cluster": broker.state.cluster,
             "brokerAddrs": {"1" if broker.name in without_master else "0": broker.address},
         }
-        for broker in cluster.brokers
+        for broker in brokers
     }
     body = msgspec.json.encode({"brokerAddrTable": table, "clusterAddrTable": {}})
-    code = RequestCode.GET_BROKER_CLUSTER_INFO
-    cluster.name_server.on(code, Reply(body=body), times=None)
+    server.on(RequestCode.GET_BROKER_CLUSTER_INFO, Reply(body=body), times=None)
 
 
 def on_all(cluster: FakeCluster, code: int, reply: Reply) -> None:
@@ -194,6 +204,135 @@ async def test_a_commit_that_was_dropped_in_silence_is_told(
 
     with pytest.raises(BrokerError, match=r"acknowledged offset 1 .* holds 0"):
         await admin.reset_offsets(GROUP, TOPIC, {QUEUE: 1})
+
+
+async def test_a_reset_keeps_its_route_however_long_it_takes(
+    cluster: FakeCluster, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routes = admin.client.routes
+
+    async def search_long(queue: MessageQueue, millis: int) -> int:
+        for _ in range(3):  # as many looks at unused routes
+            routes._drop_unused({*routes._topics_in_use(), *routes._held})
+        return await admin.client.broker.min_offset(queue)
+
+    monkeypatch.setattr(admin, "_offset_at", search_long)
+    on_all(cluster, RequestCode.GET_CONSUMER_CONNECTION_LIST, OFFLINE)
+    on_all(cluster, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, OFFLINE)
+    for broker in cluster.brokers:
+        broker.state.groups.add(GROUP)
+
+    resets = await admin.reset_offsets(GROUP, TOPIC, datetime(2026, 1, 1, tzinfo=UTC))
+
+    assert {each.queue.broker_name for each in resets} == {"broker-a", "broker-b"}
+    assert not routes._held
+
+
+async def test_logical_queues_are_reset_at_the_brokers_that_hold_them(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    share_out(cluster, TOPIC, ["broker-b"])
+    on_all(cluster, RequestCode.GET_CONSUMER_CONNECTION_LIST, OFFLINE)
+    cluster.brokers[1].state.groups.add(GROUP)
+
+    resets = await admin.reset_offsets(GROUP, TOPIC, "latest")
+
+    assert [(is_logical(each.queue), each.how) for each in resets] == [(True, "committed")]
+    update = RequestCode.UPDATE_CONSUMER_OFFSET
+    assert [len(broker.requests_of(update)) for broker in cluster.brokers] == [0, 1]
+
+
+async def test_a_connected_group_is_not_reset_in_a_static_topic(
+    cluster: FakeCluster, admin: AdminClient
+) -> None:
+    share_out(cluster, TOPIC, ["broker-b"])
+    online(cluster)
+
+    with pytest.raises(NotSupportedError, match="static topic: stop its members"):
+        await admin.reset_offsets(GROUP, TOPIC, "latest")
+
+
+# --- which servers there are ----------------------------------------------------------------------
+
+
+async def test_without_any_broker_nothing_counts_as_done() -> None:
+    async with FakeCluster(brokers=0) as cluster:
+        tell_of_brokers(cluster)
+        template = Reply(ResponseCode.TOPIC_NOT_EXIST)
+        cluster.name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, template, times=None)
+        async with AdminClient(namesrv=cluster.namesrv) as admin:
+            for refused in (
+                admin.create_topic(TOPIC),
+                admin.update_topic(TOPIC, queues=2),
+                admin.delete_topic(TOPIC),
+                admin.create_group(GROUP),
+                admin.update_group(GROUP, enabled=False),
+                admin.delete_group(GROUP),
+            ):
+                with pytest.raises(NotConnectedError, match="no broker"):
+                    await refused
+
+
+async def test_an_empty_list_of_brokers_is_refused(admin: AdminClient) -> None:
+    for refused in (admin.create_topic(TOPIC, brokers=[]), admin.create_group(GROUP, brokers=())):
+        with pytest.raises(ConfigError, match="broker-a"):
+            await refused
+
+
+async def test_brokers_that_one_of_the_name_servers_does_not_know_are_not_left_out(
+    cluster: FakeCluster,
+) -> None:
+    restarted = FakeNameServer()
+    restarted.register(cluster.brokers[0])
+    async with restarted:
+        tell_of_brokers_at(restarted, cluster.brokers[:1])
+        on_all(cluster, RequestCode.DELETE_SUBSCRIPTIONGROUP, Reply())
+        namesrv = f"{restarted.address};{cluster.namesrv}"
+        async with AdminClient(namesrv=namesrv) as admin:
+            await admin.delete_group(GROUP)
+            stats = await admin._masters_of(TOPIC)
+
+    asked = [len(b.requests_of(RequestCode.DELETE_SUBSCRIPTIONGROUP)) for b in cluster.brokers]
+    assert asked == [1, 1]
+    assert set(stats) == {"broker-a", "broker-b"}
+
+
+async def test_a_name_server_that_does_not_know_the_request_is_no_outage(
+    admin: AdminClient, cluster: FakeCluster
+) -> None:
+    not_supported = Reply(3, remark=" request type 106 not supported")
+    cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, not_supported, times=None)
+
+    with pytest.raises(NotSupportedError, match="106 not supported"):
+        await admin.cluster_info()
+
+
+@pytest.mark.parametrize(
+    ("cluster_name", "code", "value"),
+    [
+        ("east", RequestCode.PUT_KV_CONFIG, "broker-b:1"),
+        (None, RequestCode.DELETE_KV_CONFIG, None),
+    ],
+)
+async def test_deleting_a_topic_in_one_cluster_keeps_the_order_of_the_others(
+    cluster: FakeCluster,
+    admin: AdminClient,
+    cluster_name: str | None,
+    code: int,
+    value: str | None,
+) -> None:
+    cluster.brokers[0].state.cluster, cluster.brokers[1].state.cluster = "east", "west"
+    tell_of_brokers(cluster)
+    server = cluster.name_server
+    server.on(RequestCode.GET_KV_CONFIG, Reply(ext={"value": "broker-a:1;broker-b:1"}), times=None)
+    for each in (RequestCode.DELETE_TOPIC_IN_NAMESRV, code):
+        server.on(each, Reply(), times=None)
+    on_all(cluster, RequestCode.DELETE_TOPIC_IN_BROKER, Reply())
+
+    await admin.delete_topic(TOPIC, cluster=cluster_name)
+
+    (kept,) = server.requests_of(code)
+    assert kept.ext_fields().get("value") == value
 
 
 # --- arguments -----------------------------------------------------------------------------------
