@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rocketmq_aio import (
+    AdminClient,
     AllocateAveragely,
     ClientConfig,
     LitePullConfig,
@@ -20,6 +21,7 @@ from rocketmq_aio import (
     MQClientInstance,
     NotSupportedError,
     Producer,
+    PullConsumer,
     SendResult,
 )
 from rocketmq_aio.consumer.broker_assignment import BrokerAssignment
@@ -182,3 +184,40 @@ async def test_nothing_is_lost_while_logical_queues_move(
     assert {place(each) for each in sent if each.queue_offset >= 0} <= set(map(place, found))
     assert len(set(map(place, found))) == len(found)
     assert sorted(map(place, after)) == sorted(map(place, late))
+
+
+async def test_groups_are_reset_and_cloned_in_a_static_topic(
+    two_broker_cluster: Cluster, rocketmq_group: str
+) -> None:
+    if not knows_static_topics(two_broker_cluster):
+        return
+    topic, clone = "static-reset", f"{rocketmq_group}-clone"
+    async with client_of(two_broker_cluster) as client, AdminClient(client=client) as admin:
+        await create(two_broker_cluster, client, topic)
+        for group in (rocketmq_group, clone):
+            await admin.create_group(group)
+        async with (
+            Producer("shop", client=client) as producer,
+            PullConsumer(rocketmq_group, client=client) as reader,
+            PullConsumer(clone, client=client) as cloned,
+        ):
+            queues = await producer.publish_queues(topic)
+            for queue in queues * 3:
+                await producer.send(Message(topic, b"x"), queue=queue)
+            latest = await admin.reset_offsets(rocketmq_group, topic, "latest")
+            at_end = [await reader.committed(queue) for queue in queues]
+            by_queue = await admin.reset_offsets(rocketmq_group, topic, {queues[4]: 1})
+            await admin.clone_offsets(rocketmq_group, clone, topic)
+            copied = [await cloned.committed(queue) for queue in queues]
+        async with LitePullConsumer(rocketmq_group, client=client) as member:
+            await member.subscribe(topic)
+            await member.ready()
+            with pytest.raises(NotSupportedError, match="stop its members"):
+                await admin.reset_offsets(rocketmq_group, topic, "earliest")
+
+    assert [each.queue for each in latest] == queues
+    assert at_end == [3] * QUEUES
+    assert [(each.queue, each.offset, each.how) for each in by_queue] == [
+        (queues[4], 1, "committed")
+    ]
+    assert copied == [3, 3, 3, 3, 1, 3]
