@@ -14,16 +14,13 @@ from typing import Final
 import anyio
 
 from rocketmq_aio.consumer.events import MessageDeadLettered
-from rocketmq_aio.consumer.pop_calls import PopCalls
+from rocketmq_aio.consumer.pop_calls import PASSING, PopCalls
 from rocketmq_aio.consumer.popped import Fate, PoppedMessage
 from rocketmq_aio.errors import (
     AckError,
     BrokerError,
-    BusyError,
-    ConnectionLostError,
     NotConnectedError,
     ReceiptError,
-    RequestTimeoutError,
     RocketMQError,
 )
 from rocketmq_aio.log import get_logger
@@ -32,14 +29,13 @@ from rocketmq_aio.remoting.backoff import Backoff
 logger = get_logger(__name__)
 
 ACK_SECONDS: Final = 10.0  # for which an acknowledgement is tried again
-PASSING: Final = (BusyError, ConnectionLostError, NotConnectedError, RequestTimeoutError)
 WITHOUT_EFFECT: Final = (BrokerError, NotConnectedError)
 # Seconds until the next try, by the number of tries before (as the Java client has them).
 RETRY_SECONDS: Final = (
     *(10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200),
 )
 GIVE_BACK_SECONDS: Final = 1.0  # until others get what nobody began with here
-GIVEN_BACK_AT_ONCE: Final = 32
+GIVEN_BACK_AT_ONCE: Final = 32  # to one broker
 TRIED_TOO_OFTEN: Final = "it was tried too often"
 EXPIRED: Final = "its invisible time was over"
 LOST_ANSWER: Final = "the answer to a change of its invisible time was lost"
@@ -80,52 +76,63 @@ class Leases:
     async def confirm(
         self, messages: Iterable[PoppedMessage]
     ) -> dict[PoppedMessage, RocketMQError]:
-        """Acknowledge, broker by broker at once; return what failed, and why."""
-        by_broker: dict[str, list[PoppedMessage]] = defaultdict(list)
+        """Acknowledge; return what failed, and why.
+
+        Brokers are asked concurrently, and a message with another request under way, which has to
+        wait for that, does not delay the others.
+        """
+        groups: dict[tuple[str, object], list[PoppedMessage]] = defaultdict(list)
         for message in messages:
-            by_broker[message.receipt.broker_name].append(message)
+            groups[message.receipt.broker_name, message.changing].append(message)
         lost: dict[PoppedMessage, RocketMQError] = {}
-        if len(by_broker) == 1:  # as nearly always: no need for tasks
-            for several in by_broker.values():
+        if len(groups) == 1:  # as nearly always: no need for tasks
+            for several in groups.values():
                 await self._confirm(several, lost)
             return lost
         async with anyio.create_task_group() as tasks:
-            for several in by_broker.values():
+            for several in groups.values():
                 tasks.start_soon(self._confirm, several, lost)
         return lost
 
     async def _confirm(
         self, messages: list[PoppedMessage], lost: dict[PoppedMessage, RocketMQError]
     ) -> None:
-        """Acknowledge messages of one broker; repeated while that may help, for it is harmless."""
+        """Acknowledge messages of one broker, and add those that failed to *lost*."""
         await _begin(messages)
         try:
-            await self._ack_patiently(messages)
-        except RocketMQError as error:
-            lost.update(dict.fromkeys(messages, error))
-            return
+            failed = await self._ack_patiently(messages)
         finally:
             _end(messages)
+        lost.update(failed)
         now = asyncio.get_running_loop().time()
         for message in messages:
+            if message in failed:
+                continue
             message.fate = Fate.ACKED
             if reason := EXPIRED if message.is_expired(now) else message.doubt:
                 lost[message] = ReceiptError(message.message_id, reason)
 
-    async def _ack_patiently(self, messages: list[PoppedMessage]) -> None:
+    async def _ack_patiently(
+        self, messages: Sequence[PoppedMessage]
+    ) -> dict[PoppedMessage, RocketMQError]:
+        """Acknowledge, repeatedly while that may help; each message has its own deadline."""
         loop = asyncio.get_running_loop()
-        patience = min(loop.time() + ACK_SECONDS, *(m.deadline for m in messages))
+        patience = loop.time() + ACK_SECONDS
         backoff = Backoff()
-        while True:
-            try:
-                await self._calls.ack(messages)
-            except PASSING:
-                pause = backoff.next_pause()
-                if loop.time() + pause > patience:
-                    raise
-                await anyio.sleep(pause)
-            else:
-                return
+        lost: dict[PoppedMessage, RocketMQError] = {}
+        while failed := await self._calls.ack(messages):
+            pause = backoff.next_pause()
+            again_at = loop.time() + pause
+            messages = []
+            for message, error in failed.items():
+                if isinstance(error, PASSING) and again_at <= min(patience, message.deadline):
+                    messages.append(message)
+                else:
+                    lost[message] = error
+            if not messages:
+                break
+            await anyio.sleep(pause)
+        return lost
 
     # --- longer, or again -----------------------------------------------------------------------
 
@@ -176,10 +183,12 @@ class Leases:
 
     async def give_back(self, messages: Iterable[PoppedMessage]) -> None:
         """Let others have *messages* soon; what fails comes after its invisible time."""
-        limit = anyio.CapacityLimiter(GIVEN_BACK_AT_ONCE)
+        limits: dict[str, anyio.CapacityLimiter] = defaultdict(
+            lambda: anyio.CapacityLimiter(GIVEN_BACK_AT_ONCE)
+        )
 
         async def give(message: PoppedMessage) -> None:
-            async with limit:
+            async with limits[message.receipt.broker_name]:
                 try:
                     await self.change(message, GIVE_BACK_SECONDS)
                 except RocketMQError as error:

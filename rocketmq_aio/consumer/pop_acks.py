@@ -9,17 +9,32 @@ from typing import Final
 from rocketmq_aio.consumer.events import AckFailed
 from rocketmq_aio.consumer.leases import Leases
 from rocketmq_aio.consumer.popped import Fate, PoppedMessage
-from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.errors import ReceiptError, RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.remoting.tasks import TaskHost
 
 logger = get_logger(__name__)
 
-MAX_UNCONFIRMED: Final = 256  # of one broker; more would be done twice after a crash
+MAX_UNCONFIRMED: Final = 256  # of one broker; more would be handled twice after a crash
+CLOSED: Final = "the consumer was closed before the broker confirmed the acknowledgement"
+
+
+class _BrokerAcks:
+    """Acknowledgements for one broker: those of the current request, and those of the next."""
+
+    __slots__ = ("confirming", "waiting")
+
+    def __init__(self) -> None:
+        self.confirming: list[PoppedMessage] = []
+        self.waiting: list[PoppedMessage] = []
 
 
 class PopAcks:
-    """Takes messages that are done, and tells *on_lost* of those that come again all the same."""
+    """Acknowledges messages in the background, one request per broker at a time.
+
+    :param on_lost: called with messages that are, or may be, delivered again all the same
+    :param on_confirmed: called with a broker's name when it has confirmed acknowledgements
+    """
 
     def __init__(
         self,
@@ -27,43 +42,61 @@ class PopAcks:
         host: TaskHost,
         *,
         on_lost: Callable[[PoppedMessage, RocketMQError], None],
+        on_confirmed: Callable[[str], None] = lambda broker_name: None,
     ) -> None:
         self._leases = leases
         self._host = host
         self._on_lost = on_lost
-        self._waiting: dict[str, list[PoppedMessage]] = {}  # by broker, while one is served
-        self._unconfirmed = 0
-        self._room = asyncio.Event()
+        self._on_confirmed = on_confirmed
+        self._brokers: dict[str, _BrokerAcks] = {}  # those with unconfirmed acknowledgements
+        self._changed = asyncio.Event()
 
     def add(self, message: PoppedMessage) -> None:
-        """*message* is done; the broker will hear of it soon."""
+        """Acknowledge *message* soon."""
         if message.fate is not Fate.HELD:
             return
         message.fate = Fate.ACKED
-        self._unconfirmed += 1
         broker_name = message.receipt.broker_name
-        waiting = self._waiting.get(broker_name)
-        if waiting is not None:
-            waiting.append(message)
-            return
-        self._waiting[broker_name] = [message]
-        self._host.spawn(self._serve, broker_name, name=f"acks-{broker_name}")
+        acks = self._brokers.get(broker_name)
+        if acks is None:
+            acks = self._brokers[broker_name] = _BrokerAcks()
+            self._host.spawn(self._serve, broker_name, acks, name=f"acks-{broker_name}")
+        acks.waiting.append(message)
 
-    async def until_at_most(self, unconfirmed: int) -> None:
-        """Return when no more than so many messages are not confirmed yet."""
-        while self._unconfirmed > unconfirmed:
-            self._room.clear()
-            await self._room.wait()
+    def has_room(self, broker_name: str) -> bool:
+        """Return False while too many acknowledgements of a broker are unconfirmed."""
+        acks = self._brokers.get(broker_name)
+        return acks is None or len(acks.waiting) + len(acks.confirming) <= MAX_UNCONFIRMED
 
-    async def _serve(self, broker_name: str) -> None:
-        while messages := self._waiting[broker_name]:
-            self._waiting[broker_name] = []
-            lost = await self._leases.confirm(messages)
-            self._unconfirmed -= len(messages)
-            self._room.set()
-            for message, error in lost.items():
-                self._on_lost(message, error)
-        del self._waiting[broker_name]
+    async def wait_for_room(self, broker_name: str) -> None:
+        """Return when `has_room` is true."""
+        while not self.has_room(broker_name):
+            await self._change()
+
+    async def flush(self) -> None:
+        """Return when no acknowledgement is unconfirmed."""
+        while self._brokers:
+            await self._change()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    async def _serve(self, broker_name: str, acks: _BrokerAcks) -> None:
+        try:
+            while acks.waiting:
+                acks.confirming, acks.waiting = acks.waiting, []
+                lost = await self._leases.confirm(acks.confirming)
+                acks.confirming = []
+                self._changed.set()
+                self._on_confirmed(broker_name)
+                for message, error in lost.items():
+                    self._on_lost(message, error)
+        finally:  # cancelled, there are some left: nobody waits for them any more
+            del self._brokers[broker_name]
+            self._changed.set()
+            for message in (*acks.confirming, *acks.waiting):
+                self._on_lost(message, ReceiptError(message.message_id, CLOSED))
 
 
 def ack_failed(message: PoppedMessage, error: RocketMQError) -> AckFailed:

@@ -11,7 +11,15 @@ import msgspec
 
 from rocketmq_aio.consumer.broker_clock import BrokerClock
 from rocketmq_aio.consumer.popped import PoppedMessage, read_popped
-from rocketmq_aio.errors import BusyError, CodecError, NotConnectedError, NotSupportedError
+from rocketmq_aio.errors import (
+    BusyError,
+    CodecError,
+    ConnectionLostError,
+    NotConnectedError,
+    NotSupportedError,
+    RequestTimeoutError,
+    RocketMQError,
+)
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.protocol.bodies import BatchAckRequest
@@ -38,6 +46,8 @@ NOTHING: Final = (
     ResponseCode.NO_MESSAGE,
     ResponseCode.PULL_RETRY_IMMEDIATELY,
 )
+# Errors after which the same request may succeed later.
+PASSING: Final = (BusyError, ConnectionLostError, NotConnectedError, RequestTimeoutError)
 STRAIGHT_TO_DEAD_LETTERS: Final = -1
 FROM: Final = {"earliest": 0, "latest": 1}
 OLD_BROKER: Final = "popping needs a broker of RocketMQ 5.0 or newer"
@@ -139,17 +149,39 @@ class PopCalls:
 
     # --- about messages -------------------------------------------------------------------------
 
-    async def ack(self, messages: Sequence[PoppedMessage]) -> None:
-        """Say that *messages*, all of one broker, are done; in one request where that works."""
-        broker_name = messages[0].receipt.broker_name
-        address = self._master(broker_name)
-        alone = list(messages)
-        if len(messages) > 1 and self._takes_batches(address):
-            together = [each for each in messages if fits_batch(each.receipt)]
-            if await self._ack_batch(address, broker_name, together):
-                alone = [each for each in messages if not fits_batch(each.receipt)]
-        for message in alone:
-            await self._confirmed(address, self._ack_header(message))
+    async def ack(self, messages: Sequence[PoppedMessage]) -> dict[PoppedMessage, RocketMQError]:
+        """Acknowledge *messages*, all of one broker, in one request where that works.
+
+        Returns those that were not acknowledged, with the reason.
+        """
+        try:
+            address = self._master(messages[0].receipt.broker_name)
+        except NotConnectedError as error:
+            return dict.fromkeys(messages, error)
+        if len(messages) == 1 or not self._takes_batches(address):
+            return await self._ack_one_by_one(address, messages)
+        together = [each for each in messages if fits_batch(each.receipt)]
+        failed: dict[PoppedMessage, RocketMQError] = {}
+        alone = [each for each in messages if not fits_batch(each.receipt)]
+        try:
+            if not await self._ack_batch(address, together):
+                alone = list(messages)
+        except RocketMQError as error:
+            failed = dict.fromkeys(together, error)
+        return failed | await self._ack_one_by_one(address, alone)
+
+    async def _ack_one_by_one(
+        self, address: str, messages: Sequence[PoppedMessage]
+    ) -> dict[PoppedMessage, RocketMQError]:
+        failed: dict[PoppedMessage, RocketMQError] = {}
+        for number, message in enumerate(messages):
+            try:
+                await self._confirmed(address, self._ack_header(message))
+            except PASSING as error:  # the rest would fail too, each after its own timeout
+                return failed | dict.fromkeys(messages[number:], error)
+            except RocketMQError as error:
+                failed[message] = error
+        return failed
 
     async def change(self, message: PoppedMessage, seconds: float) -> ChangeInvisibleTimeResponse:
         """Keep *message* invisible for *seconds* from now on."""
@@ -186,12 +218,11 @@ class PopCalls:
         version = self._instance.heartbeats.broker_versions.get(address, 0)
         return version >= V5_1_3 and address not in self._without_batches
 
-    async def _ack_batch(
-        self, address: str, broker_name: str, messages: Sequence[PoppedMessage]
-    ) -> bool:
+    async def _ack_batch(self, address: str, messages: Sequence[PoppedMessage]) -> bool:
         """Return whether the broker knows the request."""
         if not messages:
             return True
+        broker_name = messages[0].receipt.broker_name
         acks = batch_acks(self._group, [(each.topic, each.receipt) for each in messages])
         body = msgspec.json.encode(BatchAckRequest(broker_name=broker_name, acks=acks))
         try:

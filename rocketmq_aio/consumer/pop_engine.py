@@ -16,7 +16,7 @@ from rocketmq_aio.consumer.events import (
 )
 from rocketmq_aio.consumer.leases import Leases, dead_lettered
 from rocketmq_aio.consumer.missing_topics import MissingTopics
-from rocketmq_aio.consumer.pop_acks import MAX_UNCONFIRMED, PopAcks, ack_failed
+from rocketmq_aio.consumer.pop_acks import PopAcks, ack_failed
 from rocketmq_aio.consumer.pop_calls import PopCalls, Popped, Wish
 from rocketmq_aio.consumer.pop_loop import PopLoop
 from rocketmq_aio.consumer.pop_rounds import PopRounds
@@ -116,7 +116,7 @@ class PopEngine:
         try:
             with anyio.move_on_after(CLOSE_SECONDS):
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._acks.until_at_most, 0)
+                    tasks.start_soon(self._acks.flush)
                     tasks.start_soon(self.leases.give_back, self.stock.remove(lambda _: True))
             await self._host.close()
         finally:
@@ -216,7 +216,8 @@ class PopEngine:
         done, worker.current = worker.current, None
         if done is not None:
             self._acks.add(done)
-            await self._acks.until_at_most(MAX_UNCONFIRMED)
+            await self._acks.wait_for_room(done.receipt.broker_name)
+            check_running()
         config = self.config
         wait = config.wait_seconds or LOOP_WAIT_SECONDS
         wish = Wish(config.batch_size, config.invisible_seconds, wait)

@@ -81,6 +81,11 @@ class PoppedQueue(WorkedQueue):
         super().hand_back(count)
         self.wake_puller()
 
+    def put_back(self, messages: list[MessageExt]) -> None:
+        """Cache messages for a local retry, without those that the group may have by now."""
+        now = asyncio.get_running_loop().time()
+        super().put_back([each for each in messages if not _is_expired(each, now)])
+
     def restart(self, offset: int) -> int:
         """Positions are the broker's business."""
         return 0
@@ -180,7 +185,9 @@ class PushPops:
             max_reconsume_times=max_reconsume_times,
             on_buried=lambda message: None,  # told by who asked for it
         )
-        self._acks = PopAcks(self._leases, host, on_lost=self._ack_lost)
+        self._acks = PopAcks(
+            self._leases, host, on_lost=self._ack_lost, on_confirmed=self._on_confirmed
+        )
         self._renewal = Renewal(
             self._leases,
             self._in_use,
@@ -222,7 +229,7 @@ class PushPops:
         leaving = list(released)
         with anyio.move_on_after(CONFIRM_SECONDS):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._acks.until_at_most, 0)
+                tasks.start_soon(self._acks.flush)
                 for assigned in leaving:
                     tasks.start_soon(self._leases.give_back, assigned.unwanted)
         for assigned in leaving:
@@ -255,7 +262,14 @@ class PushPops:
         config = self._config
         if assigned.paused or assigned.unacknowledged > config.pop_threshold_per_queue:
             return None
+        if not self._acks.has_room(assigned.queue.broker_name):
+            return None
         return Wish(config.pop_batch_size, config.pop_invisible_seconds, config.long_poll_seconds)
+
+    def _on_confirmed(self, broker_name: str) -> None:
+        for queue, assigned in self._queues.items():
+            if queue.broker_name == broker_name:
+                assigned.wake_puller()
 
     def _on_popped(self, assigned: PoppedQueue, popped: Popped) -> None:
         if popped.fault is not None:

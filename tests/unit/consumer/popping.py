@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from rocketmq_aio.config import ClientConfig, PopConfig
 from rocketmq_aio.consumer.pop import PopConsumer
+from rocketmq_aio.consumer.popped import PoppedMessage
 from rocketmq_aio.message import MessageExt
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.receipt import Receipt
+from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.consuming import GROUP, TOPIC
+from tests.unit.consumer.consuming import GROUP, TOPIC, queue
 
 RETRY_TOPIC: Final = f"%RETRY%{GROUP}_{TOPIC}"
 
@@ -43,6 +47,37 @@ def bodies(taken: Iterable[MessageExt]) -> list[str]:
     return sorted(each.body.decode() for each in taken)
 
 
+def hold_acks(broker: FakeBroker) -> Callable[[], None]:
+    """Hold the answers to all acknowledgements; return what releases them."""
+    holds = {
+        code: broker.hold(code) for code in (RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE)
+    }
+
+    def release() -> None:
+        for code, hold in holds.items():
+            broker.off(code)
+            hold.release()
+
+    return release
+
+
 def leases(cluster: FakeCluster) -> int:
     """Return how many messages are invisible to somebody."""
     return sum(len(broker.pops.leases) for broker in cluster.brokers)
+
+
+def popped(offset: int, queue_id: int = 0, deadline: float = 100.0) -> PoppedMessage:
+    receipt = Receipt(0, 0, 60_000, 1, "0", "broker-a", queue_id, offset)
+    of = queue(queue_id)
+    return PoppedMessage(
+        of.topic,
+        b"x",
+        of,
+        offset,
+        b"",
+        b"",
+        receipt=receipt,
+        deadline=deadline,
+        invisible_seconds=60.0,
+        received_at=0.0,
+    )

@@ -286,6 +286,50 @@ async def test_a_refused_ack_names_the_messages(cluster: FakeCluster) -> None:
     assert leases(cluster) == 0
 
 
+async def test_message_without_time_to_retry_does_not_stop_the_retries_of_its_batch(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(3))
+    cluster.broker.on(BATCH, Reply(2))
+    async with popping(cluster) as consumer:
+        taken = await received(consumer, 3)
+        taken[0].deadline = 0.0
+        with pytest.raises(AckError) as caught:
+            await consumer.ack(taken)
+
+    assert list(caught.value.lost) == taken[:1]
+    assert leases(cluster) == 1
+
+
+async def test_refused_ack_does_not_stop_the_acks_behind_it(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(3))
+    cluster.broker.on(BATCH, Reply(3))
+    cluster.broker.on(ACK, Reply(13, remark="queue"), times=1)
+    async with popping(cluster) as consumer:
+        taken = await received(consumer, 3)
+        with pytest.raises(AckError) as caught:
+            await consumer.ack(taken)
+
+    assert list(caught.value.lost) == taken[:1]
+    assert leases(cluster) == 1
+
+
+async def test_ack_of_a_message_in_change_does_not_delay_the_others(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(3))
+    async with popping(cluster) as consumer:
+        taken = await received(consumer, 3)
+        held = cluster.broker.hold(CHANGE)
+        changing = asyncio.ensure_future(consumer.change_invisible(taken[0], 30))
+        await held.wait(1)
+        done = asyncio.ensure_future(consumer.ack(taken))
+        await until(lambda: leases(cluster) == 1, "the other acknowledgements")
+        held.release()
+        await changing
+        await done
+
+    assert leases(cluster) == 0
+
+
 async def test_an_ack_after_the_time_says_so(cluster: FakeCluster) -> None:
     put(cluster, "1")
     async with popping(cluster) as consumer:

@@ -8,15 +8,16 @@ from collections import Counter
 
 import pytest
 
-from rocketmq_aio.consumer import renewal
+from rocketmq_aio.consumer import pop_acks, pop_engine, renewal
 from rocketmq_aio.consumer.events import AckFailed
 from rocketmq_aio.consumer.pop import PopConsumer
-from rocketmq_aio.consumer.popped import PoppedMessage
+from rocketmq_aio.consumer.popped import Fate, PoppedMessage
 from rocketmq_aio.protocol.codes import RequestCode
+from tests.fakes.changed import WAIT_SECONDS
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
 from tests.unit.consumer.consuming import TOPIC, numbers, put
-from tests.unit.consumer.popping import RETRY_TOPIC, leases, popper_of, popping
+from tests.unit.consumer.popping import RETRY_TOPIC, hold_acks, leases, popper_of, popping
 from tests.unit.remoting.until import until
 
 ACK = RequestCode.ACK_MESSAGE
@@ -242,3 +243,56 @@ async def test_a_loop_without_a_topic_lets_others_work(cluster: FakeCluster) -> 
         put(cluster, "1")
 
         assert (await looping).body == b"1"
+
+
+# --- acknowledgements that are not confirmed -----------------------------------------------------
+
+
+@pytest.fixture
+def one_unconfirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than one unconfirmed acknowledgement of a broker is too many."""
+    monkeypatch.setattr(pop_acks, "MAX_UNCONFIRMED", 1)
+
+
+async def collect(consumer: PopConsumer, seen: list[PoppedMessage]) -> None:
+    async for message in consumer:
+        seen.append(message)  # noqa: PERF401 - seen while it is worked on
+
+
+def are_done(messages: list[PoppedMessage]) -> bool:
+    return len(messages) == 3 and all(each.fate is Fate.ACKED for each in messages)
+
+
+@pytest.mark.usefixtures("one_unconfirmed")
+async def test_loops_that_wait_for_confirmations_end_when_the_consumer_is_closed(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_engine, "CLOSE_SECONDS", 0.05)
+    put(cluster, *numbers(3))
+    hold_acks(cluster.broker)
+    async with popping(cluster) as consumer:
+        events, seen = consumer.events(), list[PoppedMessage]()
+        tasks = [asyncio.ensure_future(collect(consumer, seen)) for _ in range(3)]
+        await until(lambda: are_done(seen))
+    async with asyncio.timeout(WAIT_SECONDS):
+        await asyncio.gather(*tasks)
+
+    told = [event.offset async for event in events if isinstance(event, AckFailed)]
+    assert sorted(told) == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("one_unconfirmed")
+async def test_unconfirmed_acks_of_one_broker_do_not_block_messages_of_another() -> None:
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
+        put(cluster, *numbers(3), broker=0)
+        release = hold_acks(cluster.brokers[0])
+        async with popping(cluster) as consumer:
+            seen: list[PoppedMessage] = []
+            tasks = [asyncio.ensure_future(collect(consumer, seen)) for _ in range(3)]
+            await until(lambda: are_done(seen))
+            put(cluster, *numbers(5, 3), broker=1)
+            await until(lambda: len(seen) == 8 and not cluster.brokers[1].pops.leases)
+            release()
+        await asyncio.gather(*tasks)
+
+    assert {each.body.decode() for each in seen} == {*numbers(8)}

@@ -8,25 +8,7 @@ import pytest
 
 from rocketmq_aio.consumer.pop_stock import Stock
 from rocketmq_aio.consumer.popped import Fate, PoppedMessage
-from rocketmq_aio.protocol.receipt import Receipt
-from tests.unit.consumer.parts import queue
-
-
-def popped(offset: int, queue_id: int = 0, deadline: float = 100.0) -> PoppedMessage:
-    receipt = Receipt(0, 0, 60_000, 1, "0", "broker-a", queue_id, offset)
-    of = queue(queue_id)
-    return PoppedMessage(
-        of.topic,
-        b"x",
-        of,
-        offset,
-        b"",
-        b"",
-        receipt=receipt,
-        deadline=deadline,
-        invisible_seconds=60.0,
-        received_at=0.0,
-    )
+from tests.unit.consumer.popping import popped
 
 
 def stock_of(*messages: PoppedMessage, orderly: bool = False) -> Stock:

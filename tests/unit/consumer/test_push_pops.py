@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from rocketmq_aio.consumer import push_pops
+from rocketmq_aio.consumer import pop_acks, push_pops
 from rocketmq_aio.consumer.events import MessageDeadLettered
+from rocketmq_aio.consumer.pop_acks import PopAcks
 from rocketmq_aio.consumer.popped import PoppedMessage
 from rocketmq_aio.consumer.push import PushConsumer
 from rocketmq_aio.consumer.push_pops import PoppedQueue
@@ -21,8 +22,8 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Close, Outcome, Reply
 from tests.fakes.state import now_ms
 from tests.fakes.store import Incoming
-from tests.unit.consumer.consuming import GROUP, TOPIC, put
-from tests.unit.consumer.popping import RETRY_TOPIC, leases
+from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put, queue
+from tests.unit.consumer.popping import RETRY_TOPIC, hold_acks, leases, popped
 from tests.unit.consumer.pushing import DEAD, Events, Notes, pushing
 from tests.unit.remoting.hurry import hurry
 from tests.unit.remoting.until import until
@@ -169,3 +170,28 @@ async def test_popping_goes_on_when_another_expression_empties_the_cache(
 
         await until(lambda: [each.body for each in waiting(consumer)] == [b"3"])
         handler.let_go.set()
+
+
+async def test_popping_pauses_while_too_many_acks_are_unconfirmed(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_acks, "MAX_UNCONFIRMED", 3)
+    handled = Notes()
+    release = hold_acks(cluster.broker)
+    put(cluster, *numbers(20))
+    async with push_popping(cluster, handled, pop_batch_size=2) as consumer:
+        [loop] = [q.loop for q in consumer._engine.table.values() if isinstance(q, PoppedQueue)]
+        assert loop is not None
+        await until(lambda: loop._wake is not None and len(handled.seen) > 3, "the loop to pause")
+        assert len(handled.seen) < 8
+        release()
+        await handled.have(20)
+
+
+async def test_expired_messages_are_not_put_back_for_a_local_retry() -> None:
+    assigned = PoppedQueue(queue(-1), cast(PopAcks, None), lambda _: None)
+    now = asyncio.get_running_loop().time()
+    fresh = popped(2, deadline=now + 60)
+    assigned.put_back([popped(1, deadline=now), fresh])
+
+    assert list(assigned.waiting) == [fresh]
