@@ -80,6 +80,7 @@ class MQClientInstance:
             self.host,
             on_request=commands.answer,
             on_connected=self._connected,
+            on_unreachable=self._unreachable,
         )
         self.name_servers = NameServers(config, self.remoting)
         self.routes = RouteTable(
@@ -263,6 +264,10 @@ class MQClientInstance:
         self.heartbeats.forget(address)
         if address in self._heartbeat_addresses():
             self.host.spawn(self.heartbeats.beat, address, name=f"heartbeat-{address}")
+
+    def _unreachable(self, address: str) -> None:
+        named = self.routes.addresses()
+        self.routes.doubt_addresses({a for a in named if address in (a, self.send_address(a))})
 
     def _describe(self) -> HeartbeatData | None:
         if not self._producers and not self._consumers:

@@ -126,7 +126,7 @@ class RouteTable:
         self._name_servers = name_servers
         self._topics_in_use = topics_in_use
         self._on_changed = on_changed
-        self._routes: dict[str, TopicRoute] = {}
+        self._routes: dict[str, TopicRoute] = {}  # in the order of their confirmation
         self._asking: dict[str, asyncio.Future[TopicRoute | RocketMQError | None]] = {}
         self._asked_at: dict[str, float] = {}  # of known topics: when a name server last was
         self._misses: dict[str, int] = {}
@@ -150,10 +150,12 @@ class RouteTable:
         """
         return self._routes.get(topic) or await self.fetch(topic)
 
-    async def fetch(self, topic: str) -> TopicRoute:
+    async def fetch(self, topic: str, *, may_lose_brokers: bool = True) -> TopicRoute:
         """Ask a name server, whatever is known; errors as `get`, and leave it known.
 
         Only the regular refresh gives a topic up: a broker that restarts is missing for a moment.
+
+        :param may_lose_brokers: False keeps the known route where the new one lacks a broker of it
         """
         while (asking := self._asking.get(topic)) is not None:
             # One question for all who want to know; without an answer if its caller left.
@@ -162,7 +164,7 @@ class RouteTable:
                 raise answer.with_traceback(None)
             if answer is not None:
                 return answer
-        return await self._fetch(topic)
+        return await self._fetch(topic, may_lose_brokers)
 
     async def newer(self, known: TopicRoute) -> TopicRoute:
         """Return the route as soon as it may differ from *known*; errors as `get`.
@@ -177,12 +179,12 @@ class RouteTable:
             await asyncio.sleep(pause)
         return await self.get(topic)
 
-    async def _fetch(self, topic: str) -> TopicRoute:
+    async def _fetch(self, topic: str, may_lose_brokers: bool) -> TopicRoute:
         asking: asyncio.Future[TopicRoute | RocketMQError | None]
         asking = self._asking[topic] = asyncio.get_running_loop().create_future()
         answer: TopicRoute | RocketMQError | None = None
         try:
-            answer = self._store(topic, await self._ask(topic))
+            answer = self._store(topic, await self._ask(topic), may_lose_brokers)
             return answer
         except RocketMQError as error:
             answer = error
@@ -198,10 +200,15 @@ class RouteTable:
         self._misses.pop(topic, None)
         return read_route(topic, data)
 
-    def _store(self, topic: str, route: TopicRoute) -> TopicRoute:
+    def _store(self, topic: str, route: TopicRoute, may_lose_brokers: bool) -> TopicRoute:
         known = self._routes.get(topic)
-        if known is not None and known == route:
-            return known
+        if known is not None:
+            if not may_lose_brokers and known.brokers.keys() - route.brokers.keys():
+                return known
+            del self._routes[topic]  # the one that was confirmed last is the last
+            if route == known:
+                self._routes[topic] = known
+                return known
         self._routes[topic] = route
         logger.debug("route_changed", topic=topic, queues=len(route.subscribe_queues))
         self._on_changed(topic)
@@ -248,6 +255,7 @@ class RouteTable:
         broker = self.broker_of(queue)
         address = self.master(broker)
         if address is None:
+            self.doubt(queue.topic)
             raise NotConnectedError(broker, "no route names a master of this broker")
         return address
 
@@ -273,7 +281,8 @@ class RouteTable:
         }
 
     def _addresses(self, broker_name: str) -> dict[int, str]:
-        for route in self._routes.values():
+        # An older route of another topic may still name an address that the broker has left.
+        for route in reversed(self._routes.values()):
             if (addresses := route.brokers.get(broker_name)) is not None:
                 return addresses
         return {}
@@ -281,8 +290,14 @@ class RouteTable:
     # --- keeping fresh --------------------------------------------------------------------------
 
     def doubt(self, topic: str) -> None:
-        """A broker says that the route is out of date: ask again soon, once for all who say so."""
+        """Fetch the route of *topic* again within a second, once for all who ask for it."""
         self._doubted.add(topic)
+
+    def doubt_addresses(self, addresses: set[str]) -> None:
+        """Fetch the routes that name one of *addresses* again: their broker may have moved."""
+        for topic, route in self._routes.items():
+            if any(not addresses.isdisjoint(each.values()) for each in route.brokers.values()):
+                self.doubt(topic)
 
     async def keep_fresh(self, interval_seconds: float) -> None:
         """Refresh for ever: known routes every interval, missing ones more often."""
@@ -297,19 +312,25 @@ class RouteTable:
             if loop.time() - refreshed_at >= interval_seconds:
                 refreshed_at = loop.time()
                 missing = wanted
-            doubted, self._doubted = self._doubted & wanted, set()
-            await self.refresh(missing | doubted)
+            doubted, self._doubted = (self._doubted & wanted) - missing, set()
+            await self.refresh(missing)
+            await self.refresh(doubted, regular=False)
 
-    async def refresh(self, topics: Iterable[str]) -> None:
-        """Ask for all *topics*; failures are logged and change nothing."""
+    async def refresh(self, topics: Iterable[str], *, regular: bool = True) -> None:
+        """Ask for all *topics*; failures are logged and change nothing.
+
+        :param regular: False for routes in doubt: neither a topic nor a broker is given up, for a
+            broker that restarts is missing for a moment and would lose its consumers
+        """
         limit = anyio.CapacityLimiter(REFRESH_AT_ONCE)
 
         async def refresh_one(topic: str) -> None:
             async with limit:
                 try:
-                    await self.fetch(topic)
+                    await self.fetch(topic, may_lose_brokers=regular)
                 except RouteNotFoundError:
-                    self._count_miss(topic)
+                    if regular:
+                        self._count_miss(topic)
                     logger.debug("route_missing", topic=topic)
                 except (NameServerUnavailableError, CodecError) as error:
                     logger.warning("route_refresh_failed", topic=topic, reason=str(error))

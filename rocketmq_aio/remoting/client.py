@@ -47,6 +47,7 @@ class RemotingClient:
     :param host: owns the tasks
     :param on_request: answers what a broker asks: (address, command) -> reply, None for oneway
     :param on_connected: called with the address whenever a new connection stands
+    :param on_unreachable: called with the address when a connection is lost or cannot be made
     """
 
     def __init__(
@@ -56,11 +57,13 @@ class RemotingClient:
         *,
         on_request: RequestHandler,
         on_connected: Callable[[str], None],
+        on_unreachable: Callable[[str], None],
     ) -> None:
         self._config = config
         self._host = host
         self.server = RequestServer(config, host, on_request)
         self._on_connected = on_connected
+        self._on_unreachable = on_unreachable
         self._connections: dict[str, Connection] = {}
         self._retiring: set[Connection] = set()
         self._opening: dict[str, asyncio.Future[Connection]] = {}
@@ -344,12 +347,14 @@ class RemotingClient:
         logger.info("connection_lost", address=address, reason=connection.loss)
         if connection.received_any:
             self._backoff.pop(address, None)  # it worked: the next failure is a first one
+            self._on_unreachable(address)
         else:
             self._count_failure(address, connection.loss or "lost")
 
     def _count_failure(self, address: str, reason: str) -> None:
         pause = self._backoff.setdefault(address, Backoff()).next_pause()
         self._closed_until[address] = (asyncio.get_running_loop().time() + pause, reason)
+        self._on_unreachable(address)
 
 
 def _shown_request(

@@ -1,19 +1,25 @@
-"""Connections to real brokers that are damaged on the way."""
+"""Connections to real brokers that are damaged on the way, or lead to an address that was left."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
-from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.config import ClientConfig, LitePullConfig, ProducerConfig
+from rocketmq_aio.consumer.lite_pull import LitePullConsumer
 from rocketmq_aio.message import Message
 from rocketmq_aio.producer.producer import Producer
-from rocketmq_aio.testing import Cluster
+from rocketmq_aio.testing import Broker, Cluster, probe
+from tests.broker.reading_groups import bodies, polled, send
 from tests.fakes.frame_rules import with_length
 from tests.fakes.proxy import FaultProxy
 from tests.unit.remoting.until import succeeds, until_done
 
+UPDATE_BROKER_CONFIG = 25
 SEND_MESSAGE_V2 = 310
 RECOVERY_SECONDS = 15.0  # requests time out, a few seconds pass, and a busy machine
+
+MOVED_HOST = "127.0.0.2"
 
 
 async def test_a_wrong_length_prefix_costs_seconds_and_not_the_connection_for_good(
@@ -34,3 +40,35 @@ async def test_a_wrong_length_prefix_costs_seconds_and_not_the_connection_for_go
             await until_done(sends_again, "a send to succeed", RECOVERY_SECONDS)
 
     assert len(proxy.connects) == 2
+
+
+async def test_consumers_follow_a_broker_to_another_address_when_the_connection_is_lost(
+    fresh_cluster: Callable[..., Cluster], rocketmq_group: str
+) -> None:
+    cluster = fresh_cluster()
+    broker, topic = cluster.brokers[0], f"moves-{rocketmq_group[-12:]}"
+    cluster.create_topic(topic, queues=2)
+    async with FaultProxy(broker.address) as proxy:
+        client = ClientConfig(
+            namesrv=cluster.namesrv,
+            address_mapper=proxy.map_address,
+            route_refresh_interval_seconds=3600.0,
+        )
+        config = LitePullConfig(start_from="earliest", auto_commit=False)
+        async with LitePullConsumer(rocketmq_group, client=client, config=config) as consumer:
+            await consumer.subscribe(topic)
+            await send(cluster.namesrv, topic, ["before"])
+            assert bodies(await polled(consumer, 1)) == ["before"]
+            await asyncio.to_thread(move, broker, MOVED_HOST)
+            proxy.refuse()
+            proxy.cut()
+            await send(cluster.namesrv, topic, ["after"])
+
+            assert bodies(await polled(consumer, 1)) == ["after"]
+            await consumer.commit()
+
+
+def move(broker: Broker, host: str) -> None:
+    """Let *broker* register at *host* from now on; it listens everywhere."""
+    body = f"brokerIP1={host}\nbrokerPermission=6".encode()  # a permission registers at once
+    probe.ask(broker.address, UPDATE_BROKER_CONFIG, {}, body)

@@ -16,6 +16,7 @@ from rocketmq_aio.errors import (
     NotRunningError,
 )
 from rocketmq_aio.instance import instance as instance_module
+from rocketmq_aio.instance import routes as routes_module
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.protocol.bodies import HeartbeatData
 from rocketmq_aio.protocol.codes import RequestCode
@@ -441,3 +442,26 @@ async def test_connections_to_second_ports_are_kept_while_a_route_names_the_brok
 
             assert client.send_addresses() == {second}
             assert {real, second} <= client.remoting.addresses
+
+
+@pytest.mark.parametrize("vip_channel", [False, True])
+async def test_a_broker_that_moved_is_found_when_its_connection_is_lost(
+    vip_channel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.01)
+    async with FakeCluster(topics={"orders": 2}) as cluster:
+        broker = cluster.broker
+        ports = {vip_address(broker.address): broker.address}
+        config = ClientConfig(
+            namesrv=cluster.namesrv,
+            vip_channel=vip_channel,
+            address_mapper=lambda at: ports.get(at, at),
+        )
+        async with MQClientInstance(config) as client, Guest(client):
+            await client.routes.get("orders")
+            (used,) = client.send_addresses()
+            await client.remoting.request(used, GetMaxOffset(topic="orders", queue_id=0))
+            await broker.stop()
+            broker.port = 0
+            await broker.start()
+            await until(lambda: client.routes.master(broker.name) == broker.address, "its address")

@@ -22,6 +22,8 @@ from rocketmq_aio.protocol.bodies import BrokerData, TopicRouteData
 from tests.unit.instance.route_data import A, B, broker, queues, route, static
 from tests.unit.remoting.until import until
 
+C = "127.0.0.1:10941"
+
 
 class Names:
     """A name server that answers what it was told, when it was told."""
@@ -256,6 +258,63 @@ async def test_a_route_in_doubt_is_asked_for_once_and_soon(
     assert "of nobody" not in table.names.asked
 
 
+async def test_routes_that_name_an_unreachable_address_are_fetched_again_once(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.01)
+    table.knows("payments", address=B)
+    for topic in ("orders", "payments"):
+        await table.routes.get(topic)
+    table.wanted = {"orders", "payments", "later"}
+    table.knows(address=C)
+    for _ in range(3):
+        table.routes.doubt_addresses({A})
+    async with Keeping(table, 3600):
+        await until(lambda: table.names.asked.count("later") == 3)
+
+    assert table.names.asked.count("orders") == 2
+    assert table.names.asked.count("payments") == 1
+    assert table.routes.master("broker-a") == C
+
+
+async def test_a_broker_or_topic_that_is_away_for_a_moment_is_kept_by_routes_in_doubt(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.01)
+    both = route(queues(), queues("broker-b"), broker(master=A), broker("broker-b", master=B))
+    table.names.known = {"orders": both, "payments": both}
+    known = [await table.routes.get(topic) for topic in ("orders", "payments")]
+    table.wanted = {"orders", "payments"}
+    table.knows()  # without broker-b
+    del table.names.known["payments"]
+    async with Keeping(table, 3600):
+        for count in range(2, 2 + 2 * routes_module.MISSES_BEFORE_GONE):
+            table.routes.doubt_addresses({B})
+            await until(lambda: table.names.asked.count("payments") == count)  # noqa: B023 - at once
+
+    assert [table.routes.known(topic) for topic in ("orders", "payments")] == known
+    assert table.changed == ["orders", "payments"]
+
+    await table.routes.refresh(["orders"])
+    assert table.routes.known("orders") != known[0]
+
+
+async def test_a_route_without_the_master_of_a_queue_is_fetched_again(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.01)
+    table.names.known["orders"] = route(queues(), broker(replica=B))
+    await table.routes.get("orders")
+    queue = MessageQueue("orders", "broker-a", 0)
+    with pytest.raises(NotConnectedError):
+        table.routes.master_of(queue)
+    table.knows(address=C)
+    async with Keeping(table, 3600):
+        await until(lambda: len(table.changed) == 2)
+
+    assert table.routes.master_of(queue) == C
+
+
 async def test_a_missing_topic_is_looked_for_more_often_than_the_interval(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +371,17 @@ async def test_addresses_come_from_all_routes_in_use(table: Table) -> None:
 
     assert table.routes.addresses() == {A, B, "127.0.0.1:10931"}
     assert table.routes.addresses(masters_only=True) == {A, B}
+
+
+async def test_the_latest_answer_of_a_name_server_decides_where_a_broker_is(table: Table) -> None:
+    await table.routes.get("orders")
+    table.knows("payments", address=B)
+    await table.routes.get("payments")
+    moved = table.routes.master("broker-a")
+    await table.routes.fetch("orders")  # confirmed, though unchanged
+
+    assert moved == B
+    assert table.routes.master("broker-a") == A
 
 
 async def test_a_queue_whose_broker_no_route_names_cannot_be_reached(table: Table) -> None:

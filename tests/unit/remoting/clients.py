@@ -27,6 +27,7 @@ class Opened:
     client: RemotingClient
     connected: list[str] = field(default_factory=list)
     failures: list[BaseException] = field(default_factory=list)
+    unreachable: list[str] = field(default_factory=list)
 
     async def ask(self, address: str, *, timeout: float = 15.0) -> Command:
         return await self.client.request(address, ASK, timeout=timeout)
@@ -43,15 +44,20 @@ async def open_client(
     """Yield a started client; afterwards it is closed and has left no task."""
     before = asyncio.all_tasks()
     connected: list[str] = []
+    unreachable: list[str] = []
     failures: list[BaseException] = []
     host = TaskHost("test", on_failure=failures.append)
     client = RemotingClient(
-        config or ClientConfig(), host, on_request=on_request, on_connected=connected.append
+        config or ClientConfig(),
+        host,
+        on_request=on_request,
+        on_connected=connected.append,
+        on_unreachable=unreachable.append,
     )
     await host.start()
     client.start()
     try:
-        yield Opened(client, connected, failures)
+        yield Opened(client, connected, failures, unreachable)
     finally:
         client.close()
         await host.close()

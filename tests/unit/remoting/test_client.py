@@ -100,6 +100,31 @@ async def test_a_dead_address_is_not_tried_again_before_its_backoff_ends() -> No
         assert all("next attempt in" in each for each in errors[1:])
 
 
+async def test_lost_and_refused_connections_are_reported_as_unreachable() -> None:
+    async with FakeBroker() as broker, open_client() as opened:
+        broker.on(CODE, Reply(), times=None)
+        await opened.ask(broker.address)
+        await broker.stop()
+        await until(lambda: opened.unreachable == [broker.address])
+        with pytest.raises(NotConnectedError):
+            await opened.ask(broker.address)
+
+        assert opened.unreachable == [broker.address] * 2
+
+
+async def test_connections_that_the_client_closes_are_not_reported_as_unreachable() -> None:
+    async with FakeBroker() as broker, FakeBroker() as other, open_client() as opened:
+        for each in (broker, other):
+            each.on(CODE, Reply(), times=None)
+            await opened.ask(each.address)
+        opened.client.forget({broker.address})
+        await broker.wait_for_connections(0)
+        opened.client.close()
+        await other.wait_for_connections(0)
+
+        assert opened.unreachable == []
+
+
 @pytest.mark.usefixtures("long_pauses")
 async def test_a_server_that_accepts_and_hangs_up_causes_no_storm_of_connections() -> None:
     async with FakeBroker() as broker, open_client() as opened:
