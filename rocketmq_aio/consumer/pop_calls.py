@@ -51,6 +51,11 @@ PASSING: Final = (BusyError, ConnectionLostError, NotConnectedError, RequestTime
 STRAIGHT_TO_DEAD_LETTERS: Final = -1
 FROM: Final = {"earliest": 0, "latest": 1}
 OLD_BROKER: Final = "popping needs a broker of RocketMQ 5.0 or newer"
+AT_PROXY: Final = (
+    "a proxy does not serve pops of remoting clients: use PushConsumer or LitePullConsumer, "
+    "or connect to the name servers of its brokers"
+)
+READ_AS_PULL: Final = "PullMessageRequestHeader"  # in what a 5.5.0 proxy answers to a pop
 
 
 class Wish(NamedTuple):
@@ -139,13 +144,19 @@ class PopCalls:
             broker_name=source.broker_name,
         )
 
-    @staticmethod
-    def _pop_refusal(command: Command, address: str) -> Exception:
+    def _pop_refusal(self, command: Command, address: str) -> Exception:
         if command.code == ResponseCode.POLLING_FULL:
             return BusyError(command.code, command.remark, address)
         if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return NotSupportedError(command.code, f"{OLD_BROKER}: {command.remark}", address)
+        if command.code == ResponseCode.SYSTEM_ERROR and self._is_proxy(address, command):
+            return NotSupportedError(command.code, AT_PROXY, address)
         return refusal(command, address)
+
+    def _is_proxy(self, address: str, command: Command) -> bool:
+        """Whether a proxy answered: it is name server and broker in one, and reads pops as pulls."""
+        name_servers = self._instance.name_servers.addresses
+        return address in name_servers or READ_AS_PULL in (command.remark or "")
 
     # --- about messages -------------------------------------------------------------------------
 

@@ -113,6 +113,20 @@ async def test_brokers_before_5_are_refused_at_once() -> None:
             assert await late.receive(wait_seconds=0) == []
 
 
+@pytest.mark.parametrize("remark", ["PullMessageRequestHeader.getSysFlag() is null", None])
+async def test_a_proxy_is_named_as_what_cannot_serve_pops(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, remark: str | None
+) -> None:
+    """It answers a pop with what became of it as a pull; newer or older ones may say else."""
+    cluster.broker.on(RequestCode.POP_MESSAGE, Reply(1, remark=remark), times=None)
+    async with popping(cluster) as consumer:
+        if remark is None:
+            name_servers = consumer.client.name_servers
+            monkeypatch.setattr(name_servers, "_addresses", (cluster.broker.address,))
+        with pytest.raises(NotSupportedError, match="a proxy does not serve pops"):
+            await consumer.receive(1)
+
+
 async def test_what_every_broker_refuses_is_raised_each_time(cluster: FakeCluster) -> None:
     cluster.broker.on(POP, Reply(16, remark="no"), times=2)
     put(cluster, "1")
