@@ -266,7 +266,8 @@ class PullConsumer(Member):
         raise ClosedError(f"{self!r} was closed during a pull")
 
     async def _ask(self, queue: MessageQueue, header: PullMessage) -> Answer:
-        preferred = self._replicas.get(queue, MASTER_ID)
+        # Forgotten until an answer names it again: after a failure the master is asked.
+        preferred = self._replicas.pop(queue, MASTER_ID)
         replica = self._instance.routes.replica_of(queue, preferred)
         if replica is None:
             raise NotConnectedError(queue.broker_name, "no route names this broker")
@@ -274,15 +275,12 @@ class PullConsumer(Member):
         timeout = None
         if header.sys_flag & PULL_SUSPEND:
             timeout = header.suspend_timeout_millis / 1000 + HOLD_SLACK_SECONDS
-        try:
-            command = await self._instance.remoting.request(address, header, timeout=timeout)
-        except NotConnectedError:
-            self._replicas.pop(queue, None)
-            raise
+        command = await self._instance.remoting.request(address, header, timeout=timeout)
         if command.code == ResponseCode.NOT_LEADER_FOR_QUEUE:
             self._instance.routes.doubt(queue.topic)
         answer = read_answer(command, address)
-        self._replicas[queue] = answer.fields.suggest_which_broker_id
+        if (suggested := answer.fields.suggest_which_broker_id) != MASTER_ID:
+            self._replicas[queue] = suggested
         return answer
 
     async def _know(self, queue: MessageQueue) -> None:

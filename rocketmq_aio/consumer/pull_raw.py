@@ -73,7 +73,8 @@ class RawPulls:
         if command.code == ResponseCode.NOT_LEADER_FOR_QUEUE:
             self._instance.routes.doubt(queue.topic)
         answer = read_answer(command, address)
-        self._replicas[queue] = answer.fields.suggest_which_broker_id
+        if (replica := answer.fields.suggest_which_broker_id) != MASTER_ID:
+            self._replicas[queue] = replica
         return raw(answer)
 
     def decode(
@@ -122,9 +123,11 @@ class RawPulls:
 
     def _address(self, queue: MessageQueue, *, suggested: bool) -> str:
         routes = self._instance.routes
+        # Forgotten until an answer names it again: after a failure the master is asked.
+        preferred = self._replicas.pop(queue, MASTER_ID)
         if not suggested:
             return routes.master_of(queue)
-        replica = routes.replica_of(queue, self._replicas.get(queue, MASTER_ID))
+        replica = routes.replica_of(queue, preferred)
         if replica is None:
             raise NotConnectedError(queue.broker_name, "no route names this broker")
         return replica[0]

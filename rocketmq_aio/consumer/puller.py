@@ -142,6 +142,7 @@ class Puller(Generic[Q]):
             try:
                 await self._pull(assigned)
             except BusyError:
+                assigned.broker_id = MASTER_ID
                 await anyio.sleep(busy.next_pause())
             except RocketMQError as error:
                 await self._recover(assigned, error, backoff)
@@ -322,6 +323,10 @@ class Puller(Generic[Q]):
         answer = read_header(command, PullMessageResponse)
         remark, corrected = command.remark or "", answer.next_begin_offset
         reset = RESET_REMARK in remark
+        if not reset and assigned.broker_id != MASTER_ID:
+            # A replica may lag behind the master: its end of the queue is not the queue's.
+            assigned.broker_id = MASTER_ID
+            return
         policy = "broker" if reset else self._config.offset_illegal
         if policy == "error":
             self._hold(assigned, refusal(command, address), requested, corrected)
@@ -363,12 +368,11 @@ class Puller(Generic[Q]):
             logger.warning("pull_failed", queue=str(assigned.queue), reason=str(error))
             self._on_event(PullFailed(queue=assigned.queue, reason=str(error)))
         pause = backoff.next_pause()
+        # Only an answer names another replica: without this, pulls stay on one that gives none.
+        assigned.broker_id = MASTER_ID
         if isinstance(error, SubscriptionError):
             await self._introduce()
-        elif isinstance(error, NotConnectedError):
-            assigned.broker_id = MASTER_ID
         elif isinstance(error, BrokerError) and error.code == ResponseCode.NOT_LEADER_FOR_QUEUE:
-            assigned.broker_id = MASTER_ID
             self._instance.routes.doubt(assigned.queue.topic)
         await anyio.sleep(pause)
 

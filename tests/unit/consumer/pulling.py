@@ -45,13 +45,14 @@ class Wire:
         self.addresses: dict[int, str] = {MASTER_ID: ADDRESS}
         self.beats = 0
         self.asked: list[PullMessage] = []
+        self.addressed: list[str] = []
         self.codes: list[int] = []
         self.at: list[float] = []
         self.timeouts: set[float] = set()
         self._broker = broker
 
     def replica_of(self, queue: MessageQueue, broker_id: int) -> tuple[str, int] | None:
-        for each in (broker_id, MASTER_ID):
+        for each in (broker_id, MASTER_ID, *self.addresses):
             if each in self.addresses:
                 return self.addresses[each], each
         return None
@@ -61,6 +62,7 @@ class Wire:
         self.beats += 1
 
     async def request(self, address: str, header: RequestHeader, *, timeout: float) -> Command:
+        self.addressed.append(address)
         return await self._ask(Command(header.code, 0, ext=to_ext_fields(header)), timeout)
 
     async def exchange(
@@ -69,6 +71,7 @@ class Wire:
         command = read_frame(b"".join(frame(7)))
         assert command is not None
         assert (command.code, command.opaque) == (code, 7)
+        self.addressed.append(address)
         return await self._ask(command, timeout)
 
     async def _ask(self, command: Command, timeout: float) -> Command:

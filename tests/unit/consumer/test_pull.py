@@ -21,6 +21,7 @@ from rocketmq_aio.errors import (
     CommitError,
     ConfigError,
     NotRunningError,
+    RocketMQError,
     RouteNotFoundError,
     SubscriptionError,
 )
@@ -33,7 +34,7 @@ from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.protocol.requests.pull import PullMessage
 from rocketmq_aio.protocol.requests.send_back import ConsumerSendMsgBack
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.script import Reply
+from tests.fakes.script import Close, Outcome, Reply
 from tests.unit.consumer.consuming import TOPIC, bodies, numbers, put, queue
 from tests.unit.consumer.parts import message
 from tests.unit.consumer.pulling import found, moved
@@ -244,9 +245,8 @@ async def test_a_topic_that_does_not_exist_is_told(puller: PullConsumer) -> None
     assert list(puller.topics()) == []
 
 
-async def test_a_replica_is_read_where_the_broker_says_so(
-    cluster: FakeCluster, puller: PullConsumer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def note_replicas(puller: PullConsumer, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the list in which the broker ids of pulls will be noted."""
     asked: list[int] = []
     replica = puller.client.routes.replica
 
@@ -255,11 +255,58 @@ async def test_a_replica_is_read_where_the_broker_says_so(
         return replica(broker_name, broker_id)
 
     monkeypatch.setattr(puller.client.routes, "replica", note)
+    return asked
+
+
+def suggest_replica(cluster: FakeCluster) -> None:
+    """Let the next pull find nothing and suggest the replica."""
     answer = found(0, code=ResponseCode.PULL_NOT_FOUND)
     elsewhere = Reply(answer.code, {**answer.ext, "suggestWhichBrokerId": "1"})
     cluster.broker.on(RequestCode.PULL_MESSAGE, elsewhere)
+
+
+async def test_a_replica_is_read_where_the_broker_says_so(
+    cluster: FakeCluster, puller: PullConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = note_replicas(puller, monkeypatch)
+    suggest_replica(cluster)
     for _ in range(3):
         await puller.pull(queue(), 0)
+
+    assert asked == [0, 1, 0]
+
+
+@pytest.mark.parametrize("answer", [Close(), Reply(ResponseCode.SYSTEM_ERROR)], ids=str)
+async def test_a_pull_that_failed_at_a_replica_goes_to_the_master_next(
+    cluster: FakeCluster,
+    puller: PullConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Outcome,
+) -> None:
+    asked = note_replicas(puller, monkeypatch)
+    suggest_replica(cluster)
+    await puller.pull(queue(), 0)
+    cluster.broker.on(RequestCode.PULL_MESSAGE, answer)
+    with pytest.raises(RocketMQError):
+        await puller.pull(queue(), 0)
+    await puller.pull(queue(), 0)
+
+    assert asked == [0, 1, 0]
+
+
+async def test_a_pull_that_the_caller_gave_up_at_a_replica_goes_to_the_master_next(
+    cluster: FakeCluster, puller: PullConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = note_replicas(puller, monkeypatch)
+    suggest_replica(cluster)
+    await puller.pull(queue(), 0)
+    held = cluster.broker.hold(RequestCode.PULL_MESSAGE, 1)
+    pulling = asyncio.create_task(puller.pull(queue(), 0))
+    await cluster.broker.wait_for(RequestCode.PULL_MESSAGE, 2)
+    pulling.cancel()
+    await asyncio.wait([pulling])
+    held.release()
+    await puller.pull(queue(), 0)
 
     assert asked == [0, 1, 0]
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import pytest
 
 from rocketmq_aio.consumer import puller as puller_module
 from rocketmq_aio.consumer.events import MessageUnreadable, PullFailed
-from rocketmq_aio.protocol.codes import ResponseCode
+from rocketmq_aio.errors import RequestTimeoutError
+from rocketmq_aio.protocol.codes import V5_0_0, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from tests.fakes.connection import FakeConnection
 from tests.fakes.script import Close, Outcome, Reply
 from tests.unit.consumer.pulling import ADDRESS, Rig, bodies, found, moved
 from tests.unit.remoting.until import until
+
+REPLICA: Final = "127.0.0.1:20911"
 
 # --- what cannot be read -------------------------------------------------------------------------
 
@@ -197,6 +201,74 @@ async def test_a_failure_is_told_once_until_pulling_works_again(rig: Rig) -> Non
     reasons = [event.reason for event in rig.events if isinstance(event, PullFailed)]
     assert len(reasons) == 2
     assert "forbidden" in reasons[0]
+
+
+# --- replicas ------------------------------------------------------------------------------------
+
+
+def timed_out(_command: Command, _connection: FakeConnection) -> Outcome:
+    raise RequestTimeoutError(REPLICA, RequestCode.LITE_PULL_MESSAGE, 30.0)
+
+
+def suggest_replica(rig: Rig) -> None:
+    """Let the master answer the first pull with "a" and suggest the replica."""
+    rig.wire.addresses[1] = REPLICA
+    rig.wire.broker_versions[REPLICA] = V5_0_0
+    rig.put("a")
+    record = rig.broker.messages("orders", 0)[0].record
+    rig.answer(Reply(0, {**found(1).ext, "suggestWhichBrokerId": "1"}, record))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        timed_out,
+        Close(),
+        Reply(ResponseCode.SYSTEM_ERROR),
+        Reply(ResponseCode.SYSTEM_BUSY),
+        Reply(ResponseCode.SUBSCRIPTION_NOT_EXIST),
+        Reply(0, {**found(2).ext, "suggestWhichBrokerId": "1"}, b"garbage"),
+        moved(0),
+    ],
+    ids=["timeout", "lost", "error", "busy", "subscription", "garbage", "moved"],
+)
+@pytest.mark.usefixtures("impatient")
+async def test_a_pull_that_fails_at_a_replica_is_repeated_at_the_master(
+    rig: Rig, answer: object
+) -> None:
+    suggest_replica(rig)
+    rig.answer(answer)
+    rig.begin()
+    assert bodies(await rig.polled(1)) == ["a"]
+    rig.put("b")
+
+    assert bodies(await rig.polled(1)) == ["b"]
+    assert rig.wire.addressed[:3] == [ADDRESS, REPLICA, ADDRESS]
+    assert rig.corrected == []
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_correction_of_a_replica_counts_when_there_is_no_master(rig: Rig) -> None:
+    suggest_replica(rig)
+    rig.begin()
+    await rig.polled(1)
+    del rig.wire.addresses[0]
+    rig.usual()
+    rig.answer(moved(0), times=2)
+    await until(lambda: rig.corrected, "the correction")
+
+    assert rig.corrected == [0]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_reset_that_a_replica_answers_is_followed_at_once(rig: Rig) -> None:
+    suggest_replica(rig)
+    reset = moved(0)
+    rig.answer(Reply(reset.code, reset.ext, remark="OFFSET_RESET"))
+    rig.begin()
+    await until(lambda: rig.corrected, "the reset")
+
+    assert rig.wire.addressed[:2] == [ADDRESS, REPLICA]
 
 
 @pytest.mark.usefixtures("impatient")
