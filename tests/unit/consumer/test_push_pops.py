@@ -15,6 +15,7 @@ from rocketmq_aio.consumer.pop_acks import PopAcks
 from rocketmq_aio.consumer.popped import PoppedMessage
 from rocketmq_aio.consumer.push import PushConsumer
 from rocketmq_aio.consumer.push_pops import PoppedQueue
+from rocketmq_aio.consumer.worked import InFlight
 from rocketmq_aio.message import MessageExt
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.requests.assignment import MessageRequestMode
@@ -189,7 +190,7 @@ async def test_popping_pauses_while_too_many_acks_are_unconfirmed(
 
 
 async def test_expired_messages_are_not_put_back_for_a_local_retry() -> None:
-    assigned = PoppedQueue(queue(-1), cast(PopAcks, None), lambda _: None)
+    assigned = PoppedQueue(queue(-1), InFlight(), cast(PopAcks, None), lambda _: None)
     now = asyncio.get_running_loop().time()
     fresh = popped(2, deadline=now + 60)
     assigned.put_back([popped(1, deadline=now), fresh])
