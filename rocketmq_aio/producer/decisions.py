@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
@@ -36,10 +35,10 @@ class Half(msgspec.Struct, gc=False, eq=False):
 
     :ivar state: None while the local part runs
     :ivar place: where it is, as the send or a later check told; None before either did
-    :ivar confirmed: who confirmed the decision, and the number of the connection to it
+    :ivar confirmed: the address that last confirmed the decision, and the number of the connection
     :ivar ending: the decision is on its way
     :ivar asked: where the broker that asked last has it
-    :ivar message: what it is about, while somebody wants to hear of its end
+    :ivar message: what it is about, for hooks; None once nothing more is done for it here
     """
 
     message_id: str
@@ -69,20 +68,9 @@ class Half(msgspec.Struct, gc=False, eq=False):
         if self.place is not None and self.place.address == place.address:
             self.place = place
 
-    def answer(self, connects: Mapping[str, int]) -> TransactionState:
-        """Return what a check is answered now.
-
-        :param connects: the number of the present connection, by address
-        """
-        if self.state is None or self.ending:
-            return TransactionState.UNKNOWN
-        if self.state is TransactionState.COMMIT and self.confirmed is not None:
-            address, number = self.confirmed
-            if connects.get(address) == number:
-                # The broker has the commit and did not fall since.  It asks about a copy that it
-                # made before it knew, and would store the message a second time.
-                return TransactionState.UNKNOWN
-        return self.state
+    def answer(self) -> TransactionState:
+        """Return the decision, UNKNOWN while there is none or its request is under way."""
+        return TransactionState.UNKNOWN if self.state is None or self.ending else self.state
 
 
 class Decisions:
@@ -108,6 +96,7 @@ class Decisions:
     def done(self, half: Half) -> None:
         """Nothing more is done for it here, unless a broker asks."""
         self._under_way.pop(half.message_id, None)
+        half.message = None  # thousands of decisions are kept, and bodies may be large
         if self._idle is not None and not self._under_way and not self._idle.done():
             self._idle.set_result(None)
 

@@ -6,7 +6,10 @@ import asyncio
 from time import monotonic
 from typing import Final
 
+from msgspec.structs import replace
+
 from rocketmq_aio.errors import (
+    BrokerError,
     BusyError,
     ConnectionLostError,
     NotConnectedError,
@@ -16,6 +19,7 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.hooks import EndTransactionContext
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
+from rocketmq_aio.message import Message, MessageExt
 from rocketmq_aio.producer.decisions import Half, Place, TransactionState
 from rocketmq_aio.producer.hook_calls import SendHooks
 from rocketmq_aio.protocol.codes import (
@@ -38,6 +42,11 @@ FLAGS: Final = {
 LEAST_SECONDS: Final = 0.001
 NEVER_LEFT: Final = (NotConnectedError, BusyError)
 MAY_HAVE_ARRIVED: Final = (ConnectionLostError, RequestTimeoutError)
+PROBE_SECONDS: Final = 3.0
+NO_SUCH_OFFSET: Final = 2**62  # beyond the end of every commit log
+NO_SUCH_ID: Final = "0" * 32
+# How brokers refuse to end a transaction that they do not have: code 1, on 4.9.7 and 5.5.0.
+NOT_FOUND: Final = "Find prepared transaction message failed"
 
 
 class Endings:
@@ -48,9 +57,16 @@ class Endings:
         self._group = group
         self._hooks = hooks
         self.are_heard = hooks.hear_endings
+        # Whether the peer refuses what it does not know: (number of the connection, verdict)
+        self._examined: dict[str, tuple[int, bool]] = {}
 
     async def tell(
-        self, half: Half, deadline: float, *, asked: Place | None = None
+        self,
+        half: Half,
+        deadline: float,
+        *,
+        asked: Place | None = None,
+        message: Message | MessageExt | None = None,
     ) -> RocketMQError | None:
         """Tell the broker what *half*'s state is; return why that is not confirmed, if it is not.
 
@@ -59,15 +75,18 @@ class Endings:
         itself when it did not get it.
 
         :param asked: where it is, if this answers a check
+        :param message: what it is about, for hooks
         """
         started = monotonic()
+        cause: BaseException | None = None
         try:
-            cause = await self._tell(half, deadline, asked)
+            cause = refused = await self._tell(half, deadline, asked)
         except BaseException as error:
-            self._ended(half, asked, error, started)
+            cause = error
             raise
-        self._ended(half, asked, cause, started)
-        return cause
+        finally:
+            self._ended(half, message, asked, half.state, error=cause, started=started)
+        return refused
 
     async def _tell(self, half: Half, deadline: float, asked: Place | None) -> RocketMQError | None:
         assert half.state is not None
@@ -93,40 +112,81 @@ class Endings:
 
     def leave(self, half: Half) -> None:
         """The application leaves *half* to the check; nothing is told."""
-        self._ended(half, None, None, monotonic(), TransactionState.UNKNOWN)
+        self._ended(half, half.message, None, TransactionState.UNKNOWN)
 
-    async def leave_open(self, half: Half, place: Place) -> None:
+    async def leave_open(self, half: Half, place: Place, message: MessageExt) -> None:
         """Tell the broker that this is not known yet; it asks again, also if it does not hear."""
         header = self._header(half, place, TransactionState.UNKNOWN, checked=True)
         try:
             await self._instance.remoting.oneway(place.address, header)
         except RocketMQError as error:
             logger.debug("transaction_check_not_answered", reason=str(error))
-        self._ended(half, place, None, monotonic(), TransactionState.UNKNOWN)
+        self._ended(half, message, place, TransactionState.UNKNOWN)
+
+    async def has_commit(self, half: Half, place: Place) -> bool:
+        """Return whether the broker that checks *half* at *place* surely has its commit.
+
+        The same broker has confirmed the commit over the connection that still stands, and is no
+        proxy: a proxy of 5.x confirms before the broker has done it, and also when it drops the
+        request, whereas a broker refuses to end a transaction that it never had.
+        """
+        if not self._is_confirmed(half, place.address):
+            return False
+        number = self._instance.connects[place.address]
+        known = self._examined.get(place.address)
+        if known is None or known[0] != number:
+            known = number, await self._refuses_unknown(half, place)
+            connects = self._instance.connects
+            current = {a: v for a, v in self._examined.items() if connects[a] == v[0]}
+            self._examined = current | {place.address: known}
+        return known[1] and self._is_confirmed(half, place.address)
+
+    async def discard(self, half: Half, place: Place) -> None:
+        """Roll back the copy at *place* that the broker made of *half* before it was committed."""
+        header = self._header(half, place, TransactionState.ROLLBACK, checked=True)
+        if (cause := await self._ask(place.address, header, PROBE_SECONDS)) is not None:
+            logger.info(
+                "transaction_check_not_answered", message_id=half.message_id, reason=str(cause)
+            )
+
+    def _is_confirmed(self, half: Half, address: str) -> bool:
+        current = address, self._instance.connects[address]
+        return half.confirmed == current and self._instance.remoting.is_connected(address)
+
+    async def _refuses_unknown(self, half: Half, place: Place) -> bool:
+        """Ask the peer to roll back a transaction that no broker has."""
+        nowhere = Half(NO_SUCH_ID, half.topic, NO_SUCH_ID)
+        away = replace(place, table_offset=NO_SUCH_OFFSET, log_offset=NO_SUCH_OFFSET)
+        header = self._header(nowhere, away, TransactionState.ROLLBACK, checked=False)
+        cause = await self._ask(place.address, header, PROBE_SECONDS)
+        if not isinstance(cause, BrokerError) or cause.code != ResponseCode.SYSTEM_ERROR:
+            return False
+        return (cause.remark or "").startswith(NOT_FOUND)
 
     def _ended(
         self,
         half: Half,
+        message: Message | MessageExt | None,
         asked: Place | None,
-        error: BaseException | None,
-        started: float,
-        state: TransactionState | None = None,
+        state: TransactionState | None,
+        *,
+        error: BaseException | None = None,
+        started: float | None = None,
     ) -> None:
-        if half.message is None:  # nobody wants to know
+        if message is None or not self.are_heard:
             return
         place = asked or half.place
         context = EndTransactionContext(
             group=self._group,
-            message=half.message,
+            message=message,
             message_id=half.message_id,
             transaction_id=half.transaction_id,
-            state=state or half.state or TransactionState.UNKNOWN,
+            state=state or TransactionState.UNKNOWN,
             address="-" if place is None else place.address,
             from_check=asked is not None,
             error=error,
-            seconds=monotonic() - started,
+            seconds=0.0 if started is None else monotonic() - started,
         )
-        half.message = None
         self._hooks.transaction_ended(context)
 
     async def _ask(

@@ -22,7 +22,7 @@ class TransactionResult(msgspec.Struct, frozen=True, gc=False):
     """
 
     state: TransactionState
-    confirmed: bool  # the broker said yes; never of UNKNOWN
+    confirmed: bool  # the broker has done it, or a proxy accepted it; never of UNKNOWN
     sent: SendResult  # of the half message
     error: RocketMQError | None = None  # why it is not confirmed, or was left to the check
 

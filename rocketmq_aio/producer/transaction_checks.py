@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
 from time import monotonic
 from typing import Final
 
@@ -40,7 +44,8 @@ class TransactionChecks:
     """Answers the checks of brokers; *concurrency* of them at once, the others wait in line.
 
     What was decided here is answered without the application.  A check that fails, takes too long
-    or gives anything but a `TransactionState` means "unknown": the broker asks again.
+    or gives anything but a `TransactionState` means "unknown": the broker asks again.  A plain
+    check that hangs keeps its thread: there are *concurrency* of them, and no more.
     """
 
     def __init__(
@@ -61,10 +66,13 @@ class TransactionChecks:
         self._newest: dict[str, Asked] = {}  # all that wait or are being answered
         self._waiting: deque[str] = deque()
         self._workers = 0
-        self._threads: anyio.CapacityLimiter | None = None
+        self._closed = False
+        self._threads: ThreadPoolExecutor | None = None
 
     def receive(self, address: str, header: CheckTransactionState, message: MessageExt) -> None:
         """Take a check of the broker at *address*; never blocks."""
+        if self._closed:
+            return
         message_id = message.message_id
         place = Place(
             address, header.broker_name, header.tran_state_table_offset, header.commit_log_offset
@@ -83,6 +91,15 @@ class TransactionChecks:
             self._workers += 1
             self._instance.host.spawn(self._work, name="transaction-checks")
 
+    def close(self) -> None:
+        """Drop the checks that wait, and take no more: brokers ask other members of the group."""
+        self._closed = True
+        for message_id in self._waiting:
+            del self._newest[message_id]
+        self._waiting.clear()
+        if self._threads is not None:  # a thread ends when its check has ended
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
     async def _work(self) -> None:
         try:
             while self._waiting:
@@ -91,20 +108,31 @@ class TransactionChecks:
             self._workers -= 1
 
     async def _answer(self, message_id: str) -> None:
+        is_copy = False
         try:
             half = self._decisions.find(message_id)
             if half is None:
                 state = await self._ask_application(self._newest[message_id].message)
                 # Another check may have come meanwhile, and moved the message once more.
                 half = self._decided(message_id, state)
-            else:
-                state = half.answer(self._instance.connects)
-            asked = self._newest[message_id]
-            if self._endings.are_heard:
-                half.message = asked.message
+            elif (state := half.answer()) is TransactionState.COMMIT:
+                is_copy = await self._is_copy(half)
         finally:
-            del self._newest[message_id]
-        await self._tell(half, asked.place, state)
+            asked = self._newest.pop(message_id)
+        if is_copy:
+            # Another commit would be stored as a second message.
+            await self._endings.discard(half, asked.place)
+        else:
+            await self._tell(half, asked, state)
+
+    async def _is_copy(self, half: Half) -> bool:
+        """Return whether the check is about a copy of a message that the broker has committed.
+
+        A broker stores a message anew before it checks it, also one that is just being committed.
+        """
+        place = self._newest[half.message_id].place
+        has_commit = await self._endings.has_commit(half, place)
+        return has_commit and self._newest[half.message_id].place.address == place.address
 
     def _decided(self, message_id: str, state: TransactionState) -> Half:
         asked = self._newest[message_id]
@@ -113,12 +141,13 @@ class TransactionChecks:
             self._decisions.make(half, state)
         return half
 
-    async def _tell(self, half: Half, place: Place, state: TransactionState) -> None:
+    async def _tell(self, half: Half, asked: Asked, state: TransactionState) -> None:
         if state is TransactionState.UNKNOWN:
-            await self._endings.leave_open(half, place)
+            await self._endings.leave_open(half, asked.place, asked.message)
             return
         deadline = monotonic() + ANSWER_SECONDS
-        if (cause := await self._endings.tell(half, deadline, asked=place)) is not None:
+        cause = await self._endings.tell(half, deadline, asked=asked.place, message=asked.message)
+        if cause is not None:
             logger.info(
                 "transaction_check_not_answered", message_id=half.message_id, reason=str(cause)
             )
@@ -142,8 +171,15 @@ class TransactionChecks:
             answer: object = self._check(message)
         else:
             if self._threads is None:
-                self._threads = anyio.CapacityLimiter(self._concurrency)
-            answer = await anyio.to_thread.run_sync(
-                self._check, message, abandon_on_cancel=True, limiter=self._threads
-            )
+                name = "transaction-check"
+                self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix=name)
+            # A copy of the context, so that the check sees the caller's variables.
+            run = partial(copy_context().run, self._call_plain, message)
+            answer = await asyncio.get_running_loop().run_in_executor(self._threads, run)
         return await answer if inspect.isawaitable(answer) else answer
+
+    def _call_plain(self, message: MessageExt) -> object:
+        try:
+            return self._check(message)
+        except StopIteration as stop:  # a future does not take it, before Python 3.12
+            raise RuntimeError("the check raised StopIteration") from stop

@@ -193,7 +193,7 @@ class TransactionProducer(Producer):
         self._decisions.make(half, state)
         try:
             deadline = monotonic() + self._config.send_timeout_seconds
-            error = await self._endings.tell(half, deadline)
+            error = await self._endings.tell(half, deadline, message=half.message)
         finally:
             self._decisions.done(half)
         if error is not None:
@@ -221,8 +221,11 @@ class TransactionProducer(Producer):
         await self._instance.heartbeats.beat_all()
 
     async def _shut(self) -> None:
-        with anyio.move_on_after(LAST_SECONDS):
-            await self._decisions.wait_until_idle()
+        try:
+            with anyio.move_on_after(LAST_SECONDS):
+                await self._decisions.wait_until_idle()
+        finally:
+            self._checks.close()
         await super()._shut()
 
     def _aimed(self, send: HalfSend, publish: TopicPublish) -> Outgoing:

@@ -221,6 +221,35 @@ async def test_a_check_during_the_local_part_changes_nothing(
     assert ledger.asked.keys() == {"later"}
 
 
+async def test_commits_that_overlap_checks_are_stored_once(
+    cluster: Cluster, broker: Broker, topic: str, rocketmq_group: str
+) -> None:
+    ledger = Ledger()
+    async with (
+        FaultProxy(broker.address) as proxy,
+        producing(cluster, rocketmq_group, ledger, mapper=proxy.map_address) as producer,
+    ):
+
+        async def commit_after(seconds: float, body: str) -> None:
+            async with producer.transaction(Message(topic, body.encode())) as tx:
+                await asyncio.sleep(seconds)
+            assert tx.result is not None
+            assert tx.result.confirmed
+
+        # The broker checks once a second what is older than a second.
+        bodies = [f"{number:03}" for number in range(120)]
+        await asyncio.gather(*(commit_after(int(b) / 50, b) for b in bodies))
+        async with producer.transaction(Message(topic, b"canary")) as tx:
+            tx.unknown()
+        await until(lambda: ledger.asked["canary"] >= 4, "four rounds of checks", RESOLVED_SECONDS)
+
+        assert await visible_now(cluster, topic) == bodies
+        ledger.ended["canary"] = TransactionState.ROLLBACK
+        ends = [f for f in proxy.frames if f.request_code == END and f.upward]
+        flags = Counter(each.command.ext_fields()["commitOrRollback"] for each in ends)
+        assert flags["8"] == len(bodies)
+
+
 async def test_the_example_announces_what_is_stored(cluster: Cluster, topic: str) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-W", "error", str(EXAMPLE)),

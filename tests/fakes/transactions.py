@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+import msgspec
+
 from rocketmq_aio.properties import PRODUCER_GROUP, UNIQ_KEY, encode_properties, parse_properties
 from rocketmq_aio.protocol.codes import (
     ONEWAY_FLAG,
@@ -30,9 +32,14 @@ class Transactions:
     """Keeps half messages.  It asks about them when a test says so, a real broker by the clock.
 
     As real ones do it moves a half message before it asks, and remembers no decision.
+
+    :ivar behind_proxy: END_TRANSACTION is answered as a cluster proxy of 5.x does: 0 at once, and
+        passed on only for a transaction that the broker has just checked
     """
 
     def __init__(self, state: BrokerState) -> None:
+        self.behind_proxy = False
+        self._checked: dict[str | None, Stored] = {}  # what the proxy knows, by transaction id
         self._state = state
         self._kept: dict[int, tuple[Incoming, Stored]] = {}  # by log offset, for ever
         self._open: dict[int, Stored] = {}
@@ -64,6 +71,13 @@ class Transactions:
 
     def end(self, command: Command, _connection: FakeConnection) -> Reply | None:
         asked = read_header(command, EndTransaction)
+        if self.behind_proxy:
+            checked = self._checked.pop(asked.transaction_id, None)
+            if checked is None:
+                return Reply()
+            asked = msgspec.structs.replace(
+                asked, tran_state_table_offset=checked.offset, commit_log_offset=checked.log_offset
+            )
         if not asked.commit_or_rollback:
             return None
         incoming, half = self._find(asked)
@@ -81,7 +95,14 @@ class Transactions:
         """Forget the decision about a message, as brokers that asked too early do."""
         for _, half in self._kept.values():
             if half.properties.get(UNIQ_KEY) == message_id:
-                self._open = {half.log_offset: half}
+                self._open[half.log_offset] = half
+
+    def replicate(self, message_id: str, other: Transactions) -> None:
+        """Give *other* the open half message about *message_id*, as a new master has it."""
+        for incoming, half in self._kept.values():
+            if half.properties.get(UNIQ_KEY) == message_id:
+                other.hold(incoming)
+                return
 
     def move(self, half: Stored) -> tuple[str, Command]:
         """Store *half* anew; return its group and the question about it."""
@@ -90,6 +111,7 @@ class Transactions:
         properties = parse_properties(incoming.properties) | {CHECK_TIMES: str(times)}
         moved = self.hold(replace(incoming, properties=encode_properties(properties).encode()))
         del self._open[half.log_offset]
+        self._checked[moved.properties.get(UNIQ_KEY)] = moved
         is_5 = self._state.version.is_5
         header = CheckTransactionState(
             topic=HALF_TOPIC if is_5 else None,

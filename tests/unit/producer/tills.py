@@ -90,6 +90,7 @@ async def open_till(
     config: ProducerConfig | None = None,
     client: ClientConfig | None = None,
     check_concurrency: int = 16,
+    hooks: tuple[object, ...] = (),
 ) -> AsyncIterator[Till]:
     """Yield a started transaction producer whose cluster has the topic ``orders``."""
     ledger = Ledger()
@@ -101,5 +102,6 @@ async def open_till(
             client=at,
             config=config or ProducerConfig(send_timeout_seconds=15),
             check_concurrency=check_concurrency,
+            hooks=hooks,
         ) as producer:
             yield Till(cluster, producer, ledger)
