@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from rocketmq_aio.errors import (
@@ -30,24 +31,27 @@ KINDS: Final[dict[int, type[BrokerError]]] = {
     ResponseCode.FILTER_DATA_NOT_LATEST: SubscriptionError,
 }
 
-# The words by which brokers refuse an account: 4.9 answers 1 with the name of a Java exception,
-# 5.3 and later answer 16 (seen on live 4.9.7 and 5.5.0 brokers).
+# How brokers refuse an account: 4.9 answers 1 with the name of a Java exception, 5.3 and later 16
+# (seen on live 4.9.7 and 5.5.0 brokers).  Whole phrases at the beginning of the remark: what comes
+# after them may quote the name of a topic or group.
 ACCOUNT_CODES: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION)
-ACL_1: Final = "AclException"
-UNKNOWN_WORDS: Final = (
-    "accessKey",
-    "signature",
-    "username cannot be null",
-    "not found",
-    "is disabled",
-    "Authentication failed",
+ACL_EXCEPTION: Final = re.compile(r"(?:[\w.$]+: )*[\w.$]*AclException: ?")
+# The broker does not know the account, or the account did not prove itself.
+UNKNOWN_ACCOUNT: Final = re.compile(
+    r"No (?:accessKey is configured|acl config for |PlainAccessResource for accessKey=)"
+    r"|[Cc]heck signature failed"
+    r"|username cannot be null"
+    r"|User:.* (?:not found|is disabled)\.?$"
+    r"|Authentication failed\b"
+    r"|authentication (?:header|keyValues length|credential length) is incorrect"
+    r"|create authentication context error"
 )
-# Whom the broker knows, and what it does not let that account do.
-DENIED_WORDS: Final = (
-    "has no permission to access",
-    "Authorization failed",
-    "No default permission",
-    "Need admin permission",
+# The broker knows the account, which may not do this.
+DENIED_ACCOUNT: Final = re.compile(
+    r"User:.* has no permission to access "
+    r"|Authorization failed\b"
+    r"|No default permission for "
+    r"|Need admin permission for "
 )
 
 
@@ -64,11 +68,15 @@ def is_about_account(error: BrokerError) -> bool:
 
 
 def _account_kind(code: int, remark: str) -> type[BrokerError] | None:
-    # Of a code 1 only the exception tells: its words alone can be about anything.
-    if code not in ACCOUNT_CODES or (code == ResponseCode.SYSTEM_ERROR and ACL_1 not in remark):
+    if code not in ACCOUNT_CODES:
         return None
-    if any(words in remark for words in DENIED_WORDS):
+    exception = ACL_EXCEPTION.match(remark)
+    # Of a code 1 only the exception tells: its words alone can be about anything.
+    if code == ResponseCode.SYSTEM_ERROR and exception is None:
+        return None
+    start = 0 if exception is None else exception.end()
+    if DENIED_ACCOUNT.match(remark, start):
         return PermissionDeniedError
-    if ACL_1 in remark or any(words in remark for words in UNKNOWN_WORDS):
+    if exception is not None or UNKNOWN_ACCOUNT.match(remark, start):
         return AuthError
     return None

@@ -38,7 +38,7 @@ TOKEN: Final = "canary-9f3a-token"
 ACCOUNT: Final = Credentials(access_key="shop", secret_key=SECRET, security_token=TOKEN)
 ORDER: Final = Message("orders", b"x")
 Consumer = LitePullConsumer | PushConsumer | PopConsumer
-REFUSED: Final = Reply(ResponseCode.NO_PERMISSION, remark="signature does not match")
+REFUSED: Final = Reply(ResponseCode.NO_PERMISSION, remark="check signature failed.")
 
 
 class FailingHook(RPCHook):
@@ -156,7 +156,7 @@ async def test_nor_when_brokers_refuse_the_account(
             cluster.broker.on(code, REFUSED, times=None)
         shown = await everything(ClientConfig(namesrv=cluster.namesrv, credentials=ACCOUNT))
 
-    assert "signature does not match" in "".join(map(str, shown))
+    assert "check signature failed" in "".join(map(str, shown))
     check(shown, caplog.text)
 
 

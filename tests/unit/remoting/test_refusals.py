@@ -17,6 +17,7 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.remoting.refusals import is_about_account, refusal
 
 ADDRESS = "127.0.0.1:10911"
+DENIED = PermissionDeniedError
 ACL_4 = "org.apache.rocketmq.acl.common.AclException: No accessKey is configured, AclException"
 
 
@@ -29,13 +30,25 @@ ACL_4 = "org.apache.rocketmq.acl.common.AclException: No accessKey is configured
         (1, "AclException: No default permission for topic:others", PermissionDeniedError),
         (1, "AclException: Need admin permission for request code=17", PermissionDeniedError),
         (1, "Authorization failed", BrokerError),
+        (1, "AclException: No default permission for AclException", PermissionDeniedError),
+        (1, "topic[AclException: signature] not exist", BrokerError),
         (2, "[REJECTREQUEST]system busy, start flow control for a while", BusyError),
         (3, "request type 9999 not supported", NotSupportedError),
         (13, "the message is illegal", BrokerError),
         (14, "service not available now", BrokerError),
         (16, "the broker[broker-a] sending message is forbidden", PermissionDeniedError),
+        (16, "the topic[contract-signature-events] sending message is forbidden", DENIED),
+        (16, "subscription group no permission, accessKey", DENIED),
+        (16, "subscription group no permission, User:x is not found.", DENIED),
+        (16, "Sending message to topic[Authentication failed] is forbidden.", DENIED),
+        (16, "the consumer group[is disabled] is forbidden for topic[not found]", DENIED),
+        (16, "User:x has no permission to access Topic:signature from 127.0.0.1, denied.", DENIED),
+        (16, "No accessKey is configured", AuthError),
+        (16, "Check signature failed for accessKey=admin", AuthError),
+        (16, "No default permission for signature", DENIED),
         (16, "username cannot be null.", AuthError),
         (16, "User:x is not found.", AuthError),
+        (16, "User:x is disabled.", AuthError),
         (16, "check signature failed.", AuthError),
         (16, "User:x not found.", AuthError),
         (16, "Authentication failed. Please verify the credentials.", AuthError),
@@ -65,6 +78,8 @@ def test_every_refusal_has_its_type(code: int, remark: str | None, kind: type[Br
         (16, "User:x has no permission to access Topic:T", True),
         (16, "username cannot be null.", True),
         (16, "the broker[broker-a] sending message is forbidden", False),
+        (16, "the topic[contract-signature-events] sending message is forbidden", False),
+        (16, "the topic[Authorization failed] sending message is forbidden", False),
         (1, ACL_4, True),
         (1, "something broke", False),
         (2, "AclException", False),
