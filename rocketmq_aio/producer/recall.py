@@ -21,6 +21,7 @@ VERSION: Final = "v1"
 def broker_of_handle(topic: str, handle: object) -> str:
     """Return the name of the broker that a recall handle was made by.
 
+    :param topic: as brokers know it
     :raises ConfigError: it is no handle, or one of another topic
     """
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
@@ -43,7 +44,8 @@ async def recall(
     instance: MQClientInstance, group: str, topic: str, handle: str | None, seconds: float
 ) -> str:
     """Ask the broker that holds the message to drop it; return the message's id."""
-    broker = broker_of_handle(topic, handle)
+    namespace = instance.remoting.namespace
+    broker = broker_of_handle(topic if namespace is None else namespace.outer(topic), handle)
     assert handle is not None
     address = await _address(instance, topic, broker)
     header = RecallMessage(

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from rocketmq_aio.config import ClientConfig
 from rocketmq_aio.errors import (
     BrokerError,
     ConfigError,
@@ -17,7 +18,9 @@ from rocketmq_aio.errors import (
     SendError,
 )
 from rocketmq_aio.message import Message
+from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
+from tests.fakes.cluster import FakeCluster
 from tests.fakes.server import VERSIONS
 from tests.unit.producer.shops import open_shop, stopped
 
@@ -165,6 +168,26 @@ async def test_a_recalled_message_is_not_delivered() -> None:
         (asked,) = shop.broker.requests_of(RequestCode.RECALL_MESSAGE)
         assert asked.ext_fields()["bname"] == "broker-a"
         assert asked.ext_fields()["producerGroup"] == "shop"
+
+
+@pytest.mark.parametrize("topic", ["orders", "shop%orders"])
+async def test_a_message_of_a_namespace_can_be_recalled(topic: str) -> None:
+    async with (
+        FakeCluster(topics={"shop%orders": 1, "orders": 1}) as cluster,
+        Producer(
+            "till", client=ClientConfig(namesrv=cluster.namesrv, namespace="shop")
+        ) as producer,
+    ):
+        cluster.broker.timers.recall_enabled = True
+        sent = await producer.send(LATER)
+        assert await producer.recall(topic, sent.recall_handle) == sent.message_id
+
+        (asked,) = cluster.broker.requests_of(RequestCode.RECALL_MESSAGE)
+        assert asked.ext_fields()["topic"] == "shop%orders"
+        with pytest.raises(ConfigError, match="about topic 'shop%orders'"):
+            await producer.recall("others", sent.recall_handle)
+        with pytest.raises(ConfigError, match="about topic 'orders'"):
+            await producer.recall("orders", handle("v1 orders broker-a 1 AB"))
 
 
 async def test_recalls_go_to_the_broker_of_the_message() -> None:
