@@ -46,8 +46,9 @@ class OpenTelemetryHook:
 
     One object serves any number of clients.  A sent message carries the context of its span
     (``traceparent`` and what else the propagator writes) in its properties; a handler runs inside
-    a span that continues the message's trace, or links to those of all messages of a batch.  A
-    message that already carries a context keeps it, and the span of its send links to it.
+    a span that continues the message's trace, or links to those of all messages of a batch.  Where
+    no message carries a context, the span begins a trace.  A message that already carries a context
+    keeps it, and the span of its send links to it.
 
     :param tracer_provider: default: the global one
     :param meter_provider: default: the global one
@@ -161,7 +162,9 @@ class OpenTelemetryHook:
             span = self._start(attributes, SpanKind.CLIENT, _links(carried))
             context.notes[NOTE] = span, None, None
             return
-        parent = carried[0] if len(context.messages) == 1 else None
+        # A worker runs in the context that was current when the consumer started: a handler whose
+        # message carries none begins a trace of its own.
+        parent = (carried[0] if len(context.messages) == 1 else None) or Context()
         span = self._start(attributes, SpanKind.CONSUMER, _links(carried), parent)
         token = current.attach(set_span_in_context(span, parent))
         context.notes[NOTE] = span, token, _task()

@@ -232,6 +232,24 @@ def test_a_batch_links_to_the_traces_of_its_messages(watched: Watched) -> None:
     assert watched.points("messaging.client.consumed.messages")[None].value == 3
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_handler_of_messages_without_context_begins_a_trace(watched: Watched, count: int) -> None:
+    handled = _handling(*[{}] * count)
+    around = watched.tracers.get_tracer("app").start_span("active when the consumer started")
+    token = context.attach(baggage.set_baggage("tenant", "blue", trace.set_span_in_context(around)))
+    try:
+        watched.hook.before(handled)
+        inside = trace.get_current_span().get_span_context()
+        carried = baggage.get_all()
+        watched.hook.after(handled)
+        assert trace.get_current_span() is around
+    finally:
+        context.detach(token)
+    span = watched.span()
+    assert (span.parent, span.get_span_context()) == (None, inside)
+    assert carried == {}
+
+
 def test_a_handler_that_fails_is_an_error(watched: Watched) -> None:
     handled = _handling({})
     watched.hook.before(handled)
