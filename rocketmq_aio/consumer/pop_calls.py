@@ -154,7 +154,7 @@ class PopCalls:
         return refusal(command, address)
 
     def _is_proxy(self, address: str, command: Command) -> bool:
-        """Whether a proxy answered: it is name server and broker in one, and reads pops as pulls."""
+        """Whether a proxy answered: name server and broker in one, it reads pops as pulls."""
         name_servers = self._instance.name_servers.addresses
         return address in name_servers or READ_AS_PULL in (command.remark or "")
 
