@@ -58,13 +58,15 @@ def has_port(text: str) -> bool:
 
 
 def vip_address(address: str) -> str:
-    """Return where the broker at *address* takes messages besides: its second port, 2 below.
+    """Return the second port of the broker at *address*, 2 below its own.
 
-    :raises ConfigError: it is no address, or has no port below it
+    A broker whose port leaves no room below has none; messages go to its own.
+
+    :raises ConfigError: it is no address
     """
     host, port = parse_address(address)
     if port <= VIP_OFFSET:
-        raise ConfigError("vip_channel", address, "there is no port 2 below it")
+        return address
     return f"[{host}]:{port - VIP_OFFSET}" if ":" in host else f"{host}:{port - VIP_OFFSET}"
 
 

@@ -11,9 +11,9 @@ from typing import Final
 
 import anyio
 
+from rocketmq_aio.address import parse_address
 from rocketmq_aio.errors import (
-    CodecError,
-    NameServerUnavailableError,
+    ConfigError,
     NotConnectedError,
     RocketMQError,
     RouteNotFoundError,
@@ -41,6 +41,7 @@ class TopicRoute:
     :ivar owners: the brokers that hold the logical queues of a static topic now
     :ivar ordered_queues: the queues that may be written to by the topic's configuration, those of
         brokers without a master included
+    :ivar malformed: what the route names as addresses and is none; left out of *brokers*
     """
 
     topic: str
@@ -49,6 +50,7 @@ class TopicRoute:
     brokers: dict[str, dict[int, str]] = field(default_factory=dict)
     owners: dict[MessageQueue, str] = field(default_factory=dict)
     ordered_queues: tuple[MessageQueue, ...] = ()
+    malformed: tuple[str, ...] = ()
 
     def broker_of(self, queue: MessageQueue) -> str:
         """Return the name of the broker that holds *queue*."""
@@ -57,9 +59,9 @@ class TopicRoute:
 
 def read_route(topic: str, data: TopicRouteData) -> TopicRoute:
     """Return what *data* says of *topic*: writable queues need a master, readable ones do not."""
-    brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
+    brokers, malformed = _read_addresses(data)
     if not data.order_topic_conf and (owners := logical_queues(topic, data)):
-        return _static_route(topic, owners, brokers)
+        return _static_route(topic, owners, brokers, malformed)
     publish: list[MessageQueue] = []
     subscribe: list[MessageQueue] = []
     ordered: list[MessageQueue] = []
@@ -82,11 +84,15 @@ def read_route(topic: str, data: TopicRouteData) -> TopicRoute:
         subscribe_queues=tuple(sorted(subscribe)),
         brokers=brokers,
         ordered_queues=tuple(sorted(ordered)),
+        malformed=malformed,
     )
 
 
 def _static_route(
-    topic: str, owners: dict[MessageQueue, str], brokers: dict[str, dict[int, str]]
+    topic: str,
+    owners: dict[MessageQueue, str],
+    brokers: dict[str, dict[int, str]],
+    malformed: tuple[str, ...],
 ) -> TopicRoute:
     queues = sorted(owners)
     return TopicRoute(
@@ -96,7 +102,22 @@ def _static_route(
         brokers=brokers,
         owners=owners,
         ordered_queues=tuple(queues),
+        malformed=malformed,
     )
+
+
+def _read_addresses(data: TopicRouteData) -> tuple[dict[str, dict[int, str]], tuple[str, ...]]:
+    """Return the addresses of each broker, and those that cannot be used."""
+    brokers: dict[str, dict[int, str]] = {}
+    malformed: list[str] = []
+    for broker in data.broker_datas:
+        addresses = brokers[broker.broker_name] = dict(broker.broker_addrs)
+        for broker_id, address in broker.broker_addrs.items():
+            try:
+                parse_address(address)
+            except ConfigError:
+                malformed.append(addresses.pop(broker_id))
+    return brokers, tuple(malformed)
 
 
 def _queues(topic: str, broker: str, count: int) -> list[MessageQueue]:
@@ -211,6 +232,8 @@ class RouteTable:
                 return known
         self._routes[topic] = route
         logger.debug("route_changed", topic=topic, queues=len(route.subscribe_queues))
+        if route.malformed:
+            logger.warning("route_addresses_malformed", topic=topic, addresses=route.malformed)
         self._on_changed(topic)
         return route
 
@@ -332,7 +355,7 @@ class RouteTable:
                     if regular:
                         self._count_miss(topic)
                     logger.debug("route_missing", topic=topic)
-                except (NameServerUnavailableError, CodecError) as error:
+                except RocketMQError as error:
                     logger.warning("route_refresh_failed", topic=topic, reason=str(error))
 
         async with anyio.create_task_group() as tasks:

@@ -465,3 +465,25 @@ async def test_a_broker_that_moved_is_found_when_its_connection_is_lost(
             broker.port = 0
             await broker.start()
             await until(lambda: client.routes.master(broker.name) == broker.address, "its address")
+
+
+async def test_a_malformed_address_in_a_route_does_not_end_a_client_with_vip_channel() -> None:
+    async with FakeCluster(brokers=2, topics={"orders": 2}) as cluster:
+        cluster.name_server.advertised[cluster.brokers[1].name] = "no-port"
+        config = ClientConfig(
+            namesrv=cluster.namesrv, vip_channel=True, namesrv_refresh_interval_seconds=0.01
+        )
+        async with MQClientInstance(config) as client, Guest(client):
+            await client.routes.refresh(["orders"])
+            asked = client.name_servers.refresh
+            looks: list[str] = []
+
+            async def looked() -> None:
+                looks.append("look")
+                await asked()
+
+            client.name_servers.refresh = looked  # type: ignore[method-assign]
+            await until(lambda: len(looks) >= 3, "the addresses to be looked at")
+
+            client.check_running()
+            assert client.send_addresses() == {vip_address(cluster.brokers[0].address)}

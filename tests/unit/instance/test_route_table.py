@@ -10,6 +10,7 @@ import pytest
 
 from rocketmq_aio.errors import (
     CodecError,
+    ConfigError,
     NameServerUnavailableError,
     NotConnectedError,
     RocketMQError,
@@ -200,7 +201,12 @@ async def test_a_topic_that_comes_back_is_told(table: Table) -> None:
 
 
 @pytest.mark.parametrize(
-    "failure", [NameServerUnavailableError({}), CodecError("TopicRouteData", 0, "damaged")]
+    "failure",
+    [
+        NameServerUnavailableError({}),
+        CodecError("TopicRouteData", 0, "damaged"),
+        ConfigError("address", "no-port", "expected host:port"),
+    ],
 )
 async def test_a_refresh_that_fails_keeps_what_is_known(
     table: Table, failure: RocketMQError, caplog: pytest.LogCaptureFixture
@@ -212,6 +218,18 @@ async def test_a_refresh_that_fails_keeps_what_is_known(
 
     assert table.routes.known("orders") is not None
     assert "route_refresh_failed" in caplog.text
+
+
+async def test_malformed_addresses_are_logged_once_until_the_route_changes(
+    table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    table.names.known["orders"] = route(queues(), broker(master="no-port", replica=B))
+    for _ in range(3):
+        await table.routes.fetch("orders")
+
+    events = [each for each in caplog.messages if "route_addresses_malformed" in each]
+    assert len(events) == 1
+    assert "no-port" in events[0]
 
 
 # --- keeping fresh -------------------------------------------------------------------------------

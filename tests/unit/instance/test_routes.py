@@ -110,3 +110,13 @@ def test_a_queue_that_is_not_logical_is_where_it_says() -> None:
     found = read_route("orders", static({0: "broker-a"}, total=1))
 
     assert found.broker_of(MessageQueue("orders", "broker-b", 3)) == "broker-b"
+
+
+@pytest.mark.parametrize("address", ["", "no-port", "a:0", "a:70000", "a b:1"])
+def test_malformed_addresses_are_left_out_and_named(address: str) -> None:
+    datas = (queues(), queues("broker-b"), broker(master=address, replica=A))
+    found = read_route("orders", route(*datas, broker("broker-b", master=B)))
+
+    assert found.brokers == {"broker-a": {1: A}, "broker-b": {0: B}}
+    assert found.malformed == (address,)
+    assert {name for name, _ in numbers(found.publish_queues)} == {"broker-b"}
