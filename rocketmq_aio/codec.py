@@ -137,9 +137,9 @@ def encode_with(codec: Codec, value: object) -> bytes:
     """
     try:
         return codec.encode(value)
-    except PayloadError:
+    except (PayloadError, KeyboardInterrupt, SystemExit):
         raise
-    except Exception as error:  # the codec and its types are the application's code
+    except BaseException as error:  # also a CancelledError, which no await has delivered
         raise _fault(codec, error) from error
 
 
@@ -150,9 +150,9 @@ def decode_with(codec: Codec, body: bytes) -> Any:  # noqa: ANN401 - see Codec
     """
     try:
         return codec.decode(body)
-    except PayloadError:
+    except (PayloadError, KeyboardInterrupt, SystemExit):
         raise
-    except Exception as error:  # the codec and its types are the application's code
+    except BaseException as error:  # also a CancelledError, which no await has delivered
         raise _fault(codec, error) from error
 
 
@@ -173,7 +173,7 @@ def decode_all(
     return good, bad
 
 
-def _fault(codec: object, error: Exception) -> PayloadError:
+def _fault(codec: object, error: BaseException) -> PayloadError:
     return PayloadError(repr(codec), f"{type(error).__name__}: {error}")
 
 

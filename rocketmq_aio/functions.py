@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from collections.abc import Callable
+from typing import Final
 
 from rocketmq_aio.errors import ConfigError
+
+# What a plain function of the application may raise without ending anything else.  No cancellation
+# is delivered during a call that does not await, so a CancelledError is an error of that function;
+# likewise GeneratorExit.
+APPLICATION_ERRORS: Final = (Exception, asyncio.CancelledError, GeneratorExit)
 
 
 def is_async(function: Callable[..., object]) -> bool:

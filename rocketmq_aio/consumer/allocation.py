@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.functions import APPLICATION_ERRORS
 from rocketmq_aio.message import MessageQueue
 
 AllocateStrategy: TypeAlias = Callable[
@@ -86,7 +87,7 @@ def allocate(
         given = list(strategy(client_id, offered, members))
     except ConfigError:
         raise
-    except Exception as error:  # the user's code, whatever it raises
+    except APPLICATION_ERRORS as error:
         raise ConfigError("allocate", strategy_name(strategy), f"it raised {error!r}") from error
     _check(strategy, given, offered)
     return given

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ import anyio
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.functions import is_async as is_async  # also for those who import it from here
 from rocketmq_aio.log import get_logger
+from rocketmq_aio.remoting.tasks import call_isolated
 
 logger = get_logger(__name__)
 
@@ -33,15 +33,16 @@ def check_listener(setting: str, listener: object, *, may_be_async: bool = True)
 
 
 async def call_listener(listener: Listener | None, *args: object) -> None:
-    """Call *listener*; what it raises is logged, and it is cancelled when it takes too long."""
+    """Call *listener* in a task of its own; it is cancelled when it takes too long.
+
+    Whatever it raises is logged, also a CancelledError, which is never the caller's.
+    """
     if listener is None:
         return
     with anyio.move_on_after(LISTENER_SECONDS) as scope:
         try:
-            outcome = listener(*args)
-            if inspect.isawaitable(outcome):
-                await outcome
-        except Exception:
+            await call_isolated(listener, *args)
+        except Exception:  # the application's code
             logger.exception("listener_failed", listener=repr(listener))
     if scope.cancelled_caught:
         logger.warning("listener_too_slow", listener=repr(listener), seconds=LISTENER_SECONDS)

@@ -11,6 +11,7 @@ from weakref import WeakSet
 import msgspec
 
 from rocketmq_aio.consumer.offset_file import CorruptOffsetFile
+from rocketmq_aio.functions import APPLICATION_ERRORS
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageQueue
 
@@ -268,7 +269,7 @@ class EventStreams:
         if self._listener is not None:
             try:
                 self._listener(event)
-            except Exception:  # the application's code
+            except APPLICATION_ERRORS:
                 logger.exception("event_listener_failed", event_value=repr(event))
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from rocketmq_aio.config import MAX_CONCURRENCY
 from rocketmq_aio.consumer.callbacks import is_async
 from rocketmq_aio.consumer.hook_calls import ConsumeHooks
 from rocketmq_aio.errors import ConfigError, PayloadError
-from rocketmq_aio.functions import check_function
+from rocketmq_aio.functions import APPLICATION_ERRORS, check_function
 from rocketmq_aio.hooks import ConsumeContext
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageExt, MessageQueue
@@ -140,7 +140,7 @@ def described(error: BaseException) -> str:
     """Return the repr of what a handler raised, or its type when it has none."""
     try:
         return repr(error)
-    except Exception:  # noqa: BLE001 - the application's code
+    except APPLICATION_ERRORS:
         return type(error).__name__
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from rocketmq_aio.functions import APPLICATION_ERRORS
 from rocketmq_aio.hooks import ConsumeContext, ConsumeHook, FilterMessageHook
 from rocketmq_aio.instance.hook_calls import Failures, calls_of, check_hook
 from rocketmq_aio.message import MessageExt, MessageQueue
@@ -89,7 +90,7 @@ class FilterHooks:
             try:
                 # By identity: what a hook adds, repeats or puts in another order is not followed.
                 kept = {id(each) for each in hook.filter(tuple(messages))}
-            except Exception as error:  # noqa: BLE001 - the application's code
+            except APPLICATION_ERRORS as error:
                 self._failures.note(hook, error)
             else:
                 messages = [each for each in messages if id(each) in kept]

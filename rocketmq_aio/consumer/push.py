@@ -33,7 +33,7 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageExt, MessageModel, MessageQueue, MessageSelector
 from rocketmq_aio.names import check_topic
 from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult, DirectOutcome
-from rocketmq_aio.remoting.tasks import is_hosted
+from rocketmq_aio.remoting.tasks import call_isolated, is_hosted
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -211,17 +211,13 @@ class PushConsumer(GroupMember[PushEngine]):
     async def _try(self, message: MessageExt) -> tuple[DirectOutcome, str | None]:
         """Call the handler; return what came of it, and its words."""
         try:
-            said = await self._call([message])
+            said = await call_isolated(self._call, [message])
             if isinstance(said, RetryLater | SuspendQueue):
                 return DirectOutcome.LATER, str(said)
             if isinstance(said, BatchContext) and not said.done(1):
                 return DirectOutcome.LATER, None
         except (RetryLater, SuspendQueue) as answer:
             return DirectOutcome.LATER, str(answer)
-        except asyncio.CancelledError as error:
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise  # it is meant for the caller, and not the handler's own
-            return DirectOutcome.RAISED, described(error)
         except Exception as error:  # noqa: BLE001 - the application's code
             return DirectOutcome.RAISED, described(error)
         return DirectOutcome.SUCCESS, None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol, runtime_checkable
 
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.functions import APPLICATION_ERRORS
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 
@@ -81,17 +82,17 @@ class Failures:
     """Calls hooks and logs each kind of failure once: a hook may fail for every message."""
 
     def __init__(self) -> None:
-        self._told: set[tuple[int, type[Exception]]] = set()
+        self._told: set[tuple[int, type[BaseException]]] = set()
 
     def tell(self, calls: Iterable[Call], context: object) -> None:
         """Make all *calls*, in order; what one of them raises changes nothing."""
         for hook, call in calls:
             try:
                 call(context)
-            except Exception as error:  # noqa: BLE001 - the application's code
+            except APPLICATION_ERRORS as error:
                 self.note(hook, error)
 
-    def note(self, hook: object, error: Exception) -> None:
+    def note(self, hook: object, error: BaseException) -> None:
         """*hook* has raised *error*."""
         kind = (id(hook), type(error))
         if kind not in self._told and len(self._told) < MAX_KINDS:

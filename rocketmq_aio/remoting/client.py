@@ -13,6 +13,7 @@ from rocketmq_aio.errors import (
     NotConnectedError,
     RocketMQError,
 )
+from rocketmq_aio.functions import APPLICATION_ERRORS
 from rocketmq_aio.hooks import RPCHook
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.protocol.codes import (
@@ -218,7 +219,7 @@ class RemotingClient:
         for hook in self._config.rpc_hooks:
             try:
                 hook.after_response(address, code, command.code, dict(command.ext_fields()))
-            except Exception:
+            except APPLICATION_ERRORS:
                 logger.exception("rpc_hook_failed", hook=type(hook).__name__, code=code)
 
     async def _elsewhere(
@@ -367,7 +368,7 @@ def _shown_request(
         if all(isinstance(text, str) for pair in changed.items() for text in pair):
             return changed
         logger.error("rpc_hook_failed", hook=type(hook).__name__, code=code, reason="not text")
-    except Exception:
+    except APPLICATION_ERRORS:
         logger.exception("rpc_hook_failed", hook=type(hook).__name__, code=code)
     return ext
 

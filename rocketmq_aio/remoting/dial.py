@@ -13,6 +13,7 @@ from typing import Final
 from rocketmq_aio.address import parse_address
 from rocketmq_aio.config import ClientConfig
 from rocketmq_aio.errors import ConfigError, NotConnectedError
+from rocketmq_aio.functions import APPLICATION_ERRORS
 from rocketmq_aio.remoting.connection import Connection
 
 CLOSED_IN_HANDSHAKE: Final = "closed by the peer during the TLS handshake; it may not speak TLS"
@@ -74,7 +75,7 @@ class Dialer:
             return address
         try:
             mapped = self._mapper(address)
-        except Exception as error:
+        except APPLICATION_ERRORS as error:
             reason = f"address_mapper raised {type(error).__name__}: {error}"
             raise NotConnectedError(address, reason) from error
         if not isinstance(mapped, str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any, Final
@@ -10,6 +11,7 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskGroup
 
+from rocketmq_aio.functions import APPLICATION_ERRORS
 from rocketmq_aio.log import get_logger
 
 logger = get_logger(__name__)
@@ -30,8 +32,8 @@ class TaskHost:
     """Owns long-lived tasks, so that ``start()`` and ``close()`` may come from different tasks.
 
     anyio binds a task group to the task that opened it; notebooks, fixtures and web frameworks
-    start and stop in different ones.  A task that raises ends all of them: that is a bug of this
-    package, kept in `failure` for every later call to report.
+    start and stop in different ones.  When a task raises, or is cancelled by anybody else, all of
+    them end and *on_failure* is called: the group never ends silently.
     """
 
     def __init__(self, name: str, *, on_failure: Callable[[BaseException], None]) -> None:
@@ -42,6 +44,18 @@ class TaskHost:
         self._host: asyncio.Task[None] | None = None
         self._opened = False
         self._asked_to_close = False
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the host cancels its tasks: it closes, has failed, or the program ends.
+
+        A task of the host that sees a CancelledError at another time has been cancelled by foreign
+        code.
+        """
+        group, closing, host = self._group, self._closing, self._host
+        if group is None or closing is None or host is None:
+            return True
+        return closing.done() or group.cancel_scope.cancel_called or host.cancelling() > 0
 
     async def start(self) -> None:
         """Open the group; returns when tasks can be spawned.  Cancelled, it leaves nothing."""
@@ -62,9 +76,8 @@ class TaskHost:
         """Start *function* in the group; ignored once the group is closing."""
         group, closing = self._group, self._closing
         if group is not None and closing is not None and not closing.done():
-            token = _is_hosted.set(True)  # the task takes a copy with it
-            group.start_soon(function, *args, name=f"{self._name}:{name}")
-            _is_hosted.reset(token)
+            name = f"{self._name}:{name}"
+            group.start_soon(self._guard, function, args, name, name=name)
 
     async def close(self) -> None:
         """Cancel everything and wait until it is gone; may be called twice and concurrently."""
@@ -78,7 +91,23 @@ class TaskHost:
         if not host.done():
             logger.error("tasks_did_not_end", host=self._name)
 
+    async def _guard(
+        self,
+        function: Callable[..., Coroutine[Any, Any, Any]],
+        args: tuple[object, ...],
+        name: str,
+    ) -> None:
+        """Run a task; turn a foreign cancellation, which anyio would swallow, into an error."""
+        _is_hosted.set(True)
+        try:
+            await function(*args)
+        except asyncio.CancelledError as error:
+            if self.is_ending:
+                raise
+            raise RuntimeError(f"{name} was cancelled by code that does not own it") from error
+
     async def _run(self, ready: asyncio.Future[None], closing: asyncio.Future[None]) -> None:
+        cause: BaseException | None = None
         try:
             async with anyio.create_task_group() as group:
                 self._group = group
@@ -87,18 +116,49 @@ class TaskHost:
                     ready.set_result(None)
                 await closing
                 group.cancel_scope.cancel()
-        except Exception as error:
+        except asyncio.CancelledError as cancelled:  # the program ends, or somebody erred
+            cause = None if self._asked_to_close else cancelled
+            raise
+        except BaseException as error:
             cause = first_cause(error)
             logger.exception("background_task_failed", host=self._name, exc_info=cause)
-            self._on_failure(cause)
-        except asyncio.CancelledError as cancelled:
-            if self._opened and not self._asked_to_close:  # the program ends, or somebody erred
-                self._on_failure(cancelled)
-            raise
         finally:
             self._group = None
             if not closing.done():
                 closing.set_result(None)
+                if not self._asked_to_close:
+                    cause = cause or RuntimeError(f"the tasks of {self._name} ended unasked")
+            if cause is not None and self._opened:
+                self._on_failure(cause)
+
+
+async def call_isolated(function: Callable[..., object], *args: object) -> object:
+    """Call application code, plain or async, in a task of its own, and return its result.
+
+    The code cannot cancel the caller: when it cancels its own task, awaits a cancelled one or
+    raises GeneratorExit, that is an error like any other.  Cancelling the caller cancels it.
+
+    :raises RuntimeError: the code raised CancelledError or GeneratorExit, which is the cause
+    """
+    outcome: object = None
+    failure: BaseException | None = None
+
+    async def run() -> None:
+        nonlocal outcome, failure
+        try:
+            outcome = function(*args)
+            if inspect.isawaitable(outcome):
+                outcome = await outcome
+        except APPLICATION_ERRORS as error:
+            failure = error
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+    if isinstance(failure, asyncio.CancelledError | GeneratorExit):
+        raise RuntimeError(f"the function raised {type(failure).__name__}") from failure
+    if failure is not None:
+        raise failure
+    return outcome
 
 
 def first_cause(error: BaseException) -> BaseException:

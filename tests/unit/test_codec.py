@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import datetime as dt
 import pickle
@@ -379,6 +380,23 @@ def test_whatever_the_code_of_an_application_raises_is_a_payload_error() -> None
 
     assert isinstance(read.value.__cause__, LookupError)
     assert isinstance(written.value.__cause__, TypeError)
+
+
+@pytest.mark.parametrize("kind", [asyncio.CancelledError, GeneratorExit])
+def test_cancelled_error_or_generator_exit_of_a_codec_is_a_payload_error(
+    kind: type[BaseException],
+) -> None:
+    class Leaking(Backwards):
+        def encode(self, value: str) -> bytes:
+            raise kind
+
+        def decode(self, body: bytes) -> str:
+            raise kind
+
+    with pytest.raises(PayloadError, match=kind.__name__):
+        decode_with(Leaking(), b"x")
+    with pytest.raises(PayloadError, match=kind.__name__):
+        encode_with(Leaking(), "x")
 
 
 def test_a_codecs_own_payload_error_is_left_as_it_is() -> None:

@@ -1,5 +1,6 @@
 """The strategies beside tables computed by the Java client, and what is made of a bad one."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
@@ -205,6 +206,10 @@ def broken(*_: object) -> list[MessageQueue]:
     raise ZeroDivisionError("no rooms")
 
 
+def cancelled(*_: object) -> list[MessageQueue]:
+    raise asyncio.CancelledError
+
+
 @pytest.mark.parametrize(
     ("strategy", "reason"),
     [
@@ -213,6 +218,7 @@ def broken(*_: object) -> list[MessageQueue]:
         (junk, "no queue of the topic"),
         (nothing, "raised TypeError"),
         (broken, r"raised ZeroDivisionError\('no rooms'\)"),
+        (cancelled, "raised CancelledError"),
     ],
 )
 def test_a_strategy_that_gives_no_allocation_is_named(

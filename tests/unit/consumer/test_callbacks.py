@@ -66,3 +66,31 @@ async def test_who_is_cancelled_while_a_listener_works_is_cancelled() -> None:
     await asyncio.wait([calling])
 
     assert calling.cancelled()
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_listener_cannot_cancel_its_caller(
+    own: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def listener() -> None:
+        task = asyncio.current_task() if own else asyncio.create_task(asyncio.sleep(3600))
+        assert task is not None
+        task.cancel()
+        await (asyncio.sleep(0) if own else task)
+
+    calling = asyncio.current_task()
+    assert calling is not None
+    await call_listener(listener)
+    await asyncio.sleep(0)  # no cancellation is left to be delivered
+
+    assert calling.cancelling() == 0
+    assert "listener_failed" in caplog.text
+
+
+async def test_generator_exit_of_a_listener_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def listener() -> None:
+        raise GeneratorExit
+
+    await call_listener(listener)
+
+    assert "listener_failed" in caplog.text

@@ -112,3 +112,15 @@ async def test_a_stream_that_nobody_holds_is_forgotten(streams: EventStreams) ->
     gc.collect()
 
     assert len(streams._streams) == 0
+
+
+@pytest.mark.parametrize("kind", [ValueError, asyncio.CancelledError, GeneratorExit])
+def test_publish_survives_whatever_the_listener_raises(
+    kind: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    def listener(_: ConsumerEvent) -> None:
+        raise kind
+
+    EventStreams(listener).publish(event(1))
+
+    assert "event_listener_failed" in caplog.text

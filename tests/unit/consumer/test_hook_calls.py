@@ -140,9 +140,21 @@ def test_failures_without_end_do_not_fill_the_log(caplog: pytest.LogCaptureFixtu
     assert len(caplog.records) == MAX_KINDS
 
 
-def test_a_cancellation_is_no_failure_of_a_hook() -> None:
-    with pytest.raises(asyncio.CancelledError):
-        ConsumeHooks([Failing(asyncio.CancelledError())]).before(context())
+@pytest.mark.parametrize("kind", [asyncio.CancelledError, GeneratorExit])
+def test_cancelled_error_or_generator_exit_is_a_failure_of_the_hook(
+    kind: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    log: list[str] = []
+    ConsumeHooks([Failing(kind()), Recorder("b", log)]).before(context())
+
+    assert log == ["b before orders"]
+    assert kept(Failing(kind()), Keeping(1)) == [1]
+    assert "hook_failed" in caplog.text
+
+
+def test_keyboard_interrupt_in_a_hook_ends_the_program() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        ConsumeHooks([Failing(KeyboardInterrupt())]).before(context())
 
 
 # --- choosing messages ---------------------------------------------------------------------------

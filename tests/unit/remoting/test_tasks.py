@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
-from rocketmq_aio.remoting.tasks import TaskHost
+from rocketmq_aio.remoting.tasks import TaskHost, call_isolated
 from tests.unit.remoting.until import until
 
 
@@ -131,3 +133,146 @@ async def test_a_host_that_somebody_else_cancels_counts_as_failed() -> None:
 
     assert [type(each) for each in failures] == [asyncio.CancelledError]
     await host.close()
+
+
+# --- exceptions that leak into tasks of the host
+
+
+async def raise_cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+async def raise_generator_exit() -> None:
+    raise GeneratorExit
+
+
+async def await_cancelled_task() -> None:
+    inner = asyncio.create_task(forever())
+    inner.cancel()
+    await inner
+
+
+async def cancel_itself() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    "leak", [raise_cancelled, raise_generator_exit, await_cancelled_task, cancel_itself]
+)
+async def test_host_fails_when_a_task_ends_with_a_foreign_exception(
+    leak: Callable[[], Coroutine[Any, Any, None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = Failures()
+    host = host_of(failures)
+    await host.start()
+    host.spawn(forever, name="forever")
+    with caplog.at_level(logging.ERROR, "rocketmq_aio"):
+        host.spawn(leak, name="leaks")
+        await until(lambda: not others())
+
+    assert len(failures) == 1
+    assert not isinstance(failures[0], asyncio.CancelledError | BaseExceptionGroup)
+    assert "background_task_failed" in caplog.text
+    await host.close()
+
+
+async def test_failure_of_a_cancelled_task_names_the_task() -> None:
+    failures = Failures()
+    host = host_of(failures)
+    await host.start()
+    host.spawn(raise_cancelled, name="pull-7")
+    await until(lambda: bool(failures))
+
+    assert "test:pull-7" in str(failures[0])
+    assert isinstance(failures[0].__cause__, asyncio.CancelledError)
+    await host.close()
+
+
+async def test_failed_host_ignores_what_its_listener_spawns() -> None:
+    """The listener of a failure may use the host that failed."""
+    failures = Failures()
+
+    def on_failure(cause: BaseException) -> None:
+        failures.append(cause)
+        host.spawn(forever, name="late")
+
+    host = TaskHost("test", on_failure=on_failure)
+    await host.start()
+    host.spawn(raise_cancelled, name="leaks")
+    await until(lambda: bool(failures))
+    await until(lambda: not others())
+    await host.close()
+
+
+async def test_host_is_ending_once_it_closes_or_fails() -> None:
+    closed, failed = host_of(Failures()), host_of(Failures())
+    for host in (closed, failed):
+        assert host.is_ending
+        await host.start()
+        assert not host.is_ending
+    await closed.close()
+    failed.spawn(raise_cancelled, name="leaks")
+    await until(lambda: not others())
+
+    assert closed.is_ending
+    assert failed.is_ending
+
+
+# --- application code that is awaited ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("leak", [raise_cancelled, raise_generator_exit, await_cancelled_task])
+async def test_isolated_call_raises_foreign_cancellations_as_errors(
+    leak: Callable[[], Coroutine[Any, Any, None]],
+) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        await call_isolated(leak)
+
+    assert isinstance(caught.value.__cause__, asyncio.CancelledError | GeneratorExit)
+
+
+async def test_isolated_call_that_cancels_its_task_leaves_the_caller_alone() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    with pytest.raises(RuntimeError):
+        await call_isolated(cancel_itself)
+
+    assert task.cancelling() == 0
+    await asyncio.sleep(0)  # no cancellation is left to be delivered
+
+
+async def test_isolated_call_returns_and_raises_what_the_function_does() -> None:
+    async def double(number: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * number
+
+    async def fail() -> None:
+        raise LookupError("a bug")
+
+    assert await call_isolated(double, 2) == 4
+    assert await call_isolated(lambda: 5) == 5
+    with pytest.raises(LookupError, match="a bug"):
+        await call_isolated(fail)
+
+
+async def test_cancelling_the_caller_cancels_an_isolated_call() -> None:
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        started.set()
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    calling = asyncio.create_task(call_isolated(wait))
+    await started.wait()
+    calling.cancel()
+    await asyncio.wait([calling])
+
+    assert calling.cancelled()
+    assert cancelled.is_set()
