@@ -22,6 +22,7 @@ from rocketmq_aio.message import MessageExt
 from rocketmq_aio.producer.decisions import Decisions, Half, Place, TransactionState
 from rocketmq_aio.producer.endings import Endings
 from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
+from rocketmq_aio.remoting.tasks import call_isolated
 
 logger = get_logger(__name__)
 
@@ -156,7 +157,7 @@ class TransactionChecks:
         answer: object = None
         try:
             with anyio.move_on_after(CHECK_SECONDS) as scope:
-                answer = await self._call(message)
+                answer = await call_isolated(self._call, message)
             if scope.cancelled_caught:
                 logger.warning("transaction_check_too_slow", message_id=message.message_id)
         except Exception:  # the application's code: it is asked again

@@ -78,7 +78,10 @@ async def test_a_broker_that_was_told_unknown_asks_again() -> None:
         assert await till.ask(2) == [UNKNOWN, COMMIT]
 
 
-@pytest.mark.parametrize("answer", [ValueError("no database"), None, "COMMIT"])
+@pytest.mark.parametrize(
+    "answer",
+    [ValueError("no database"), asyncio.CancelledError(), GeneratorExit(), None, "COMMIT"],
+)
 async def test_a_check_that_gives_no_answer_means_unknown(answer: object) -> None:
     async with open_till() as till:
         await leave_open(till)

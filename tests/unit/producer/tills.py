@@ -36,7 +36,7 @@ class Ledger:
         answer = self.answer(message) if callable(self.answer) else self.answer
         if inspect.isawaitable(answer):
             answer = await answer
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return cast(TransactionState, answer)  # also what is none
 
