@@ -22,7 +22,7 @@ logger = get_logger(__name__)
 STREAK: Final = 32
 TALLY_SECONDS: Final = 1.0
 # Whatever else a handler raises is about its message: the consumer outlives it.
-THE_PROGRAM_ENDS: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
+THE_PROGRAM_ENDS: Final = (KeyboardInterrupt, SystemExit)
 LONGEST_WATCH_SECONDS: Final = 1.0
 
 
@@ -61,7 +61,11 @@ class QueueService(Service, Protocol):
 class Worker:
     """One worker and what it is at."""
 
-    __slots__ = ("assigned", "expired", "messages", "number", "reported", "since", "task")
+    __slots__ = (
+        *("assigned", "cancelling", "expired", "messages", "number", "reported", "since", "task"),
+    )
+
+    cancelling: Callable[[], int]  # of the task: how many cancellations are not taken back
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -71,6 +75,25 @@ class Worker:
         self.reported = False
         self.assigned: WorkedQueue | None = None
         self.messages: list[MessageExt] = []
+
+    def start(self) -> None:
+        """The current task is the worker's."""
+        self.task = asyncio.current_task()
+        assert self.task is not None
+        self.cancelling = self.task.cancelling
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the event loop runs the worker's task now."""
+        try:
+            return asyncio.current_task() is self.task
+        except RuntimeError:  # no event loop runs
+            return False
+
+    def uncancel(self) -> None:
+        """Take back every cancellation of the task."""
+        while self.task is not None and self.task.cancelling():
+            self.task.uncancel()
 
 
 class Tally:
@@ -180,7 +203,7 @@ class Workers:
     # --- the work -------------------------------------------------------------------------------
 
     async def _work(self, worker: Worker) -> None:
-        worker.task = asyncio.current_task()
+        worker.start()
         try:
             while worker.number < self.size:
                 if self._short_way is not None:
@@ -195,6 +218,7 @@ class Workers:
     async def _serve(self, worker: Worker) -> None:
         """Work until there is nothing to do."""
         take, succeed, call = self._service.take, self._service.succeed, self._call
+        cancelling = worker.cancelling
         streak, now, company = 0, monotonic(), False
         tally = Tally(self._statistics)
         while worker.number < self.size and (taken := take()) is not None:
@@ -208,24 +232,25 @@ class Workers:
             error: BaseException | None = None
             try:
                 said = await call(messages)
-                if isinstance(said, Answer):  # returned instead of raised
-                    error = said
             except BaseException as raised:  # noqa: BLE001 - judged, and raised again if it is ours
                 error = self._judge(worker, raised)
             began, worker.since, now = now, 0.0, monotonic()
+            seconds = now - began
+            if worker.expired or cancelling() or isinstance(said, Answer):
+                error = await self._conclude(worker, said, error)
             done = size = len(messages)
-            if error is None and type(said) is not BatchContext and not worker.expired:
+            if error is None and type(said) is not BatchContext:
                 succeed(assigned, messages)
             else:
-                error = error or self._overdue(worker)
-                context = said if isinstance(said, BatchContext) else None
+                context = said if error is None and isinstance(said, BatchContext) else None
                 done = await self._service.finish(assigned, messages, context, error)
+                now = monotonic()  # the next handler is not charged for this
             if assigned is not tally.assigned or now >= tally.due:
                 tally.begin(assigned, now)
             tally.calls += 1
             tally.ok += done
             tally.failed += size - done
-            tally.seconds += now - began
+            tally.seconds += seconds
             streak += 1
             if streak >= STREAK:
                 streak = 0
@@ -255,7 +280,7 @@ class Workers:
         self, worker: Worker, assigned: WorkedQueue, queues: QueueService, one: One
     ) -> tuple[int, int]:
         """Handle messages of a queue while it is its turn; return how many, and how many failed."""
-        waiting, settle = assigned.waiting, assigned.settle
+        waiting, settle, cancelling = assigned.waiting, assigned.settle, worker.cancelling
         worker.assigned = assigned
         calls = failed = 0
         due = monotonic() + TALLY_SECONDS
@@ -263,21 +288,21 @@ class Workers:
             message = waiting.popleft()
             worker.messages = [message]
             worker.since = now = monotonic()
+            said: object = None
             error: BaseException | None = None
             try:
                 said = await one(message)
-                if said is not None and isinstance(said, Answer):  # returned instead of raised
-                    error = said
             except BaseException as raised:  # noqa: BLE001 - judged, and raised again if it is ours
                 error = self._judge(worker, raised)
             worker.since = 0.0
             calls += 1
-            if error is None and not worker.expired:
+            if worker.expired or cancelling() or isinstance(said, Answer):
+                error = await self._conclude(worker, said, error)
+            if error is None:
                 settle(message)
             else:
                 failed += 1
                 assigned.active += 1
-                error = error or self._overdue(worker)
                 await queues.finish(assigned, [message], None, error)
             assigned.turn += 1
             if assigned.turn >= STREAK:
@@ -289,22 +314,33 @@ class Workers:
 
     def _judge(self, worker: Worker, raised: BaseException) -> BaseException:
         """Return what the handler failed with; raise what is meant for the worker itself."""
-        overdue = self._overdue(worker)
-        task = worker.task
-        if isinstance(raised, asyncio.CancelledError) and task is not None and task.cancelling():
-            raise raised
         if isinstance(raised, THE_PROGRAM_ENDS):
             raise raised
-        return overdue or raised
+        if isinstance(raised, asyncio.CancelledError) and self._host.is_ending:
+            raise raised
+        if isinstance(raised, GeneratorExit) and not worker.is_running:
+            raise raised  # this coroutine is closed: nobody will run it any more
+        return raised
 
-    def _overdue(self, worker: Worker) -> ConsumeTimeoutError | None:
-        """Return the reason why what the handler says does not count, if there is one."""
-        if not worker.expired:
-            return None
-        worker.expired = False
-        if self._can_cancel and worker.task is not None:
-            worker.task.uncancel()
-        return ConsumeTimeoutError(f"the handler took longer than {self._timeout:g} s")
+    async def _conclude(
+        self, worker: Worker, said: object, error: BaseException | None
+    ) -> BaseException | None:
+        """Return what the handler failed with, if it did, after what it *said* or raised.
+
+        The next handler must not see what cancelled this one: its timeout, or the handler itself.
+        """
+        expired, worker.expired = worker.expired, False
+        if worker.cancelling() and not self._host.is_ending:
+            worker.uncancel()
+            try:
+                # Before Python 3.13 a cancellation that was taken back is delivered all the same.
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                if self._host.is_ending:
+                    raise
+        if expired:
+            return ConsumeTimeoutError(f"the handler took longer than {self._timeout:g} s")
+        return said if isinstance(said, Answer) else error  # returned instead of raised
 
     async def _wait(self) -> None:
         waiter = asyncio.get_running_loop().create_future()

@@ -67,7 +67,16 @@ async def test_a_message_is_tried_whatever_was_subscribed_to(
     ("error", "outcome", "remark"),
     [
         (ValueError("bad"), "CR_THROW_EXCEPTION", "ValueError('bad')"),
-        (asyncio.CancelledError(), "CR_THROW_EXCEPTION", "CancelledError()"),
+        (
+            asyncio.CancelledError(),
+            "CR_THROW_EXCEPTION",
+            "RuntimeError('the function raised CancelledError')",
+        ),
+        (
+            GeneratorExit(),
+            "CR_THROW_EXCEPTION",
+            "RuntimeError('the function raised GeneratorExit')",
+        ),
         (RetryLater(3), "CR_LATER", "try again with delay level 3"),
         (SuspendQueue(5), "CR_LATER", "suspend the queue for 5 s"),
     ],

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
+from rocketmq_aio.consumer import workers as workers_module
 from rocketmq_aio.consumer.callbacks import is_async
 from rocketmq_aio.consumer.events import HandlerStuck
-from rocketmq_aio.consumer.handling import BatchContext
+from rocketmq_aio.consumer.handling import BatchContext, RetryLater, SuspendQueue
 from rocketmq_aio.consumer.workers import STREAK
 from rocketmq_aio.message import MessageExt
-from tests.unit.consumer.working import Shop, forever
+from tests.unit.consumer.working import Back, Shop, forever
 from tests.unit.remoting.until import until
 
 ShopOf = Callable[..., Shop]
@@ -37,9 +38,9 @@ def shop_of(request: pytest.FixtureRequest) -> ShopOf:
 def _with_lists(handler: Callable[[MessageExt], object]) -> Callable[..., object]:
     assert is_async(handler)
 
-    async def handle(messages: list[MessageExt], _: BatchContext) -> None:
+    async def handle(messages: list[MessageExt], _: BatchContext) -> object:
         (message,) = messages
-        await handler(message)  # type: ignore[misc]  # it is async
+        return await handler(message)  # type: ignore[misc]  # it is async
 
     return handle
 
@@ -363,3 +364,183 @@ async def test_a_handler_that_ignores_its_cancellation_is_waited_for(shop_of: Sh
         await shop.settled(1)
 
     assert shop.back.sent == [(0, 0)]
+
+
+# --- cancellations that handlers leave behind -----------------------------------------------------
+
+
+async def cancel_own_task() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+async def raise_generator_exit() -> None:
+    raise GeneratorExit
+
+
+async def cancel_own_task_and_wait() -> None:
+    await cancel_own_task()
+    await asyncio.sleep(0)
+
+
+async def await_cancelled_task() -> None:
+    inner = asyncio.create_task(forever())
+    inner.cancel()
+    await inner
+
+
+async def cancel_own_task_and_raise() -> None:
+    await cancel_own_task()
+    raise LookupError("bad")
+
+
+@pytest.mark.parametrize(
+    "leak",
+    [
+        raise_generator_exit,
+        cancel_own_task_and_wait,
+        await_cancelled_task,
+        cancel_own_task_and_raise,
+    ],
+)
+async def test_foreign_cancellation_fails_its_message_only(
+    shop_of: ShopOf, leak: Callable[[], Awaitable[None]]
+) -> None:
+    async def handle(message: MessageExt) -> None:
+        if message.queue_offset == 1:
+            await leak()
+        await asyncio.sleep(0)
+
+    async with shop_of(handle, size=1) as shop:
+        shop.pull(*range(5))
+        await shop.settled(5)
+        shop.pull(5)  # the worker has waited for messages in between
+        await shop.settled(6)
+
+    assert shop.back.sent == [(1, 0)]
+
+
+async def test_message_is_done_when_its_handler_returns_with_a_cancellation_pending(
+    shop_of: ShopOf,
+) -> None:
+    cancelling: list[int] = []
+
+    async def handle(message: MessageExt) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        cancelling.append(task.cancelling())
+        if message.queue_offset == 0:
+            task.cancel()
+        else:
+            await asyncio.sleep(0)
+
+    async with shop_of(handle, size=1) as shop:
+        shop.pull(0, 1, 2)
+        await shop.settled(3)
+
+    assert shop.back.sent == []
+    assert cancelling == [0, 0, 0]
+
+
+async def test_worker_that_is_cancelled_between_messages_fails_the_consumer() -> None:
+    tasks: list[asyncio.Task[object] | None] = []
+
+    async def handle(_: MessageExt) -> None:
+        tasks.append(asyncio.current_task())
+
+    shop = Shop(handle, size=1)
+    async with shop:
+        shop.pull(0)
+        await shop.settled(1)
+        await until(lambda: bool(shop.workers._idle), "the worker to rest")
+        assert tasks[0] is not None
+        tasks[0].cancel()
+        await until(lambda: bool(shop.failures), "the failure")
+        assert "worker-0" in str(shop.failures.pop())
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+class SlowBack(Back):
+    """Takes a message back when it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go = asyncio.Event(), asyncio.Event()
+
+    async def send_back(self, message: MessageExt, delay_level: int = 0) -> None:
+        self.begun.set()
+        await self.go.wait()
+        await super().send_back(message, delay_level)
+
+
+async def test_sending_a_message_back_is_not_charged_to_the_next_handler(
+    shop_of: ShopOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(workers_module, "monotonic", lambda: now)
+    since: list[float] = []
+
+    async def handle(message: MessageExt) -> None:
+        since.append(shop.workers.busy[0].since)
+        if message.queue_offset == 0:
+            raise ValueError("bad")
+
+    back = SlowBack()
+    async with shop_of(handle, size=1, back=back) as shop:
+        shop.pull(0, 1)
+        await back.begun.wait()
+        now = 2000.0
+        back.go.set()
+        await shop.settled(2)
+
+    assert since == [1000.0, 2000.0]
+
+
+@pytest.mark.parametrize("answer", [RetryLater(), SuspendQueue(), None, LookupError("late")])
+async def test_expired_handler_leaves_nothing_to_the_next_message(
+    shop_of: ShopOf, answer: object
+) -> None:
+    """Whatever an overdue handler returns or raises after its cancellation."""
+    seen: list[tuple[int, int]] = []
+
+    async def handle(message: MessageExt) -> object:
+        task = asyncio.current_task()
+        assert task is not None
+        seen.append((message.queue_offset, task.cancelling()))
+        if message.queue_offset == 0:
+            try:
+                await forever()
+            except asyncio.CancelledError:
+                if isinstance(answer, LookupError):
+                    raise answer from None
+                return answer
+        await asyncio.sleep(0)
+        return None
+
+    async with shop_of(handle, size=1) as shop:
+        shop.pull(0, 1, 2)
+        await until(lambda: bool(shop.workers.busy), "the handler")
+        shop.workers._look(shop.workers.busy[0], 3600)
+        await shop.settled(3)
+
+    assert seen == [(0, 0), (1, 0), (2, 0)]
+    assert shop.back.sent == [(0, 0)]
+
+
+async def test_expired_batch_is_not_done_whatever_its_context_says() -> None:
+    async def handle(_: list[MessageExt], context: BatchContext) -> None:
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            context.ack_index = 1
+
+    async with Shop(on_batch=handle, size=1, batch_size=2) as shop:
+        shop.pull(0, 1)
+        await until(lambda: bool(shop.workers.busy), "the handler")
+        shop.workers._look(shop.workers.busy[0], 3600)
+        await shop.settled(2)
+
+    assert sorted(shop.back.sent) == [(0, 0), (1, 0)]

@@ -60,21 +60,22 @@ class Shop:
         stuck_seconds: float = 60.0,
         suspend_seconds: float = 0.001,
         undecodable: str = "retry",
+        back: Back | None = None,
     ) -> None:
         self.events: list[ConsumerEvent] = []
-        self.back = Back()
+        self.back = back or Back()
         self.lost: set[MessageQueue] = set()
         self.failures: list[BaseException] = []
         self.statistics = ConsumeStatistics()
         self.host = TaskHost("shop", on_failure=self.failures.append)
         self.handler = Handler(on_message, on_batch, name="shop")
         self.queues: dict[int, WorkedQueue] = {}
-        back = None if broadcasting else self.back
+        sends_back = None if broadcasting else self.back
         self.service: ConcurrentService | OrderlyService
         if orderly:
             self.service = OrderlyService(
                 self.host,
-                back,
+                sends_back,
                 batch_size=batch_size,
                 max_reconsume_times=max_reconsume_times,
                 suspend_seconds=suspend_seconds,
@@ -86,7 +87,7 @@ class Shop:
         else:
             self.service = ConcurrentService(
                 self.host,
-                back,
+                sends_back,
                 batch_size=batch_size,
                 max_reconsume_times=16 if max_reconsume_times is None else max_reconsume_times,
                 undecodable=undecodable,
