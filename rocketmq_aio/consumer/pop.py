@@ -167,9 +167,10 @@ class PopConsumer(Member):
         self._engine.on_route_changed(topic)
 
     def on_failed(self, cause: BaseException) -> None:
-        """Nothing works any more: tell whoever waits."""
+        """Nothing works any more: tell whoever waits, and leave the group."""
         super().on_failed(cause)
         self._engine.fail()
+        self._instance.drop_consumer(self)
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
         """An administrator moves the group: the broker's business."""

@@ -110,9 +110,7 @@ class PopEngine:
     async def shut(self, owner: ConsumerOwner) -> None:
         """Confirm what is done, give back what nobody took, leave the group."""
         self.running = False
-        for loop in self.loops.values():
-            loop.stop()
-        self.stock.notify()
+        self._stop_loops()
         try:
             with anyio.move_on_after(CLOSE_SECONDS):
                 async with anyio.create_task_group() as tasks:
@@ -126,8 +124,13 @@ class PopEngine:
     def fail(self) -> None:
         """Nothing works any more: let go of everybody who waits for something."""
         self.running = False
-        self.stock.notify()
+        self._stop_loops()
         self.events.close()
+
+    def _stop_loops(self) -> None:
+        for loop in self.loops.values():
+            loop.stop()
+        self.stock.notify()
 
     # --- what to read ---------------------------------------------------------------------------
 

@@ -229,6 +229,8 @@ class PushEngine(GroupEngine[WorkedQueue]):
     def fail(self) -> None:
         """Nothing works any more: let go of everybody who waits for something."""
         super().fail()
+        if self._pops is not None:
+            self._pops.fail()
         self.stopped.set()
 
     async def _prepare(self, wanted: Subscription, *, note: bool = True) -> None:

@@ -201,6 +201,14 @@ class PushPops:
         self._host.spawn(self._renewal.run, name="renewal")
         self._host.spawn(self._forget_expired, name="expired")
 
+    def fail(self) -> None:
+        """No handler will run any more: pop nothing more.
+
+        The loops are tasks of the instance and do not end with the consumer's own.
+        """
+        for assigned in self._queues.values():
+            assigned.drop()
+
     # --- queues ---------------------------------------------------------------------------------
 
     def make(self, queue: MessageQueue, in_flight: InFlight) -> PoppedQueue:

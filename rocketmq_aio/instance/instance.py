@@ -215,6 +215,12 @@ class MQClientInstance:
             header = UnregisterClient(client_id=self.client_id, consumer_group=owner.group)
             await self._unregister(header)
 
+    def drop_consumer(self, owner: Owner) -> None:
+        """Leave on all brokers in the background: *owner* has failed, others are to take over."""
+        consumer = self._consumers.get(owner.group)
+        if consumer is owner and not self.host.is_ending:
+            self.host.spawn(self.unregister_consumer, consumer, name=f"leave-{owner.group}")
+
     def register_reader(self, owner: Owner) -> None:
         """Keep the routes of *owner* fresh; brokers do not hear of it, and its group may repeat."""
         self._readers.append(owner)

@@ -47,6 +47,24 @@ async def test_before_the_start_and_after_the_end_nothing_is_received(cluster: F
     assert [message async for message in consumer] == []
 
 
+async def test_failed_consumer_leaves_its_group_and_pops_nothing_more(
+    cluster: FakeCluster,
+) -> None:
+    async def fail() -> None:
+        raise LookupError("a bug")
+
+    async with popping(cluster) as consumer:
+        waiting = asyncio.ensure_future(consumer.receive(wait_seconds=60))
+        await cluster.broker.wait_for(POP, 2)
+        consumer._engine._host.spawn(fail, name="bug")
+        with pytest.raises(NotRunningError, match="a bug"):
+            await waiting
+        await until(lambda: GROUP not in cluster.broker.members.groups, "the group to be left")
+        put(cluster, "a")
+
+        assert all(loop.stopped for loop in consumer._engine.loops.values())
+
+
 async def test_closing_ends_who_waits(cluster: FakeCluster) -> None:
     async with popping(cluster) as consumer:
         waiting = asyncio.ensure_future(consumer.receive(wait_seconds=60))

@@ -208,6 +208,45 @@ async def test_after_a_failure_closing_waits_for_no_handler(cluster: FakeCluster
                 pass
 
 
+async def test_failed_consumer_leaves_its_group(cluster: FakeCluster) -> None:
+    """Without waiting for its close: others are to have its queues."""
+    async with pushing(cluster, Notes()) as consumer:
+        assert GROUP in cluster.broker.members.groups
+        break_down(consumer)
+        await until(lambda: GROUP not in cluster.broker.members.groups, "the group to be left")
+        await consumer.client.heartbeats.beat_all(anew=True)
+
+        assert GROUP not in cluster.broker.members.groups
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit])
+async def test_foreign_cancellation_in_a_listener_does_not_end_the_consumer(
+    cluster: FakeCluster, error: type[BaseException]
+) -> None:
+    def listener(*_: object) -> None:
+        raise error
+
+    put(cluster, *numbers(3))
+    handled = Notes()
+    listeners = {"on_assigned": listener, "on_revoked": listener, "on_event": listener}
+    async with pushing(cluster, handled, arguments=listeners):
+        await handled.have(3)
+
+    assert cluster.broker.committed(GROUP, TOPIC, 0) == 3
+
+
+async def test_run_raises_when_a_background_task_is_cancelled_by_others(
+    cluster: FakeCluster,
+) -> None:
+    consumer = push_consumer(cluster, Notes())
+    async with nothing_left(), running(consumer) as task:
+        [commits] = [each for each in asyncio.all_tasks() if each.get_name().endswith(":commits")]
+        commits.cancel()
+
+    with pytest.raises(NotRunningError, match="commits was cancelled"):
+        task.result()
+
+
 # --- closing while handlers run ------------------------------------------------------------------
 
 

@@ -196,3 +196,18 @@ async def test_expired_messages_are_not_put_back_for_a_local_retry() -> None:
     assigned.put_back([popped(1, deadline=now), fresh])
 
     assert list(assigned.waiting) == [fresh]
+
+
+async def test_failed_consumer_pops_nothing_more(cluster: FakeCluster) -> None:
+    async def fail() -> None:
+        raise LookupError("a bug")
+
+    async with push_popping(cluster, Notes()) as consumer:
+        await cluster.broker.wait_for(POP, 1)
+        table = consumer._engine.table
+        loops = [each.loop for each in table.values() if isinstance(each, PoppedQueue)]
+        consumer._engine._host.spawn(fail, name="bug")
+        await consumer._engine.stopped.wait()
+
+        assert loops
+        assert all(loop is not None and loop.stopped for loop in loops)
