@@ -1,7 +1,8 @@
 """Brokers that are left out for a while: by evidence, for longer each time, forgiven early.
 
 A broker that let a request time out, could not be reached, lost its connection or answered slowly
-gets no sends of free choice until a probe or a send has shown that it answers again.
+gets no sends of free choice until a probe or a send has shown that it answers again.  One that
+answers that it cannot store messages now stays out for its time, whatever it answers to probes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import anyio
 import msgspec
 
 from rocketmq_aio.errors import (
+    BrokerError,
     ConnectionLostError,
     NotConnectedError,
     RequestTimeoutError,
@@ -25,6 +27,7 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.producer.publishing import Target
+from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.remoting.backoff import BackoffError
 
 logger = get_logger(__name__)
@@ -48,6 +51,7 @@ class Isolation(msgspec.Struct):
     since: float
     until: float
     times: int = 1  # in a row
+    cannot_store: bool = False  # probes read, so their success does not end the isolation early
     ended: float = inf  # when it was forgiven
 
     @property
@@ -106,7 +110,8 @@ class Faults:
     def failed(self, target: Target, cause: RocketMQError, started: float, now: float) -> None:
         """An attempt begun at *started* failed; not everything speaks against the broker."""
         if self.bound < inf and _speaks_against_broker(cause):
-            self._hold(target, started, now, str(cause))
+            cannot_store = isinstance(cause, BrokerError)
+            self._hold(target, started, now, str(cause), cannot_store=cannot_store)
 
     async def probe_while_isolated(self) -> None:
         """Probe those that are left out, until nobody is."""
@@ -129,7 +134,15 @@ class Faults:
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _hold(self, target: Target, started: float, now: float, reason: str) -> None:
+    def _hold(
+        self,
+        target: Target,
+        started: float,
+        now: float,
+        reason: str,
+        *,
+        cannot_store: bool = False,
+    ) -> None:
         held = self._held.get(target.address)
         if held is not None and (held.lasts or started < held.ended):
             return  # known already, or older than what it was forgiven for
@@ -138,7 +151,7 @@ class Faults:
             times = held.times + 1
         until = now + _pause(times)
         self._held[target.address] = Isolation(
-            target.broker_name, target.address, target.queue, now, until, times
+            target.broker_name, target.address, target.queue, now, until, times, cannot_store
         )
         logger.warning(
             "broker_isolated",
@@ -178,7 +191,8 @@ class Faults:
         if not held.lasts or self._held.get(held.address) is not held:
             return  # settled meanwhile
         # Of one that comes and goes a probe says little: it stays out for its time.
-        if alive and (held.times == 1 or now >= held.until):
+        early = held.times == 1 and not held.cannot_store
+        if alive and (early or now >= held.until):
             self._forgive(held, now, "a probe")
         elif not alive and now >= held.until:
             held.times += 1
@@ -200,6 +214,8 @@ def _pause(times: int) -> float:
 def _speaks_against_broker(cause: RocketMQError) -> bool:
     if isinstance(cause, RequestTimeoutError):
         return cause.seconds >= LEAST_TIMEOUT
+    if isinstance(cause, BrokerError):
+        return cause.code == ResponseCode.SERVICE_NOT_AVAILABLE  # its disk is full, for example
     # A busy broker is left alone by backoff: leaving it out would make the others busy.
     transport = isinstance(cause, NotConnectedError | ConnectionLostError)
     return transport and not isinstance(cause, BackoffError)

@@ -26,6 +26,7 @@ from tests.unit.remoting.until import until
 
 A, B = "127.0.0.1:1", "127.0.0.1:2"
 LATE = RequestTimeoutError(A, 310, 1.5)
+DISK_FULL = BrokerError(14, "service not available now: the broker's disk is full", A)
 NOW = 1000.0
 
 
@@ -109,6 +110,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         (BackoffError(A, "left alone"), False),  # nobody tried
         (ConnectionLostError(A, 310, "reset"), True),
         (BusyError(2, "busy", A), False),
+        (DISK_FULL, True),
         (BrokerError(13, "illegal", A), False),
         (CodecError("msgId", 0, "missing"), False),
     ],
@@ -267,6 +269,22 @@ async def test_one_that_comes_and_goes_stays_out_for_its_time(
     await probing
 
     assert watch.left_out == set()
+
+
+async def test_a_broker_that_cannot_store_stays_out_although_it_answers_probes(
+    watch: Watch, clock: list[float]
+) -> None:
+    watch.fail(DISK_FULL)
+    watch.alive = {A}
+    probing = asyncio.create_task(watch.faults.probe_while_isolated())
+    await until(lambda: len(watch.probed) >= 3)
+    assert watch.left_out == {A}
+    clock[0] = NOW + 1
+    await probing
+    assert watch.left_out == set()
+    watch.fail(DISK_FULL, at=NOW + 2)
+
+    assert watch.until() == NOW + 4  # a relapse doubles its time
 
 
 async def test_probing_that_has_ended_begins_again_with_the_next_evidence(
