@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import SplitResult, quote, urlsplit
 
 from rocketmq_aio.address import parse_addresses
-from rocketmq_aio.errors import NameServerUnavailableError
+from rocketmq_aio.errors import NameServerUnavailableError, NotConnectedError
 
 MAX_PAGE_BYTES: Final = 64 * 1024
 DEFAULT_PORT: Final = 80
@@ -27,10 +27,16 @@ async def fetch_addresses(url: str, seconds: float) -> tuple[str, ...]:
             page = await _get(urlsplit(url))
         return parse_addresses(_body(page).partition("\n")[0])
     except TimeoutError:
-        late = TimeoutError(f"no answer within {seconds:.3g} s")
-        raise NameServerUnavailableError({url: late}) from None
+        raise _unavailable(url, f"no answer within {seconds:.3g} s") from None
     except (OSError, ValueError) as error:
-        raise NameServerUnavailableError({url: error}) from error
+        raise _unavailable(url, str(error)) from error
+
+
+def _unavailable(url: str, reason: str) -> NameServerUnavailableError:
+    advice = (
+        f"http:// means a web page that lists name servers; for one, give {urlsplit(url).netloc}"
+    )
+    return NameServerUnavailableError({url: NotConnectedError(url, f"{reason} ({advice})")})
 
 
 def unit_url(url: str, unit: str | None) -> str:

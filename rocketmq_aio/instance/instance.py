@@ -43,6 +43,11 @@ logger = get_logger(__name__)
 O = TypeVar("O", bound=Owner)  # noqa: E741 - an owner
 
 UNREGISTER_SECONDS = 3.0
+ADVERTISED = (
+    "the broker advertises this address through the name server: if it cannot be reached from "
+    "here (containers, tunnels), set brokerIP1 in the configuration of the broker, or "
+    "address_mapper of ClientConfig"
+)
 
 
 class MQClientInstance:
@@ -81,6 +86,7 @@ class MQClientInstance:
             on_request=commands.answer,
             on_connected=self._connected,
             on_unreachable=self._unreachable,
+            advise=self._advice,
         )
         self.name_servers = NameServers(config, self.remoting)
         self.routes = RouteTable(
@@ -274,6 +280,11 @@ class MQClientInstance:
     def _unreachable(self, address: str) -> None:
         named = self.routes.addresses()
         self.routes.doubt_addresses({a for a in named if address in (a, self.send_address(a))})
+
+    def _advice(self, address: str) -> str:
+        """Return what to do about a broker that could never be reached."""
+        advertised = {*self.routes.addresses(), *self.send_addresses()}
+        return ADVERTISED if address in advertised and not self.connects[address] else ""
 
     def _describe(self) -> HeartbeatData | None:
         if not self._producers and not self._consumers:

@@ -14,6 +14,7 @@ from rocketmq_aio.errors import (
     AuthError,
     ConfigError,
     NameServerUnavailableError,
+    NotConnectedError,
     NotSupportedError,
     PermissionDeniedError,
     RocketMQError,
@@ -186,7 +187,10 @@ class NameServers:
             return None
         if command.code in ANSWERS:
             return command
-        causes[address] = refusal(command, address)  # also "name server not ready"
+        cause: RocketMQError = refusal(command, address)  # also "name server not ready"
+        if isinstance(cause, NotSupportedError) and isinstance(header, GetRouteInfo):
+            cause = NotConnectedError(address, "this is a broker, expected a name server")
+        causes[address] = cause
         return None
 
     async def _listed(self, url: str) -> tuple[str, ...]:

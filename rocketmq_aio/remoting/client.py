@@ -49,6 +49,7 @@ class RemotingClient:
     :param on_request: answers what a broker asks: (address, command) -> reply, None for oneway
     :param on_connected: called with the address whenever a new connection stands
     :param on_unreachable: called with the address when a connection is lost or cannot be made
+    :param advise: (address) -> what to do if it cannot be connected to, or nothing
     """
 
     def __init__(
@@ -59,12 +60,14 @@ class RemotingClient:
         on_request: RequestHandler,
         on_connected: Callable[[str], None],
         on_unreachable: Callable[[str], None],
+        advise: Callable[[str], str],
     ) -> None:
         self._config = config
         self._host = host
         self.server = RequestServer(config, host, on_request)
         self._on_connected = on_connected
         self._on_unreachable = on_unreachable
+        self._advise = advise
         self._connections: dict[str, Connection] = {}
         self._retiring: set[Connection] = set()
         self._opening: dict[str, asyncio.Future[Connection]] = {}
@@ -285,7 +288,8 @@ class RemotingClient:
         try:
             connection = await self._dialer.dial(address, lambda: self._new_connection(address))
         except (OSError, ValueError, RocketMQError) as error:
-            self._fail(attempt, address, failure_reason(error), error)
+            reason, advice = failure_reason(error), self._advise(address)
+            self._fail(attempt, address, f"{reason}; {advice}" if advice else reason, error)
         else:
             self._accept(address, connection, attempt)
         finally:

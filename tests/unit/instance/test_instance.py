@@ -13,6 +13,7 @@ from rocketmq_aio.errors import (
     ClosedError,
     ConfigError,
     NameServerUnavailableError,
+    NotConnectedError,
     NotRunningError,
 )
 from rocketmq_aio.instance import instance as instance_module
@@ -487,3 +488,31 @@ async def test_a_malformed_address_in_a_route_does_not_end_a_client_with_vip_cha
 
             client.check_running()
             assert client.send_addresses() == {vip_address(cluster.brokers[0].address)}
+
+
+# --- advice --------------------------------------------------------------------------------------
+
+
+async def test_an_advertised_address_that_cannot_be_reached_names_the_settings() -> None:
+    async with FakeCluster(topics={"orders": 1}) as cluster:
+        cluster.name_server.advertised["broker-a"] = "127.0.0.1:1"
+        async with MQClientInstance(config_of(cluster)) as client:
+            (queue,) = (await client.routes.get("orders")).publish_queues
+            for _ in range(2):  # also while the address is left alone
+                with pytest.raises(NotConnectedError, match=r"advertises .* brokerIP1") as caught:
+                    await client.broker.max_offset(queue)
+
+        assert "address_mapper" in caught.value.reason
+
+
+async def test_a_broker_that_could_be_reached_before_is_down_and_not_misconfigured() -> None:
+    async with FakeCluster(topics={"orders": 1}) as cluster:
+        async with MQClientInstance(config_of(cluster)) as client:
+            (queue,) = (await client.routes.get("orders")).publish_queues
+            await client.broker.max_offset(queue)
+            await cluster.broker.stop()
+            await until(lambda: not client.remoting.is_connected(cluster.broker.address))
+            with pytest.raises(NotConnectedError) as caught:
+                await client.broker.max_offset(queue)
+
+        assert "brokerIP1" not in caught.value.reason

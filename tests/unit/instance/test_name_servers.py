@@ -26,6 +26,7 @@ from rocketmq_aio.instance.name_servers import NameServers
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import RequestHeader
+from rocketmq_aio.protocol.requests.admin_cluster import GetClusterInfo
 from rocketmq_aio.protocol.requests.client import GetRouteInfo
 from tests.fakes.broker import FakeBroker
 from tests.fakes.name_server import FakeAddressServer, FakeNameServer
@@ -242,9 +243,13 @@ async def test_a_slow_server_that_knows_the_topic_wins_over_an_early_unknown(
 
 async def test_a_refusal_of_the_request_is_not_an_outage() -> None:
     async with servers() as (first, second), asking(joined([first, second])) as name_servers:
-        for each in (first, second):
-            each.on(ROUTE, Reply(3, remark="request code not supported"))
-        with pytest.raises(NotSupportedError, match="not supported"):
+        with pytest.raises(NotSupportedError, match="106 not supported"):
+            await name_servers.ask(GetClusterInfo())
+
+
+async def test_a_broker_given_as_name_server_is_named_as_such() -> None:
+    async with FakeBroker() as broker, asking(broker.address) as name_servers:
+        with pytest.raises(NameServerUnavailableError, match="this is a broker"):
             await name_servers.route("orders")
 
 
@@ -378,7 +383,8 @@ async def test_a_server_that_speaks_no_http_is_an_error_at_the_start() -> None:
     server = await asyncio.start_server(greet, "127.0.0.1")
     async with server:
         port = server.sockets[0].getsockname()[1]
-        with pytest.raises(NameServerUnavailableError):
+        # As a name server does: ``http://`` in front of its address is a common mistake.
+        with pytest.raises(NameServerUnavailableError, match=f"for one, give 127.0.0.1:{port}"):
             async with asking(f"http://127.0.0.1:{port}/rocketmq/nsaddr"):
                 raise AssertionError("it may not start")
 
