@@ -302,11 +302,11 @@ class WorkedQueue(AssignedQueue):
 
     def _register(self, *, counts: bool) -> None:
         """Tell later deliveries of the queue which messages handlers have."""
-        if self.dropped:
-            return  # registered before; what has ended since must not be registered again
-        idle = {id(each) for each in self.waiting}
-        idle.update(id(each) for each in self.uncommitted)
-        unsettled = [each for each in self.process_queue.unsettled() if id(each) not in idle]
+        unsettled: list[MessageExt] = []
+        if not self.dropped:  # else they were registered then, and some may have ended since
+            idle = {id(each) for each in self.waiting}
+            idle.update(id(each) for each in self.uncommitted)
+            unsettled = [each for each in self.process_queue.unsettled() if id(each) not in idle]
         self.in_flight.register(unsettled, counts=counts)
 
 

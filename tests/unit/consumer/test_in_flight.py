@@ -161,6 +161,31 @@ def test_a_seek_discards_results_of_handlers_of_earlier_assignments(of: Queue) -
     assert handle_all(now) == [0]
 
 
+def test_a_seek_while_the_queue_is_revoked_discards_results_of_handlers(of: Queue) -> None:
+    before = of.assign(0)
+    taken = before.take(1)
+    before.drop()
+    before.restart(0)
+    before.release()
+    now = of.assign(0)
+    before.complete(taken)
+
+    assert handle_all(now) == [0]
+
+
+def test_a_handler_that_ended_before_a_seek_of_a_revoked_queue_withholds_nothing(
+    of: Queue,
+) -> None:
+    before = of.assign(0)
+    taken = before.take(1)
+    before.drop()
+    before.finish(taken)
+    before.restart(0)
+    before.release()
+
+    assert handle_all(of.assign(0)) == [0]
+
+
 async def test_idle_waits_for_all_handlers_of_earlier_assignments(of: Queue) -> None:
     first = of.assign(0, 1)
     in_first = first.take(1)
