@@ -20,6 +20,7 @@ logger = get_logger(__name__)
 
 STALL_SECONDS: Final = 30.0  # as for locks; brokers give a silent member up after two minutes
 LOOK_SECONDS: Final = 1.0
+COMPARE_SECONDS: Final = 10.0  # for the store to answer; what it leaves out is not committed
 
 Q = TypeVar("Q", bound=AssignedQueue)
 
@@ -105,9 +106,10 @@ class Stalls(Standstills, Generic[Q]):
 
     async def _leave(self, held: list[Q]) -> None:
         try:
-            async with anyio.create_task_group() as tasks:
-                for assigned in held:
-                    tasks.start_soon(self._compare, assigned)
+            with anyio.move_on_after(COMPARE_SECONDS):
+                async with anyio.create_task_group() as tasks:
+                    for assigned in held:
+                        tasks.start_soon(self._compare, assigned)
             await self._give_up(held)
         finally:
             self._doubted.difference_update(held)

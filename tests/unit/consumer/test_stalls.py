@@ -52,8 +52,9 @@ class Bench:
         self.left: dict[MessageQueue, bool] = {}
         for assigned in self.table.values():
             assigned.begin(HERE)
+        self.store = Store()
         self.stalls = Stalls(
-            host, self.table, Store(), give_up=self._give_up, clock=lambda: self.now
+            host, self.table, self.store, give_up=self._give_up, clock=lambda: self.now
         )
 
     def committable(self) -> dict[MessageQueue, bool]:
@@ -98,6 +99,19 @@ async def test_only_what_is_not_behind_others_is_committed_on_leaving(bench: Ben
 
     assert bench.left == {AHEAD: True, LEVEL: True, BEHIND: False, NONE: True, AWAY: False}
     await until(lambda: all(bench.committable().values()), "no doubt of tenures that are over")
+
+
+async def test_a_store_that_hangs_after_a_stall_does_not_keep_the_queues(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dropped queues that stayed assigned would never be read again."""
+    monkeypatch.setattr(stalls_module, "COMPARE_SECONDS", 0.01)
+    monkeypatch.setattr(bench.store, "read", lambda queue: asyncio.Event().wait())
+    bench.now += STALL_SECONDS + 1
+    bench.stalls.look()
+    await until(lambda: bench.left, "the queues to be given up")
+
+    assert not any(bench.left.values())
 
 
 async def test_without_queues_there_is_nothing_to_doubt(bench: Bench) -> None:
