@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import anyio
 
@@ -29,6 +29,9 @@ from rocketmq_aio.remoting.tasks import TaskHost
 logger = get_logger(__name__)
 
 DEAD_LETTER_PAUSE_SECONDS: Final = 5.0  # after a message could not be made a dead letter
+
+
+Dead: TypeAlias = tuple[MessageExt, str]  # a message that is not tried again, and why
 
 
 class DeadLetters(Protocol):
@@ -108,22 +111,41 @@ class OrderlyService:
         said: BatchContext | None,
         error: BaseException | None,
     ) -> int:
-        """Settle what is done, suspend the queue for the rest; returns how many are done."""
+        """Settle what is done, suspend the queue for the rest; returns how many are done.
+
+        Dead letters are stored in a task of their own, for which the queue waits: brokers that do
+        not answer must not take the workers from other queues.
+        """
         failed, pause = messages, self._suspend_seconds
+        dead: list[Dead] = []
         if isinstance(error, SuspendQueue) and error.seconds is not None:
             pause = error.seconds
-        try:
-            if said is not None and error is None:
-                failed, error = self._follow(assigned, messages, said)
-            if isinstance(error, UndecodableError):
-                failed, pause = await self._sort_out(assigned, messages, error)
-            elif said is None or not said.rolled_back:
-                failed = await self._count(assigned, failed, error)
-        finally:
-            assigned.put_back(failed)
-            assigned.finish(messages)
-            self._free_after(assigned, pause if failed else 0.0)
-        return max(0, len(messages) - len(failed))
+        if said is not None and error is None:
+            failed, error = self._follow(assigned, messages, said)
+        if isinstance(error, UndecodableError):
+            dead, pause = self._sort_out(assigned, messages, error)
+        elif said is None or not said.rolled_back:
+            dead = self._count(assigned, failed, error)
+        done = max(0, len(messages) - sum(not message.done for message in failed))
+        if dead:
+            name = f"dead-letter-{assigned.queue}"
+            self._host.spawn(self._bury, assigned, messages, failed, dead, pause, name=name)
+        else:
+            self._end(assigned, messages, failed, pause)
+        return done
+
+    def _end(
+        self,
+        assigned: WorkedQueue,
+        messages: list[MessageExt],
+        failed: list[MessageExt],
+        pause: float,
+    ) -> None:
+        """Let *failed* of *messages* come again after *pause* seconds, but for those settled."""
+        again = not assigned.released and any(not message.done for message in failed)
+        assigned.put_back(failed)
+        assigned.finish(messages)
+        self._free_after(assigned, pause if again else 0.0)
 
     def _follow(
         self, assigned: WorkedQueue, messages: list[MessageExt], said: BatchContext
@@ -169,65 +191,80 @@ class OrderlyService:
 
     # --- messages that failed -------------------------------------------------------------------
 
-    async def _count(
+    def _count(
         self, assigned: WorkedQueue, failed: list[MessageExt], error: BaseException | None
-    ) -> list[MessageExt]:
-        """Count one more try for each, and return those that get one."""
+    ) -> list[Dead]:
+        """Count one more try for each, and return those that get none."""
         at_once = isinstance(error, RetryLater) and error.delay_level == DEAD_LETTER
         reason = described(error) if error is not None else NOT_ACKNOWLEDGED
-        left: list[MessageExt] = []
+        dead: list[Dead] = []
         for message in failed:
             if message.done or assigned.released:
                 continue  # a reset forgot it, or the next owner of the queue gets it
             log_failure(message, error, reason)
             if at_once or self._had_enough(message):
-                if not await self._give_away(assigned, message, error):
-                    left.append(message)
+                dead += self._given_up(assigned, message, reason)
             else:
                 message.local_retries += 1
-                left.append(message)
-        return left
+        return dead
 
     def _had_enough(self, message: MessageExt) -> bool:
         limit = self._max_reconsume_times
         return limit is not None and message.reconsume_times >= limit
 
-    async def _give_away(
-        self, assigned: WorkedQueue, message: MessageExt, error: BaseException | None
-    ) -> bool:
-        reason = described(error) if error is not None else NOT_ACKNOWLEDGED
-        if self._dead_letters is None:
-            self._on_event(dropped(message, reason))
-            assigned.settle(message)
-            return True
+    def _given_up(self, assigned: WorkedQueue, message: MessageExt, reason: str) -> list[Dead]:
+        """Return the dead letter to store; where there are none, the message is dropped."""
+        if self._dead_letters is not None:
+            return [(message, reason)]
+        self._on_event(dropped(message, reason))
+        assigned.settle(message)
+        return []
+
+    async def _bury(
+        self,
+        assigned: WorkedQueue,
+        messages: list[MessageExt],
+        failed: list[MessageExt],
+        dead: list[Dead],
+        pause: float,
+    ) -> None:
+        """Store dead letters, then let the queue go on; those that no broker takes come again."""
+        try:
+            for message, reason in dead:
+                if message.done or assigned.released:
+                    continue  # a reset forgot it, or the next owner of the queue gets it
+                if await self._is_stored(message, reason):
+                    assigned.settle(message)
+                else:
+                    pause = DEAD_LETTER_PAUSE_SECONDS
+        finally:
+            self._end(assigned, messages, failed, pause)
+
+    async def _is_stored(self, message: MessageExt, reason: str) -> bool:
+        assert self._dead_letters is not None
         try:
             await self._dead_letters.dead_letter(message, reason)
         except RocketMQError as failure:
             logger.warning("dead_letter_failed", queue=str(message.queue), reason=str(failure))
-            await anyio.sleep(DEAD_LETTER_PAUSE_SECONDS)
             return False
         self._on_event(dead_lettered(message, reason))
-        assigned.settle(message)
         return True
 
-    async def _sort_out(
+    def _sort_out(
         self, assigned: WorkedQueue, messages: list[MessageExt], error: UndecodableError
-    ) -> tuple[list[MessageExt], float]:
-        """Deal with those that cannot be decoded; return what is to come again, and when."""
+    ) -> tuple[list[Dead], float]:
+        """Deal with those that cannot be decoded; return dead letters, and when the rest comes."""
         if assigned.released:
             return [], 0.0  # the next owner of the queue gets them
-        bad = {id(message): reason for message, reason in error.messages}
-        for message, reason in error.messages:
-            self._on_event(undecodable(message, reason, self._undecodable))
+        for message, fault in error.messages:
+            self._on_event(undecodable(message, fault, self._undecodable))
         if self._undecodable == "retry":
             # In place: what lies behind the first bad one waits with it.
-            return await self._count(assigned, messages, error), self._suspend_seconds
-        left: list[MessageExt] = []
-        for message in messages:
-            if (fault := bad.get(id(message))) is None:
-                left.append(message)
-            elif self._undecodable == "skip":
+            return self._count(assigned, messages, error), self._suspend_seconds
+        dead: list[Dead] = []
+        for message, fault in error.messages:
+            if self._undecodable == "skip":
                 assigned.settle(message)
-            elif not await self._give_away(assigned, message, fault):
-                left.append(message)
-        return left, 0.0
+            else:
+                dead += self._given_up(assigned, message, described(fault))
+        return dead, 0.0

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from rocketmq_aio.consumer import orderly
 from rocketmq_aio.consumer.events import MessageDeadLettered
-from rocketmq_aio.consumer.handling import BatchContext, RetryLater, SuspendQueue
+from rocketmq_aio.consumer.handling import (
+    BatchContext,
+    RetryLater,
+    SuspendQueue,
+    UndecodableError,
+)
+from rocketmq_aio.errors import PayloadError
 from rocketmq_aio.message import MessageExt
 from tests.unit.consumer.parts import messages, offsets
-from tests.unit.consumer.working import Shop
+from tests.unit.consumer.working import Back, Shop
 from tests.unit.remoting.until import until
 
 
@@ -234,3 +241,80 @@ async def test_messages_that_come_while_a_queue_is_suspended_wait_with_it() -> N
         await shop.settled(2)
 
     assert handle.of(0) == [0, 0, 1]
+
+
+async def test_pause_after_a_failed_dead_letter_holds_no_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(orderly, "DEAD_LETTER_PAUSE_SECONDS", 3600.0)
+    handle = Watcher({0: 99})
+    async with Shop(handle, orderly=True, max_reconsume_times=0, size=1) as shop:
+        shop.back.down = 1
+        assigned = shop.pull(0, queue_id=0)
+        shop.pull(1, 2, queue_id=1)
+        await shop.settled(3, 1)
+
+        assert handle.of(0) == [0]
+        assert assigned.settled == 0
+        assert not assigned.in_hands  # a hand-over need not wait for the pause
+
+
+class SlowDeadLetters(Back):
+    """Stores dead letters when it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go = asyncio.Event(), asyncio.Event()
+
+    async def dead_letter(self, message: MessageExt, reason: str) -> None:
+        self.begun.set()
+        await self.go.wait()
+        await super().dead_letter(message, reason)
+
+
+def undecodable(message: MessageExt) -> Exception:
+    return UndecodableError([(message, PayloadError("JSON", "bad"))])
+
+
+@pytest.mark.parametrize("reason", [lambda _: RetryLater(-1), undecodable], ids=["said", "codec"])
+async def test_storing_a_dead_letter_holds_its_queue_and_no_worker(
+    reason: Callable[[MessageExt], Exception],
+) -> None:
+    handled: list[tuple[int, int]] = []
+
+    async def handle(message: MessageExt) -> None:
+        handled.append((message.queue.queue_id, message.queue_offset))
+        if message.queue_offset == 0:
+            raise reason(message)
+
+    back = SlowDeadLetters()
+    async with Shop(handle, orderly=True, undecodable="dead_letter", size=1, back=back) as shop:
+        assigned = shop.pull(0, 1, queue_id=0)
+        await back.begun.wait()
+        shop.pull(2, 3, queue_id=1)
+        await shop.settled(4, 1)
+        assert handled == [(0, 0), (1, 2), (1, 3)]
+        assert assigned.in_hands
+
+        back.go.set()
+        await shop.settled(2, 0)
+
+    assert back.dead == [0]
+    assert handled[3:] == [(0, 1)]
+
+
+async def test_messages_behind_a_dead_letter_of_a_batch_keep_their_order() -> None:
+    batches: list[list[int]] = []
+
+    async def handle(messages: list[MessageExt], _: BatchContext) -> None:
+        batches.append(offsets(messages))
+        if 1 in batches[-1]:
+            messages[1].local_retries = 3
+            raise ValueError("bad")
+
+    async with Shop(on_batch=handle, orderly=True, batch_size=3, max_reconsume_times=3) as shop:
+        shop.pull(0, 1, 2, 3)
+        await shop.settled(4)
+
+    assert batches == [[0, 1, 2], [0, 2, 3]]
+    assert shop.back.dead == [1]
