@@ -8,6 +8,7 @@ used instead. Ends with an error when a message was lost.
 
 import argparse
 import asyncio
+import logging
 import sys
 import time
 from dataclasses import dataclass, field
@@ -116,7 +117,9 @@ async def run(namesrv: str, topic: str, seconds: float) -> Tally:
 
 
 def main(seconds: float, version: str) -> int:
-    print(f"Getting RocketMQ {version} ready (the first time it is downloaded: be patient) ...")
+    logging.basicConfig(format="  %(message)s", stream=sys.stdout)
+    logging.getLogger("rocketmq_aio.testing").setLevel(logging.INFO)  # tells about downloads
+    print(f"Getting RocketMQ {version} ready ...", flush=True)
     started = time.monotonic()
     try:
         cluster = Cluster.start(version)

@@ -17,6 +17,11 @@ REMARK_SHOWN: Final = 300  # a remark can hold a whole Java stack trace; the att
 SHOWN_ATTEMPTS: Final = 5  # of the last ones; the attribute keeps them all
 
 
+def missing_extra(name: str) -> str:
+    """Return what to install where a library is missing, wherever the package comes from."""
+    return f"install rocketmq-aio with its extra [{name}]"
+
+
 def shown(text: str | None) -> str:
     """Return *text* from the network on one line and shortened, safe to print in a log."""
     text = text or ""

@@ -9,7 +9,7 @@ from functools import wraps
 from importlib import import_module
 from typing import Final, TypeVar, dataclass_transform
 
-from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.errors import ConfigError, missing_extra
 from rocketmq_aio.names import check_topic
 
 T = TypeVar("T")
@@ -100,8 +100,7 @@ def check_installed(config: object, name: str, libraries: Mapping[str, str]) -> 
         try:
             import_module(libraries[value])
         except ImportError as error:
-            reason = f'it takes an extra: pip install "rocketmq-aio[{name}]"'
-            raise ConfigError(name, value, reason) from error
+            raise ConfigError(name, value, missing_extra(name)) from error
 
 
 def check_instance(config: object, name: str, kind: type) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+from rocketmq_aio.errors import missing_extra
+
 NEEDED: Final = ("typer", "rich")
 
 
@@ -15,6 +17,6 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in NEEDED:
             raise
-        sys.stderr.write("rmq needs the extra [cli]: pip install 'rocketmq-aio[cli]'\n")
+        sys.stderr.write(f"rmq needs {error.name}: {missing_extra('cli')}\n")
         sys.exit(2)  # as every missing extra
     sys.exit(run(sys.argv[1:]))

@@ -15,6 +15,7 @@ from rocketmq_aio.errors import (
     NotConnectedError,
     RocketMQError,
     RouteNotFoundError,
+    missing_extra,
     shown,
 )
 
@@ -112,7 +113,7 @@ def _said(error: BaseException) -> str:
     if (told := getattr(error, "format_message", None)) is not None:  # typer, about options
         return shown(f"{told()} (see --help)")
     if isinstance(error, ModuleNotFoundError) and error.name in ("pyspark", "pyarrow"):
-        return "pipelines need the extra [spark]: pip install 'rocketmq-aio[spark]'"
+        return f"pipelines need {error.name}: {missing_extra('spark')}"
     hint = next((text for kind, text in HINTS.items() if isinstance(error, kind)), None)
     said = _first_line(error)
     return f"{said}: {hint}" if hint is not None else said

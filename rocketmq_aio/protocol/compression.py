@@ -10,12 +10,12 @@ from functools import cache
 from types import ModuleType
 from typing import Final
 
-from rocketmq_aio.errors import CodecError, ConfigError
+from rocketmq_aio.errors import CodecError, ConfigError, missing_extra
 from rocketmq_aio.protocol.codes import COMPRESSION_BITS, COMPRESSION_MASK
 
 MAX_INFLATED: Final = 32 * 1024 * 1024  # of one message: stops a decompression bomb
 MIN_WINDOW: Final = 8 * 1024 * 1024  # what every zstd reader should grant, by its format
-EXTRA: Final = 'it takes an extra: pip install "rocketmq-aio[compression]"'
+EXTRA: Final = missing_extra("compression")
 
 
 def compress(body: bytes, kind: str, level: int) -> bytes:

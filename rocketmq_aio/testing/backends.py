@@ -6,6 +6,7 @@ import os
 from importlib.util import find_spec
 from typing import Final
 
+from rocketmq_aio.errors import missing_extra
 from rocketmq_aio.testing.errors import ClusterError, UnavailableError
 from rocketmq_aio.testing.external import ExternalBackend
 from rocketmq_aio.testing.jvm import UNSECURED, JVMBackend
@@ -44,9 +45,8 @@ def _container_backend(version: str) -> Backend:
     try:
         from rocketmq_aio.testing.containers import ContainerBackend
     except ImportError as error:
-        raise UnavailableError(
-            f"containers need {error.name}; install with: pip install 'rocketmq-aio[testing]'"
-        ) from error
+        reason = f"containers need {error.name}: {missing_extra('testing')}"
+        raise UnavailableError(reason) from error
     return ContainerBackend(version)
 
 

@@ -6,12 +6,15 @@ import fcntl
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import Final
 
 from rocketmq_aio.testing.errors import ClusterError, UnavailableError
@@ -21,6 +24,7 @@ logger = logging.getLogger(__name__)
 PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies"
 PACKAGES: Final = {"java": "openjdk-17-jdk-headless", "mvn": "maven"}
 DOWNLOAD_SECONDS: Final = 900.0
+PROGRESS_SECONDS: Final = 5.0
 TAIL_LINES: Final = 15
 
 POM: Final = """\
@@ -89,8 +93,12 @@ def pom(version: str) -> str:
     return POM.format(dependencies="\n".join(dependencies))
 
 
+def _size(version: str) -> str:
+    return "40 jars, 30 MB" if version.startswith("4.") else "150 jars, 100 MB"
+
+
 def _download(version: str, folder: Path) -> None:
-    logger.info("downloading RocketMQ %s from Maven Central", version)
+    logger.info("downloading RocketMQ %s from Maven Central, about %s", version, _size(version))
     for stale in folder.parent.glob(f".{version}-*"):  # of a download that was killed
         shutil.rmtree(stale, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f".{version}-", dir=folder.parent) as part:
@@ -104,19 +112,45 @@ def _download(version: str, folder: Path) -> None:
 
 
 def _run_maven(version: str, arguments: list[str]) -> None:
-    done = subprocess.run(
-        ["mvn", "-q", "-B", *arguments],
+    """Run Maven, and log every few seconds how much it has downloaded."""
+    # Checksums that differ fail the build: what is downloaded here is run later.
+    with subprocess.Popen(
+        ["mvn", "-B", "--strict-checksums", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",
         errors="replace",
-        check=False,
-        timeout=DOWNLOAD_SECONDS,
-    )
-    if done.returncode != 0:
-        tail = "\n".join(done.stdout.splitlines()[:TAIL_LINES])
+    ) as maven:
+        late = Timer(DOWNLOAD_SECONDS, maven.kill)
+        late.start()
+        try:
+            assert maven.stdout is not None
+            complaints = _follow(version, maven.stdout)
+        except BaseException:
+            maven.kill()
+            raise
+        finally:
+            late.cancel()
+    if maven.returncode != 0:
+        if maven.returncode == -signal.SIGKILL:
+            complaints.append(f"it was ended after {DOWNLOAD_SECONDS:g} s")
+        tail = "\n".join(complaints[:TAIL_LINES])
         raise ClusterError(f"Maven cannot fetch RocketMQ {version}:\n{tail}")
+
+
+def _follow(version: str, lines: Iterable[str]) -> list[str]:
+    """Return Maven's warnings and errors; log its progress."""
+    complaints: list[str] = []
+    jars, logged_at = 0, time.monotonic()
+    for line in lines:
+        if line.startswith(("[ERROR]", "[WARNING]")):
+            complaints.append(line.rstrip())
+        jars += "Downloaded from" in line and ".jar (" in line
+        if time.monotonic() - logged_at >= PROGRESS_SECONDS:
+            logged_at = time.monotonic()
+            logger.info("downloaded %s jars of RocketMQ %s", jars, version)
+    return complaints
 
 
 @contextmanager

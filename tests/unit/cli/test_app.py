@@ -110,7 +110,7 @@ def test_without_the_extra_cli_the_command_says_how_to_get_it() -> None:
     ended = without(("typer", "rich"), "pipeline", "lag", "T")
 
     assert ended.returncode == 2
-    assert ended.stderr == "rmq needs the extra [cli]: pip install 'rocketmq-aio[cli]'\n"
+    assert ended.stderr == "rmq needs typer: install rocketmq-aio with its extra [cli]\n"
 
 
 def test_without_spark_lag_works_and_the_others_say_what_is_missing() -> None:
@@ -120,7 +120,7 @@ def test_without_spark_lag_works_and_the_others_say_what_is_missing() -> None:
     assert lag.returncode == 3
     assert "no name server answered" in lag.stderr
     assert export.returncode == 2
-    assert "rocketmq-aio[spark]" in export.stderr
+    assert "rocketmq-aio with its extra [spark]" in export.stderr
 
 
 def test_the_first_signal_asks_and_the_second_insists(capfd: pytest.CaptureFixture[str]) -> None:

@@ -121,7 +121,7 @@ def test_secrets_are_not_repeated() -> None:
 def test_a_missing_extra_is_named() -> None:
     error = ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
 
-    assert sentence(error) == "pipelines need the extra [spark]: pip install 'rocketmq-aio[spark]'"
+    assert sentence(error) == "pipelines need pyspark: install rocketmq-aio with its extra [spark]"
     assert code_of(error) is ExitCode.USAGE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,8 @@ MAVEN = """#!{python}
 import pathlib, sys, time
 output = pathlib.Path(sys.argv[-1].removeprefix("-DoutputDirectory="))
 with open({calls!r}, "a") as calls:
-    calls.write("called\\n")
+    calls.write(" ".join(sys.argv[1:]) + "\\n")
+print("[INFO] Downloaded from central: rocketmq-broker.jar (1.5 MB at 3 MB/s)")
 if "{version}" == "0.0.0":
     print("[ERROR] no such artifact")
     sys.exit(1)
@@ -45,6 +47,11 @@ class FakeMaven:
     @property
     def calls(self) -> int:
         return len(self._calls.read_text(encoding="utf-8").splitlines())
+
+    @property
+    def arguments(self) -> list[str]:
+        """Those of the last call."""
+        return self._calls.read_text(encoding="utf-8").splitlines()[-1].split()
 
 
 @pytest.fixture
@@ -135,3 +142,36 @@ def test_what_a_killed_download_left_is_removed(maven: FakeMaven, cache: Path) -
 def test_the_proxy_comes_with_the_versions_that_have_one() -> None:
     assert "rocketmq-proxy" in jars.pom("5.5.0")
     assert "rocketmq-proxy" not in jars.pom("4.9.7")
+
+
+def test_progress_of_a_download_is_logged(
+    maven: FakeMaven,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(jars, "PROGRESS_SECONDS", 0.0)
+    maven.serve("5.5.0")
+    with caplog.at_level(logging.INFO, "rocketmq_aio.testing"):
+        jars.fetch_jars("5.5.0")
+
+    assert "from Maven Central, about 150 jars" in caplog.text
+    assert "downloaded 1 jars of RocketMQ 5.5.0" in caplog.text
+
+
+def test_a_download_that_takes_too_long_is_ended(
+    maven: FakeMaven, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jars, "DOWNLOAD_SECONDS", 0.2)
+    maven.put("mvn", f"#!{sys.executable}\nimport time\ntime.sleep(600)\n")
+
+    with pytest.raises(ClusterError, match=r"it was ended after 0\.2 s"):
+        jars.fetch_jars("5.5.0")
+
+
+def test_checksums_have_to_be_right(maven: FakeMaven, cache: Path) -> None:
+    maven.serve("4.9.7")
+
+    jars.fetch_jars("4.9.7")
+
+    assert maven.arguments[:2] == ["-B", "--strict-checksums"]
