@@ -116,7 +116,7 @@ class PopConsumer(Member):
         :raises AckError: of some the group will, or may, get another copy; ``lost`` says which
         """
         self._check_running()
-        await self._engine.leases.ack(_several(messages))
+        await self._engine.ack(_several(messages))
 
     async def change_invisible(self, message: PoppedMessage, seconds: float) -> None:
         """Keep *message* from the group for *seconds* from now on.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 from weakref import WeakSet
@@ -21,7 +22,7 @@ from rocketmq_aio.consumer.pop_calls import PopCalls, Popped, Wish
 from rocketmq_aio.consumer.pop_loop import PopLoop
 from rocketmq_aio.consumer.pop_rounds import PopRounds
 from rocketmq_aio.consumer.pop_stock import Stock
-from rocketmq_aio.consumer.popped import PoppedMessage
+from rocketmq_aio.consumer.popped import Fate, PoppedMessage
 from rocketmq_aio.consumer.renewal import Renewal
 from rocketmq_aio.errors import RocketMQError, RouteNotFoundError
 from rocketmq_aio.instance.heartbeats import check_accepted
@@ -65,7 +66,7 @@ class PopEngine:
         self.loops: dict[MessageQueue, PopLoop] = {}
         self.workers: WeakSet[Worker] = WeakSet()
         self.running = False
-        self.stock = Stock(orderly=config.orderly)
+        self.stock = Stock(orderly=config.orderly, give_back=self._give_back)
         self._calls = PopCalls(instance, group, start_from=config.start_from)
         self.leases = Leases(
             self._calls,
@@ -219,6 +220,7 @@ class PopEngine:
         done, worker.current = worker.current, None
         if done is not None:
             self._acks.add(done)
+            self._on_settled()
             await self._acks.wait_for_room(done.receipt.broker_name)
             check_running()
         config = self.config
@@ -232,6 +234,7 @@ class PopEngine:
 
     def _in_use(self) -> Iterable[PoppedMessage]:
         """What is to be kept from others: what waits here, and what workers work on."""
+        self.stock.drop_expired(asyncio.get_running_loop().time())
         working = [each.current for each in self.workers if each.current is not None]
         return [*self.stock.messages, *working]
 
@@ -245,8 +248,7 @@ class PopEngine:
             logger.warning("pop_unreadable", source=str(loop.source), reason=str(popped.fault))
         wanted = self.subscriptions.get(loop.source.topic)
         if wanted is None or not self.running or loop.stopped:
-            host = self.instance.host  # that of this consumer may be gone
-            host.spawn(self.leases.give_back, popped.messages, name="give-back")
+            self._give_back(popped.messages)
             return
         self.stock.add(self._accepted(popped.messages, wanted))
 
@@ -255,11 +257,15 @@ class PopEngine:
     ) -> list[PoppedMessage]:
         """Return what the application is to see; dead letters and wrong tags are dealt with."""
         accepted: list[PoppedMessage] = []
+        heads: set[MessageQueue] = set()  # queues whose first message was seen
         for message in messages:
             message.codec = self.config.codec
+            # In order the broker also counts deliveries of messages behind one that failed.
+            is_behind = self.config.orderly and message.queue in heads
+            heads.add(message.queue)
             if wanted.tags and message.tags not in wanted.tags:  # one of equal hash
                 self._acks.add(message)
-            elif self.leases.is_overdue(message):
+            elif self.leases.is_overdue(message) and not is_behind:
                 self._host.spawn(self._bury, message, name="bury")
             else:
                 accepted.append(message)
@@ -276,13 +282,31 @@ class PopEngine:
 
     # --- giving back and burying ----------------------------------------------------------------
 
+    async def ack(self, messages: Iterable[PoppedMessage]) -> None:
+        """Acknowledge; errors as those of `Leases.ack`."""
+        try:
+            await self.leases.ack(messages)
+        finally:
+            self._on_settled()
+
     async def retry(self, message: PoppedMessage, delay_seconds: float | None) -> None:
         """Give *message* back, with what comes behind it where the order matters."""
-        await self.leases.retry(message, delay_seconds)
-        if not self.config.orderly:
-            return
-        behind = self.stock.remove(lambda each: each.queue == message.queue)
+        try:
+            await self.leases.retry(message, delay_seconds)
+        finally:
+            behind: list[PoppedMessage] = []
+            if self.config.orderly and message.fate is Fate.RETURNED:
+                behind = self.stock.remove(lambda each: each.queue == message.queue)
+            self._on_settled()
         await self.leases.give_back(behind)
+
+    def _on_settled(self) -> None:
+        if self.config.orderly:  # messages behind are free: callers may wait for them
+            self.stock.notify()
+
+    def _give_back(self, messages: list[PoppedMessage]) -> None:
+        # Of the instance: it outlives the consumer, whose last pop may end after it.
+        self.instance.host.spawn(self.leases.give_back, messages, name="give-back")
 
     def _buried(self, message: PoppedMessage) -> None:
         self.events.publish(dead_lettered(message))

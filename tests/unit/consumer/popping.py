@@ -66,9 +66,16 @@ def leases(cluster: FakeCluster) -> int:
     return sum(len(broker.pops.leases) for broker in cluster.brokers)
 
 
-def popped(offset: int, queue_id: int = 0, deadline: float = 100.0) -> PoppedMessage:
-    receipt = Receipt(0, 0, 60_000, 1, "0", "broker-a", queue_id, offset)
-    of = queue(queue_id)
+def popped(
+    offset: int,
+    queue_id: int = 0,
+    deadline: float = 100.0,
+    *,
+    received_at: float = 0.0,
+    broker: str = "broker-a",
+) -> PoppedMessage:
+    receipt = Receipt(0, 0, 60_000, 1, "0", broker, queue_id, offset)
+    of = queue(queue_id, broker)
     return PoppedMessage(
         of.topic,
         b"x",
@@ -79,5 +86,5 @@ def popped(offset: int, queue_id: int = 0, deadline: float = 100.0) -> PoppedMes
         receipt=receipt,
         deadline=deadline,
         invisible_seconds=60.0,
-        received_at=0.0,
+        received_at=received_at,
     )

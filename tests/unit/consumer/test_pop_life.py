@@ -19,6 +19,7 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
+from tests.fakes.changed import WAIT_SECONDS
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
 from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put
@@ -291,6 +292,60 @@ async def test_an_ordered_retry_takes_what_is_behind_with_it(cluster: FakeCluste
 
     assert [body for body, _ in seen] == [b"0", b"0", b"1", b"2"]
     assert [tries for _, tries in seen[:2]] == [0, 1]
+
+
+async def test_expired_message_comes_before_those_behind_it_in_order(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(3))
+    async with popping(cluster, orderly=True) as consumer:
+        first = await anext(aiter(consumer))  # the others are cached
+        await consumer.change_invisible(first, 0.05)
+        again = await consumer.receive()
+
+    assert [each.body for each in again] == [b"0", b"1", b"2"]
+
+
+async def test_ack_lets_a_waiting_call_have_the_next_message_in_order(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(2))
+    async with popping(cluster, orderly=True) as consumer:
+        first = await anext(aiter(consumer))
+        asked = len(cluster.broker.requests_of(POP))
+        waiting = asyncio.ensure_future(consumer.receive(wait_seconds=600))
+        await cluster.broker.wait_for(POP, asked + 2)  # the second one waits at the broker
+        await consumer.ack(first)
+        async with asyncio.timeout(WAIT_SECONDS):
+            [second] = await waiting
+
+    assert second.body == b"1"
+
+
+async def test_message_behind_one_that_used_up_its_retries_is_delivered(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(2))
+    async with popping(cluster, orderly=True, max_reconsume_times=1) as consumer:
+        seen: list[bytes] = []
+        async for message in consumer:
+            seen.append(message.body)
+            if message.body == b"1":
+                await consumer.ack(message)
+                break
+            await consumer.retry(message, 0.01)
+
+    assert seen == [b"0", b"0", b"1"]
+    assert [each.body for each in cluster.broker.messages(f"%DLQ%{GROUP}")] == [b"0"]
+
+
+async def test_only_the_first_message_of_a_queue_is_overdue_in_order(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(3))
+    async with popping(cluster, orderly=True, max_reconsume_times=0) as consumer:
+        await consumer.receive(3, invisible_seconds=0.05)
+        [second, third] = await consumer.receive()
+        await consumer.ack([second, third])
+
+    assert [second.body, third.body] == [b"1", b"2"]
+    assert [each.body for each in cluster.broker.messages(f"%DLQ%{GROUP}")] == [b"0"]
 
 
 # --- dead letters --------------------------------------------------------------------------------

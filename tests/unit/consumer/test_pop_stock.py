@@ -47,12 +47,35 @@ def test_in_order_a_queue_waits_for_what_was_taken_before() -> None:
     assert offsets(stock.take(9, 0)) == [(0, 1), (0, 2)]
 
 
-def test_in_order_what_is_expired_blocks_nothing() -> None:
-    stock = stock_of(popped(0, deadline=5.0), popped(1), orderly=True)
+def test_orderly_messages_behind_an_expired_one_are_given_back() -> None:
+    given_back: list[PoppedMessage] = []
+    stock = Stock(orderly=True, give_back=given_back.extend)
+    stock.add([popped(0, deadline=5.0), popped(1), popped(2), popped(0, 1)])
 
     assert offsets(stock.take(1, 0)) == [(0, 0)]
-    assert stock.take(1, 4.9) == []
-    assert offsets(stock.take(1, 5.0)) == [(0, 1)]
+    assert offsets(stock.take(9, 4.9)) == [(1, 0)]
+    assert stock.take(9, 5.0) == []
+    assert offsets(given_back) == [(0, 1), (0, 2)]
+
+
+def test_orderly_messages_behind_one_that_expired_in_the_stock_are_given_back() -> None:
+    given_back: list[PoppedMessage] = []
+    stock = Stock(orderly=True, give_back=given_back.extend)
+    stock.add([popped(0, deadline=5.0), popped(1)])
+
+    assert stock.take(9, 5.0) == []
+    assert offsets(given_back) == [(0, 1)]
+
+
+def test_orderly_messages_popped_after_an_expired_one_are_handed_out() -> None:
+    given_back: list[PoppedMessage] = []
+    stock = Stock(orderly=True, give_back=given_back.extend)
+    stock.add([popped(0, deadline=5.0), popped(1, deadline=5.0)])
+    assert offsets(stock.take(1, 0)) == [(0, 0)]
+    stock.add([popped(0, received_at=6.0), popped(1, received_at=6.0)])
+
+    assert offsets(stock.take(9, 7.0)) == [(0, 0), (0, 1)]
+    assert given_back == []
 
 
 def test_what_is_removed_goes_out_to_nobody() -> None:
