@@ -16,6 +16,7 @@ from rocketmq_aio.consumer.events import ConsumerEvent, EventStreams
 from rocketmq_aio.consumer.group_check import GroupCheck
 from rocketmq_aio.consumer.hook_calls import FilterHooks
 from rocketmq_aio.consumer.limits import QueueLimits
+from rocketmq_aio.consumer.message_decoder import MessageDecoder
 from rocketmq_aio.consumer.missing_topics import MissingTopics
 from rocketmq_aio.consumer.offset_file import LocalFileOffsetStore
 from rocketmq_aio.consumer.offsets import OffsetStore, RemoteOffsetStore, check_offset
@@ -68,6 +69,7 @@ class GroupEngine(Generic[Q]):
         self._file: LocalFileOffsetStore | None = None  # once it is open
         self._subscriptions: dict[str, Subscription] = {}
         self._running = False
+        self._decoder = MessageDecoder(instance)
         self._starts = StartPositions(instance, config, self.store)
         self.rebalancer = Rebalancer(
             instance,
@@ -111,6 +113,7 @@ class GroupEngine(Generic[Q]):
             self.config,
             self._starts,
             limits,
+            self._decoder,
             lite=lite,
             interval_seconds=interval_seconds,
             filters=self._filters,
@@ -167,6 +170,7 @@ class GroupEngine(Generic[Q]):
     async def _leave(self, owner: ConsumerOwner) -> None:
         """The last steps, whatever happened before."""
         self.events.close()
+        self._decoder.close()
         try:
             await self.instance.unregister_consumer(owner)
         finally:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from rocketmq_aio.consumer.broker_clock import BrokerClock
+from rocketmq_aio.consumer.message_decoder import MessageDecoder
 from rocketmq_aio.consumer.popped import PoppedMessage, read_popped
 from rocketmq_aio.errors import (
     BusyError,
@@ -81,7 +82,12 @@ class PopCalls:
         self._group = group
         self._init_mode = FROM[start_from]
         self._clocks: dict[str, BrokerClock] = defaultdict(BrokerClock)
+        self._decoder = MessageDecoder(instance)
         self._without_batches: set[str] = set()  # addresses that refused one
+
+    def close(self) -> None:
+        """Release the threads that decode large answers."""
+        self._decoder.close()
 
     def check_version(self, broker_name: str) -> None:
         """Refuse a broker that is known to be too old.
@@ -113,8 +119,8 @@ class PopCalls:
         if command.code == ResponseCode.SUCCESS:
             answer = read_header(command, PopMessageResponse)
             age = clock.heard(answer.pop_time, asked_at, now)
-            decode = self._instance.remoting.decode
-            return Popped(*read_popped(command.body, answer, source, now, age, decode))
+            decoded = await self._decoder.decode(command.body, source)
+            return Popped(*read_popped(decoded, answer, source, now, age))
         if command.code not in NOTHING:
             raise self._pop_refusal(command, address)
         _note_time(command, clock, asked_at, now)

@@ -120,6 +120,7 @@ class PopEngine:
             await self._host.close()
         finally:
             self.events.close()
+            self._calls.close()
             await self.instance.unregister_consumer(owner)
 
     def fail(self) -> None:

@@ -7,9 +7,8 @@ from enum import Enum
 from typing import Final
 
 from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.protocol.decoding import Decode
+from rocketmq_aio.protocol.decoding import Decoded
 from rocketmq_aio.protocol.receipt import Receipt, order_count, read_info, receipts
-from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.protocol.requests.pop import PopMessageResponse
 
 QUEUE_ID: Final = slice(12, 16)  # in the head of a record
@@ -56,12 +55,11 @@ class PoppedMessage(MessageExt, kw_only=True, gc=False, eq=False):
 
 
 def read_popped(
-    body: bytes,
+    decoded: Decoded,
     answer: PopMessageResponse,
     source: MessageQueue,
     now: float,
     age: float,
-    decode: Decode = decode_messages,
 ) -> tuple[list[PoppedMessage], Exception | None]:
     """Return the messages of a pop, and what could not be read behind them.
 
@@ -71,7 +69,7 @@ def read_popped(
     :param age: for how many seconds the messages are invisible already
     :raises CodecError: the answer says nothing of their receipts
     """
-    messages, fault = decode(body, source)
+    messages, fault = decoded
     queues: dict[int, MessageQueue] = {}
     for message in messages:  # an answer holds messages of several queues
         number = int.from_bytes(message.head[QUEUE_ID], "big", signed=True)

@@ -11,14 +11,16 @@ import anyio
 import msgspec
 
 from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.consumer.message_decoder import MessageDecoder
 from rocketmq_aio.consumer.offsets import RemoteOffsetStore, check_offset
 from rocketmq_aio.consumer.pull_result import (
     Answer,
     PullResult,
+    PullStatus,
     RawPull,
-    decoded,
     raw,
     read_answer,
+    result_of,
 )
 from rocketmq_aio.consumer.pulled import HOLD_SLACK_SECONDS
 from rocketmq_aio.consumer.send_back import DEAD_LETTER, SendBack
@@ -64,6 +66,7 @@ class PullConsumer(Member):
         self._store = RemoteOffsetStore(self._instance.broker, group)
         self._committing: WeakValueDictionary[MessageQueue, anyio.Lock] = WeakValueDictionary()
         self._send_back = SendBack(self._instance, group, max_reconsume_times=MAX_RECONSUME_TIMES)
+        self._decoder = MessageDecoder(self._instance)
         self._topics: set[str] = set()
         self._replicas: dict[MessageQueue, int] = {}  # from where brokers say to read
         self._checked: set[tuple[str, str]] = set()  # SQL expressions that a broker accepted
@@ -100,7 +103,10 @@ class PullConsumer(Member):
         wanted = _subscription(queue, selector)
         header = self._header(queue, offset, max_messages, wait_seconds, max_bytes)
         answer = await self._pull(queue, header, wanted)
-        return decoded(answer, queue, offset, wanted, self._instance.remoting.decode)
+        decoded = None
+        if answer.status is PullStatus.FOUND:
+            decoded = await self._decoder.decode(answer.body, queue)
+        return result_of(answer, decoded, offset, wanted)
 
     async def pull_raw(
         self,
@@ -213,6 +219,7 @@ class PullConsumer(Member):
 
     async def _shut(self) -> None:
         self._end_pulls()
+        self._decoder.close()
         self._instance.unregister_reader(self)
 
     def _end_pulls(self) -> None:

@@ -8,12 +8,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from rocketmq_aio.consumer.pulled import RESET_REMARK, read_pulled
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.message import MessageExt
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.decoding import Decode
+from rocketmq_aio.protocol.decoding import Decoded
 from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.protocol.requests.pull import PullMessageResponse
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.remoting.refusals import refusal
@@ -102,22 +101,19 @@ def raw(answer: Answer) -> RawPull:
     )
 
 
-def decoded(
-    answer: Answer,
-    queue: MessageQueue,
-    offset: int,
-    wanted: Subscription,
-    decode: Decode = decode_messages,
+def result_of(
+    answer: Answer, decoded: Decoded | None, offset: int, wanted: Subscription
 ) -> PullResult:
     """Return the messages of *answer* that are wanted.
 
+    :param decoded: of an answer that found messages
     :raises CodecError: the one at *offset* cannot be read
     """
-    status, fields, body = answer
+    status, fields, _ = answer
     messages: list[MessageExt] = []
     next_offset = fields.next_begin_offset
-    if status is PullStatus.FOUND:
-        messages, next_offset, fault = read_pulled(body, fields, queue, offset, wanted, decode)
+    if decoded is not None:
+        messages, next_offset, fault = read_pulled(decoded, fields, offset, wanted)
         if fault is not None and next_offset == offset:
             raise fault
         if not messages:

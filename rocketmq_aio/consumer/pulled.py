@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from rocketmq_aio.errors import CodecError
-from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.protocol.decoding import Decode
-from rocketmq_aio.protocol.record import decode_messages
+from rocketmq_aio.message import MessageExt
+from rocketmq_aio.protocol.decoding import Decoded
 from rocketmq_aio.protocol.requests.pull import PullMessageResponse
 from rocketmq_aio.protocol.subscription import Subscription
 
@@ -17,12 +16,7 @@ RESET_REMARK: Final = "OFFSET_RESET"  # an administrator moved the group (5.x)
 
 
 def read_pulled(
-    body: bytes,
-    answer: PullMessageResponse,
-    queue: MessageQueue,
-    offset: int,
-    subscription: Subscription,
-    decode: Decode = decode_messages,
+    decoded: Decoded, answer: PullMessageResponse, offset: int, subscription: Subscription
 ) -> tuple[list[MessageExt], int, CodecError | None]:
     """Return the wanted messages from *offset* on, where to go on, and what cannot be read there.
 
@@ -30,31 +24,19 @@ def read_pulled(
 
     :raises CodecError: the broker sends the reader backwards
     """
-    messages, fault = _readable(body, queue, offset, answer.offset_delta, decode)
+    messages, fault = decoded
+    if delta := answer.offset_delta:  # static topics: the broker's own offsets differ
+        for message in messages:
+            message.queue_offset += delta
+    if messages and messages[0].queue_offset < offset:
+        # A batch that is stored as one record comes whole, also for an offset inside it.
+        messages = [each for each in messages if each.queue_offset >= offset]
     next_offset = answer.next_begin_offset
     if fault is not None:
         next_offset = messages[-1].queue_offset + 1 if messages else offset
     if next_offset < offset:
         raise CodecError("nextBeginOffset", 0, f"{next_offset} after a pull at {offset}")
     return _wanted(messages, subscription), next_offset, fault
-
-
-def _readable(
-    body: bytes,
-    queue: MessageQueue,
-    offset: int,
-    delta: int | None,
-    decode: Decode,
-) -> tuple[list[MessageExt], CodecError | None]:
-    """Return the messages from *offset* on, and what cannot be read behind them."""
-    messages, fault = decode(body, queue)
-    if delta:  # static topics: the broker's own offsets differ from the topic's
-        for message in messages:
-            message.queue_offset += delta
-    if messages and messages[0].queue_offset < offset:
-        # A batch that is stored as one record comes whole, also for an offset inside it.
-        messages = [each for each in messages if each.queue_offset >= offset]
-    return messages, fault
 
 
 def _wanted(messages: list[MessageExt], subscription: Subscription) -> list[MessageExt]:

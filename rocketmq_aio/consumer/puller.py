@@ -19,6 +19,7 @@ from rocketmq_aio.consumer.events import (
 )
 from rocketmq_aio.consumer.hook_calls import FilterHooks
 from rocketmq_aio.consumer.limits import QueueLimits
+from rocketmq_aio.consumer.message_decoder import MessageDecoder
 from rocketmq_aio.consumer.pulled import HOLD_SLACK_SECONDS, RESET_REMARK, read_pulled
 from rocketmq_aio.consumer.start_position import StartPositions
 from rocketmq_aio.errors import (
@@ -34,7 +35,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.protocol.codes import (
     MASTER_ID,
     PULL_LITE,
@@ -89,6 +90,7 @@ class Puller(Generic[Q]):
         config: ConsumerConfig,
         starts: StartPositions,
         limits: QueueLimits,
+        decoder: MessageDecoder,
         *,
         lite: bool = False,
         interval_seconds: float = 0.0,
@@ -116,6 +118,7 @@ class Puller(Generic[Q]):
         self._on_corrected = on_corrected
         self._on_recovered = on_recovered
         self._on_event = on_event
+        self._decoder = decoder
         self._timeout = config.long_poll_seconds + HOLD_SLACK_SECONDS
         self._introduced = float("-inf")
 
@@ -206,7 +209,7 @@ class Puller(Generic[Q]):
         if assigned.generation != generation:
             return  # a seek came in between
         if command.code == ResponseCode.SUCCESS:
-            self._found(assigned, subscription, command, offset)
+            await self._found(assigned, subscription, command, offset)
         elif command.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
             self._nothing_found(assigned, command, offset)
         elif command.code == ResponseCode.PULL_OFFSET_MOVED:
@@ -279,21 +282,18 @@ class Puller(Generic[Q]):
             if self._on_pulled is not None:
                 self._on_pulled(assigned, 0, answer.next_begin_offset - offset)
 
-    def _found(
+    async def _found(
         self, assigned: Q, subscription: Subscription, command: Command, offset: int
     ) -> None:
         answer = read_header(command, PullMessageResponse)
         assigned.broker_id = answer.suggest_which_broker_id
-        decode = self._instance.remoting.decode
-        wanted, next_offset, fault = read_pulled(
-            command.body, answer, assigned.queue, offset, subscription, decode
-        )
-        if self._filters and wanted:
-            wanted = self._filters.filter(wanted)
+        generation = assigned.generation
+        decoded = await self._decoder.decode(command.body, assigned.queue)
+        if assigned.generation != generation:
+            return  # a seek came in between
+        wanted, next_offset, fault = read_pulled(decoded, answer, offset, subscription)
         if wanted:
-            if (codec := self._config.codec) is not None:
-                for message in wanted:
-                    message.codec = codec
+            wanted = self._prepare(wanted)
             assigned.put(wanted)
         assigned.advance(next_offset)
         if self._on_pulled is not None:
@@ -303,6 +303,15 @@ class Puller(Generic[Q]):
         if fault is not None and next_offset == offset:
             # With messages before it the next pull begins with it, and tells if it has to.
             self._unreadable(assigned, offset, fault)
+
+    def _prepare(self, messages: list[MessageExt]) -> list[MessageExt]:
+        """Return those of *messages* that the hooks let through, ready for the application."""
+        if self._filters:
+            messages = self._filters.filter(messages)
+        if (codec := self._config.codec) is not None:
+            for message in messages:
+                message.codec = codec
+        return messages
 
     # --- what can go wrong ----------------------------------------------------------------------
 

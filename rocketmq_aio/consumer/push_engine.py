@@ -223,6 +223,8 @@ class PushEngine(GroupEngine[WorkedQueue]):
             await self._host.close()
             if self._threads is not None:
                 self._threads.shutdown(wait=False, cancel_futures=True)
+            if self._pops is not None:
+                self._pops.close()
             await self._unlock_rest()
             await self._leave(owner)
 

@@ -209,6 +209,10 @@ class PushPops:
         for assigned in self._queues.values():
             assigned.drop()
 
+    def close(self) -> None:
+        """Release the threads that decode large answers."""
+        self._calls.close()
+
     # --- queues ---------------------------------------------------------------------------------
 
     def make(self, queue: MessageQueue, in_flight: InFlight) -> PoppedQueue:

@@ -18,6 +18,10 @@ MIN_WINDOW: Final = 8 * 1024 * 1024  # what every zstd reader should grant, by i
 EXTRA: Final = missing_extra("compression")
 
 
+class InflationLimitError(CodecError):
+    """Decoding stopped because the data inflates to more than the limit that was given."""
+
+
 def compress(body: bytes, kind: str, level: int) -> bytes:
     """Return *body* compressed as Java clients do it.
 
@@ -57,7 +61,7 @@ def inflate(data: bytes, sys_flag: int, *, limit: int = MAX_INFLATED) -> bytes:
     except ImportError as error:
         raise CodecError("body", 0, f"it is compressed with {_name_of(bits)}; {EXTRA}") from error
     if len(inflated) > limit:
-        raise CodecError("body", 0, f"it inflates to more than {limit} bytes")
+        raise InflationLimitError("body", 0, f"it inflates to more than {limit} bytes")
     if not whole:
         raise CodecError("body", 0, "the compressed data is cut short")
     return inflated

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 from rocketmq_aio.config import ClientConfig
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.protocol.compression import MAX_INFLATED
 from rocketmq_aio.protocol.namespaces import namespace_of
 from rocketmq_aio.protocol.record import checksum_fault, decode_messages
 
 Decoded = tuple[list[MessageExt], CodecError | None]
-Decode = Callable[[bytes, MessageQueue], Decoded]
+
+
+class Decode(Protocol):
+    """Decodes an answer by the settings of a client; see `decode_messages`."""
+
+    def __call__(
+        self, data: bytes, queue: MessageQueue, /, *, limit: int = MAX_INFLATED
+    ) -> Decoded: ...
 
 
 def decoder_of(config: ClientConfig) -> Decode:
@@ -24,8 +32,10 @@ def decoder_of(config: ClientConfig) -> Decode:
 def verifying(decode: Decode) -> Decode:
     """Return *decode*, stopped by the first message whose body is not what was stored."""
 
-    def decode_and_verify(body: bytes, queue: MessageQueue) -> Decoded:
-        messages, fault = decode(body, queue)
+    def decode_and_verify(
+        data: bytes, queue: MessageQueue, *, limit: int = MAX_INFLATED
+    ) -> Decoded:
+        messages, fault = decode(data, queue, limit=limit)
         for index, message in enumerate(messages):
             if (wrong := checksum_fault(message)) is not None:
                 return messages[:index], wrong

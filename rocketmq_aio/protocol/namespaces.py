@@ -20,6 +20,7 @@ from rocketmq_aio.names import DLQ_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX, UNS
 from rocketmq_aio.properties import RETRY_TOPIC
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.compression import MAX_INFLATED
 from rocketmq_aio.protocol.receipt import RETRY_JOINTS
 from rocketmq_aio.protocol.record import decode_messages
 
@@ -144,11 +145,11 @@ class Namespace:
         self.answer(command.code, command)
 
     def decode(
-        self, body: bytes, queue: MessageQueue
+        self, body: bytes, queue: MessageQueue, *, limit: int = MAX_INFLATED
     ) -> tuple[list[MessageExt], CodecError | None]:
         """Return what `decode_messages` does, with the application's names."""
         stored = MessageQueue(self.outer(queue.topic), queue.broker_name, queue.queue_id)
-        messages, fault = decode_messages(body, stored)
+        messages, fault = decode_messages(body, stored, limit=limit)
         for message in messages:
             self._rename(message, queue)
         return messages, fault

@@ -21,7 +21,7 @@ from rocketmq_aio.protocol.codes import (
     NEED_UNWRAP,
     STORE_IPV6,
 )
-from rocketmq_aio.protocol.compression import MAX_INFLATED, inflate
+from rocketmq_aio.protocol.compression import MAX_INFLATED, InflationLimitError, inflate
 
 MAGIC_V1: Final = -626_843_481  # 0xDAA320A7: topic length is one byte
 MAGIC_V2: Final = -626_843_477  # 0xDAA320AB: two bytes (brokers from 5.1, long retry topics)
@@ -53,7 +53,8 @@ def decode_messages(
 
     A message that cannot be read is never skipped: those before it are returned with the error,
     and the next pull begins with it again.  That is also how an answer ends that inflates to more
-    than *limit* bytes in all: alone, each of its messages may be as large.
+    than *limit* bytes in all: alone, each of its messages may be as large.  The error is an
+    `InflationLimitError` then, whose position is where the record begins that was not decoded.
     """
     messages: list[MessageExt] = []
     append, unpack, plain_topic = messages.append, _PLAIN.unpack_from, queue.topic.encode()
@@ -87,6 +88,8 @@ def decode_messages(
                 )
             )
             at = next_at
+    except InflationLimitError as fault:
+        return messages, InflationLimitError(fault.field, at, fault.reason)
     except CodecError as fault:
         return messages, fault
     except (struct_error, IndexError):
@@ -147,7 +150,7 @@ def _decode_unusual(data: bytes, at: int, queue: MessageQueue, limit: int) -> li
         (stored,) = _CRC.unpack_from(data, at + _CRC_AT)
         _check_sum(body, stored, body_at)
     if sys_flag & _GROWS and limit <= 0:
-        raise CodecError("body", body_at, "the answer inflates to more than fits at once")
+        raise InflationLimitError("body", at, "the answer inflates to more than fits at once")
     if sys_flag & COMPRESSED:
         body = _inflated(body, sys_flag, body_at, limit)
     (offset,) = _OFFSET.unpack_from(data, at + _QUEUE_OFFSET_AT)
@@ -155,7 +158,7 @@ def _decode_unusual(data: bytes, at: int, queue: MessageQueue, limit: int) -> li
     if sys_flag & INNER_BATCH and sys_flag & NEED_UNWRAP:
         if not 0 <= offset < 2**63 - MAX_INNER:
             raise CodecError("queue offset", at + _QUEUE_OFFSET_AT, f"{offset} of an inner batch")
-        return _unwrap(outer, body_at)
+        return _unwrap(outer, body_at, limit)
     return [outer]
 
 
@@ -202,23 +205,32 @@ def _bounds(data: bytes, at: int) -> tuple[int, int, int, int]:
 def _inflated(body: bytes, sys_flag: int, at: int, limit: int) -> bytes:
     try:
         return inflate(body, sys_flag, limit=limit)
+    except InflationLimitError:
+        raise
     except CodecError as fault:
         raise CodecError(fault.field, at, fault.reason) from fault
 
 
-def _unwrap(outer: MessageExt, at: int) -> list[MessageExt]:
+def _unwrap(outer: MessageExt, at: int, limit: int) -> list[MessageExt]:
     """Return the messages of an inner batch: consecutive offsets, the outer one's times."""
-    inner = []
+    inner: list[MessageExt] = []
+    most = max(1, limit // MESSAGE_BYTES)
     try:
         for index, (flag, body, properties) in enumerate(decode_batch(outer.body)):
             if index >= MAX_INNER:
                 raise CodecError("entry", 0, f"there are more than {MAX_INNER}")
+            if index >= most:
+                raise InflationLimitError(
+                    "inner batch", at, "it has more messages than fit at once"
+                )
             offset = outer.queue_offset + index
             head = bytearray(outer.head)
             head[16:20] = flag.to_bytes(4, "big", signed=True)
             head[_QUEUE_OFFSET_AT : _QUEUE_OFFSET_AT + 8] = offset.to_bytes(8, "big")
             message = MessageExt(outer.topic, body, outer.queue, offset, bytes(head), properties)
             inner.append(message)
+    except InflationLimitError:
+        raise
     except CodecError as fault:
         reason = f"{fault.field} at byte {fault.position} of the batch: {fault.reason}"
         raise CodecError("inner batch", at, reason) from fault

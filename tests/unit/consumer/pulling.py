@@ -10,6 +10,7 @@ from rocketmq_aio.config import LitePullConfig
 from rocketmq_aio.consumer.events import ConsumerEvent
 from rocketmq_aio.consumer.limits import CacheLimits
 from rocketmq_aio.consumer.line import Line
+from rocketmq_aio.consumer.message_decoder import MessageDecoder
 from rocketmq_aio.consumer.puller import Puller
 from rocketmq_aio.consumer.start_position import StartPositions
 from rocketmq_aio.consumer.taken import Cache, TakenQueue
@@ -120,12 +121,14 @@ class Rig:
         self.started: list[tuple[TakenQueue, bool]] = []
         self.corrected: list[int] = []
         self.recovered: list[TakenQueue] = []
+        self.decoder = MessageDecoder(cast(MQClientInstance, self.wire))
         self.puller = Puller(
             cast(MQClientInstance, self.wire),
             "billing",
             LitePullConfig(**settings),
             cast(StartPositions, self.starts),
             CacheLimits(LitePullConfig(**settings), self.cache),
+            self.decoder,
             lite=True,
             subscription_of=lambda _topic: self.subscription,
             on_messages=self.line.add,
@@ -186,6 +189,7 @@ class Rig:
         for task in self._tasks:
             task.cancel()
         ended = await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.decoder.close()
         errors = [e for e in ended if isinstance(e, Exception)]
         assert errors == []
 

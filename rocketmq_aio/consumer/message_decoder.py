@@ -1,0 +1,69 @@
+"""Message decoding with a bound on the time that one answer takes of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from rocketmq_aio.errors import CodecError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.protocol.compression import InflationLimitError
+from rocketmq_aio.protocol.decoding import Decoded
+
+LOOP_BYTES: Final = 512 * 1024  # of inflated data; zlib takes 4 ms for them
+MOST_THREADS: Final = 4
+
+
+class MessageDecoder:
+    """Decodes answers on the event loop up to a bound, and the rest of a large one in a thread.
+
+    The threads belong to one consumer and start with its first large answer: those of the event
+    loop may all be waiting for something of the application.
+    """
+
+    def __init__(self, instance: MQClientInstance) -> None:
+        self._decode = instance.remoting.decode
+        self._threads: ThreadPoolExecutor | None = None
+        self._closed = False
+
+    async def decode(self, body: bytes, queue: MessageQueue) -> Decoded:
+        """Return what `decode_messages` does.
+
+        Does not suspend, unless the answer inflates to more than `LOOP_BYTES`. A caller that is
+        cancelled leaves at once; its thread ends by itself.
+        """
+        messages, fault = self._decode(body, queue, limit=LOOP_BYTES)
+        if not isinstance(fault, InflationLimitError):
+            return messages, fault
+        start = fault.position
+        rest, fault = await self._decode_in_thread(body[start:], queue)
+        if fault is not None:
+            fault = CodecError(fault.field, start + fault.position, fault.reason)
+        return messages + rest, fault
+
+    def close(self) -> None:
+        """Let the threads end after their current work."""
+        self._closed = True
+        self._release_threads()
+
+    async def _decode_in_thread(self, body: bytes, queue: MessageQueue) -> Decoded:
+        if self._closed:
+            return self._decode(body, queue)
+        if self._threads is None:
+            size = min(MOST_THREADS, os.cpu_count() or 1)
+            self._threads = ThreadPoolExecutor(size, thread_name_prefix="rocketmq-decode")
+        loop = asyncio.get_running_loop()
+        try:
+            decoding = loop.run_in_executor(self._threads, self._decode, body, queue)
+        except RuntimeError:  # no thread can be started now; the executor keeps what it was given
+            self._release_threads()
+            return self._decode(body, queue)
+        return await decoding
+
+    def _release_threads(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
