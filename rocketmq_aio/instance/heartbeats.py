@@ -110,6 +110,17 @@ class Heartbeats:
         """A new connection knows nothing: the next heartbeat to it is a whole one."""
         self._accepted.pop(address, None)
 
+    def retain(self, addresses: set[str]) -> None:
+        """Forget what is known of every address but *addresses*."""
+        tables = (self._accepted, self._told, self.broker_versions)
+        gone = {address for table in tables for address in table} | self._v2 | set(self._turns)
+        for address in gone - addresses:
+            if self._turns[address].statistics().locked:
+                continue  # a heartbeat is under way
+            for table in (*tables, self._turns):
+                table.pop(address, None)
+            self._v2.discard(address)
+
     async def _send(self, address: str, data: HeartbeatData) -> None:
         fingerprint = _fingerprint(data) if self._short_form else 0
         data = msgspec.structs.replace(data, heartbeat_fingerprint=fingerprint)

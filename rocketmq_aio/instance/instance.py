@@ -74,7 +74,8 @@ class MQClientInstance:
         self._producers: dict[str, Owner] = {}
         self._consumers: dict[str, ConsumerOwner] = {}
         self._readers: list[Owner] = []
-        self.connects: Counter[str] = Counter()  # connections made so far, by address
+        self.connects: Counter[str] = Counter()  # number of the latest connection, by address
+        self._connections_made = 0
         self.host = TaskHost(f"rocketmq:{self.address}", on_failure=self._fail)
         self.replies = Replies()
         commands = BrokerCommands(
@@ -271,7 +272,8 @@ class MQClientInstance:
             owner.on_route_changed(topic)
 
     def _connected(self, address: str) -> None:
-        self.connects[address] += 1
+        self._connections_made += 1  # over all addresses, so that no number comes twice
+        self.connects[address] = self._connections_made
         # A new connection knows no group: tell it at once, or the broker forgets this member.
         self.heartbeats.forget(address)
         if address in self._heartbeat_addresses():
@@ -308,7 +310,10 @@ class MQClientInstance:
             await self.name_servers.refresh()
             brokers = {*self.routes.addresses(), *self.send_addresses()}
             in_use = {*brokers, *self.name_servers.addresses}
-            self.remoting.forget(self.remoting.addresses - in_use)
+            self.remoting.retain(in_use)
+            self.heartbeats.retain(in_use)
+            for address in set(self.connects) - in_use:
+                del self.connects[address]
 
     def _fail(self, cause: BaseException) -> None:
         self.failure = cause

@@ -28,4 +28,5 @@ class Introductions:
         with suppress(TimeoutError):
             async with asyncio.timeout((deadline - monotonic()) / 2):
                 if await self._instance.heartbeats.beat(address) is None:
-                    self._told[address] = connects[address]
+                    current = {at: n for at, n in self._told.items() if connects[at] == n}
+                    self._told = {**current, address: connects[address]}

@@ -194,6 +194,10 @@ class RemotingClient:
             if (connection := self._connections.get(address)) is not None:
                 self._retire(connection)
 
+    def retain(self, addresses: set[str]) -> None:
+        """Forget every address but *addresses*."""
+        self.forget({*self._connections, *self._backoff, *self._closed_until} - addresses)
+
     def _frame(
         self,
         address: str,

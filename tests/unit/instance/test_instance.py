@@ -490,6 +490,44 @@ async def test_a_malformed_address_in_a_route_does_not_end_a_client_with_vip_cha
             assert client.send_addresses() == {vip_address(cluster.brokers[0].address)}
 
 
+async def test_tables_by_address_keep_only_addresses_in_use() -> None:
+    async with FakeCluster(topics={"orders": 2}) as cluster:
+        broker = cluster.broker
+        config = ClientConfig(
+            namesrv=cluster.namesrv, heartbeat_v2=True, namesrv_refresh_interval_seconds=0.01
+        )
+        async with MQClientInstance(config) as client, ConsumingGuest(client):
+            numbers: list[int] = []
+            for _ in range(3):
+                await client.routes.refresh(list(client.routes._routes))
+                assert await client.heartbeats.beat_all() == {}
+                numbers.append(client.connects[broker.address])
+                await broker.stop()
+                await until(lambda: not client.remoting.is_connected(broker.address))
+                with pytest.raises(NotConnectedError):
+                    await client.remoting.request(
+                        broker.address, GetMaxOffset(topic="orders", queue_id=0)
+                    )
+                broker.port = 0
+                await broker.start()
+            await client.routes.refresh(list(client.routes._routes))
+            in_use = {broker.address, cluster.name_server.address}
+            heartbeats, remoting = client.heartbeats, client.remoting
+            for table in (
+                client.connects,
+                heartbeats.broker_versions,
+                heartbeats._turns,
+                heartbeats._told,
+                heartbeats._accepted,
+                heartbeats._v2,
+                remoting._backoff,
+                remoting._closed_until,
+            ):
+                await until(lambda kept=table: set(kept) <= in_use, f"{table} to shrink")  # type: ignore[misc]  # bound now
+
+            assert len(set(numbers)) == 3  # a connection's number is never used again
+
+
 # --- advice --------------------------------------------------------------------------------------
 
 
