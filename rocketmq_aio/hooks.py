@@ -20,8 +20,9 @@ if TYPE_CHECKING:  # it belongs to a layer above
 class RPCHook(Protocol):
     """Sees every request before it is signed and written, and every answer.
 
-    Hooks run in order.  One that raises is logged and changes nothing.  They run on the event
-    loop for every request, and switch off the client's prepared frames: keep them short.
+    Hooks run in order.  One that raises is logged, once per kind of failure, and changes nothing.
+    They run on the event loop for every request, and switch off the client's prepared frames: keep
+    them short.
     """
 
     def before_request(

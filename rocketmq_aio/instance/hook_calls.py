@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol, runtime_checkable
+from collections.abc import Iterable
+from typing import Any, Protocol, runtime_checkable
 
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.functions import APPLICATION_ERRORS
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.log import get_logger
-
-logger = get_logger(__name__)
-
-MAX_KINDS: Final = 100  # of failures that are logged; a hook could invent exception types for ever
+from rocketmq_aio.remoting.hook_failures import Call
 
 
 class Companion(Protocol):
@@ -70,31 +65,6 @@ def check_hook(hook: object, kinds: Any, methods: Iterable[str]) -> None:  # noq
             raise ConfigError("hooks", hook, f"{name}() is not to be async: it is never awaited")
 
 
-Call = tuple[object, Callable[[Any], object]]  # a hook, and what is called of it
-
-
 def calls_of(hooks: Iterable[object], method: str) -> list[Call]:
     """Return *method* of each hook: looked up once, not with every message."""
     return [(hook, getattr(hook, method)) for hook in hooks]
-
-
-class Failures:
-    """Calls hooks and logs each kind of failure once: a hook may fail for every message."""
-
-    def __init__(self) -> None:
-        self._told: set[tuple[int, type[BaseException]]] = set()
-
-    def tell(self, calls: Iterable[Call], context: object) -> None:
-        """Make all *calls*, in order; what one of them raises changes nothing."""
-        for hook, call in calls:
-            try:
-                call(context)
-            except APPLICATION_ERRORS as error:
-                self.note(hook, error)
-
-    def note(self, hook: object, error: BaseException) -> None:
-        """*hook* has raised *error*."""
-        kind = (id(hook), type(error))
-        if kind not in self._told and len(self._told) < MAX_KINDS:
-            self._told.add(kind)
-            logger.error("hook_failed", hook=type(hook).__qualname__, exc_info=error)

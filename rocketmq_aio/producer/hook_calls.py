@@ -15,9 +15,10 @@ from rocketmq_aio.hooks import (
     SendContext,
     SendHook,
 )
-from rocketmq_aio.instance.hook_calls import Failures, calls_of, check_hook
+from rocketmq_aio.instance.hook_calls import calls_of, check_hook
 from rocketmq_aio.message import SendResult
 from rocketmq_aio.producer.outgoing import Outgoing
+from rocketmq_aio.remoting.hook_failures import Failures
 
 METHODS: Final = ("before_send", "after_send", "check_forbidden", "end_transaction")
 

@@ -30,6 +30,7 @@ from rocketmq_aio.remoting.backoff import NO_MASTER_SECONDS, Backoff, BackoffErr
 from rocketmq_aio.remoting.connection import Connection, Frame, MakeFrame
 from rocketmq_aio.remoting.dial import Dialer, failure_reason
 from rocketmq_aio.remoting.fork import FORKED
+from rocketmq_aio.remoting.hook_failures import Failures
 from rocketmq_aio.remoting.server import RequestHandler, RequestServer
 from rocketmq_aio.remoting.tasks import TaskHost
 
@@ -76,6 +77,7 @@ class RemotingClient:
         self._closed = False
         self._why_closed = "the client is closed"
         self._dialer = Dialer(config)
+        self._hook_failures = Failures("rpc_hook_failed")
         self.namespace = namespace_of(config)
         self.decode = decoder_of(config)
         self._namespace_fields = namespace_fields(config)
@@ -213,7 +215,7 @@ class RemotingClient:
             body = self.namespace.request(code, ext, body)
         ext.update(self._namespace_fields)
         for hook in self._config.rpc_hooks:
-            ext = _shown_request(hook, address, code, ext, body)
+            ext = self._shown_request(hook, address, code, ext, body)
         if self._config.credentials is not None:
             unsigned = {name: ext.pop(name) for name in header.unsigned if name in ext}
             sign(ext, body, self._config.credentials)
@@ -222,12 +224,26 @@ class RemotingClient:
         binary = self._config.header_encoding == "rocketmq"
         return encode_command(command, ext, binary=binary, version=version)
 
+    def _shown_request(
+        self, hook: RPCHook, address: str, code: int, ext: dict[str, str], body: bytes
+    ) -> dict[str, str]:
+        """Return *ext* as *hook* leaves it; unchanged when the hook fails."""
+        changed = dict(ext)
+        try:
+            hook.before_request(address, code, changed, body)
+            if not all(isinstance(text, str) for pair in changed.items() for text in pair):
+                raise TypeError("it left ext fields that are not text")
+        except APPLICATION_ERRORS as error:
+            self._hook_failures.note(hook, error)
+            return ext
+        return changed
+
     def _show_response(self, address: str, code: int, command: Command) -> None:
         for hook in self._config.rpc_hooks:
             try:
                 hook.after_response(address, code, command.code, dict(command.ext_fields()))
-            except APPLICATION_ERRORS:
-                logger.exception("rpc_hook_failed", hook=type(hook).__name__, code=code)
+            except APPLICATION_ERRORS as error:
+                self._hook_failures.note(hook, error)
 
     async def _elsewhere(
         self, told: Connection, code: int, frame: MakeFrame, timeout: float
@@ -364,21 +380,6 @@ class RemotingClient:
         pause = self._backoff.setdefault(address, Backoff()).next_pause()
         self._closed_until[address] = (asyncio.get_running_loop().time() + pause, reason)
         self._on_unreachable(address)
-
-
-def _shown_request(
-    hook: RPCHook, address: str, code: int, ext: dict[str, str], body: bytes
-) -> dict[str, str]:
-    """Return *ext* as *hook* leaves it; unchanged when the hook fails."""
-    changed = dict(ext)
-    try:
-        hook.before_request(address, code, changed, body)
-        if all(isinstance(text, str) for pair in changed.items() for text in pair):
-            return changed
-        logger.error("rpc_hook_failed", hook=type(hook).__name__, code=code, reason="not text")
-    except APPLICATION_ERRORS:
-        logger.exception("rpc_hook_failed", hook=type(hook).__name__, code=code)
-    return ext
 
 
 def _retrieve(attempt: asyncio.Future[Connection]) -> None:

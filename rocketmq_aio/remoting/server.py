@@ -22,6 +22,7 @@ RequestHandler = Callable[[str, Command], Awaitable[Reply | None]]
 
 WORKERS: Final = 4
 MAX_QUEUED: Final = 1000  # more than that is a flood, and is dropped
+DROPS_LOGGED_SECONDS: Final = 10.0  # between two log lines about dropped requests
 STREAK: Final = 16  # brokers hold a thread until a reply that they push is answered
 
 
@@ -38,6 +39,7 @@ class RequestServer:
         self._requests: deque[tuple[Connection, Command]] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
         self.dropped = 0
+        self._log_drops_at = 0.0
 
     def start(self) -> None:
         """Begin to serve."""
@@ -47,13 +49,25 @@ class RequestServer:
     def receive(self, connection: Connection, command: Command) -> None:
         """Queue a request; called by the connection, never blocks."""
         if len(self._requests) >= MAX_QUEUED:
-            self.dropped += 1
+            self._drop(connection, command)
             return
         self._requests.append((connection, command))
         if self._idle:
             worker = self._idle.popleft()
             if not worker.done():
                 worker.set_result(None)
+
+    def _drop(self, connection: Connection, command: Command) -> None:
+        self.dropped += 1
+        now = asyncio.get_running_loop().time()
+        if now >= self._log_drops_at:
+            self._log_drops_at = now + DROPS_LOGGED_SECONDS
+            logger.warning(
+                "broker_requests_dropped",
+                address=connection.address,
+                code=command.code,
+                dropped=self.dropped,
+            )
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()

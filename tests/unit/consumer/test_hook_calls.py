@@ -16,8 +16,8 @@ from rocketmq_aio.consumer.hook_calls import (
 )
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import ConsumeContext
-from rocketmq_aio.instance.hook_calls import MAX_KINDS
 from rocketmq_aio.message import MessageExt
+from rocketmq_aio.remoting.hook_failures import MAX_KINDS
 from tests.unit.consumer.parts import message, queue
 
 

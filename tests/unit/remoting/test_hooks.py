@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, MutableMapping
 
@@ -46,6 +47,20 @@ class Failing(Recorder):
         raise LookupError("after")
 
 
+class Cancelling(Recorder):
+    """Lets the cancellation of something else through."""
+
+    def before_request(
+        self, address: str, code: int, ext_fields: MutableMapping[str, str], body: bytes
+    ) -> None:
+        raise asyncio.CancelledError
+
+    def after_response(
+        self, address: str, code: int, response_code: int, ext_fields: Mapping[str, str]
+    ) -> None:
+        raise asyncio.CancelledError
+
+
 class Numbering(Recorder):
     """Adds what no header can hold."""
 
@@ -71,7 +86,7 @@ async def test_hooks_run_in_order_around_every_request() -> None:
         assert broker.requests[0].command.ext_fields()["second"] == "yes"
 
 
-@pytest.mark.parametrize("kind", [Failing, Numbering])
+@pytest.mark.parametrize("kind", [Failing, Numbering, Cancelling])
 async def test_a_hook_that_fails_is_logged_and_changes_nothing(
     kind: type[Recorder], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -85,3 +100,18 @@ async def test_a_hook_that_fails_is_logged_and_changes_nothing(
         fields = broker.requests[0].command.ext_fields()
         assert fields == {"topic": "orders", "queueId": "0", "good": "yes"}
         assert "rpc_hook_failed" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [Failing, Numbering])
+async def test_each_kind_of_failure_of_a_hook_is_logged_once(
+    kind: type[Recorder], caplog: pytest.LogCaptureFixture
+) -> None:
+    config = ClientConfig(rpc_hooks=(kind("bad", []),))
+    async with FakeBroker() as broker, open_client(config) as opened:
+        broker.create_topic("orders")
+        for _ in range(5):
+            await opened.ask(broker.address)
+
+    events = [each for each in caplog.messages if "rpc_hook_failed" in each]
+    assert len(events) == 1
+    assert kind.__name__ in events[0]

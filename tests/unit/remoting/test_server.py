@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from rocketmq_aio.errors import NotSupportedError
 from rocketmq_aio.protocol.codes import ONEWAY_FLAG
 from rocketmq_aio.protocol.command import Command
@@ -90,7 +92,9 @@ async def test_a_oneway_request_is_served_and_not_answered() -> None:
         assert [each for each in broker.wire if each.command.is_response and not each.sent] == []
 
 
-async def test_a_flood_is_bounded_and_does_not_delay_the_clients_own_requests() -> None:
+async def test_a_flood_is_bounded_and_does_not_delay_the_clients_own_requests(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     release = asyncio.Event()
     started = 0
 
@@ -111,6 +115,9 @@ async def test_a_flood_is_bounded_and_does_not_delay_the_clients_own_requests() 
         assert started <= WORKERS
         assert len(server._requests) <= MAX_QUEUED
         assert server.dropped >= 3 * MAX_QUEUED - MAX_QUEUED - WORKERS
+        events = [each for each in caplog.messages if "broker_requests_dropped" in each]
+        assert len(events) == 1  # not one for each
+        assert f"address='{broker.address}' code=40" in events[0]
         release.set()
         await until(lambda: not server._requests)
 
