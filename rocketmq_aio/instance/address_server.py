@@ -28,7 +28,7 @@ async def fetch_addresses(url: str, seconds: float) -> tuple[str, ...]:
         return parse_addresses(_body(page).partition("\n")[0])
     except TimeoutError:
         raise _unavailable(url, f"no answer within {seconds:.3g} s") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # the last: no thread for the resolver
         raise _unavailable(url, str(error)) from error
 
 

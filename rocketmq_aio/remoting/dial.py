@@ -88,7 +88,10 @@ async def _resolve(host: str, port: int) -> list[str]:
     """Return the IP addresses of *host*, each once, in the order of the resolver."""
     with suppress(ValueError):
         return [str(ip_address(host))]
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except RuntimeError as error:  # asyncio resolves in a thread, and could not start one
+        raise OSError(f"{host} cannot be resolved: {error}") from error
     return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from typing import NoReturn
+
 import pytest
 
 from rocketmq_aio.config import ClientConfig
@@ -33,6 +37,27 @@ async def test_a_name_is_tried_at_each_of_its_addresses(monkeypatch: pytest.Monk
         broker.on(CODE, Reply(), times=None)
 
         assert (await opened.ask(f"broker.example:{broker.port}")).code == 0
+
+
+def test_a_resolver_without_threads_fails_the_request_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start(_: threading.Thread) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    async def ask() -> None:
+        async with FakeBroker() as broker, open_client() as opened:
+            broker.on(CODE, Reply(), times=None)
+            with monkeypatch.context() as patched:
+                patched.setattr(threading.Thread, "start", start)
+                with pytest.raises(NotConnectedError, match="can't start new thread"):
+                    await opened.ask(f"localhost:{broker.port}")
+
+            assert (await opened.ask(broker.address)).code == 0
+
+    # Not on uvloop, which resolves in threads of its own.
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        runner.run(ask())
 
 
 async def test_localhost_is_a_name() -> None:
