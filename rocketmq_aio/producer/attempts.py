@@ -12,6 +12,7 @@ from rocketmq_aio.config import ProducerConfig
 from rocketmq_aio.errors import (
     BrokerError,
     BusyError,
+    ClosedError,
     RocketMQError,
     RouteNotFoundError,
     SendAttempt,
@@ -95,15 +96,21 @@ class Attempts:
         self.retries_weaker = config.retry_other_broker
         self._prepared = instance.remoting.takes_prepared
         self.packer = Packer()
+        self._closed = False
         self._stored = stored
 
     async def run(  # noqa: C901 - flat: the first attempt is all that most sends need
         self, sent: Outgoing, publish: TopicPublish, deadline: float
     ) -> SendResult:
-        """Send *sent*, which is aimed already."""
+        """Send *sent*, which is aimed already.
+
+        :raises ClosedError: `close` was called; nothing was sent
+        """
         if sent.packing is not None:
             await self.packer.pack(sent)
-        started = monotonic()
+        if self._closed:
+            raise ClosedError("the producer is closed")
+        started = publish.used_at = monotonic()
         try:
             seconds = deadline - started
             if self._retries and len(publish.brokers) > 1 and not sent.fixed:
@@ -122,6 +129,11 @@ class Attempts:
         for tell in self._stored:
             tell(sent, result, monotonic() - started)
         return result
+
+    def close(self) -> None:
+        """Begin no attempt any more, and end the threads that compress."""
+        self._closed = True
+        self.packer.close()
 
     async def go_on(
         self,
@@ -157,7 +169,8 @@ class Attempts:
         now = monotonic()
         if not isinstance(outcome, SendResult):
             self._faults.failed(course.sent.target, outcome, started, now)
-        return course.goes_on(outcome, started) and deadline - now > LEAST_SECONDS
+        may_go_on = course.goes_on(outcome, started) and not self._closed
+        return may_go_on and deadline - now > LEAST_SECONDS
 
     async def _once_more(
         self, sent: Outgoing, publish: TopicPublish, seconds: float, attempts_left: int

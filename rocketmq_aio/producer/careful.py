@@ -172,7 +172,7 @@ class CarefulSender(Sender):
     def _outgoing_to(
         self, target: Target, way: Way, message: Message, publish: TopicPublish
     ) -> Outgoing:
-        now_ms = publish.used_ms = time_ns() // 1_000_000
+        now_ms = time_ns() // 1_000_000
         message_id = self._ids.next_id(now_ms)
         sent = outgoing(message, target, message_id, now_ms, self._config, way.extra)
         sent.fixed = way.fixed
@@ -196,16 +196,23 @@ class CarefulSender(Sender):
 
     async def _send_oneway(self, message: Message, chosen: Chosen) -> None:
         deadline = monotonic() + self._config.send_timeout_seconds
-        publish = self._topics.get(message.topic)
+        topic, size = message.topic, len(message.body)
+        publish = self._topics.get(topic)
         if publish is None:
             check_sizes(message, self._config)
-            publish = await self._publish(message.topic, deadline)
-        way = self._way(message, chosen)
-        sent = await self._outgoing_by(way, message, publish, deadline)
-        if sent.packing is not None:
-            await self._attempts.packer.pack(sent)
-        header = sent.header(publish)
-        await self._instance.remoting.oneway(sent.target.address, header, sent.body)
+            publish = await self._publish(topic, deadline)
+        publish.used_at = monotonic()
+        if not self._room.try_take(size):  # so that `close` waits for it, or refuses it
+            await self._wait_for_room(size, deadline, topic)
+        try:
+            way = self._way(message, chosen)
+            sent = await self._outgoing_by(way, message, publish, deadline)
+            if sent.packing is not None:
+                await self._attempts.packer.pack(sent)
+            header = sent.header(publish)
+            await self._instance.remoting.oneway(sent.target.address, header, sent.body)
+        finally:
+            self._room.give(size)
 
     async def _wait_for_turn(self, lane: Lane, deadline: float) -> None:
         try:

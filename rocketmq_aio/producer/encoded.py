@@ -101,7 +101,7 @@ class EncodedSender(TogetherSender):
         target, fixed = way.aim(publish), way.fixed
         if encoded.timed:
             target, fixed = await self._timed_target(publish, target, fixed, deadline)
-        now_ms = publish.used_ms = time_ns() // 1_000_000
+        now_ms = time_ns() // 1_000_000
         return Outgoing(
             target,
             encoded.topic,

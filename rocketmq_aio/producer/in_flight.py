@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
+from copy import copy
 
 
 class InFlight:
@@ -18,14 +19,18 @@ class InFlight:
         self.bytes = 0
         self._max_count = max_count
         self._max_bytes = max_bytes
-        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        # With their sizes. An OrderedDict, for anybody may leave the line at any time.
+        self._waiting: OrderedDict[asyncio.Future[None], int] = OrderedDict()
+        self._refusal: Exception | None = None
         self._empty: asyncio.Future[None] | None = None
 
     def try_take(self, size: int) -> bool:
         """Count a send of *size* bytes, unless it had to overtake somebody or does not fit."""
         count = self.count
-        if count and (
-            self._waiting or count >= self._max_count or self.bytes + size > self._max_bytes
+        if (
+            count >= self._max_count
+            or self._waiting
+            or (self.bytes + size > self._max_bytes and count)
         ):
             return False
         self.count = count + 1
@@ -42,26 +47,31 @@ class InFlight:
             self._empty.set_result(None)
 
     async def wait_and_take(self, size: int) -> None:
-        """Wait in line for room, and take it."""
+        """Wait in line for room, and take it.
+
+        :raises Exception: the error given to `refuse`
+        """
+        if self._refusal is not None:
+            raise copy(self._refusal)  # a copy: raising an error changes it
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (turn, size)
-        self._waiting.append(entry)
+        self._waiting[turn] = size
         try:
             await turn
         except BaseException:
-            if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self.give(size)  # the room was given in the moment of the cancellation
-            elif entry in self._waiting:
-                self._waiting.remove(entry)
+            if turn in self._waiting:
+                del self._waiting[turn]
                 self._wake()
+            elif turn.done() and not turn.cancelled() and turn.exception() is None:
+                self.give(size)  # the room was given in the moment of the cancellation
             raise
 
     def refuse(self, error: Exception) -> None:
-        """Let nobody who waits in line in any more."""
-        waiting, self._waiting = self._waiting, deque()
-        for turn, _ in waiting:
+        """Let nobody in any more, neither those in line nor later ones: they get *error*."""
+        self._refusal, self._max_count = error, 0
+        waiting, self._waiting = self._waiting, OrderedDict()
+        for turn in waiting:
             if not turn.done():
-                turn.set_exception(error)
+                turn.set_exception(copy(error))
 
     async def wait_until_empty(self) -> None:
         """Return when nothing is in flight."""
@@ -75,8 +85,9 @@ class InFlight:
         return self.count < self._max_count and self.bytes + size <= self._max_bytes
 
     def _wake(self) -> None:
-        while self._waiting and self._fits(self._waiting[0][1]):
-            turn, size = self._waiting.popleft()
+        waiting = self._waiting
+        while waiting and self._fits(waiting[next(iter(waiting))]):
+            turn, size = waiting.popitem(last=False)
             if not turn.done():
                 self.count += 1
                 self.bytes += size

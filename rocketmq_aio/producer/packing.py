@@ -10,7 +10,11 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Final
 
+from rocketmq_aio.errors import ClosedError
+from rocketmq_aio.log import get_logger
 from rocketmq_aio.producer.outgoing import Outgoing
+
+logger = get_logger(__name__)
 
 MOST_THREADS: Final = 4
 
@@ -28,32 +32,49 @@ class Packer:
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._done: deque[tuple[asyncio.Future[None], Exception | None]] = deque()
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = 0
         self._woken = False
+        self._closed = False
+        self._without_threads = False  # that none can be started was logged
 
     def pack(self, sent: Outgoing) -> asyncio.Future[None]:
-        """Compress the body of *sent* as it says; the future tells when that is done."""
-        if self._loop is None:
-            self._start(asyncio.get_running_loop())
-        assert self._loop is not None
-        packed = self._loop.create_future()
-        self._jobs.put((sent, packed))
+        """Compress the body of *sent* as it says; the future tells when that is done.
+
+        While no thread can be started the body stays as it is: its size was checked before.
+
+        :raises ClosedError: `close` was called
+        """
+        if self._closed:
+            raise ClosedError("the producer is closed")
+        loop = asyncio.get_running_loop()
+        packed = loop.create_future()
+        if self._threads or self._start(loop):
+            self._jobs.put((sent, packed))
+        else:
+            sent.packing = None
+            packed.set_result(None)
         return packed
 
     def close(self) -> None:
         """Let the threads end after what they are at; nobody waits for what is left."""
+        self._closed = True
         for _ in range(self._threads):
             self._jobs.put(None)
-        self._threads, self._loop = 0, None
+        self._threads = 0
 
-    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._threads = min(MOST_THREADS, os.cpu_count() or 1)
-        for number in range(self._threads):
-            # A daemon: a producer that is never closed does not keep the process alive.
-            name = f"rocketmq-compress_{number}"
-            Thread(target=self._work, args=(loop,), name=name, daemon=True).start()
+    def _start(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Start as many threads as the system allows; return whether there are any."""
+        try:
+            for number in range(min(MOST_THREADS, os.cpu_count() or 1)):
+                # A daemon: a producer that is never closed does not keep the process alive.
+                name = f"rocketmq-compress_{number}"
+                Thread(target=self._work, args=(loop,), name=name, daemon=True).start()
+                self._threads += 1
+        except RuntimeError as error:  # "can't start new thread"
+            if not self._threads and not self._without_threads:
+                logger.warning("compression_without_threads", reason=str(error))
+        self._without_threads = not self._threads
+        return self._threads > 0
 
     # --- in the threads -------------------------------------------------------------------------
 

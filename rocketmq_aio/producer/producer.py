@@ -117,7 +117,7 @@ class Producer(EncodedSender):
                 if publish is None:
                     check_sizes(message, self._config)
                     publish = await self._publish(topic, deadline)
-                now_ms = publish.used_ms = time_ns() // 1_000_000
+                now_ms = time_ns() // 1_000_000
                 message_id, target = self._ids.next_id(now_ms), way.aim(publish)
                 sent = outgoing(message, target, message_id, now_ms, self._config, way.extra)
                 sent.fixed = way.fixed
@@ -191,6 +191,7 @@ class Producer(EncodedSender):
         :raises InvalidMessageError: it breaks a rule; nothing was sent
         :raises RouteNotFoundError: there is no such topic, or no queue of it can be written to
         :raises NotConnectedError: it was not sent
+        :raises SendError: there was no room in time; it was not sent
         """
         self._check_running()
         _check_message(message)
@@ -394,7 +395,6 @@ class Producer(EncodedSender):
             await self._wait_for_room(size, deadline, batch.topic)
         try:
             publish = self._topics.get(batch.topic) or await self._publish(batch.topic, deadline)
-            publish.used_ms = now_ms
             target = publish.target(queue) if queue else publish.next_target()
             sent = batch.outgoing(target, now_ms, fixed=queue is not None)
             return await self._attempts.run(sent, publish, deadline)

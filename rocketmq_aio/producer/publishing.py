@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from time import monotonic
 
 import msgspec
 
@@ -48,7 +49,7 @@ class TopicPublish:
         self.topic = route.topic
         self.queues = route.publish_queues
         self.ordered_queues = route.ordered_queues or route.publish_queues
-        self.used_ms = 0
+        self.used_at = monotonic()
         self.renewed_at = 0.0
         self.brokers = {route.broker_of(queue) for queue in self.queues}
         self._group = group

@@ -32,7 +32,7 @@ from rocketmq_aio.producer.publishing import Target, TopicPublish, find_publish,
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 
-UNUSED_MS: Final = 10 * 60 * 1000  # a topic not sent to for so long is forgotten
+UNUSED_SECONDS: Final = 600.0  # a topic not sent to for so long is forgotten
 RENEW_SECONDS: Final = 0.5  # a topic whose brokers fail is asked about no more often
 
 
@@ -82,8 +82,8 @@ class Sender(Member):
 
     def topics(self) -> Iterable[str]:
         """Topics sent to lately, and the one that says where new ones can be created."""
-        now_ms = time_ns() // 1_000_000
-        unused = [t for t, each in self._topics.items() if now_ms - each.used_ms > UNUSED_MS]
+        now = monotonic()
+        unused = [t for t, each in self._topics.items() if now - each.used_at > UNUSED_SECONDS]
         for topic in unused:
             del self._topics[topic]
         return [self._config.template_topic, *self._topics]
@@ -102,11 +102,13 @@ class Sender(Member):
     async def _shut(self) -> None:
         self._room.refuse(ClosedError(f"{self!r} is closed"))
         self._together.close_all()
-        # Sends that are under way end by their own deadlines.
-        await self._room.wait_until_empty()
-        self._attempts.packer.close()
-        self._faults.forget(set())
-        await self._instance.unregister_producer(self)
+        try:
+            # Sends that are under way end by their own deadlines.
+            await self._room.wait_until_empty()
+        finally:  # also when that takes longer than a close may
+            self._attempts.close()
+            self._faults.forget(set())
+            await self._instance.unregister_producer(self)
 
     async def _wait_for_room(self, size: int, deadline: float, topic: str) -> None:
         try:
@@ -134,7 +136,6 @@ class Sender(Member):
             silent = TimeoutError("no answer before the deadline of the send")
             addresses = self._instance.name_servers.addresses
             raise NameServerUnavailableError(dict.fromkeys(addresses, silent)) from None
-        publish.used_ms = time_ns() // 1_000_000
         publish.leave_out(self._faults.left_out)
         return self._topics.setdefault(topic, publish)
 
@@ -143,7 +144,7 @@ class Sender(Member):
     ) -> SendResult:
         topic = entries[0][1].topic
         publish = self._topics.get(topic) or await self._publish(topic, deadline)
-        now_ms = publish.used_ms = time_ns() // 1_000_000
+        now_ms = time_ns() // 1_000_000
         target = publish.next_target() if queue is None else self._target_at(publish, queue)
         sent = request_of(entries, target, now_ms, self._config, fixed=queue is not None)
         return await self._attempts.run(sent, publish, deadline)

@@ -230,7 +230,7 @@ class TransactionProducer(Producer):
 
     def _aimed(self, send: HalfSend, publish: TopicPublish) -> Outgoing:
         way = self._way(send.message, Chosen(send.queue, send.selector))
-        now_ms = publish.used_ms = time_ns() // 1_000_000
+        now_ms = time_ns() // 1_000_000
         message_id = self._ids.next_id(now_ms)
         sent = outgoing(send.message, way.aim(publish), message_id, now_ms, self._config)
         sent.fixed = way.fixed

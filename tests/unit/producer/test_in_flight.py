@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from rocketmq_aio.producer.in_flight import InFlight
+from tests.unit.costs import cpu_seconds
 
 
 async def settle() -> None:
@@ -124,6 +125,49 @@ async def test_a_closed_line_tells_who_waits_and_keeps_the_count() -> None:
             await task
 
     assert (room.count, room.bytes) == (1, 1)
+
+
+async def test_a_closed_line_lets_nobody_in_any_more() -> None:
+    room = InFlight(10, 10)
+    room.refuse(LookupError("closed"))
+
+    assert not room.try_take(1)
+    for _ in range(2):
+        with pytest.raises(LookupError, match="closed"):
+            await room.wait_and_take(1)
+    assert (room.count, room.bytes) == (0, 0)
+
+
+async def test_waiters_that_leave_take_no_memory_behind_one_that_waits() -> None:
+    room = InFlight(1, 10)
+    line = Line(room)
+    assert room.try_take(1)
+    staying = line.join("staying")
+    await settle()
+    for number in range(50):
+        leaving = line.join(str(number))
+        await settle()
+        leaving.cancel()
+        await asyncio.wait([leaving])
+
+    assert len(room._waiting) == 1
+    room.give(1)
+    await staying
+
+
+def test_the_cost_of_leaving_grows_with_the_number_of_waiters_not_its_square() -> None:
+    async def leave(count: int) -> None:
+        room = InFlight(1, 10)
+        assert room.try_take(1)
+        waiting = [asyncio.create_task(room.wait_and_take(1)) for _ in range(count)]
+        await settle()
+        for task in reversed(waiting):  # the last in line first
+            task.cancel()
+        await asyncio.wait(waiting)
+
+    few, many = (cpu_seconds(lambda n=n: asyncio.run(leave(n))) for n in (500, 8000))  # type: ignore[misc]  # a bound loop variable
+
+    assert many < 50 * few  # 16 times as many; the square is 256
 
 
 async def test_empty_is_told_when_the_last_send_ends() -> None:

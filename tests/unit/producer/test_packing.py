@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 
 import pytest
 
+from rocketmq_aio.errors import ClosedError
 from rocketmq_aio.message import Message, SendResult
 from rocketmq_aio.producer import outgoing
 from rocketmq_aio.producer.packing import Packer
@@ -123,6 +125,63 @@ async def test_what_is_done_after_its_loop_is_closed_harms_nobody(
 
     assert not any(thread.is_alive() for thread in threads)
     assert not recwarn.list
+
+
+class NoThreads:
+    """Stands for a system that starts no more threads than allowed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, allowed: int = 0) -> None:
+        self.allowed = allowed
+        real = threading.Thread.start
+
+        def start(thread: threading.Thread) -> None:
+            if thread.name.startswith("rocketmq-compress"):
+                if not self.allowed:
+                    raise RuntimeError("can't start new thread")
+                self.allowed -= 1
+            real(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", start)
+
+
+async def test_a_body_is_sent_as_it_is_while_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    threads = NoThreads(monkeypatch)
+    async with open_shop() as shop:
+        for _ in range(2):
+            await shop.producer.send(Message("orders", LARGE))
+        assert shop.bodies() == [LARGE, LARGE]
+        assert caplog.text.count("compression_without_threads") == 1
+
+        threads.allowed = 1
+        await shop.producer.send(Message("orders", LARGE))
+        packed = min(shop.bodies(), key=len)
+        *_, header = shop.sends()
+        assert len(packed) < len(LARGE)
+        assert inflate(packed, header.sys_flag) == LARGE
+
+
+async def test_one_thread_serves_all_when_no_more_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    NoThreads(monkeypatch, allowed=1)
+    async with open_shop() as shop:
+        sends = [shop.producer.send(Message("orders", LARGE)) for _ in range(8)]
+        await asyncio.gather(*sends)
+
+        assert len(_threads()) == 1
+        assert all(len(body) < len(LARGE) for body in shop.bodies())
+
+
+async def test_a_closed_packer_starts_no_threads() -> None:
+    packer = Packer()
+    packer.close()
+    with pytest.raises(ClosedError):
+        packer.pack(made(Message("orders", LARGE)))
+
+    assert not _threads()
 
 
 def _threads() -> list[threading.Thread]:

@@ -5,21 +5,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.auto_batch import AutoBatch
+from rocketmq_aio.config import ClientConfig, ProducerConfig
 from rocketmq_aio.errors import (
+    BatchError,
     ClosedError,
     NotConnectedError,
     NotRunningError,
+    SendUnknownError,
 )
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.instance.member import State
+from rocketmq_aio.message import Message, MessageQueue, SendResult
+from rocketmq_aio.producer.producer import BATCHES_AT_ONCE, Producer
 from rocketmq_aio.properties import parse_properties
+from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 from tests.fakes.cluster import FakeCluster
 from tests.unit.instance.guests import nothing_left
-from tests.unit.producer.shops import ORDER, SEND, open_shop
+from tests.unit.producer.shops import ORDER, PATIENT, ROUTE, SEND, SEND_BATCH, open_shop
 from tests.unit.remoting.until import until
 
 
@@ -131,6 +141,109 @@ async def test_message_ids_of_two_producers_never_meet() -> None:
 
         assert len(shop.ids()) == 100
         assert {each[8:12] for each in shop.ids()} == {f"{os.getpid() & 0xFFFF:04X}"}
+
+
+@asynccontextmanager
+async def closed_during_first_route(
+    config: ProducerConfig, send: Callable[[Producer, MessageQueue], Coroutine[Any, Any, object]]
+) -> AsyncIterator[FakeCluster]:
+    """Close a producer, not its client, while *send* waits for the first route of its topic."""
+    async with FakeCluster(topics={"orders": 4}) as cluster:
+        at = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=15)
+        async with MQClientInstance(at) as client:
+            producer = Producer("shop", client=client, config=config)
+            await producer.start()
+            name_server = cluster.name_server
+            asked, held = len(name_server.requests_of(ROUTE)), name_server.hold(ROUTE)
+            queue = MessageQueue("orders", "broker-a", 1)
+            sending = asyncio.create_task(send(producer, queue))
+            await name_server.wait_for(ROUTE, asked + 1)
+            await producer.close()
+            held.release()
+            with pytest.raises(ClosedError):
+                await sending
+            # What left before this has arrived before it.
+            await client.remoting.request(
+                cluster.broker.address, GetMaxOffset(topic="orders", queue_id=0)
+            )
+            yield cluster
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda producer, queue: producer.send(ORDER, queue=queue),
+        lambda producer, _: producer.send(ORDER, sharding_key="k"),
+        lambda producer, _: producer.send(ORDER, selector=lambda queues, _: queues[0]),
+    ],
+    ids=["queue", "sharding_key", "selector"],
+)
+async def test_with_auto_batch_nothing_leaves_after_close_returned(
+    send: Callable[[Producer, MessageQueue], Coroutine[Any, Any, object]],
+) -> None:
+    config = ProducerConfig(send_timeout_seconds=15, auto_batch=AutoBatch(linger_seconds=0))
+    async with closed_during_first_route(config, send) as cluster:
+        assert not cluster.broker.requests_of(SEND)
+
+
+async def test_no_oneway_send_leaves_after_close_returned() -> None:
+    def send(producer: Producer, _: MessageQueue) -> Coroutine[Any, Any, object]:
+        return producer.send_oneway(Message("orders", b"large" * 10_000))
+
+    async with closed_during_first_route(PATIENT, send) as cluster:
+        assert not cluster.broker.requests_of(SEND)
+
+
+async def test_no_batch_of_a_list_leaves_after_close_returned() -> None:
+    config = ProducerConfig(send_timeout_seconds=15, max_message_bytes=300)
+    async with open_shop(config=config) as shop:
+        held = shop.broker.hold(SEND_BATCH)
+        messages = [Message("orders", bytes(150)) for _ in range(2 * BATCHES_AT_ONCE)]
+        sending = asyncio.create_task(shop.producer.send_batch(messages))
+        await held.wait(BATCHES_AT_ONCE)
+        closing = asyncio.create_task(shop.producer.close())
+        await until(lambda: shop.producer._state is State.CLOSED)
+        await asyncio.sleep(0)
+        held.release()
+        await closing
+        with pytest.raises(BatchError) as caught:
+            await sending
+
+        kinds = [type(each) for each in caught.value.outcomes]
+        assert kinds == [SendResult] * BATCHES_AT_ONCE + [ClosedError] * BATCHES_AT_ONCE
+        assert len(shop.bodies()) == BATCHES_AT_ONCE
+
+
+async def test_a_close_that_runs_out_of_time_leaves_nothing_of_the_producer() -> None:
+    config = ProducerConfig(send_timeout_seconds=60)
+    async with FakeCluster(topics={"orders": 4}) as cluster:
+        at = ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=15)
+        async with MQClientInstance(at) as client:
+            producer = Producer("shop", client=client, config=config)
+            await producer.start()
+            await producer.send(Message("orders", b"large" * 10_000))
+            cluster.broker.on(SEND, None, times=None)  # no answer
+            sending = asyncio.create_task(producer.send(ORDER))
+            await cluster.broker.wait_for(SEND, 2)
+            producer._close_seconds = 0.05
+            await producer.close()
+            for connection in list(cluster.broker.connections.values()):
+                connection.reset()
+            with pytest.raises(SendUnknownError):
+                await sending
+
+            assert len(cluster.broker.requests_of(SEND)) == 2  # it was not tried again
+            assert not compressing()
+            async with Producer("shop", client=client):  # the group is free
+                pass
+
+
+def compressing() -> list[threading.Thread]:
+    """Return the threads that compress and do not end."""
+    named = [each for each in threading.enumerate() if each.name.startswith("rocketmq-compress")]
+    for thread in named:
+        thread.join(10)
+    return [each for each in named if each.is_alive()]
 
 
 async def test_a_task_group_that_is_cancelled_takes_its_producer_with_it() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from time import time_ns
+from typing import Final
 
 import pytest
 
@@ -13,8 +16,11 @@ from rocketmq_aio.errors import (
     RouteNotFoundError,
 )
 from rocketmq_aio.message import Message, MessageQueue
+from rocketmq_aio.producer.sender import UNUSED_SECONDS
 from tests.unit.producer.shops import ORDER, ROUTE, Shop, open_shop
 from tests.unit.remoting.until import until
+
+PRODUCER: Final = "rocketmq_aio.producer."
 
 
 async def test_a_topic_that_does_not_exist_is_created_by_the_first_send() -> None:
@@ -118,10 +124,30 @@ async def test_topics_not_sent_to_for_long_are_forgotten() -> None:
     async with open_shop() as shop:
         await shop.producer.send(ORDER)
         assert set(shop.producer.topics()) == {"TBW102", "orders"}
-        shop.producer._topics["orders"].used_ms = 0
+        shop.producer._topics["orders"].used_at -= UNUSED_SECONDS + 1
 
         assert set(shop.producer.topics()) == {"TBW102"}
         assert (await shop.producer.send(ORDER)).ok
+
+
+@pytest.mark.parametrize("seconds", [-3600, 3600])
+async def test_a_step_of_the_wall_clock_moves_no_key(
+    monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
+    async with open_shop(queues=4) as shop:
+        keys = [f"order-{number}" for number in range(20)]
+        before = [await shop.producer.send(ORDER, sharding_key=key) for key in keys]
+        shop.cluster.create_topic("orders", 7)
+        for module in [each for name, each in sys.modules.items() if name.startswith(PRODUCER)]:
+            if hasattr(module, "time_ns"):
+                stepped = time_ns() + seconds * 10**9
+                monkeypatch.setattr(module, "time_ns", lambda now=stepped: now)
+        shop.producer.topics()  # as with every refresh of routes
+        await shop.producer.client.routes.fetch("orders")
+        after = [await shop.producer.send(ORDER, sharding_key=key) for key in keys]
+
+        assert len(await shop.producer.publish_queues("orders")) == 7
+        assert [each.queue for each in after] == [each.queue for each in before]
 
 
 async def test_the_queues_of_a_topic_can_be_asked_for() -> None:
