@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Final
 
 import anyio
@@ -15,7 +17,7 @@ from rocketmq_aio.log import get_logger
 
 logger = get_logger(__name__)
 
-RENEWALS_AT_ONCE: Final = 16
+RENEWALS_AT_ONCE: Final = 16  # at one broker
 LOOKS: Final = 8  # within the time for which messages are invisible
 LONGEST_PAUSE_SECONDS: Final = 1.0
 
@@ -39,18 +41,29 @@ class Renewal:
         self._in_use = in_use
         self._pause_seconds = min(LONGEST_PAUSE_SECONDS, invisible_seconds / LOOKS)
         self._longest_seconds = longest_seconds
+        self._under_way: set[PoppedMessage] = set()
+        self._limits: dict[str, anyio.CapacityLimiter] = defaultdict(  # by broker name
+            lambda: anyio.CapacityLimiter(RENEWALS_AT_ONCE)
+        )
 
     async def run(self) -> None:
-        """Look after messages for ever."""
+        """Renew messages until cancelled."""
         loop = asyncio.get_running_loop()
-        limit = anyio.CapacityLimiter(RENEWALS_AT_ONCE)
-        while True:
-            now = loop.time()
-            due = [m for m in self._in_use() if m.is_due(now) and self._is_renewable(m, now)]
-            async with anyio.create_task_group() as tasks:
-                for message in due:
-                    tasks.start_soon(self._renew, message, limit)
-            await anyio.sleep(self._pause_seconds)
+        async with anyio.create_task_group() as tasks:
+            while True:
+                for message in self._due(loop.time()):
+                    self._under_way.add(message)
+                    tasks.start_soon(self._renew, message)
+                await anyio.sleep(self._pause_seconds)
+
+    def _due(self, now: float) -> list[PoppedMessage]:
+        """Return the messages to renew now, those with the least time left first."""
+        due = [
+            each
+            for each in self._in_use()
+            if each.is_due(now) and each not in self._under_way and self._is_renewable(each, now)
+        ]
+        return sorted(due, key=attrgetter("deadline"))
 
     def _is_renewable(self, message: PoppedMessage, now: float) -> bool:
         return (
@@ -61,9 +74,14 @@ class Renewal:
             and now - message.received_at < self._longest_seconds
         )
 
-    async def _renew(self, message: PoppedMessage, limit: anyio.CapacityLimiter) -> None:
-        async with limit:
-            try:
-                await self._leases.change(message, message.invisible_seconds)
-            except RocketMQError as error:
-                logger.warning("renewal_failed", queue=str(message.queue), reason=str(error))
+    async def _renew(self, message: PoppedMessage) -> None:
+        try:
+            async with self._limits[message.receipt.broker_name]:
+                if self._is_renewable(message, asyncio.get_running_loop().time()):
+                    await self._leases.change(message, message.invisible_seconds)
+        except RocketMQError as error:
+            logger.warning("renewal_failed", queue=str(message.queue), reason=str(error))
+        finally:
+            self._under_way.discard(message)
+            if not self._under_way:
+                self._limits.clear()
