@@ -243,6 +243,9 @@ class AutoBatcher:
             if len(entries) == 1 or not _may_concern_one(error):
                 refuse(entries, error)
                 return
+        except Exception as error:  # noqa: BLE001 - for those who send; here it would end the client
+            refuse(entries, error)
+            return
         else:
             settle(entries, whole)
             return

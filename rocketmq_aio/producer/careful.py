@@ -29,7 +29,7 @@ from rocketmq_aio.producer.ordering import Lane, OrderedTopic, Turns
 from rocketmq_aio.producer.outgoing import Outgoing, check_sizes, outgoing
 from rocketmq_aio.producer.publishing import QueueSelector, Target, TopicPublish
 from rocketmq_aio.producer.requests_replies import Requests, replying_target
-from rocketmq_aio.producer.sender import Sender
+from rocketmq_aio.producer.sender import UNUSED_SECONDS, Sender
 from rocketmq_aio.properties import NAME_END, PAIR_END, SHARDING_KEY
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
 from rocketmq_aio.protocol.subscription import java_hash
@@ -91,10 +91,11 @@ class CarefulSender(Sender):
 
     def topics(self) -> Iterable[str]:
         """Topics sent to lately; the queues of keys are forgotten with the others."""
-        before = set(self._topics)
-        wanted = super().topics()
-        for topic in before.difference(self._topics):
-            self._ordered.pop(topic, None)
+        wanted, now = super().topics(), monotonic()
+        for topic, known in list(self._ordered.items()):
+            # A topic whose route changed is not among the topics until it is sent to again.
+            if topic not in self._topics and now - known.used_at > UNUSED_SECONDS:
+                del self._ordered[topic]
         return wanted
 
     async def _shut(self) -> None:

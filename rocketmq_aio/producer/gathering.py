@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from copy import copy
 
 from rocketmq_aio.config import ProducerConfig
-from rocketmq_aio.errors import RocketMQError, SendError
+from rocketmq_aio.errors import SendError
 from rocketmq_aio.message import Message, MessageQueue, SendResult
 from rocketmq_aio.producer.batches import Batch, results_of
 from rocketmq_aio.producer.outgoing import Outgoing, outgoing
@@ -67,7 +67,7 @@ def settle(entries: Sequence[Entry], whole: SendResult) -> None:
             reply.set_result(result)
 
 
-def refuse(entries: Sequence[Entry], error: RocketMQError) -> None:
+def refuse(entries: Sequence[Entry], error: Exception) -> None:
     """Give each caller an error of its own: raising one changes it."""
     for reply, message, message_id, _ in entries:
         if not reply.done():
@@ -80,7 +80,7 @@ def _batch(entries: Sequence[Entry]) -> Batch:
     return Batch(first.topic, first.properties[WAIT], places, ids, [])
 
 
-def _own(error: RocketMQError, topic: str, message_id: str) -> RocketMQError:
+def _own(error: Exception, topic: str, message_id: str) -> Exception:
     if isinstance(error, SendError):
         return type(error)(topic, message_id, error.attempts)
     return copy(error)

@@ -90,8 +90,12 @@ class OrderedTopic:
     def __init__(self, publish: TopicPublish) -> None:
         self.queues = publish.ordered_queues
         self._addresses: dict[str, str] = {}
-        self._targets: list[Target | None] = []
-        self._seen: TopicPublish | None = None
+        self._look_at(publish)
+
+    @property
+    def used_at(self) -> float:
+        """When the topic was last sent to, by the monotonic clock."""
+        return self._seen.used_at
 
     def target(self, publish: TopicPublish, value: int) -> Target:
         """Return where a key with the hash *value* goes, whether its broker answers or not.
@@ -123,7 +127,7 @@ class OrderedTopic:
         brokers = {queue.broker_name for queue in there}
         if any(q.broker_name in brokers and q not in there for q in self.queues):
             self.queues = publish.ordered_queues
-        self._targets = [None] * len(self.queues)
+        self._targets: list[Target | None] = [None] * len(self.queues)
 
 
 # --- one after another ----------------------------------------------------------------------------

@@ -8,6 +8,8 @@ import threading
 
 import pytest
 
+from rocketmq_aio.auto_batch import AutoBatch
+from rocketmq_aio.config import ProducerConfig
 from rocketmq_aio.errors import ClosedError
 from rocketmq_aio.message import Message, SendResult
 from rocketmq_aio.producer import outgoing
@@ -125,6 +127,21 @@ async def test_what_is_done_after_its_loop_is_closed_harms_nobody(
 
     assert not any(thread.is_alive() for thread in threads)
     assert not recwarn.list
+
+
+async def test_with_auto_batch_a_compression_that_fails_does_not_end_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compress(body: bytes, kind: str, level: int) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(outgoing, "compress", compress)
+    async with open_shop(config=ProducerConfig(auto_batch=AutoBatch())) as shop:
+        with pytest.raises(MemoryError):
+            await shop.producer.send(Message("orders", LARGE), queue=shop.queue())
+        await shop.producer.send(Message("orders", b"small"), queue=shop.queue())
+
+        assert shop.bodies() == [b"small"]
 
 
 class NoThreads:

@@ -130,6 +130,20 @@ async def test_topics_not_sent_to_for_long_are_forgotten() -> None:
         assert (await shop.producer.send(ORDER)).ok
 
 
+async def test_the_queues_of_keys_are_forgotten_with_topics_whose_route_changed() -> None:
+    async with open_shop() as shop:
+        await shop.producer.send(ORDER, sharding_key="order-42")
+        publish = shop.producer._topics["orders"]
+        shop.cluster.create_topic("orders", 8)
+        await shop.producer.client.routes.fetch("orders")
+        shop.producer.topics()
+        assert "orders" in shop.producer._ordered  # its keys may be sent to again
+        publish.used_at -= UNUSED_SECONDS + 1
+        shop.producer.topics()
+
+        assert not shop.producer._ordered
+
+
 @pytest.mark.parametrize("seconds", [-3600, 3600])
 async def test_a_step_of_the_wall_clock_moves_no_key(
     monkeypatch: pytest.MonkeyPatch, seconds: int
