@@ -211,7 +211,7 @@ class LitePullEngine(GroupEngine[TakenQueue]):
 
     def running_info(self) -> ConsumerRunningInfo:
         """The state, for administration tools."""
-        subscribed, held = self._subscriptions.values(), self.table.values()
+        subscribed, held = self._told_subscriptions(), self.table.values()
         return running_info(self.instance, self.config, subscribed, held, self.statistics)
 
 

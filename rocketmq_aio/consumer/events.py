@@ -35,8 +35,8 @@ class QueuesRevoked(msgspec.Struct, frozen=True, kw_only=True):
 class SubscriptionsDiffer(msgspec.Struct, frozen=True, kw_only=True):
     """Members of the group want different things of a topic, so messages are lost for some.
 
-    *ours* is this member's expression, *theirs* what the broker holds for the group; None where the
-    topic is not subscribed to.
+    *ours* is this member's expression, *theirs* that of another member or the one that brokers
+    hold for the group; None where the topic is not subscribed to.
     """
 
     topic: str
@@ -47,7 +47,8 @@ class SubscriptionsDiffer(msgspec.Struct, frozen=True, kw_only=True):
 class ClientIdNotUnique(msgspec.Struct, frozen=True, kw_only=True):
     """Another client has this one's id, so both read the same queues and leave others alone.
 
-    *addresses* are those of both as a broker sees them.  Give each its own ``instance_name``.
+    *addresses* are those of both as a broker sees them.  Give each its own ``instance_name``.  Pop
+    consumers do not emit it: brokers share messages out to them without looking at ids.
     """
 
     client_id: str

@@ -1,18 +1,24 @@
-"""Watches over a group: members that subscribe differently, or pass for one another, lose messages.
+"""Group check: detects members that subscribe differently or share a client id.
 
-The broker keeps one subscription per topic for a whole group, and nothing warns when members
-disagree about it.
+A broker keeps one subscription per topic for a whole group: that of the member that subscribed
+last, of the topics in the last heartbeat.  So its table shows a difference to some members only,
+and the member that subscribed last sees nothing but itself.  Members therefore ask each other, too:
+brokers pass GET_CONSUMER_RUNNING_INFO on to the client with an id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+import asyncio
+import random
+import secrets
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from random import uniform
 from time import monotonic
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeAlias
 
 import anyio
+import msgspec
 
 from rocketmq_aio.consumer.events import (
     ClientIdNotUnique,
@@ -20,6 +26,7 @@ from rocketmq_aio.consumer.events import (
     SubscriptionMatchesNothing,
     SubscriptionsDiffer,
 )
+from rocketmq_aio.consumer.fault_history import UNPROVEN_SECONDS, FaultHistory
 from rocketmq_aio.errors import (
     AuthError,
     NotSupportedError,
@@ -29,33 +36,49 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.names import RETRY_PREFIX
-from rocketmq_aio.protocol.bodies import SubscriptionData
-from rocketmq_aio.protocol.requests.connections import ConsumerConnections
+from rocketmq_aio.protocol.bodies import ConsumerRunningInfo, SubscriptionData
+from rocketmq_aio.protocol.requests.connections import (
+    Connection,
+    ConsumerConnections,
+    MemberState,
+)
 from rocketmq_aio.protocol.subscription import ALL, Subscription
 
 logger = get_logger(__name__)
 
-K = TypeVar("K", bound=Hashable)
+Fault: TypeAlias = SubscriptionsDiffer | ClientIdNotUnique
 
 CHECK_SECONDS: Final = 60.0
-FIRST_CHECK_SECONDS: Final = 10.0
 # Heartbeats of members change the broker's table in turn, always at the same distance: checks at
 # a fixed distance could see the same member's table for ever.
 LATER_BY_UP_TO: Final = 0.5  # of the interval
-ALL_CHECKS: Final = 0b1111  # those that are remembered
-DIFFERS_TIMES: Final = 2  # a change of all members takes a while, and is no fault
-# An old connection that was cut is listed for 120 s; three checks are more apart.
-NOT_UNIQUE_TIMES: Final = 3
+LEAST_SECONDS: Final = 1.0  # between checks: a flood of notifications is one check
+SETTLING_SECONDS: Final = 2.0  # between checks after a join; longer in groups of more than 16
+PENDING_SECONDS: Final = 10.0  # between checks while a fault is seen and not reported
+SMALL_GROUP: Final = 16
+# A member that does not answer holds a thread of the broker for 10 s, of 16 that brokers have for
+# such requests: few members are asked at once, by few, and those that are silent never again.
+ASKED_AT_ONCE: Final = 4
+ASK_SECONDS: Final = 3.0
+ENOUGH_ANSWERS: Final = 3  # of a member whose subscriptions are the same
+MOST_OWN_ASKS: Final = 3  # about this member's own id, for each change of its addresses
+PYTHON: Final = "PYTHON"
+ANSWERING: Final = frozenset({"JAVA", PYTHON, "GO"})  # languages whose clients know the request
+CHECK_ID: Final = "PROP_GROUP_CHECK_ID"
+DEPARTED: Final = "PROP_MEMBER_LEFT_SECONDS_AGO"
+PROOF_SECONDS: Final = 15.0  # how long it counts that another process used this client id
 NOTHING_MESSAGES: Final = 1000
 NOTHING_SECONDS: Final = 60.0
 
 
 class GroupCheck:
-    """Asks one broker of the group now and then, and tells each fault once until it is gone.
+    """Compares this member with its group, and reports each fault once until it is gone.
 
     :param subscriptions: what this consumer wants now
     :param on_event: called with `SubscriptionsDiffer`, `ClientIdNotUnique` and
         `SubscriptionMatchesNothing`
+    :param unique_ids: whether members with one client id disturb each other
+    :param clock: monotonic seconds
     """
 
     def __init__(
@@ -65,35 +88,66 @@ class GroupCheck:
         *,
         subscriptions: Callable[[], Iterable[Subscription]],
         on_event: Callable[[ConsumerEvent], None],
+        unique_ids: bool = True,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self.matches = MatchWatch()
         self._instance = instance
         self._group = group
         self._subscriptions = subscriptions
         self._on_event = on_event
+        self._unique_ids = unique_ids
+        self._clock = clock
         self._refused = False
-        self._differences: Recurring[SubscriptionsDiffer] = Recurring(DIFFERS_TIMES)
-        self._namesakes: Recurring[ClientIdNotUnique] = Recurring(NOT_UNIQUE_TIMES)
+        self._wake = asyncio.Event()
+        self._id: str | None = None  # made when it is needed: a fork must not copy it
+        self._history: FaultHistory[Fault] | None = None  # since the first check
+        self._peers: dict[str, _Peer] = {}
+        self._namesake_proven: float | None = None
+        self._own_addresses: set[str] = set()
+        self._own_asks = 0  # since they changed
+        # What answers were compared with: own subscriptions, and differences to the table.
+        self._basis: tuple[object, list[SubscriptionsDiffer]] = ((), [])
+        self._connection: int | None = None  # the number of the one to the broker
+        self._reconnected: float | None = None  # when it was replaced
+
+    def wake(self) -> None:
+        """Check soon: members came or went, or something was subscribed to."""
+        self._wake.set()
 
     async def keep_checking(self, interval_seconds: float = CHECK_SECONDS) -> None:
         """Check, for ever; a broker that cannot be asked now is asked the next time."""
-        await anyio.sleep(min(FIRST_CHECK_SECONDS, interval_seconds))
         while True:
+            self._wake.clear()
             await self.check()
-            await anyio.sleep(interval_seconds * uniform(1, 1 + LATER_BY_UP_TO))
+            await anyio.sleep(min(LEAST_SECONDS, interval_seconds))
+            with anyio.move_on_after(self._pause(interval_seconds)):
+                await self._wake.wait()
+
+    def _pause(self, interval_seconds: float) -> float:
+        regular = interval_seconds * random.uniform(1, 1 + LATER_BY_UP_TO)
+        if self._history is None or self._refused:
+            return regular
+        if self._history.is_settling(self._clock()):
+            crowd = max(1.0, len(self._peers) / SMALL_GROUP)
+            return min(regular, SETTLING_SECONDS * crowd - LEAST_SECONDS)
+        return min(regular, PENDING_SECONDS) if self._history.has_pending() else regular
 
     async def check(self) -> None:
         """Look once; failures of the request are logged."""
         wanted = {each.topic: each for each in self._subscriptions() if not _is_retry(each.topic)}
-        for barren in self.matches.barren(wanted.values(), monotonic()):
-            self._tell("subscription_matches_nothing", barren)
-        if wanted and not self._refused and (found := await self._ask(wanted)) is not None:
-            self._compare(wanted, found)
-
-    async def _ask(self, topics: Iterable[str]) -> ConsumerConnections | None:
-        address = self._broker_of(topics)
+        for barren in self.matches.barren(wanted.values(), self._clock()):
+            self._report("subscription_matches_nothing", barren)
+        if not wanted or self._refused:
+            return
+        address = self._broker_of(wanted)
         if address is None:
-            return None
+            return
+        found = await self._connections(address)
+        if found is not None:
+            await self._compare(wanted, found, address)
+
+    async def _connections(self, address: str) -> ConsumerConnections | None:
         try:
             return await self._instance.broker.consumer_connections(self._group, address)
         except (AuthError, PermissionDeniedError, NotSupportedError) as error:
@@ -110,23 +164,201 @@ class GroupCheck:
         addresses = [address for _, by_id in brokers for _, address in sorted(by_id.items())]
         return next(filter(self._instance.remoting.is_connected, addresses), None)
 
-    def _compare(self, wanted: dict[str, Subscription], found: ConsumerConnections) -> None:
+    async def _compare(
+        self, wanted: Mapping[str, Subscription], found: ConsumerConnections, address: str
+    ) -> None:
         own = self._instance.client_id
         addresses = [each.client_addr for each in found.connection_set if each.client_id == own]
         if not addresses:
             return  # the broker was restarted and does not know this member yet
-        for difference in self._differences.seen(differences(wanted, found.subscription_table)):
-            self._tell("subscriptions_differ", difference)
-        for namesake in self._namesakes.seen(namesakes(own, addresses)):
-            self._tell("client_id_not_unique", namesake)
+        others = {each.client_id: each for each in found.connection_set if each.client_id != own}
+        if self._history is None:
+            self._history = FaultHistory(self._clock())
+        self._history.note_members({*others, *addresses}, self._clock())
+        if set(addresses) != self._own_addresses:
+            self._own_addresses, self._own_asks = set(addresses), 0
+        shared = namesakes(own, addresses) if self._unique_ids else []
+        table = differences(wanted, found.subscription_table) if found.subscription_table else []
+        self._begin_sample(wanted, others, table)
+        faults: list[Fault] = [*shared]
+        if not self._was_reconnected(address):
+            asked = _askable(found.connection_set)
+            faults += await self._ask_peers(wanted, asked, address)
+            if shared:
+                await self._ask_own_id(address)
+        if shared or not self._all_agree(others):
+            faults += table
+        self._note(self._history, faults, () if self._has_namesake() else shared)
 
-    def _tell(self, name: str, event: ConsumerEvent) -> None:
+    def _note(
+        self, history: FaultHistory[Fault], faults: list[Fault], unproven: Collection[Fault]
+    ) -> None:
+        for fault in history.note_faults(faults, self._clock(), unproven=unproven):
+            is_id = isinstance(fault, ClientIdNotUnique)
+            self._report("client_id_not_unique" if is_id else "subscriptions_differ", fault)
+
+    def _begin_sample(
+        self,
+        wanted: Mapping[str, Subscription],
+        others: Iterable[str],
+        table: list[SubscriptionsDiffer],
+    ) -> None:
+        self._peers = {name: self._peers.get(name) or _Peer() for name in others}
+        basis = tuple(sorted((each.topic, each.kind, each.expression) for each in wanted.values()))
+        if (basis, table) != self._basis:  # somebody changed subscriptions: who agreed may not now
+            self._basis = basis, table
+            for peer in self._peers.values():
+                peer.reopen()
+
+    def _all_agree(self, others: Mapping[str, Connection]) -> bool:
+        """Whether the broker's table holds what nobody wants any more: its member left.
+
+        Members in Python send their expressions with each pull; others depend on the table.
+        """
+        agreeing = {name for name, peer in self._peers.items() if peer.answers}
+        return all(o.language == PYTHON and name in agreeing for name, o in others.items())
+
+    def _was_reconnected(self, address: str) -> bool:
+        """Whether the connection is so new that brokers may list, and ask, an old one instead.
+
+        After a network partition that holds for all members at once.
+        """
+        number, now = self._instance.connects[address], self._clock()
+        if self._connection not in (None, number):
+            self._reconnected = now
+        self._connection = number
+        return self._reconnected is not None and now - self._reconnected < UNPROVEN_SECONDS
+
+    def _report(self, name: str, event: ConsumerEvent) -> None:
         logger.warning(name, group=self._group, event_value=repr(event))
         self._on_event(event)
 
+    # --- asking other members -------------------------------------------------------------------
+
+    async def _ask_peers(
+        self, wanted: Mapping[str, Subscription], askable: Collection[str], address: str
+    ) -> list[SubscriptionsDiffer]:
+        """Ask some of the other members; return how they differ."""
+        share = ASKED_AT_ONCE / max(ASKED_AT_ONCE, len(self._peers))
+        peers = self._peers.items()
+        names = [n for n, p in peers if p.is_open and n in askable and random.random() < share]
+        found: list[SubscriptionsDiffer] = []
+
+        async def ask(name: str, peer: _Peer) -> None:
+            state = await self._state_of(name, address)
+            found.extend(peer.note(state, wanted))
+            if state is not None:
+                self._note_departure(state)
+
+        async with anyio.create_task_group() as tasks:
+            for name in random.sample(names, min(len(names), ASKED_AT_ONCE)):
+                tasks.start_soon(ask, name, self._peers[name])
+        return found
+
+    async def _ask_own_id(self, address: str) -> None:
+        """Ask who has this member's id: one of those that do answers, always the same one.
+
+        If that is this member, the other one finds out by asking, and tells it by the id in its
+        request.
+        """
+        if self._has_namesake() or self._own_asks >= MOST_OWN_ASKS:
+            return
+        self._own_asks += 1
+        state = await self._state_of(self._instance.client_id, address, check_id=self.check_id)
+        if state is None:
+            self._own_asks = MOST_OWN_ASKS  # a connection that is gone is asked, and stays listed
+        elif state.properties.get(CHECK_ID) != self.check_id:
+            self._note_departure(state)
+            self._namesake_proven = self._clock()
+
+    async def _state_of(
+        self, client_id: str, address: str, *, check_id: str | None = None
+    ) -> MemberState | None:
+        try:
+            return await self._instance.broker.member_state(
+                self._group, client_id, address, check_id=check_id, timeout=ASK_SECONDS
+            )
+        except RocketMQError as error:
+            logger.debug("member_did_not_answer", client_id=client_id, reason=str(error))
+            return None
+
+    def _note_departure(self, state: MemberState) -> None:
+        """Learn that members left before this one came: a deployment may be under way."""
+        text = state.properties.get(DEPARTED, "")
+        if self._history is not None and text.isascii() and text[:9].isdigit():
+            self._history.note_departure(self._clock() - int(text[:9]))
+
+    def _has_namesake(self) -> bool:
+        proven = self._namesake_proven
+        return proven is not None and self._clock() - proven <= PROOF_SECONDS
+
+    # --- being asked ----------------------------------------------------------------------------
+
+    @property
+    def check_id(self) -> str:
+        """What tells this consumer from another one with its client id."""
+        if self._id is None:
+            self._id = secrets.token_hex(8)
+        return self._id
+
+    def on_own_id_asked(self, check_id: str) -> None:
+        """A consumer asked about its own client id, and the broker passed it on to this one."""
+        if check_id != self.check_id:
+            self._namesake_proven = self._clock()
+            self.wake()
+
+    def describe(self, info: ConsumerRunningInfo, *, leaving: bool) -> ConsumerRunningInfo:
+        """Return *info* with what checks of other members read.
+
+        :param leaving: this member is closing, and may take a while for it
+        """
+        properties = {**info.properties, CHECK_ID: self.check_id}
+        history = self._history
+        seconds = None if history is None else history.seconds_since_departure(self._clock())
+        if leaving or seconds is not None:
+            properties[DEPARTED] = "0" if leaving else str(int(seconds or 0))
+        return msgspec.structs.replace(info, properties=properties)
+
+
+@dataclass(slots=True)
+class _Peer:
+    """What is known of another member."""
+
+    answers: int = 0  # that agreed, one after another
+    silent: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is to be asked again."""
+        return not self.silent and self.answers < ENOUGH_ANSWERS
+
+    def reopen(self) -> None:
+        """What it said may have changed."""
+        self.answers = 0
+
+    def note(
+        self, state: MemberState | None, wanted: Mapping[str, Subscription]
+    ) -> list[SubscriptionsDiffer]:
+        """Note what it answered, None for nothing; return how it differs."""
+        table = {} if state is None else {each.topic: each for each in state.subscription_set}
+        differing = differences(wanted, table) if table else []  # else it subscribes soon
+        self.silent = state is None
+        self.answers = self.answers + 1 if table and not differing else 0
+        return differing
+
+
+def _askable(connections: Iterable[Connection]) -> set[str]:
+    """Return the clients that answer and have one connection: else a broker may ask a dead one."""
+    times = Counter(each.client_id for each in connections)
+    return {
+        each.client_id
+        for each in connections
+        if each.language in ANSWERING and times[each.client_id] == 1
+    }
+
 
 def differences(
-    wanted: dict[str, Subscription], table: dict[str, SubscriptionData]
+    wanted: Mapping[str, Subscription], table: Mapping[str, SubscriptionData]
 ) -> list[SubscriptionsDiffer]:
     """Return the topics about which this member and the broker's table for the group disagree."""
     theirs = {topic: each for topic, each in table.items() if not _is_retry(topic)}
@@ -162,30 +394,6 @@ def _is_retry(topic: str) -> bool:
 
 def _text(kind: str, expression: str) -> str:
     return expression if kind == "TAG" else f"{kind}: {expression}"
-
-
-class Recurring(Generic[K]):
-    """Tells what was seen in so many of the last checks; once, until it was gone for all."""
-
-    def __init__(self, times: int) -> None:
-        self._times = times
-        self._checks: dict[K, int] = {}  # the lowest bit is the last check
-        self._told: set[K] = set()
-
-    def seen(self, faults: Iterable[K]) -> list[K]:
-        """Note the faults of one check; return those that are to be told now."""
-        present = set(faults)
-        for each in {**self._checks, **dict.fromkeys(present)}:
-            checks = (self._checks.get(each, 0) << 1 | (each in present)) & ALL_CHECKS
-            if checks:
-                self._checks[each] = checks
-            else:
-                del self._checks[each]
-                self._told.discard(each)
-        enough = [each for each, bits in self._checks.items() if bits.bit_count() >= self._times]
-        news = [each for each in enough if each not in self._told]
-        self._told.update(news)
-        return news
 
 
 @dataclass(slots=True)

@@ -79,7 +79,7 @@ class GroupEngine(Generic[Q]):
             topics=self._shared_topics,
             apply=self._apply,
         )
-        self._checks = GroupCheck(
+        self.checks = GroupCheck(
             instance,
             group,
             subscriptions=self._told_subscriptions,
@@ -157,7 +157,7 @@ class GroupEngine(Generic[Q]):
         await self._prepare_all()
         check_accepted(await self.instance.heartbeats.beat_all(anew=True))
         self._host.spawn(self.rebalancer.run, name="rebalance")
-        self._host.spawn(self._checks.keep_checking, name="group-check")
+        self._host.spawn(self.checks.keep_checking, name="group-check")
         self._host.spawn(self.commits.keep_committing, commit_interval_seconds, name="commits")
 
         for topic in self._subscriptions:
@@ -186,6 +186,11 @@ class GroupEngine(Generic[Q]):
             assigned.started.set()
         self.events.close()
 
+    @property
+    def running(self) -> bool:
+        """Whether it was opened, and neither closes nor failed."""
+        return self._running
+
     # --- what to read ---------------------------------------------------------------------------
 
     async def subscribe(self, topic: str, selector: str | MessageSelector, version: int) -> None:
@@ -199,6 +204,7 @@ class GroupEngine(Generic[Q]):
         self.rebalancer.expect_more()
         check_accepted(await self.instance.heartbeats.beat_all(anew=True))
         self.rebalancer.wake()
+        self.checks.wake()
 
     async def unsubscribe(self, topic: str, *, drain_seconds: float = 0.0) -> None:
         """Stop reading *topic*; messages in hands may be done within *drain_seconds*."""
@@ -299,7 +305,7 @@ class GroupEngine(Generic[Q]):
         if messages:
             self.statistics.note_pull(topic, messages, monotonic() - assigned.last_pull)
         if (wanted := self._subscriptions.get(topic)) and wanted.expression != "*":
-            self._checks.matches.note(topic, passed, messages)
+            self.checks.matches.note(topic, passed, messages)
 
     # --- for the instance -----------------------------------------------------------------------
 

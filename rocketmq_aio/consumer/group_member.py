@@ -66,6 +66,7 @@ class GroupMember(Member, Generic[E]):
     def on_members_changed(self) -> None:
         """A member came or went."""
         self._engine.rebalancer.wake()
+        self._engine.checks.wake()
 
     def on_route_changed(self, topic: str) -> None:
         """The queues of a topic changed."""
@@ -81,9 +82,14 @@ class GroupMember(Member, Generic[E]):
         """An administrator moves the group."""
         await self._engine.reset_offsets(offsets)
 
+    def on_own_id_asked(self, check_id: str) -> None:
+        """A consumer asked about its own client id, which is this one's, too."""
+        self._engine.checks.on_own_id_asked(check_id)
+
     def running_info(self) -> ConsumerRunningInfo:
         """The state of this consumer."""
-        return self._engine.running_info()
+        engine = self._engine
+        return engine.checks.describe(engine.running_info(), leaving=not engine.running)
 
     def _check_usable(self) -> None:
         """Before the start everything can be prepared; after the end nothing."""

@@ -157,10 +157,15 @@ class PopConsumer(Member):
 
     def running_info(self) -> ConsumerRunningInfo:
         """The state of this consumer."""
-        return running_info(self._engine)
+        engine = self._engine
+        return engine.checks.describe(running_info(engine), leaving=not engine.running)
 
     def on_members_changed(self) -> None:
-        """A member came or went: the broker's business."""
+        """A member came or went: brokers share messages out, but it may subscribe differently."""
+        self._engine.checks.wake()
+
+    def on_own_id_asked(self, check_id: str) -> None:
+        """A consumer asked about its own client id: brokers do not share messages out by it."""
 
     def on_route_changed(self, topic: str) -> None:
         """The queues of a topic changed."""

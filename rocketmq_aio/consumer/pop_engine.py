@@ -15,6 +15,7 @@ from rocketmq_aio.consumer.events import (
     MessageUnreadable,
     PullFailed,
 )
+from rocketmq_aio.consumer.group_check import GroupCheck
 from rocketmq_aio.consumer.leases import Leases, dead_lettered
 from rocketmq_aio.consumer.missing_topics import MissingTopics
 from rocketmq_aio.consumer.pop_acks import PopAcks, ack_failed
@@ -74,6 +75,13 @@ class PopEngine:
             on_buried=self._buried,
         )
         self._host = TaskHost(f"rocketmq:{group}", on_failure=on_failed)
+        self.checks = GroupCheck(
+            instance,
+            group,
+            subscriptions=self.subscriptions.values,
+            on_event=self.events.publish,
+            unique_ids=False,  # brokers share messages out, not queues by client id
+        )
         self._missing = MissingTopics(
             instance,
             group,
@@ -107,6 +115,7 @@ class PopEngine:
         for topic in list(self.subscriptions):
             self.on_route_changed(topic)
         self._host.spawn(self._renewal.run, name="renewal")
+        self._host.spawn(self.checks.keep_checking, name="group-check")
 
     async def shut(self, owner: ConsumerOwner) -> None:
         """Confirm what is done, give back what nobody took, leave the group."""
@@ -155,6 +164,7 @@ class PopEngine:
                 self.subscriptions[topic] = before
             raise
         self.on_route_changed(topic)
+        self.checks.wake()
 
     async def unsubscribe(self, topic: str) -> None:
         """Take no more; what nobody took yet is given back."""

@@ -29,7 +29,9 @@ from rocketmq_aio.protocol.requests.client import (
 from rocketmq_aio.protocol.requests.connections import (
     ConsumerConnections,
     GetConsumerConnectionList,
+    MemberState,
 )
+from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
 from rocketmq_aio.protocol.requests.offsets import (
     GetEarliestMsgStoretime,
     GetMaxOffset,
@@ -156,6 +158,24 @@ class BrokerClient:
         if command.code != ResponseCode.SUCCESS:
             raise refusal(command, address)
         return read_body(command.body, ConsumerConnections)
+
+    async def member_state(
+        self,
+        group: str,
+        client_id: str,
+        address: str,
+        *,
+        check_id: str | None = None,
+        timeout: float | None = None,
+    ) -> MemberState:
+        """Return what a member says of itself, which the broker at *address* asks for it."""
+        header = GetConsumerRunningInfo(
+            consumer_group=group, client_id=client_id, check_id=check_id
+        )
+        command = await self._remoting.request(address, header, timeout=timeout)
+        if command.code != ResponseCode.SUCCESS:
+            raise refusal(command, address)
+        return read_body(command.body, MemberState)
 
     async def check_filter(self, client_id: str, group: str, wanted: Subscription) -> None:
         """Ask a broker of the topic whether it accepts the expression.

@@ -130,7 +130,10 @@ class BrokerCommands:
 
     async def _running_info(self, command: Command) -> Reply:
         header = read_header(command, GetConsumerRunningInfo)
-        info = self._owner(header.consumer_group).running_info()
+        owner = self._owner(header.consumer_group)
+        if header.check_id is not None:
+            owner.on_own_id_asked(header.check_id)
+        info = owner.running_info()
         if header.jstack_enable:
             info = msgspec.structs.replace(info, jstack=all_stacks())
         if self._namespace is not None:

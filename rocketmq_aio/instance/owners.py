@@ -50,6 +50,10 @@ class ConsumerOwner(Owner, Protocol):
         """Where it stands in the queues that it holds."""
         ...
 
+    def on_own_id_asked(self, check_id: str) -> None:
+        """A consumer asked about its own client id, which is this one's, too."""
+        ...
+
     def running_info(self) -> ConsumerRunningInfo:
         """Its state, for administration tools."""
         ...

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from time import monotonic
 
 import pytest
 
@@ -15,40 +16,54 @@ from rocketmq_aio.consumer.events import (
     SubscriptionMatchesNothing,
     SubscriptionsDiffer,
 )
-from rocketmq_aio.consumer.group_check import GroupCheck
+from rocketmq_aio.consumer.group_check import ENOUGH_ANSWERS
 from rocketmq_aio.consumer.lite_pull import LitePullConsumer
 from rocketmq_aio.message import Message, MessageSelector
 from rocketmq_aio.producer.producer import Producer
-from rocketmq_aio.protocol.subscription import subscription
-from tests.unit.remoting.until import until_done
+from tests.unit.remoting.until import until, until_done
 
 MISSED = 50
-CHECKS = 4  # more than any fault needs
+EVENT_SECONDS = 300  # the slow way, which a loaded machine may lead to, takes 120
+
+
+class Member:
+    """A started consumer and what its checks report."""
+
+    def __init__(self, consumer: LitePullConsumer) -> None:
+        self.consumer = consumer
+        self.events: list[ConsumerEvent] = []
+
+    def note(self, event: ConsumerEvent) -> None:
+        if isinstance(event, SubscriptionsDiffer | ClientIdNotUnique):
+            self.events.append(event)
+
+    async def has(self, kind: type[ConsumerEvent]) -> ConsumerEvent:
+        """Return the event of *kind* once it was reported."""
+
+        def found() -> list[ConsumerEvent]:
+            return [each for each in self.events if isinstance(each, kind)]
+
+        await until(found, kind.__name__, EVENT_SECONDS)
+        return found()[0]
+
+    async def checked(self, times: int) -> None:
+        """Return when so many checks more have ended."""
+        checks = self.consumer._engine.checks
+        for _ in range(times):
+            await checks.check()
 
 
 @asynccontextmanager
 async def member(
     namesrv: str, group: str, topic: str, name: str, selector: str = "*"
-) -> AsyncIterator[LitePullConsumer]:
+) -> AsyncIterator[Member]:
     client = ClientConfig(namesrv=namesrv, instance_name=name)
-    async with LitePullConsumer(group, client=client) as consumer:
+    consumer = LitePullConsumer(group, client=client)
+    joined = Member(consumer)
+    consumer._engine.checks._on_event = joined.note
+    async with consumer:
         await consumer.subscribe(topic, selector)
-        yield consumer
-
-
-async def told(consumer: LitePullConsumer, topic: str, selector: str = "*") -> list[ConsumerEvent]:
-    """Return what the checks of a member tell."""
-    events: list[ConsumerEvent] = []
-    check = GroupCheck(
-        consumer.client,
-        consumer.group,
-        subscriptions=lambda: [subscription(topic, selector, 1)],
-        on_event=events.append,
-    )
-    for _ in range(CHECKS):
-        await check.check()
-    assert not check._refused
-    return events
+        yield joined
 
 
 async def test_members_that_agree_have_no_faults(namesrv: str, group: str, topic: str) -> None:
@@ -56,49 +71,80 @@ async def test_members_that_agree_have_no_faults(namesrv: str, group: str, topic
         member(namesrv, group, topic, "a", "new || paid") as one,
         member(namesrv, group, topic, "b", "paid||new") as two,
     ):
-        assert await told(one, topic, "new || paid") == []
-        assert await told(two, topic, "paid||new") == []
+        for each in (one, two):
+            await each.checked(ENOUGH_ANSWERS + 1)
+            [peer] = each.consumer._engine.checks._peers.values()
+            assert peer.answers == ENOUGH_ANSWERS  # brokers pass the question on
+            assert each.events == []
 
 
-async def test_members_with_different_expressions_are_told(
+async def test_all_members_report_different_expressions(
     namesrv: str, group: str, topic: str
 ) -> None:
+    """Also the one that subscribed last, whose expression is the one that brokers keep."""
     async with (
         member(namesrv, group, topic, "a", "new") as one,
-        member(namesrv, group, topic, "b", "paid"),
+        member(namesrv, group, topic, "b", "paid") as two,
     ):
-        assert await told(one, topic, "new") == [
-            SubscriptionsDiffer(topic=topic, ours="new", theirs="paid")
-        ]
+        assert await one.has(SubscriptionsDiffer) == SubscriptionsDiffer(
+            topic=topic, ours="new", theirs="paid"
+        )
+        assert await two.has(SubscriptionsDiffer) == SubscriptionsDiffer(
+            topic=topic, ours="paid", theirs="new"
+        )
 
 
-async def test_members_with_different_topics_are_told(namesrv: str, group: str, topic: str) -> None:
+async def test_all_members_report_different_topics(namesrv: str, group: str, topic: str) -> None:
     async with (
         member(namesrv, group, topic, "a") as one,
         member(namesrv, group, topic, "b") as two,
     ):
-        await one.subscribe(f"{topic}-2")
-        await two.client.heartbeats.beat_all(anew=True)
-        events = await told(two, topic)
-        await one.client.heartbeats.beat_all(anew=True)
-        later = await told(two, topic)
+        await two.consumer.subscribe(f"{topic}-2")
+        assert await one.has(SubscriptionsDiffer) == SubscriptionsDiffer(
+            topic=f"{topic}-2", ours=None, theirs="*"
+        )
+        assert await two.has(SubscriptionsDiffer) == SubscriptionsDiffer(
+            topic=f"{topic}-2", ours="*", theirs=None
+        )
 
-    assert events == []  # the table is that of the last heartbeat, and so in turn
-    assert later == [SubscriptionsDiffer(topic=f"{topic}-2", ours=None, theirs="*")]
 
-
-async def test_members_with_the_same_instance_name_are_told(
+async def test_members_replaced_one_by_one_report_nothing(
     namesrv: str, group: str, topic: str
 ) -> None:
+    """A deployment that changes what the group subscribes to."""
+    async with AsyncExitStack() as newcomers:
+        olds = [AsyncExitStack() for _ in range(2)]
+        members = [
+            await old.enter_async_context(member(namesrv, group, topic, f"old-{number}", "a"))
+            for number, old in enumerate(olds)
+        ]
+        for each in members:
+            await each.checked(1)
+        for number, old in enumerate(olds):
+            await old.aclose()
+            for each in members[number + 1 :]:
+                await each.checked(1)  # it sees that a member left
+            new = member(namesrv, group, topic, f"new-{number}", "a || b")
+            members.append(await newcomers.enter_async_context(new))
+            for each in members[number + 1 :]:
+                await each.checked(4)
+                history = each.consumer._engine.checks._history
+                assert history is not None
+                assert history.seconds_since_departure(monotonic()) is not None
+
+        assert [each.events for each in members] == [[]] * 4
+
+
+async def test_all_clients_with_one_id_report_it(namesrv: str, group: str, topic: str) -> None:
     async with (
         member(namesrv, group, topic, "same") as one,
-        member(namesrv, group, topic, "same"),
+        member(namesrv, group, topic, "same") as two,
     ):
-        (event,) = await told(one, topic)
-
-    assert isinstance(event, ClientIdNotUnique)
-    assert event.client_id == one.client.client_id
-    assert len(event.addresses) == 2
+        for each in (one, two):
+            event = await each.has(ClientIdNotUnique)
+            assert isinstance(event, ClientIdNotUnique)
+            assert event.client_id == one.consumer.client.client_id
+            assert len(event.addresses) == 2
 
 
 @pytest.mark.parametrize("by_sql", [False, True], ids=["tags", "sql"])
@@ -115,14 +161,14 @@ async def test_a_filter_that_nothing_comes_through_is_told_once(
         await consumer.subscribe(topic, selector)
         await consumer.ready()
         events: list[ConsumerEvent] = []
-        consumer._engine._checks._on_event = events.append
+        consumer._engine.checks._on_event = events.append
 
         async def noticed() -> bool:
-            await consumer._engine._checks.check()
+            await consumer._engine.checks.check()
             return bool(events)
 
         await until_done(noticed, "the event", 60)
-        await consumer._engine._checks.check()
+        await consumer._engine.checks.check()
 
     [event] = events
     assert isinstance(event, SubscriptionMatchesNothing)

@@ -63,7 +63,7 @@ class FakeBroker(FakeServer):
         self.state = BrokerState(
             name, cluster, self.version, store, auto_create_topics, auto_create_groups
         )
-        self.members = Members(self.state, self._notify_members)
+        self.members = Members(self.state, self._notify_members, self._push_to)
         self.pulls = Pulls(self.state, self.members)
         self.pops = Pops(self.state, self.pulls)
         self.assignments = Assignments(self.state, self.members)

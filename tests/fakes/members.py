@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
@@ -17,7 +17,7 @@ from rocketmq_aio.protocol.bodies import (
 from rocketmq_aio.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.header import read_header, to_ext_fields
+from rocketmq_aio.protocol.header import RequestHeader, read_header, to_ext_fields
 from rocketmq_aio.protocol.requests.client import (
     GetConsumerListByGroup,
     HeartbeatResponse,
@@ -28,11 +28,14 @@ from rocketmq_aio.protocol.requests.connections import (
     ConsumerConnections,
     GetConsumerConnectionList,
 )
+from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
 from tests.fakes.connection import FakeConnection
 from tests.fakes.script import Reply
 from tests.fakes.state import Answers, BrokerState, Refused
 
 UPDATE_AND_CREATE_GROUP = 200
+CONSUME_MSG_TIMEOUT = 207
+FORWARD_SECONDS = 10.0  # brokers wait so long for a client that they asked
 BAD_EXPRESSION = "(BAD"  # an SQL expression beginning so does not parse, for this fake
 
 
@@ -55,9 +58,18 @@ class Group:
 
 
 class Members:
-    """Groups and their members; *notify* tells connections that a group has changed."""
+    """Groups and their members; *notify* tells connections that a group has changed.
 
-    def __init__(self, state: BrokerState, notify: Callable[[str, Iterable[int]], None]) -> None:
+    :param push: sends a request to a connection, and returns the answer; None: there was none
+    """
+
+    def __init__(
+        self,
+        state: BrokerState,
+        notify: Callable[[str, Iterable[int]], None],
+        push: Callable[[RequestHeader, bytes, int, float], Awaitable[Command | None]],
+    ) -> None:
+        self._push = push
         self.groups: dict[str, Group] = {}
         self.producers: dict[str, dict[int, str]] = {}
         self._state = state
@@ -71,6 +83,7 @@ class Members:
             RequestCode.CHECK_CLIENT_CONFIG: self.check,
             UPDATE_AND_CREATE_GROUP: self.configure,
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self.connections,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
         }
 
     def heartbeat(self, command: Command, connection: FakeConnection) -> Reply:
@@ -121,6 +134,22 @@ class Members:
             consume_from_where=group.last.consume_from_where,
         )
         return Reply(body=msgspec.json.encode(answer))
+
+    async def running_info(self, command: Command, _connection: FakeConnection) -> Reply:
+        """Pass the request on to one connection of the client, always the same one."""
+        asked = read_header(command, GetConsumerRunningInfo)
+        group = self.groups.get(asked.consumer_group) or Group()
+        numbers = [n for n, client_id in group.members.items() if client_id == asked.client_id]
+        if not numbers:
+            remark = f"The Consumer <{asked.consumer_group}> <{asked.client_id}> not online"
+            return Reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+        try:
+            answer = await self._push(asked, b"", numbers[0], FORWARD_SECONDS)
+        except (TimeoutError, ConnectionError):
+            answer = None
+        if answer is None:
+            return Reply(CONSUME_MSG_TIMEOUT, remark="consumer timeout")
+        return Reply(answer.code, remark=answer.remark, body=bytes(answer.body))
 
     def check(self, command: Command, _connection: FakeConnection) -> Reply:
         data = read_body(command.body, CheckClientRequest).subscription_data

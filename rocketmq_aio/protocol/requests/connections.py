@@ -1,4 +1,4 @@
-"""Who is connected for a group: 203 GET_CONSUMER_CONNECTION_LIST."""
+"""Who is connected for a group, and how a member describes itself: codes 203 and 307."""
 
 from __future__ import annotations
 
@@ -40,3 +40,12 @@ class ConsumerConnections(Body, frozen=True):
     consume_type: str = ""
     message_model: str = ""
     consume_from_where: str = ""
+
+
+class MemberState(Body, frozen=True):
+    """What other members read of the answer to GetConsumerRunningInfo; the tables stay text."""
+
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
+    subscription_set: list[SubscriptionData] = msgspec.field(default_factory=list)
+    mq_table: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    status_table: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)

@@ -56,13 +56,18 @@ class GetConsumerStatus(RequestHeader, frozen=True, kw_only=True, rename="camel"
 
 
 class GetConsumerRunningInfo(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """How is the consumer doing?  Answered with bodies.ConsumerRunningInfo."""
+    """How is the consumer doing?  Answered with bodies.ConsumerRunningInfo.
+
+    Brokers pass all fields on to the client, those they do not know too: *check_id* names the
+    asking consumer when it asks for its own client id.
+    """
 
     code: ClassVar[int] = RequestCode.GET_CONSUMER_RUNNING_INFO
 
     consumer_group: str
     client_id: str
     jstack_enable: bool = False
+    check_id: str | None = None
 
 
 class ConsumeMessageDirectly(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):

@@ -46,6 +46,7 @@ class Consumer:
         self.group = group
         self.changes = 0
         self.resets: list[dict[MessageQueue, int]] = []
+        self.check_ids: list[str] = []
 
     def topics(self) -> list[str]:
         return ["orders"]
@@ -65,6 +66,9 @@ class Consumer:
 
     async def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
         return {QUEUE: 42} if topic == "orders" else {}
+
+    def on_own_id_asked(self, check_id: str) -> None:
+        self.check_ids.append(check_id)
 
     def running_info(self) -> ConsumerRunningInfo:
         return ConsumerRunningInfo(
@@ -186,6 +190,16 @@ async def test_the_state_of_the_consumer_is_told() -> None:
 
         assert answer is not None
         assert msgspec.json.decode(answer.body)["properties"] == {"PROP_CLIENT_VERSION": "x"}
+
+
+async def test_the_consumer_learns_who_asks_about_its_client_id() -> None:
+    async with asking() as made:
+        for check_id in (None, "abc"):
+            await made.broker.push(
+                GetConsumerRunningInfo(consumer_group="billing", client_id="me", check_id=check_id)
+            )
+
+        assert made.consumer.check_ids == ["abc"]
 
 
 async def test_stacks_are_told_only_when_they_are_asked_for() -> None:

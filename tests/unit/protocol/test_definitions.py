@@ -67,6 +67,7 @@ SHAPES: Final[dict[type[bodies.Body], tuple[str, ...]]] = {
     assignment.MessageQueueAssignment: ("MessageQueueAssignment",),
     connections.ConsumerConnections: ("ConsumerConnection",),
     connections.Connection: ("Connection",),
+    connections.MemberState: ("ConsumerRunningInfo",),
     admin_cluster.ClusterInfoBody: ("ClusterInfo",),
     admin_cluster.KVTable: ("KVTable",),
     admin_groups.ConsumeStats: ("ConsumeStats",),
