@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -74,6 +73,17 @@ class Popped(NamedTuple):
     fault: Exception | None
 
 
+class _Master:
+    """What is known of the present master of a broker."""
+
+    __slots__ = ("address", "clock", "refuses_batches")
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.clock = BrokerClock()
+        self.refuses_batches = False
+
+
 class PopCalls:
     """Asks brokers on behalf of one group; errors as those of `BrokerClient`."""
 
@@ -81,9 +91,8 @@ class PopCalls:
         self._instance = instance
         self._group = group
         self._init_mode = FROM[start_from]
-        self._clocks: dict[str, BrokerClock] = defaultdict(BrokerClock)
+        self._masters: dict[str, _Master] = {}  # by broker name
         self._decoder = MessageDecoder(instance)
-        self._without_batches: set[str] = set()  # addresses that refused one
 
     def close(self) -> None:
         """Release the threads that decode large answers."""
@@ -107,8 +116,8 @@ class PopCalls:
 
         A broker whose time is not known yet is not asked to wait: that needs its time.
         """
-        address = self._master(source.broker_name)
-        clock = self._clocks[address]
+        master = self._master(source.broker_name)
+        address, clock = master.address, master.clock
         asked_at = asyncio.get_running_loop().time()
         header = self._pop_header(source, wanted, wish, clock.now_ms(asked_at), attempt_id)
         timeout = None
@@ -172,20 +181,20 @@ class PopCalls:
         Returns those that were not acknowledged, with the reason.
         """
         try:
-            address = self._master(messages[0].receipt.broker_name)
+            master = self._master(messages[0].receipt.broker_name)
         except NotConnectedError as error:
             return dict.fromkeys(messages, error)
-        if len(messages) == 1 or not self._takes_batches(address):
-            return await self._ack_one_by_one(address, messages)
+        if len(messages) == 1 or not self._takes_batches(master):
+            return await self._ack_one_by_one(master.address, messages)
         together = [each for each in messages if fits_batch(each.receipt)]
         failed: dict[PoppedMessage, RocketMQError] = {}
         alone = [each for each in messages if not fits_batch(each.receipt)]
         try:
-            if not await self._ack_batch(address, together):
+            if not await self._ack_batch(master, together):
                 alone = list(messages)
         except RocketMQError as error:
             failed = dict.fromkeys(together, error)
-        return failed | await self._ack_one_by_one(address, alone)
+        return failed | await self._ack_one_by_one(master.address, alone)
 
     async def _ack_one_by_one(
         self, address: str, messages: Sequence[PoppedMessage]
@@ -202,7 +211,7 @@ class PopCalls:
 
     async def change(self, message: PoppedMessage, seconds: float) -> ChangeInvisibleTimeResponse:
         """Keep *message* invisible for *seconds* from now on."""
-        address = self._master(message.receipt.broker_name)
+        address = self._master(message.receipt.broker_name).address
         done = self._ack_header(message)
         header = ChangeInvisibleTime(
             consumer_group=done.consumer_group,
@@ -218,7 +227,7 @@ class PopCalls:
 
     async def bury(self, message: PoppedMessage) -> None:
         """Store *message* once more, among the dead letters of the group."""
-        address = self._master(message.receipt.broker_name)
+        address = self._master(message.receipt.broker_name).address
         header = ConsumerSendMsgBack(
             offset=message.commit_log_offset,
             group=self._group,
@@ -231,11 +240,11 @@ class PopCalls:
         )
         await self._confirmed(address, header)
 
-    def _takes_batches(self, address: str) -> bool:
-        version = self._instance.heartbeats.broker_versions.get(address, 0)
-        return version >= V5_1_3 and address not in self._without_batches
+    def _takes_batches(self, master: _Master) -> bool:
+        version = self._instance.heartbeats.broker_versions.get(master.address, 0)
+        return version >= V5_1_3 and not master.refuses_batches
 
-    async def _ack_batch(self, address: str, messages: Sequence[PoppedMessage]) -> bool:
+    async def _ack_batch(self, master: _Master, messages: Sequence[PoppedMessage]) -> bool:
         """Return whether the broker knows the request."""
         if not messages:
             return True
@@ -243,9 +252,9 @@ class PopCalls:
         acks = batch_acks(self._group, [(each.topic, each.receipt) for each in messages])
         body = msgspec.json.encode(BatchAckRequest(broker_name=broker_name, acks=acks))
         try:
-            await self._confirmed(address, BatchAckMessage(), body)
+            await self._confirmed(master.address, BatchAckMessage(), body)
         except NotSupportedError:
-            self._without_batches.add(address)
+            master.refuses_batches = True
             return False
         return True
 
@@ -266,11 +275,14 @@ class PopCalls:
             raise refusal(command, address)
         return command
 
-    def _master(self, broker_name: str) -> str:
+    def _master(self, broker_name: str) -> _Master:
         address = self._instance.routes.master(broker_name)
         if address is None:
             raise NotConnectedError(broker_name, "no route names a master of this broker")
-        return address
+        known = self._masters.get(broker_name)
+        if known is None or known.address != address:
+            known = self._masters[broker_name] = _Master(address)
+        return known
 
 
 def _note_time(command: Command, clock: BrokerClock, asked_at: float, now: float) -> None:
