@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 from rocketmq_aio.cli.output import note
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from rocketmq_aio.signals import stop_signals
 
 
 class Stop:
@@ -22,7 +19,7 @@ class Stop:
         """Return whether to stop."""
         return self._asked
 
-    def ask(self, number: int, frame: FrameType | None) -> None:
+    def ask(self) -> None:
         """Remember a signal; raise KeyboardInterrupt when it is not the first."""
         if self._asked:
             raise KeyboardInterrupt
@@ -34,9 +31,5 @@ class Stop:
 def stoppable() -> Iterator[Stop]:
     """Yield what the signals of the block change; the handlers before are put back."""
     stop = Stop()
-    before = {number: signal.signal(number, stop.ask) for number in SIGNALS}
-    try:
+    with stop_signals(stop.ask):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from threading import current_thread, main_thread
+from collections.abc import Callable, Iterable
 from time import monotonic, time_ns
-from typing import Final
 
 from rocketmq_aio.config import MAX_CONCURRENCY, ClientConfig, PushConfig
 from rocketmq_aio.consumer.callbacks import Listener, check_listener
@@ -34,8 +29,7 @@ from rocketmq_aio.message import MessageExt, MessageModel, MessageQueue, Message
 from rocketmq_aio.names import check_topic
 from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult, DirectOutcome
 from rocketmq_aio.remoting.tasks import call_isolated, is_hosted
-
-STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+from rocketmq_aio.signals import stop_signals
 
 
 class PushConsumer(GroupMember[PushEngine]):
@@ -173,13 +167,16 @@ class PushConsumer(GroupMember[PushEngine]):
         """Consume until the consumer is closed; start it if need be.
 
         SIGINT and SIGTERM, when this is the program's main thread, and cancellation close it:
-        running handlers end, progress is stored, the group is left.
+        running handlers end, progress is stored, the group is left.  One signal closes every
+        consumer that runs so; meanwhile the program's own handlers of these signals are replaced.
+
+        :raises NotRunningError: a background task has failed; the cause says why
         """
         if self._can_prepare():
             await self.start()
         self._check_running()
         try:
-            with _set_by_signals(self._engine.stopped):
+            with stop_signals(self._on_signal):
                 await self._engine.stopped.wait()
         finally:
             await self.close()
@@ -222,25 +219,16 @@ class PushConsumer(GroupMember[PushEngine]):
             return DirectOutcome.RAISED, described(error)
         return DirectOutcome.SUCCESS, None
 
+    def _on_signal(self) -> None:
+        loop = self._home
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._engine.stopped.set)  # also wakes the loop
+
     async def _open(self) -> None:
         await self._engine.open(self, self._engine.config.commit_interval_seconds)
 
     async def _shut(self) -> None:
         await self._engine.shut(self)
-
-
-@contextmanager
-def _set_by_signals(event: asyncio.Event) -> Iterator[None]:
-    """Let a signal to end set *event*; only the main thread may ask for that."""
-    loop = asyncio.get_running_loop()
-    signals = STOP_SIGNALS if current_thread() is main_thread() else ()
-    for number in signals:
-        loop.add_signal_handler(number, event.set)
-    try:
-        yield
-    finally:
-        for number in signals:
-            loop.remove_signal_handler(number)
 
 
 def _check_modes(config: object, *, orderly: object, single: bool) -> None:

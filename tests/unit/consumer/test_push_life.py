@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -95,16 +95,92 @@ async def test_run_that_is_cancelled_closes_in_order(cluster: FakeCluster) -> No
     assert cluster.broker.committed(GROUP, TOPIC, 0) == 1
 
 
+@pytest.fixture
+def program() -> Iterator[list[int]]:
+    """The signals that a program has handled with its own handlers."""
+    handled: list[int] = []
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {n: signal.signal(n, lambda number, _: handled.append(number)) for n in numbers}
+    yield handled
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_run_ends_on_a_signal_and_gives_the_signal_back(
-    cluster: FakeCluster, number: signal.Signals
+async def test_run_ends_on_a_signal_and_puts_handlers_back(
+    cluster: FakeCluster, number: signal.Signals, program: list[int]
 ) -> None:
-    before = signal.getsignal(number)
     async with nothing_left(), running(push_consumer(cluster, Notes())) as task:
         os.kill(os.getpid(), number)
     task.result()
+    assert program == []
 
-    assert signal.getsignal(number) in (before, signal.SIG_DFL, signal.default_int_handler)
+    os.kill(os.getpid(), number)
+    assert program == [number]
+
+
+async def test_one_signal_ends_every_run(cluster: FakeCluster, program: list[int]) -> None:
+    put(cluster, "a")
+    go = asyncio.Event()
+    begun: list[str] = []
+
+    async def handle(message: MessageExt) -> None:
+        begun.append(message.body.decode())
+        await go.wait()
+
+    consumers = [push_consumer(cluster, handle, group=group) for group in ("first", "second")]
+    async with nothing_left(), running(consumers[0]) as one, running(consumers[1]) as other:
+        await until(lambda: len(begun) == 2, "both handlers")
+        os.kill(os.getpid(), signal.SIGTERM)
+        await until(lambda: all(each._engine.table[queue()].dropped for each in consumers))
+        go.set()
+    one.result()
+    other.result()
+
+    assert [cluster.broker.committed(group, TOPIC, 0) for group in ("first", "second")] == [1, 1]
+
+
+async def test_signal_ends_a_run_after_another_run_has_ended(
+    cluster: FakeCluster, program: list[int]
+) -> None:
+    first, second = (push_consumer(cluster, Notes(), group=g) for g in ("first", "second"))
+    async with nothing_left(), running(second) as other:
+        async with running(first) as one:
+            await first.close()
+        one.result()
+        os.kill(os.getpid(), signal.SIGTERM)
+    other.result()
+
+    assert program == []
+
+
+async def test_handlers_of_the_event_loop_work_after_a_run(cluster: FakeCluster) -> None:
+    heard = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, heard.set)
+    try:
+        async with nothing_left(), running(push_consumer(cluster, Notes())) as task:
+            task.cancel()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(heard.wait(), 15)
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+async def test_run_needs_no_signal_handlers_of_the_event_loop(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Event loops of Windows have none."""
+
+    def missing(*_: object) -> None:
+        raise NotImplementedError
+
+    for kind in (asyncio.AbstractEventLoop, type(asyncio.get_running_loop())):
+        with suppress(TypeError):  # uvloop's cannot be changed
+            monkeypatch.setattr(kind, "add_signal_handler", missing)
+    async with nothing_left(), running(push_consumer(cluster, Notes())) as task:
+        os.kill(os.getpid(), signal.SIGTERM)
+    task.result()
 
 
 async def test_run_outside_the_main_thread_leaves_signals_alone(cluster: FakeCluster) -> None:

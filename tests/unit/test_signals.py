@@ -1,0 +1,122 @@
+"""Stop signals: who hears them, and what handlers the program has afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from multiprocessing import get_context
+
+import pytest
+
+from rocketmq_aio.signals import STOP_SIGNALS, stop_signals
+
+
+class Heard(list[str]):
+    """Handlers of a program, which note what they are called with."""
+
+    def handle(self, number: int, _: object) -> None:
+        self.append(signal.Signals(number).name)
+
+
+@pytest.fixture
+def program() -> Iterator[Heard]:
+    """A program with handlers of its own."""
+    heard = Heard()
+    before = {number: signal.signal(number, heard.handle) for number in STOP_SIGNALS}
+    yield heard
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_every_block_hears_a_signal_and_the_program_does_not(
+    program: Heard, number: signal.Signals
+) -> None:
+    told: list[str] = []
+    with stop_signals(lambda: told.append("a")), stop_signals(lambda: told.append("b")):
+        signal.raise_signal(number)
+
+    assert told == ["a", "b"]
+    assert program == []
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_last_block_that_ends_puts_the_handlers_of_the_program_back(
+    program: Heard, first: int
+) -> None:
+    told: list[int] = []
+    blocks = [stop_signals(lambda: told.append(0)), stop_signals(lambda: told.append(1))]
+    for block in blocks:
+        block.__enter__()
+    blocks.pop(first).__exit__(None, None, None)
+    signal.raise_signal(signal.SIGTERM)
+    assert told == [1 - first]
+
+    blocks.pop().__exit__(None, None, None)
+    signal.raise_signal(signal.SIGTERM)
+    assert (told, program) == ([1 - first], ["SIGTERM"])
+
+
+def test_one_callback_may_listen_twice(program: Heard) -> None:
+    told: list[str] = []
+
+    def listen() -> None:
+        told.append("a")
+
+    with stop_signals(listen):
+        with stop_signals(listen):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    assert told == ["a", "a", "a"]
+
+
+def test_handler_that_the_program_sets_meanwhile_is_kept(program: Heard) -> None:
+    later = Heard()
+    with stop_signals(lambda: None):
+        signal.signal(signal.SIGTERM, later.handle)
+    signal.raise_signal(signal.SIGTERM)
+
+    assert (program, later) == ([], ["SIGTERM"])
+
+
+def test_blocks_in_other_threads_leave_signals_alone(program: Heard) -> None:
+    handlers: list[object] = []
+
+    def listen() -> None:
+        with stop_signals(lambda: None):
+            handlers.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    thread.join()
+
+    assert handlers == [program.handle]
+
+
+def wait_for_signal(ready: int) -> None:
+    os.write(ready, b"x")
+    signal.pause()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of Python 3.12
+def test_forked_process_has_the_handlers_of_the_program() -> None:
+    told: list[str] = []
+    ready, written = os.pipe()
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with stop_signals(lambda: told.append("parent")):
+            child = get_context("fork").Process(target=wait_for_signal, args=(written,))
+            child.start()
+            assert os.read(ready, 1) == b"x"
+            child.terminate()
+            child.join(15)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        os.close(ready)
+        os.close(written)
+
+    assert child.exitcode == -signal.SIGTERM
+    assert told == []
