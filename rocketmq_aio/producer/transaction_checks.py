@@ -175,7 +175,7 @@ class TransactionChecks:
                 name = "transaction-check"
                 self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix=name)
             # A copy of the context, so that the check sees the caller's variables.
-            run = partial(copy_context().run, self._call_plain, message)
+            run: Callable[[], object] = partial(copy_context().run, self._call_plain, message)
             answer = await asyncio.get_running_loop().run_in_executor(self._threads, run)
         return await answer if inspect.isawaitable(answer) else answer
 

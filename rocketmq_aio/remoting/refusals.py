@@ -35,7 +35,7 @@ KINDS: Final[dict[int, type[BrokerError]]] = {
 # (seen on live 4.9.7 and 5.5.0 brokers).  Whole phrases at the beginning of the remark: what comes
 # after them may quote the name of a topic or group.
 ACCOUNT_CODES: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION)
-ACL_EXCEPTION: Final = re.compile(r"(?:[\w.$]+: )*[\w.$]*AclException: ?")
+ACL_EXCEPTION: Final = re.compile(r"(?:[\w.$]+: )*[\w.$]*AclException(?:: ?|$)")
 # The broker does not know the account, or the account did not prove itself.
 UNKNOWN_ACCOUNT: Final = re.compile(
     r"No (?:accessKey is configured|acl config for |PlainAccessResource for accessKey=)"

@@ -537,10 +537,10 @@ async def test_an_advertised_address_that_cannot_be_reached_names_the_settings()
         async with MQClientInstance(config_of(cluster)) as client:
             (queue,) = (await client.routes.get("orders")).publish_queues
             for _ in range(2):  # also while the address is left alone
-                with pytest.raises(NotConnectedError, match=r"advertises .* brokerIP1") as caught:
+                with pytest.raises(
+                    NotConnectedError, match=r"advertises .*brokerIP1.*address_mapper"
+                ):
                     await client.broker.max_offset(queue)
-
-        assert "address_mapper" in caught.value.reason
 
 
 async def test_a_broker_that_could_be_reached_before_is_down_and_not_misconfigured() -> None:
@@ -552,5 +552,4 @@ async def test_a_broker_that_could_be_reached_before_is_down_and_not_misconfigur
             await until(lambda: not client.remoting.is_connected(cluster.broker.address))
             with pytest.raises(NotConnectedError) as caught:
                 await client.broker.max_offset(queue)
-
-        assert "brokerIP1" not in caught.value.reason
+            assert "brokerIP1" not in caught.value.reason
