@@ -31,7 +31,7 @@ from rocketmq_aio.spark.loss import Extent, Told
 from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.options import ReadOptions
 from rocketmq_aio.spark.runtime import Runtime
-from rocketmq_aio.spark.topic_names import listed_topics, registered_brokers
+from rocketmq_aio.spark.topic_names import listed_topics, matching, registered_brokers
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -102,16 +102,19 @@ class Lookup:
     async def topics(self, held: Collection[Queue] = ()) -> Topics:
         """Return what there is of the topics to read, and of those whose queues were *held* before.
 
+        Held queues that the options do not select any longer are left out.
+
         :raises NameServerUnavailableError: none could be asked about a topic that is not known yet
         """
+        held = [queue for queue in held if selects(self._options, queue)]
         wanted = sorted({*await self._wanted(), *(topic for topic, _, _ in held)})
         self._hear_of(wanted, held)
         found = await self._gather(wanted, self._queues_of)
-        queues = {queue for held in found.values() if held is not None for queue in held}
+        queues = {queue for there in found.values() if there is not None for queue in there}
         if self._options.assign:
             queues &= set(self._options.assign)
-        gone = {topic for topic, held in found.items() if held is None}
-        empty = {topic for topic, held in found.items() if held == []}
+        gone = {topic for topic, there in found.items() if there is None}
+        empty = {topic for topic, there in found.items() if there == []}
         return Topics(frozenset(queues), frozenset(gone), frozenset(empty))
 
     def _hear_of(self, topics: Iterable[str], held: Collection[Queue]) -> None:
@@ -337,6 +340,14 @@ class Lookup:
         if failures:
             raise failures[0]
         return found
+
+
+def selects(options: ReadOptions, queue: Queue) -> bool:
+    """Return whether *options* select *queue*, which may come from an older checkpoint."""
+    topic = queue[0]
+    if options.subscribe_pattern is not None:
+        return bool(matching([topic], options.subscribe_pattern, set()))
+    return topic in options.subscribe or queue in options.assign
 
 
 def _key(queue: MessageQueue) -> Queue:

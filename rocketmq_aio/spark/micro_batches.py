@@ -12,7 +12,7 @@ from rocketmq_aio.consumer.offsets import RemoteOffsetStore
 from rocketmq_aio.errors import CommitError, ConfigError
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.spark.limits import backlog, share_out
-from rocketmq_aio.spark.lookup import Lookup, Topics
+from rocketmq_aio.spark.lookup import Lookup, Topics, selects
 from rocketmq_aio.spark.loss import Extent, Told, findings, settle
 from rocketmq_aio.spark.offsets import Offsets, Queue, StreamOffset
 from rocketmq_aio.spark.options import ReadOptions
@@ -83,12 +83,15 @@ class MicroBatches:
 
     async def publish(self, reached: StreamOffset) -> None:
         """Commit what is read surely; a failure is logged, for only observers look at it."""
-        if not self._options.commit_offsets or not reached.end:
+        if not self._options.commit_offsets:
             return
-        for queue, offset in reached.end.items():
-            await self._store.update(MessageQueue(*queue), offset)
+        read = {MessageQueue(*q): at for q, at in reached.end.items() if selects(self._options, q)}
+        if not read:
+            return
+        for queue, offset in read.items():
+            await self._store.update(queue, offset)
         try:
-            await self._store.persist([MessageQueue(*queue) for queue in reached.end])
+            await self._store.persist(list(read))
         except CommitError as error:
             self._told.warn("offsets_not_published", None, reason=str(error))
         else:
@@ -125,7 +128,14 @@ class MicroBatches:
         begun = wanted | settle(findings(wanted, extents), fail=fail, told=self._told)
         if self._target is None:
             return begun
-        return {q: min(begun[q], end) for q, end in self._target.items() if q in begun}
+        # A queue that appeared since is left to the next run, which reads it from its beginning.
+        known = self._target.keys() | self._named()
+        return {q: min(at, self._target.get(q, at)) for q, at in begun.items() if q in known}
+
+    def _named(self) -> set[Queue]:
+        """Return the queues for which options name a start."""
+        named, by_time = self._options.starting_offsets, self._options.starting_offsets_by_timestamp
+        return {*(named if isinstance(named, dict) else ()), *by_time}
 
     def _new_queues(self, start: StreamOffset, extents: Mapping[Queue, Extent]) -> Offsets:
         """Return where those begin that appeared since: nothing of them was read before."""
@@ -153,7 +163,10 @@ class MicroBatches:
         return settle(findings(start.end, extents), fail=fail, told=self._told)
 
     def _tell_missing(self, start: StreamOffset, extents: Mapping[Queue, Extent]) -> None:
-        missing = start.end.keys() - extents.keys()
+        absent = start.end.keys() - extents.keys()
+        missing = {queue for queue in absent if selects(self._options, queue)}
+        for topic in sorted({queue[0] for queue in absent - missing}):
+            self._told.warn("topic_not_subscribed", topic, topic=topic)
         self._told.only("queue_missing", missing)
         for queue in sorted(missing):
             topic, broker, queue_id = queue

@@ -254,7 +254,7 @@ def _check_topics(read: ReadOptions) -> None:
 
 def _check_positions(read: ReadOptions, *, streaming: bool) -> None:
     start, end = read.starting_offsets, read.ending_offsets
-    if not streaming and (start == "latest" or LATEST in _numbers(start)):
+    if not streaming and start == "latest":
         reason = "a batch read would be empty: use earliest, group, offsets or a timestamp"
         raise ConfigError("startingOffsets", start, reason)
     if any(number < LATEST for number in _numbers(end)):

@@ -9,7 +9,9 @@ import pytest
 
 from rocketmq_aio.errors import AuthError, NameServerUnavailableError
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.spark.lookup import selects
 from rocketmq_aio.spark.loss import Extent
+from rocketmq_aio.spark.options import read_options
 from rocketmq_aio.spark.topic_names import matching
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
@@ -49,6 +51,23 @@ async def test_a_topic_of_the_checkpoint_that_is_not_listed_any_more_is_gone() -
             found = await driver.lookup.topics({queue(0, topic="orders-us")})
 
     assert found.gone == {"orders-us"}
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ({"subscribe": "orders"}, {"orders"}),
+        ({"subscribePattern": "%.*"}, {"%RETRY%g"}),
+        ({"subscribePattern": "ord.*|%.*"}, {"orders"}),
+        ({"assign": '{"bills":{"broker-a":[0]}}'}, {"bills"}),
+        ({"assign": '{"bills":{"broker-b":[0]}}'}, set()),
+    ],
+)
+def test_options_select_queues_of_a_checkpoint(given: dict[str, str], read: set[str]) -> None:
+    options = read_options({"nameServer": "127.0.0.1:1", **given}, streaming=True)
+    topics = ("orders", "bills", "%RETRY%g")
+
+    assert {each for each in topics if selects(options, queue(0, topic=each))} == read
 
 
 async def test_the_known_topics_stand_in_for_a_list_that_nobody_tells() -> None:

@@ -200,6 +200,40 @@ async def test_name_servers_that_are_away_do_not_stop_the_stream() -> None:
         assert driver.ranges(first, end) == {queue(0): (0, 2)}
 
 
+async def test_a_topic_that_is_no_longer_subscribed_keeps_its_position_and_is_not_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with FakeCluster(topics={TOPIC: 1, "bills": 1}) as cluster:
+        put(cluster.broker, 3, topic="bills")
+        both = f"{TOPIC},bills"
+        async with driving(cluster, subscribe=both, startingOffsets="earliest") as driver:
+            first = through_json(await driver.end_after(START))
+        put(cluster.broker, 2, topic="bills")
+        put(cluster.broker, 2)
+        with caplog.at_level(logging.WARNING):
+            async with driving(cluster, commitOffsets="true") as driver:
+                second = through_json(await driver.end_after(first))
+                assert await driver.end_after(second) is second
+        async with driving(cluster, subscribe=both) as driver:
+            third = await driver.end_after(second)
+
+            assert driver.ranges(first, second) == {queue(0): (0, 2)}
+            assert driver.ranges(second, third) == {queue(0, topic="bills"): (3, 5)}
+        assert cluster.broker.committed(GROUP, "bills", 0) is None
+        assert caplog.text.count("topic_not_subscribed") == 1
+        assert "queue_missing" not in caplog.text
+
+
+async def test_a_deleted_topic_that_is_no_longer_subscribed_does_not_stop_the_stream() -> None:
+    async with FakeCluster(topics={TOPIC: 1, "bills": 1}) as cluster:
+        async with driving(cluster, subscribe=f"{TOPIC},bills") as driver:
+            first = through_json(await driver.end_after(START))
+        del cluster.broker.topics["bills"]
+        tell_brokers(cluster, "broker-a")
+        async with driving(cluster) as driver:
+            assert await driver.end_after(first) is first
+
+
 # --- data loss ----------------------------------------------------------------------------------
 
 
@@ -404,6 +438,35 @@ async def test_available_now_from_the_latest_reads_nothing() -> None:
             end = await driver.end_after(START)
 
             assert end.begun == end.end == {queue(0): 5}
+
+
+async def test_available_now_keeps_explicit_starts_of_queues_without_a_route() -> None:
+    wanted = json.dumps({TOPIC: {"broker-a": {"0": 2}, "broker-b": {"0": 7}}})
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster.broker, 5)
+        async with driving(cluster, startingOffsets=wanted) as driver:
+            await driver.batches.fix_target()
+
+            end = await driver.end_after(START)
+
+            assert end.end == {queue(0): 5, queue(0, "broker-b"): 7}
+            assert end.begun == {queue(0): 2, queue(0, "broker-b"): 7}
+
+
+async def test_available_now_keeps_an_explicit_start_of_a_queue_that_returns_meanwhile() -> None:
+    wanted = json.dumps({TOPIC: {"broker-a": {"0": 2}, "broker-b": {"0": 3}}})
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
+        back = cluster.brokers[1]
+        put(cluster.broker, 5)
+        put(back, 5)
+        cluster.name_server.unregister(back)
+        async with driving(cluster, startingOffsets=wanted) as driver:
+            await driver.batches.fix_target()
+            cluster.name_server.register(back)
+
+            end = await driver.end_after(START)
+
+            assert end.end == {queue(0): 5, queue(0, "broker-b"): 3}
 
 
 async def test_the_latest_offsets_are_reported() -> None:

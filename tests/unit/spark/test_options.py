@@ -111,7 +111,6 @@ def test_a_wrong_value_is_refused_with_a_way_out(given: dict[str, str], said: st
     ("given", "said"),
     [
         ({"startingOffsets": "latest"}, "would be empty"),
-        ({"startingOffsets": '{"T":{"a":{"0":-1}}}'}, "would be empty"),
         ({"endingOffsets": '{"T":{"a":{"0":-2}}}'}, "-2 is no end"),
         ({"startingTimestamp": "9", "endingTimestamp": "5"}, "before startingTimestamp"),
         ({"commitOffsets": "true"}, "an option of a streaming read only"),
@@ -119,6 +118,12 @@ def test_a_wrong_value_is_refused_with_a_way_out(given: dict[str, str], said: st
 )
 def test_what_a_batch_cannot_have_is_refused(given: dict[str, str], said: str) -> None:
     assert said in refused(given, streaming=False)
+
+
+def test_a_batch_can_leave_out_queues_that_begin_at_the_latest_offset() -> None:
+    read = read_options({**BASIC, "startingOffsets": '{"T":{"a":{"0":-1}}}'}, streaming=False)
+
+    assert read.starting_offsets == {("T", "a", 0): -1}
 
 
 def test_a_pattern_must_compile() -> None:
