@@ -1,7 +1,8 @@
 """Logging: structlog events over the standard library, silent unless the application listens.
 
 No handler, no level and no global structlog configuration is touched: an application that calls
-``logging.basicConfig()`` sees ``event key=value`` lines under the ``rocketmq_aio`` logger.
+``logging.basicConfig()`` sees ``event key=value`` lines under the ``rocketmq_aio`` logger, and the
+traceback of a failure after its line.
 """
 
 from __future__ import annotations
@@ -11,7 +12,12 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from structlog.typing import FilteringBoundLogger
+    from structlog.typing import (
+        EventDict,
+        FilteringBoundLogger,
+        ProcessorReturnValue,
+        WrappedLogger,
+    )
 
 logging.getLogger("rocketmq_aio").addHandler(logging.NullHandler())
 
@@ -56,16 +62,17 @@ class EventLogger:
 def _bound(name: str) -> FilteringBoundLogger:
     import structlog
 
-    processors = (
-        structlog.stdlib.filter_by_level,
-        structlog.processors.StackInfoRenderer(),
-        structlog.processors.format_exc_info,
-        # Values are shown as repr: text from the network cannot forge a line.
-        structlog.processors.KeyValueRenderer(key_order=["event"], repr_native_str=True),
-    )
+    # Values are shown as repr: text from the network cannot forge a line.
+    line = structlog.processors.KeyValueRenderer(key_order=["event"], repr_native_str=True)
+
+    def record(logger: WrappedLogger, name: str, values: EventDict) -> ProcessorReturnValue:
+        # The record carries the exception: the application's formatter prints its traceback.
+        exc_info = values.pop("exc_info", None)
+        return (line(logger, name, values),), {"exc_info": exc_info}
+
     bound: FilteringBoundLogger = structlog.wrap_logger(
         logging.getLogger(name),
-        processors=processors,
+        processors=(structlog.stdlib.filter_by_level, record),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )

@@ -16,6 +16,15 @@ logger = get_logger("rocketmq_aio.somewhere")
 for say in (logger.debug, logger.info, logger.warning, logger.error):
     say("an_event", value=5)
 """
+FAILING = """
+import logging
+from rocketmq_aio.log import get_logger
+logging.basicConfig()
+try:
+    raise LookupError("gone")
+except LookupError:
+    get_logger("rocketmq_aio.somewhere").exception("an_event", value=5)
+"""
 LISTENING = "import logging\nlogging.basicConfig(level=logging.INFO)\n" + SILENT
 
 
@@ -71,16 +80,28 @@ def test_a_value_cannot_forge_a_line(forged: str, caplog: pytest.LogCaptureFixtu
     assert record.getMessage().isprintable()
 
 
-def test_an_exception_is_told_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("how", ["current", "instance"])
+def test_the_record_carries_the_exception(caplog: pytest.LogCaptureFixture, how: str) -> None:
     with caplog.at_level(logging.INFO, logger="rocketmq_aio"):
         try:
             raise LookupError("gone")
-        except LookupError:
-            logger.warning("hook_failed", exc_info=True)
+        except LookupError as error:
+            logger.warning("hook_failed", hook="audit", exc_info=how == "current" or error)
 
     (record,) = caplog.records
-    assert "LookupError: gone" in record.getMessage()
-    assert "Traceback" in record.getMessage()
+    assert record.getMessage() == "event='hook_failed' hook='audit'"
+    assert record.exc_info is not None
+    assert record.exc_info[0] is LookupError
+
+
+def test_plain_logging_prints_the_traceback_on_lines_of_its_own() -> None:
+    lines = run(FAILING).splitlines()
+
+    assert lines[:2] == [
+        "ERROR:rocketmq_aio.somewhere:event='an_event' value=5",
+        "Traceback (most recent call last):",
+    ]
+    assert lines[-1] == "LookupError: gone"
 
 
 def test_the_application_decides_by_the_name_of_the_package() -> None:
