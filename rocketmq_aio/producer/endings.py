@@ -99,9 +99,10 @@ class Endings:
                 # A check is answered where it came from; else the broker may have moved.
                 address = place.address if asked is not None else self._address(half, place)
                 header = self._header(half, place, half.state, checked=asked is not None)
+                number = self._instance.connects.get(address, 0)  # of the connection it leaves by
                 cause = await self._ask(address, header, deadline - monotonic())
                 if cause is None:
-                    half.confirmed = address, self._instance.connects[address]
+                    half.confirmed = address, number
                     return None
                 pause = max(backoff.next_pause(), self._instance.remoting.pause_left(address))
                 if not _may_repeat(cause, half.state) or monotonic() + pause >= deadline:
@@ -132,12 +133,12 @@ class Endings:
         """
         if not self._is_confirmed(half, place.address):
             return False
-        number = self._instance.connects[place.address]
+        number = self._instance.connects[place.address]  # which has confirmed
         known = self._examined.get(place.address)
         if known is None or known[0] != number:
             known = number, await self._refuses_unknown(half, place)
             connects = self._instance.connects
-            current = {a: v for a, v in self._examined.items() if connects[a] == v[0]}
+            current = {a: v for a, v in self._examined.items() if connects.get(a) == v[0]}
             self._examined = current | {place.address: known}
         return known[1] and self._is_confirmed(half, place.address)
 
@@ -150,7 +151,7 @@ class Endings:
             )
 
     def _is_confirmed(self, half: Half, address: str) -> bool:
-        current = address, self._instance.connects[address]
+        current = address, self._instance.connects.get(address)
         return half.confirmed == current and self._instance.remoting.is_connected(address)
 
     async def _refuses_unknown(self, half: Half, place: Place) -> bool:
