@@ -203,6 +203,25 @@ class Lookup:
 
         return await self._ask(instants, search)
 
+    async def stored_at(self, places: Mapping[Queue, int]) -> Answers[int | None]:
+        """Return when the message at an offset of each queue was stored, in milliseconds.
+
+        None where the queue has no readable message at this offset.
+        """
+
+        async def stored(queue: MessageQueue) -> int | None:
+            offset = places[_key(queue)]
+            try:
+                messages = (await self._pulled(queue, offset, 1)).messages
+                found = messages[0] if messages else None
+                return _store_millis(found) if found and found.queue_offset == offset else None
+            except HEALS:
+                raise
+            except RocketMQError:
+                return None  # the tasks pull the same queue, and report the error with advice
+
+        return await self._ask(places, stored)
+
     async def _extent(self, queue: MessageQueue, read_up_to: int | None) -> Extent:
         maximum = await self._consumer.max_offset(queue)
         if maximum == read_up_to:

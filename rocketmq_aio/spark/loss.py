@@ -48,22 +48,39 @@ class Extent(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A queue whose position does not exist any more, and where reading goes on instead."""
+    """A queue whose position does not exist any more, and where reading goes on instead.
+
+    :ivar unread: messages of the old log that were seen and not read
+    :ivar replaced: the position belongs to another log than the queue has now
+    """
 
     queue: Queue
     wanted: int
     extent: Extent
     goes_on: int
+    unread: int = 0
+    replaced: bool = False
 
     @property
     def was_cut(self) -> bool:
         """The queue ends below the position: its log was cut, or the topic was made anew."""
         return self.wanted > self.extent.maximum
 
+    @property
+    def skipped(self) -> int:
+        """How many messages are known to be lost."""
+        return max(0, self.unread, self.goes_on - self.wanted)
+
+    @property
+    def reason(self) -> str:
+        """What happened, for errors and logs."""
+        if self.replaced:
+            return "the log was replaced (topic deleted and created again), messages may be lost"
+        return "messages may be lost" if self.was_cut else "messages are lost"
+
     def error(self) -> DataLossError:
         """Return what to raise with ``failOnDataLoss=true``."""
-        reason = "messages may be lost" if self.was_cut else "messages are lost"
-        return DataLossError(self.queue, self.wanted, self.extent, reason)
+        return DataLossError(self.queue, self.wanted, self.extent, self.reason)
 
 
 def findings(positions: Mapping[Queue, int], extents: Mapping[Queue, Extent]) -> list[Finding]:
@@ -104,9 +121,10 @@ def _values(each: Finding) -> dict[str, object]:
         "queue": queue_id,
         "wanted": each.wanted,
         "goes_on_at": each.goes_on,
-        "skipped": max(0, each.goes_on - each.wanted),
+        "skipped": each.skipped,
         "minimum": each.extent.minimum,
         "maximum": each.extent.maximum,
+        "reason": each.reason,
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import anyio
@@ -13,7 +13,7 @@ from rocketmq_aio.errors import CommitError, ConfigError
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.spark.limits import backlog, share_out
 from rocketmq_aio.spark.lookup import Lookup, Topics, selects
-from rocketmq_aio.spark.loss import Extent, Told, findings, settle
+from rocketmq_aio.spark.loss import Extent, Finding, Told, findings, settle
 from rocketmq_aio.spark.offsets import Offsets, Queue, StreamOffset
 from rocketmq_aio.spark.options import ReadOptions
 from rocketmq_aio.spark.positions import check_gone, check_readable, complete, starts
@@ -69,17 +69,22 @@ class MicroBatches:
             moved = await self._moved(start, extents)
             self._tell_missing(start, extents)
             begun = self._new_queues(start, extents)
+            begun |= {queue: at for queue, at in moved.items() if at < start.end[queue]}
             positions = {**start.end, **moved, **begun}
-        self.latest = StreamOffset(end=positions | {q: e.maximum for q, e in extents.items()})
+        seen, self.latest = self.latest, _latest(positions, extents)
         waiting = backlog(positions, self._ends(extents))
         if self._waits_for_more(sum(waiting.values()), everything=everything):
-            return StreamOffset(end=begun, begun=begun) if start.at_start else start
+            return await self._ended(start, begun, begun, extents) if start.at_start else start
+        replaced = await self._replaced(start, waiting, extents, seen)
+        begun |= replaced
+        positions |= replaced
+        waiting = backlog(positions, self._ends(extents))
         taken = waiting if most is None else share_out(waiting, most)
         end = positions | {queue: positions[queue] + count for queue, count in taken.items()}
-        if end == start.end and not start.at_start:
+        if end == start.end and not begun and not start.at_start:
             return start
         self._last_batch = time.monotonic()
-        return StreamOffset(end=end, begun=begun)
+        return await self._ended(start, end, begun, extents)
 
     async def publish(self, reached: StreamOffset) -> None:
         """Commit what is read surely; a failure is logged, for only observers look at it."""
@@ -159,8 +164,74 @@ class MicroBatches:
             for queue in cut:
                 del extents[queue]
             extents.update((await self._lookup.extents(known.intersection(cut))).of)
+        found = findings(start.end, extents)
+        cut = [each.queue for each in found if each.was_cut and each.queue in start.stored]
+        restarts = await self._restarts(start, cut, extents, self.latest)
+        kept = [each for each in found if each.queue in extents and each.queue not in cut]
         fail = self._options.fail_on_data_loss
-        return settle(findings(start.end, extents), fail=fail, told=self._told)
+        return settle([*kept, *restarts], fail=fail, told=self._told)
+
+    async def _replaced(
+        self,
+        start: StreamOffset,
+        waiting: Mapping[Queue, int],
+        extents: dict[Queue, Extent],
+        seen: StreamOffset | None,
+    ) -> Offsets:
+        """Return where queues start over whose log is another one than that of the positions.
+
+        Queues that cannot be compared now leave *extents*: they are not read in this batch.
+        """
+        last = {q: start.end[q] - 1 for q in waiting if q in start.stored}
+        times = (await self._lookup.stored_at(last)).of
+        for queue in last.keys() - times.keys():
+            del extents[queue]
+        # None: retention or compaction removed the message, which says nothing of the log.
+        changed = [q for q, time in times.items() if time not in (None, start.stored[q])]
+        restarts = await self._restarts(start, changed, extents, seen)
+        fail = self._options.fail_on_data_loss
+        return settle(restarts, fail=fail, told=self._told)
+
+    async def _restarts(
+        self,
+        start: StreamOffset,
+        queues: Collection[Queue],
+        extents: dict[Queue, Extent],
+        seen: StreamOffset | None,
+    ) -> list[Finding]:
+        """Return where to go on in logs that changed: behind all that was stored before.
+
+        Queues that cannot be searched now leave *extents*.
+
+        :param seen: the ends at the look before, if there was one
+        """
+        instants = {queue: start.stored[queue] + 1 for queue in queues}
+        goes_on = (await self._lookup.offsets_at(instants, extents)).of
+        for queue in instants.keys() - goes_on.keys():
+            del extents[queue]
+        ends = seen.end if seen is not None else {}
+        found = []
+        for queue, at in sorted(goes_on.items()):
+            wanted, extent = start.end[queue], extents[queue]
+            unread = ends.get(queue, wanted) - wanted
+            replaced = wanted <= extent.maximum or at == extent.minimum
+            found.append(Finding(queue, wanted, extent, at, unread, replaced))
+        return found
+
+    async def _ended(
+        self, start: StreamOffset, end: Offsets, begun: Offsets, extents: Mapping[Queue, Extent]
+    ) -> StreamOffset:
+        """Return the end of a batch, with what identifies the logs that it moves in."""
+        same = {q for q, at in end.items() if start.end.get(q) == at and q not in begun}
+        last = {
+            queue: at - 1
+            for queue, at in end.items()
+            if queue not in same and queue in extents and at > extents[queue].minimum
+        }
+        times = (await self._lookup.stored_at(last)).of
+        stored = {queue: time for queue, time in start.stored.items() if queue in same}
+        stored |= {queue: time for queue, time in times.items() if time is not None}
+        return StreamOffset(end=end, begun=begun, stored=stored)
 
     def _tell_missing(self, start: StreamOffset, extents: Mapping[Queue, Extent]) -> None:
         absent = start.end.keys() - extents.keys()
@@ -186,3 +257,7 @@ class MicroBatches:
         if least is None or everything or self._target is not None or waiting >= least:
             return False
         return time.monotonic() - self._last_batch < self._options.max_trigger_delay
+
+
+def _latest(positions: Offsets, extents: Mapping[Queue, Extent]) -> StreamOffset:
+    return StreamOffset(end=positions | {queue: each.maximum for queue, each in extents.items()})

@@ -42,12 +42,15 @@ class StreamOffset:
     """How far a stream has come.
 
     :ivar end: the next offset to read, by queue
-    :ivar begun: where the queues begin that this batch is the first to read
+    :ivar begun: where this batch begins to read queues that are new, or that start over
+    :ivar stored: by queue, when the last message before *end* was stored, in milliseconds since
+        1970; it identifies the log, as a topic that is deleted and created again has other messages
     :ivar at_start: nobody has looked yet where the stream begins
     """
 
     end: Offsets = field(default_factory=dict)
     begun: Offsets = field(default_factory=dict)
+    stored: Offsets = field(default_factory=dict)
     at_start: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -55,7 +58,8 @@ class StreamOffset:
         if self.at_start:
             return dict(MARKER)
         begun = {"from": nested(self.begun)} if self.begun else {}
-        return {"v": VERSION, "end": nested(self.end), **begun}
+        stored = {"stored": nested(self.stored)} if self.stored else {}
+        return {"v": VERSION, "end": nested(self.end), **begun, **stored}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
@@ -71,11 +75,12 @@ class StreamOffset:
         return cls(
             end=flattened("checkpoint", value.get("end")),
             begun=flattened("checkpoint", value.get("from", {})),
+            stored=flattened("checkpoint", value.get("stored", {})),
         )
 
     def start_of(self, queue: Queue, before: StreamOffset) -> int | None:
         """Return where a batch that ends here, after *before*, begins to read *queue*."""
-        return before.end.get(queue, self.begun.get(queue))
+        return self.begun.get(queue, before.end.get(queue))
 
 
 def nested(offsets: Mapping[Queue, int]) -> dict[str, dict[str, dict[str, int]]]:

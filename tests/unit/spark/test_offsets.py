@@ -32,11 +32,13 @@ def planned(start: StreamOffset, end: StreamOffset) -> list[tuple[object, ...]]:
     return sorted(tuple(part) for each in plan_between(start, end, OPTIONS) for part in each.ranges)
 
 
-@given(offsets, offsets)
+@given(offsets, offsets, offsets)
 def test_what_is_written_is_read_back(
-    end: dict[tuple[str, str, int], int], begun: dict[tuple[str, str, int], int]
+    end: dict[tuple[str, str, int], int],
+    begun: dict[tuple[str, str, int], int],
+    stored: dict[tuple[str, str, int], int],
 ) -> None:
-    offset = StreamOffset(end=end, begun=begun)
+    offset = StreamOffset(end=end, begun=begun, stored=stored)
 
     assert StreamOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
 
