@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextvars import copy_context
 from time import monotonic
-from typing import Any, Final, TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 from rocketmq_aio.codec import Codec, decode_all
 from rocketmq_aio.config import MAX_CONCURRENCY
@@ -20,6 +17,7 @@ from rocketmq_aio.functions import APPLICATION_ERRORS, check_function
 from rocketmq_aio.hooks import ConsumeContext
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.remoting.threads import run_in_thread
 
 logger = get_logger(__name__)
 
@@ -225,21 +223,11 @@ def _calling_batch(handler: BatchHandler, threads: Executor | None) -> Call:
     return call
 
 
-async def _in_thread(threads: Executor, handler: Callable[..., object], *args: Any) -> object:  # noqa: ANN401
-    # A copy of the context, so that the handler sees the caller's variables.
-    run = functools.partial(copy_context().run, _called, handler, *args)
-    loop = asyncio.get_running_loop()
-    outcome = await loop.run_in_executor(threads, run)
+async def _in_thread(threads: Executor, handler: Callable[..., object], *args: object) -> object:
+    outcome = await run_in_thread(threads, handler, *args)
     if inspect.isawaitable(outcome):  # a plain function that returns a coroutine
         outcome = await outcome
     return outcome
-
-
-def _called(handler: Callable[..., object], *args: object) -> object:
-    try:
-        return handler(*args)
-    except StopIteration as stop:  # a future does not take it: the worker would wait for ever
-        raise RuntimeError("the handler raised StopIteration") from stop
 
 
 def decoding(call: Call, codec: Codec) -> Call:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from functools import partial
 from time import monotonic
 from typing import Final
 
@@ -23,6 +20,7 @@ from rocketmq_aio.producer.decisions import Decisions, Half, Place, TransactionS
 from rocketmq_aio.producer.endings import Endings
 from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
 from rocketmq_aio.remoting.tasks import call_isolated
+from rocketmq_aio.remoting.threads import run_in_thread
 
 logger = get_logger(__name__)
 
@@ -174,13 +172,5 @@ class TransactionChecks:
             if self._threads is None:
                 name = "transaction-check"
                 self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix=name)
-            # A copy of the context, so that the check sees the caller's variables.
-            run: Callable[[], object] = partial(copy_context().run, self._call_plain, message)
-            answer = await asyncio.get_running_loop().run_in_executor(self._threads, run)
+            answer = await run_in_thread(self._threads, self._check, message)
         return await answer if inspect.isawaitable(answer) else answer
-
-    def _call_plain(self, message: MessageExt) -> object:
-        try:
-            return self._check(message)
-        except StopIteration as stop:  # a future does not take it, before Python 3.12
-            raise RuntimeError("the check raised StopIteration") from stop

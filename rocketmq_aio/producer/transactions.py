@@ -35,6 +35,7 @@ from rocketmq_aio.producer.publishing import QueueSelector, TopicPublish
 from rocketmq_aio.producer.transaction import HalfSend, Transaction, TransactionResult
 from rocketmq_aio.producer.transaction_checks import CheckFunction, TransactionChecks
 from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
+from rocketmq_aio.remoting.threads import run_in_thread
 
 logger = get_logger(__name__)
 
@@ -271,7 +272,7 @@ async def _executed(execute: Execute, running: Transaction) -> object:
     if is_async(execute):
         return await execute(running)  # type: ignore[misc]  # it is async
     try:
-        return await asyncio.to_thread(execute, running)
+        return await run_in_thread(None, execute, running)
     except asyncio.CancelledError:
         # The thread goes on, and nobody hears how it ends.
         if running.result is None:

@@ -169,6 +169,24 @@ async def test_a_plain_function_that_raises_stop_iteration_fails_like_any_other(
     assert isinstance(caught.value.__cause__, StopIteration)
 
 
+async def test_a_plain_handler_that_found_no_thread_is_not_called_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kinds = Kinds()
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with handling(kinds.plain) as handler:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", start)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await handler.call([message(0)])
+        await handler.call([message(1)])
+
+    assert kinds.seen == [1]
+
+
 # --- what is no handler --------------------------------------------------------------------------
 
 

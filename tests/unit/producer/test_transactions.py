@@ -524,6 +524,29 @@ async def test_a_thread_whose_caller_is_cancelled_is_left_to_the_check() -> None
         assert (till.flags(), len(till.open)) == ([], 1)
 
 
+async def test_a_local_part_that_found_no_thread_is_not_run_after_its_rollback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called: list[str] = []
+
+    def execute(tx: Transaction) -> TransactionState:
+        called.append(tx.message_id)
+        return TransactionState.COMMIT
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with open_till() as till:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", start)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await till.producer.send_in_transaction(ORDER, execute)
+        await asyncio.to_thread(called.append, "later")  # threads can be started again
+
+        assert called == ["later"]
+        assert till.flags() == [ROLLBACK]
+
+
 async def test_what_the_local_part_raises_is_raised() -> None:
     async def fail(tx: Transaction) -> TransactionState:
         raise LocalPartError

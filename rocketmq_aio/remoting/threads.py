@@ -1,0 +1,52 @@
+"""Calls of plain functions in threads of an executor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextvars import copy_context
+from functools import partial
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def run_in_thread(threads: Executor | None, function: Callable[..., T], *args: object) -> T:
+    """Return ``function(*args)``, called in a thread with a copy of the caller's context.
+
+    When this raises because no thread can be started, the function is not called later either.
+    An executor alone keeps such a call queued, and makes it as soon as it has a thread.
+
+    :param threads: None means the executor of the event loop
+    :raises RuntimeError: no thread can be started, the executor is shut down, or the function
+        raised StopIteration, which a future does not take before Python 3.12
+    """
+    called: Future[T] = Future()
+    call = partial(_call, called, partial(copy_context().run, function, *args))
+    try:
+        if threads is None:
+            asyncio.get_running_loop().run_in_executor(None, call)
+        else:
+            threads.submit(call)
+    except RuntimeError:
+        if called.cancel():
+            raise
+        # A thread that became idle in this moment has begun the call.
+    return await asyncio.wrap_future(called)
+
+
+def _call(called: Future[T], function: Callable[[], T]) -> None:
+    """Runs in the thread."""
+    if not called.set_running_or_notify_cancel():
+        return
+    try:
+        result = function()
+    except StopIteration as stop:
+        error = RuntimeError("the function raised StopIteration")
+        error.__cause__ = stop
+        called.set_exception(error)
+    except BaseException as error:  # noqa: BLE001 - it is for the caller, not for this thread
+        called.set_exception(error)
+    else:
+        called.set_result(result)
