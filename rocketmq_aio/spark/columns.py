@@ -50,6 +50,7 @@ COLUMNS: Final[dict[str, DataType]] = {
     "bornHost": StringType(),
     "storeHost": StringType(),
 }
+OF_PROPERTIES: Final = frozenset({"properties", "msgId", "keys", "tags"})  # made of their bytes
 SCHEMA: Final = StructType([StructField(name, kind) for name, kind in COLUMNS.items()])
 
 # Fixed fields of a record whose hosts are IPv4, which is what all heads are made to look like.
@@ -121,14 +122,14 @@ class ColumnBuilder:
         self._messages: list[MessageExt] = []
         self._runs: list[tuple[MessageQueue, int]] = []
         self._body = "body" in schema.names
-        self._properties = "properties" in schema.names
+        self._properties = not OF_PROPERTIES.isdisjoint(schema.names)
         self.size = 0
 
     def __len__(self) -> int:
         return len(self._messages)
 
     def add(self, messages: list[MessageExt]) -> None:
-        """Append *messages*, which are of one queue."""
+        """Append *messages*, which are of one queue; they lose the bytes that no column needs."""
         if not messages:
             return
         self._messages += messages
@@ -139,8 +140,14 @@ class ColumnBuilder:
         self.size += len(messages) * ROW_BYTES * len(self._schema)
         if self._body:
             self.size += sum([len(each.body) for each in messages])
+        else:
+            for each in messages:
+                each.body = b""
         if self._properties:
             self.size += sum([len(each.raw_properties) for each in messages])
+        else:
+            for each in messages:
+                each.raw_properties = b""
 
     def take(self) -> Iterator[Batch]:
         """Return what was collected, in batches that are not too long, and begin anew."""

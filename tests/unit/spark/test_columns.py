@@ -192,6 +192,32 @@ def test_only_what_is_asked_for_counts_as_size() -> None:
 
 
 @pytest.mark.parametrize(
+    ("names", "bodies", "properties"),
+    [
+        (["queueOffset"], False, False),
+        (["body"], True, False),
+        (["queueOffset", "tags"], False, True),
+        (["keys"], False, True),
+        (["msgId"], False, True),
+        (["properties", "body"], True, True),
+    ],
+)
+def test_bytes_of_columns_that_are_not_selected_are_released(
+    names: list[str], bodies: bool, properties: bool
+) -> None:
+    builder = ColumnBuilder(arrow_schema(StructType([SCHEMA[name] for name in names])))
+    messages = decoded(Stored(body=bytes(1000), properties=SYSTEM + b"\x02a\x01" + bytes(500)))
+    [message] = messages
+
+    builder.add(messages)
+
+    assert len(message.body) == 1000 * bodies
+    assert bool(message.raw_properties) == properties
+    kept = len(message.body) + len(message.raw_properties)
+    assert kept <= builder.size < kept + 200
+
+
+@pytest.mark.parametrize(
     ("field", "says"),
     [
         (StructField("queue_id", IntegerType()), "there is no such column"),
