@@ -15,6 +15,12 @@ from rocketmq_aio.spark.offsets import LATEST, Offsets, Queue
 MIB: Final = 1024 * 1024
 SPARK_OWN: Final = frozenset({"checkpointlocation", "queryname"})  # handed to sinks by Spark
 HIDDEN: Final = "***"
+TABLE_PREFIX: Final = "option."
+# Spark hands the OPTIONS of a table to no scan or write of a Python source.
+IN_SQL: Final = (
+    "for a table, name the options in each statement: FROM name WITH (`nameServer`='host:port', "
+    "`subscribe`='topic'), or use CREATE TEMPORARY VIEW name USING rocketmq OPTIONS (...)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,13 +178,26 @@ def read_options(mapping: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     :raises ConfigError: an option is unknown, or cannot be; the way out is told
     """
     found = _parsed(_with_alias(mapping), "S" if streaming else "B")
+    connection = _connection(found)
     if streaming:
         found.setdefault("starting_offsets", "latest")
-    read = ReadOptions(connection=_connection(found), **found)
+    read = ReadOptions(connection=connection, **found)
     _check_topics(read)
     _check_positions(read, streaming=streaming)
     _check_limits(read)
     return read
+
+
+def check_table_options(mapping: Mapping[str, str]) -> None:
+    """Refuse ``CREATE TABLE ... USING rocketmq OPTIONS (...)``: no later statement would get them.
+
+    Spark names such options twice for the new table, once with a prefix.
+
+    :raises ConfigError: *mapping* is that of a new table, with options
+    """
+    if any(name.lower().startswith(TABLE_PREFIX) for name in mapping):
+        reason = "CREATE TABLE keeps them, but Spark hands them to no later statement: leave them"
+        raise ConfigError("OPTIONS", HIDDEN, f"{reason} out; {IN_SQL}")
 
 
 def write_options(mapping: Mapping[str, str], *, streaming: bool) -> WriteOptions:
@@ -227,7 +246,8 @@ def _connection(found: dict[str, Any]) -> Connection:
     """Take the options of the connection out of *found*."""
     mine = {f.name: found.pop(f.name) for f in fields(Connection) if f.name in found}
     if "name_server" not in mine:
-        raise ConfigError("nameServer", None, "not given: set it to host:port;host:port")
+        reason = "not given: set it to host:port;host:port"
+        raise ConfigError("nameServer", None, reason if mine or found else f"{reason}; {IN_SQL}")
     _check_together(mine, "access_key", "secret_key")
     _check_together(mine, "tls_cert_file", "tls_key_file")
     if "security_token" in mine and "access_key" not in mine:

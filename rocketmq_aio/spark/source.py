@@ -9,7 +9,7 @@ from pyspark.errors import PySparkNotImplementedError
 from pyspark.sql.datasource import DataSource
 
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.spark.options import read_options, write_options
+from rocketmq_aio.spark.options import check_table_options, read_options, write_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +38,11 @@ class RocketMQDataSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> StructType:
-        """Return all columns; ``.schema("queueOffset long, body binary")`` reads fewer."""
+        """Return all columns; ``.schema("queueOffset long, body binary")`` reads fewer.
+
+        :raises ConfigError: ``CREATE TABLE`` was given options
+        """
+        check_table_options(self.options)
         from rocketmq_aio.spark.columns import SCHEMA
 
         return SCHEMA
@@ -100,8 +104,15 @@ def check_streams(version: str) -> None:
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("rocketmq")`` known to *spark*.
+    """Make ``format("rocketmq")`` known to *spark*, and *spark* the session of this thread.
 
-    Needed only where the package was shipped with the session (``--py-files``, ``addArtifacts``).
+    Call it where the package was shipped with the session (``--py-files``, ``addArtifacts``), in
+    each further Python thread that loads or saves, and again after Ctrl-C interrupted a call.
+    Spark looks up Python data sources through the active session of the calling JVM thread only,
+    and the JVM threads of such calls have none.
     """
     spark.dataSource.register(RocketMQDataSource)
+    jvm_session = getattr(spark, "_jsparkSession", None)
+    if jvm_session is not None:  # with Spark Connect the server finds the session by its id
+        session_class = spark._get_j_spark_session_class(spark._jvm)
+        session_class.setActiveSession(jvm_session)

@@ -180,3 +180,11 @@ def test_no_two_options_have_one_name() -> None:
     names = [option.name.lower() for option in OPTIONS.values()]
 
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_scan_without_options_explains_tables_of_sql(streaming: bool) -> None:
+    """Spark hands the OPTIONS of a table to no scan of a Python source."""
+    for parse in (read_options, write_options):
+        with pytest.raises(ConfigError, match=r"WITH \(`nameServer`='host:port', .*\)"):
+            parse({}, streaming=streaming)

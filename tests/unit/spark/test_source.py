@@ -6,6 +6,8 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkNotImplementedError
@@ -14,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 from pyspark.sql.types import LongType, StructField, StructType
 
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.spark import RocketMQDataSource
+from rocketmq_aio.spark import RocketMQDataSource, register
 from rocketmq_aio.spark.columns import SCHEMA
 from rocketmq_aio.spark.source import check_streams
 from rocketmq_aio.spark.stream import RocketMQStreamReader
@@ -123,3 +125,41 @@ def test_a_reader_can_be_pickled() -> None:
     reader = stream_reader(maxOffsetsPerTrigger="5")
 
     assert pickle.loads(pickle.dumps(reader)).getDefaultReadLimit() == ReadMaxRows(5)
+
+
+def test_create_table_with_options_is_refused() -> None:
+    """What Spark hands over there; SELECT would get none of it."""
+    handed = {"option.nameserver": "x:1", "nameserver": "x:1", "owner": "o", "provider": "rocketmq"}
+
+    with pytest.raises(ConfigError, match="CREATE TEMPORARY VIEW"):
+        RocketMQDataSource(handed).schema()
+
+
+def test_create_table_without_options_has_all_columns() -> None:
+    handed = {"owner": "root", "provider": "rocketmq"}
+
+    assert RocketMQDataSource(handed).schema() == SCHEMA
+
+
+def test_register_makes_the_session_active_in_the_calling_thread() -> None:
+    calls: list[object] = []
+    session_class = SimpleNamespace(setActiveSession=lambda it: calls.append(("active", it)))
+    spark: Any = SimpleNamespace(
+        dataSource=SimpleNamespace(register=lambda it: calls.append(("registered", it))),
+        _jvm="jvm",
+        _jsparkSession="session",
+        _get_j_spark_session_class={"jvm": session_class}.get,
+    )
+
+    register(spark)
+
+    assert calls == [("registered", RocketMQDataSource), ("active", "session")]
+
+
+def test_register_of_a_connect_session_needs_no_jvm() -> None:
+    calls: list[object] = []
+    spark: Any = SimpleNamespace(dataSource=SimpleNamespace(register=calls.append))
+
+    register(spark)
+
+    assert calls == [RocketMQDataSource]
