@@ -27,7 +27,7 @@ from rocketmq_aio.message_fields import EPOCH
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.requests.client import GetRouteInfo
 from rocketmq_aio.protocol.static_topics import LOGICAL_PREFIX
-from rocketmq_aio.spark.loss import Extent, Told
+from rocketmq_aio.spark.loss import Extent, Told, warn
 from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.options import ReadOptions
 from rocketmq_aio.spark.runtime import Runtime
@@ -291,10 +291,14 @@ class Lookup:
 
     async def _patiently(self, whom: str, question: Callable[[], Awaitable[T]]) -> T:
         """Ask until there is an answer or patience ends; the last error is raised then."""
-        for pause in self.pauses(whom):
+        pauses = list(self.pauses(whom))
+        for number, pause in enumerate(pauses):
             try:
                 return self._heard(whom, await question())
-            except HEALS:
+            except HEALS as error:
+                if number == 0 and isinstance(error, RouteNotFoundError):
+                    # Deleted topics end up here: without this line the wait looks like a hang.
+                    warn("waiting_for_topic", topic=error.topic, seconds=sum(pauses))
                 await anyio.sleep(pause)
         try:
             return self._heard(whom, await question())

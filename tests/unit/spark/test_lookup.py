@@ -9,6 +9,7 @@ import pytest
 
 from rocketmq_aio.errors import AuthError, NameServerUnavailableError
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.spark import lookup
 from rocketmq_aio.spark.lookup import selects
 from rocketmq_aio.spark.loss import Extent
 from rocketmq_aio.spark.options import read_options
@@ -116,6 +117,26 @@ async def test_a_topic_is_not_gone_while_nobody_tells_which_brokers_there_are() 
         cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, BUSY, times=None)
 
         assert (await driver.lookup.topics()).gone == frozenset()
+
+
+async def test_a_wait_for_a_topic_is_logged_before_the_first_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logged: list[tuple[str, object, int]] = []
+
+    async with FakeCluster() as cluster, driving(cluster, fetchOffset__numRetries="2") as driver:
+
+        def warn(event: str, **values: object) -> None:
+            asked = cluster.name_server.requests_of(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+            logged.append((event, values["topic"], len(asked)))
+
+        monkeypatch.setattr(lookup, "warn", warn)
+        list_topics(cluster, brokers=["broker-a"])
+        await driver.lookup.topics()
+        asked = len(cluster.name_server.requests_of(RequestCode.GET_ROUTEINFO_BY_TOPIC))
+
+    assert [each[:2] for each in logged] == [("waiting_for_topic", TOPIC)]
+    assert logged[0][2] == asked - 3  # then two more attempts, and the check that it is gone
 
 
 async def test_nobody_to_ask_is_an_error_at_the_start() -> None:
