@@ -6,13 +6,16 @@ the calls.  The thread is a daemon, for Spark ends its workers without telling a
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
 import threading
+import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, TypeVarTuple
+from weakref import WeakValueDictionary
 
 import anyio
 from anyio.from_thread import BlockingPortal
@@ -22,12 +25,16 @@ from rocketmq_aio.consumer.pull import PullConsumer
 from rocketmq_aio.consumer.pull_raw import RawPulls
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.log import get_logger
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.spark.options import Connection
+
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
+MOST_KEPT: Final = 8  # connections with clients, besides those in use
 THREAD_NAME: Final = "rocketmq-spark"
 
 
@@ -43,18 +50,23 @@ class Runtime:
         self._pulls: RawPulls | None = None
         self._producers: dict[ProducerConfig, Producer] = {}
         self.instance: MQClientInstance = portal.call(self._start)
+        release = weakref.finalize(self, _release, self.instance, self._producers)
+        release.atexit = False
 
     @classmethod
     def get(cls, connection: Connection) -> Runtime:
         """Return the one for *connection*, started on first use and again when it has ended.
 
+        Hold the object as long as you use its clients: they are closed when nobody holds it and
+        `MOST_KEPT` other connections were used since.
+
         :raises ConfigError: files of certificates cannot be read, or credentials are incomplete
         """
         with _process.lock:
-            runtimes = _process.runtimes
-            runtime = runtimes.get(connection)
+            runtime = _process.used.get(connection)
             if runtime is None or runtime.instance.has_ended:
-                runtime = runtimes[connection] = cls(_process.portal(), connection)
+                runtime = _process.used[connection] = cls(_process.portal(), connection)
+            _process.keep(connection, runtime)
             return runtime
 
     def call(
@@ -118,13 +130,49 @@ class _Process:
     """What a process has one of; a child of a fork begins anew."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    runtimes: dict[Connection, Runtime] = field(default_factory=dict)
+    runtimes: dict[Connection, Runtime] = field(default_factory=dict)  # the newest use last
+    used: WeakValueDictionary[Connection, Runtime] = field(default_factory=WeakValueDictionary)
+    closing: set[asyncio.Task[None]] = field(default_factory=set)
     running: BlockingPortal | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+
+    def keep(self, connection: Connection, runtime: Runtime) -> None:
+        """Keep *runtime* for its next use, and drop the one whose last use is longest ago."""
+        self.runtimes.pop(connection, None)
+        self.runtimes[connection] = runtime
+        if len(self.runtimes) > MOST_KEPT:
+            del self.runtimes[next(iter(self.runtimes))]
 
     def portal(self) -> BlockingPortal:
         if self.running is None:
             self.running = _portal_in_thread()
+            self.loop = self.running.call(_running_loop)
         return self.running
+
+
+async def _running_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()
+
+
+def _release(instance: MQClientInstance, producers: dict[ProducerConfig, Producer]) -> None:
+    """Close the clients of a runtime that nobody holds; any thread may drop the last reference."""
+    process = _process
+    if process.loop is None:
+        return  # a child of a fork: the clients are the parent's
+
+    async def close() -> None:
+        for client in (*(each.client for each in producers.values()), instance):
+            try:
+                await client.close()
+            except Exception as error:  # noqa: BLE001 - nobody waits for it; the others close still
+                logger.warning("client_not_closed", reason=str(error))
+
+    def begin() -> None:
+        task = asyncio.get_running_loop().create_task(close())
+        process.closing.add(task)
+        task.add_done_callback(process.closing.discard)
+
+    process.loop.call_soon_threadsafe(begin)
 
 
 def _portal_in_thread() -> BlockingPortal:

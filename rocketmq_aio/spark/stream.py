@@ -35,10 +35,12 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_schema(schema)
         self._options = options
         self._schema = schema
-        self._batches: MicroBatches | None = None  # of the process that runs the query
+        # Of the process that runs the query; the clients live as long as their runtime is held.
+        self._batches: MicroBatches | None = None
+        self._clients: Runtime | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_batches": None}
+        return {**self.__dict__, "_batches": None, "_clients": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         """Return a marker: Spark asks twice, and may ask again after a crash."""
@@ -97,7 +99,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._batches
 
     def _runtime(self) -> Runtime:
-        return Runtime.get(self._options.connection)
+        self._clients = Runtime.get(self._options.connection)
+        return self._clients
 
 
 class RefusedStreamReader(DataSourceStreamReader):

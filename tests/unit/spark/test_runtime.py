@@ -14,7 +14,7 @@ import pytest
 
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.options import Connection
-from rocketmq_aio.spark.runtime import Runtime, client_config
+from rocketmq_aio.spark.runtime import MOST_KEPT, Runtime, client_config
 
 HERE = Connection(name_server="127.0.0.1:1")
 
@@ -85,6 +85,46 @@ def test_the_interpreter_ends_with_the_loop_running() -> None:
         "Runtime.get(Connection(name_server='127.0.0.1:1'))\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def numbered(number: int) -> Connection:
+    return Connection(name_server="127.0.0.1:1", group=f"group-{number}")
+
+
+def test_clients_of_connections_that_are_no_longer_used_are_closed() -> None:
+    closed = threading.Event()
+    runtime = Runtime.get(numbered(0))
+    first = runtime.instance
+    wait_closed = first.host.close
+
+    async def close() -> None:
+        await wait_closed()
+        closed.set()
+
+    first.host.close = close  # type: ignore[method-assign]
+    del runtime
+    for number in range(1, MOST_KEPT + 1):
+        Runtime.get(numbered(number))
+
+    assert closed.wait(30)
+    assert first.has_ended
+    assert Runtime.get(numbered(0)).instance is not first
+
+
+def test_a_client_in_use_is_not_closed() -> None:
+    used = Runtime.get(numbered(0))
+    for number in range(1, 2 * MOST_KEPT):
+        Runtime.get(numbered(number))
+
+    assert not used.instance.has_ended
+    assert Runtime.get(numbered(0)) is used
+
+
+def test_the_connections_used_last_are_kept() -> None:
+    kept = Runtime.get(numbered(0)).instance
+    for number in range(1, 2 * MOST_KEPT):
+        Runtime.get(numbered(number))
+        assert Runtime.get(numbered(0)).instance is kept
 
 
 def test_a_client_that_failed_is_replaced() -> None:
