@@ -6,7 +6,7 @@ import os
 import ssl
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from rocketmq_aio.address import check_namesrv
 from rocketmq_aio.auto_batch import AutoBatch
@@ -31,15 +31,17 @@ from rocketmq_aio.settings import (
     settings,
 )
 
+Compression: TypeAlias = Literal["zlib", "lz4", "zstd"]
+OffsetPolicy: TypeAlias = Literal["broker", "earliest", "latest", "error"]
+UnreadablePolicy: TypeAlias = Literal["hold", "skip"]
+UndecodablePolicy: TypeAlias = Literal["retry", "dead_letter", "skip"]
+HeaderEncoding: TypeAlias = Literal["json", "rocketmq"]
+NamespaceVersion: TypeAlias = Literal[1, 2]
+StartFrom: TypeAlias = Literal["latest", "earliest"]
+
 MIB: Final = 1024 * 1024
 MIN_FRAME_BYTES: Final = 64 * 1024
-COMPRESSIONS: Final = ("zlib", "lz4", "zstd", None)
 LIBRARIES: Final = {"lz4": "lz4.frame", "zstd": "zstandard"}  # of the extra compression
-OFFSET_POLICIES: Final = ("broker", "earliest", "latest", "error")
-UNREADABLE_POLICIES: Final = ("hold", "skip")
-UNDECODABLE_POLICIES: Final = ("retry", "dead_letter", "skip")
-HEADER_ENCODINGS: Final = ("json", "rocketmq")
-NAMESPACE_VERSIONS: Final = (1, 2)
 SWITCHES: Final = ("tls", "heartbeat_v2", "unit_mode", "vip_channel", "verify_checksums")
 MAX_CONCURRENCY: Final = 1000
 MAX_PULL: Final = 1024  # messages that one pull may bring
@@ -74,7 +76,7 @@ class ClientConfig:
     credentials: Credentials | None = None
     tls: ssl.SSLContext | bool = False
     namespace: str | None = None
-    namespace_version: int = 1
+    namespace_version: NamespaceVersion = 1
     instance_name: str | None = None
     unit_name: str | None = None
     unit_mode: bool = False
@@ -87,7 +89,7 @@ class ClientConfig:
     route_refresh_interval_seconds: float = 30.0
     namesrv_refresh_interval_seconds: float = 120.0
     heartbeat_v2: bool = False
-    header_encoding: str = "rocketmq"
+    header_encoding: HeaderEncoding = "rocketmq"
     verify_checksums: bool = False
     max_in_flight: int = 4096
     max_frame_bytes: int = 16 * MIB
@@ -114,9 +116,9 @@ class ClientConfig:
             "namesrv_refresh_interval_seconds",
         )
         check_bool(self, "heartbeat_v2", "unit_mode", "vip_channel", "verify_checksums")
-        check_choice(self, "header_encoding", HEADER_ENCODINGS)
+        check_choice(self, "header_encoding", get_args(HeaderEncoding))
         check_count(self, "namespace_version")
-        check_choice(self, "namespace_version", NAMESPACE_VERSIONS)
+        check_choice(self, "namespace_version", get_args(NamespaceVersion))
         check_count(self, "max_in_flight")
         check_count(self, "max_frame_bytes", least=MIN_FRAME_BYTES)
         check_client_id_part(self, "instance_name", "unit_name")
@@ -180,7 +182,7 @@ class ProducerConfig:
     send_timeout_seconds: float = 3.0
     retries: int = 2
     retry_other_broker: bool = False
-    compression: str | None = "zlib"
+    compression: Compression | None = "zlib"
     compress_above_bytes: int = 4096
     compression_level: int = 5
     max_message_bytes: int = 4 * MIB
@@ -198,7 +200,7 @@ class ProducerConfig:
         check_count(self, "retries", least=0)
         check_bool(self, "retry_other_broker", "fault_isolation")
         check_instance(self, "auto_batch", AutoBatch)
-        check_choice(self, "compression", COMPRESSIONS)
+        check_choice(self, "compression", (*get_args(Compression), None))
         check_installed(self, "compression", LIBRARIES)
         check_topic(self.template_topic, setting="template_topic")
         check_count(
@@ -235,15 +237,15 @@ class ConsumerConfig:
     """
 
     message_model: MessageModel = MessageModel.CLUSTERING
-    start_from: str | datetime = "latest"
+    start_from: StartFrom | datetime = "latest"
     pull_batch_size: int = 32
     pull_threshold_per_queue: int = 1000
     pull_threshold_bytes_per_queue: int = 100 * MIB
     max_span: int = 2000
     allocate: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None
     offset_store: Any = None
-    offset_illegal: str = "broker"
-    unreadable: str = "hold"
+    offset_illegal: OffsetPolicy = "broker"
+    unreadable: UnreadablePolicy = "hold"
     long_poll_seconds: float = 15.0
     rebalance_interval_seconds: float = 20.0
     codec: Codec | None = None
@@ -260,8 +262,8 @@ class ConsumerConfig:
             "pull_threshold_bytes_per_queue",
             "max_span",
         )
-        check_choice(self, "offset_illegal", OFFSET_POLICIES)
-        check_choice(self, "unreadable", UNREADABLE_POLICIES)
+        check_choice(self, "offset_illegal", get_args(OffsetPolicy))
+        check_choice(self, "unreadable", get_args(UnreadablePolicy))
         check_seconds(self, "long_poll_seconds", "rebalance_interval_seconds")
         check_allocate(self.allocate)
 
@@ -334,12 +336,12 @@ class PushConfig(ConsumerConfig):
     pop_invisible_seconds: float = 60.0
     pop_batch_size: int = 32
     pop_threshold_per_queue: int = 96
-    undecodable: str = "retry"
+    undecodable: UndecodablePolicy = "retry"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_bool(self, "client_rebalance")
-        check_choice(self, "undecodable", UNDECODABLE_POLICIES)
+        check_choice(self, "undecodable", get_args(UndecodablePolicy))
         check_count(
             self, "concurrency", "consume_batch_size", "pop_batch_size", "pop_threshold_per_queue"
         )
@@ -383,7 +385,7 @@ class PopConfig:
     batch_size: int = 32
     wait_seconds: float = 15.0
     max_reconsume_times: int = 16
-    start_from: str = "latest"
+    start_from: StartFrom = "latest"
     orderly: bool = False
     renew_seconds: float = 900.0
     codec: Codec | None = None
@@ -396,4 +398,4 @@ class PopConfig:
         check_most(self, "batch_size", MAX_POP)
         check_seconds(self, "wait_seconds", zero=True)
         check_count(self, "max_reconsume_times", least=0)
-        check_choice(self, "start_from", ("latest", "earliest"))
+        check_choice(self, "start_from", get_args(StartFrom))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, TypedDict
+from typing import Final, Literal, TypeAlias, TypedDict, get_args
 
 import msgspec
 
@@ -15,7 +15,8 @@ from rocketmq_aio.protocol.requests.admin_topics import CreateTopic, TopicConfig
 DEFAULT_QUEUES: Final = 8
 MAX_QUEUES: Final = 65_536
 NOT_IN_WORDS: Final = frozenset(",=+ ")
-PERMS: Final = ("RW", "R", "W", "RWX", "RX", "WX")
+Perm: TypeAlias = Literal["RW", "R", "W", "RWX", "RX", "WX"]
+PERMS: Final = get_args(Perm)
 
 
 class TopicSettings(TypedDict, total=False):
@@ -30,7 +31,7 @@ class TopicSettings(TypedDict, total=False):
     queues: int
     read_queues: int
     write_queues: int
-    perm: str
+    perm: Perm
     order: bool
     attributes: Mapping[str, str | None]
 

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import pytest
 from zlib_ng import zlib_ng
@@ -21,6 +21,7 @@ from rocketmq_aio import (
     Producer,
     ProducerConfig,
 )
+from rocketmq_aio.config import Compression
 from rocketmq_aio.protocol import compression
 from rocketmq_aio.protocol.compression import fastest_zlib
 from rocketmq_aio.testing import Cluster
@@ -65,7 +66,7 @@ def assert_compressed(cluster: Cluster, topic: str, count: int = len(NAMES)) -> 
 
 async def send(cluster: Cluster, topic: str, group: str, names: Iterable[str]) -> None:
     for name in names:
-        config = ProducerConfig(compression=name.partition("-")[0])
+        config = ProducerConfig(compression=cast(Compression, name.partition("-")[0]))
         async with Producer(group, namesrv=cluster.namesrv, config=config) as producer:
             await producer.send(Message(topic, body(name), keys=name))
 

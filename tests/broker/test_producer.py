@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig, Credentials, ProducerConfig
+from rocketmq_aio.config import ClientConfig, Compression, Credentials, ProducerConfig
 from rocketmq_aio.errors import (
     BrokerError,
     InvalidMessageError,
@@ -93,7 +93,7 @@ async def test_thousands_of_concurrent_sends_all_arrive_once(
 
 @pytest.mark.parametrize("kind", ["zlib", "lz4", "zstd"])
 async def test_a_compressed_body_is_stored_small_and_read_back_whole(
-    kind: str, rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
+    kind: Compression, rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     body = b"orders and payments " * 10_000
     config = ProducerConfig(compression=kind)

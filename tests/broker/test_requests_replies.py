@@ -18,6 +18,7 @@ from rocketmq_aio import (
     ReplyTimeoutError,
     SendError,
 )
+from rocketmq_aio.config import NamespaceVersion
 from rocketmq_aio.testing import Cluster
 
 AT_ONCE = 64
@@ -87,7 +88,7 @@ async def namespaced(cluster: Cluster, namespace: str, topic: str, group: str) -
 
 @pytest.mark.parametrize("version", [1, 2])
 async def test_requests_and_replies_within_a_namespace(
-    version: int, rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
+    version: NamespaceVersion, rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     await namespaced(rocketmq_cluster, "shop", rocketmq_topic, rocketmq_group)
     client = ClientConfig(

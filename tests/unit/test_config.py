@@ -15,6 +15,7 @@ from rocketmq_aio.auto_batch import AutoBatch
 from rocketmq_aio.codec import JSONCodec, MsgpackCodec, RawCodec
 from rocketmq_aio.config import (
     ClientConfig,
+    Compression,
     ConsumerConfig,
     Credentials,
     LitePullConfig,
@@ -373,7 +374,7 @@ def test_a_secret_that_is_refused_is_not_shown(
 
 @pytest.mark.parametrize(("kind", "module"), [("lz4", "lz4.frame"), ("zstd", "zstandard")])
 def test_a_compression_whose_library_is_missing_is_refused_by_the_setting(
-    kind: str, module: str, monkeypatch: pytest.MonkeyPatch
+    kind: Compression, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert ProducerConfig(compression=kind).compression == kind
     monkeypatch.setitem(sys.modules, module, None)

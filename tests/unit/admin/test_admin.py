@@ -344,7 +344,7 @@ async def test_what_cannot_be_is_refused_before_anybody_is_asked(
     naive = datetime(2026, 1, 1)
     for refused in (
         admin.create_topic(TOPIC, queues=0),
-        admin.create_topic(TOPIC, perm="everything"),
+        admin.create_topic(TOPIC, perm="everything"),  # type: ignore[arg-type]
         admin.create_topic(TOPIC, colour="red"),  # type: ignore[call-arg]
         admin.create_topic(TOPIC, attributes={"a,b": "c"}),
         admin.create_group(GROUP, max_retries=-1),

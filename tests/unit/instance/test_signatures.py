@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig, Credentials
+from rocketmq_aio.config import ClientConfig, Credentials, HeaderEncoding
 from rocketmq_aio.consumer.lite_pull import LitePullConsumer
 from rocketmq_aio.message import Message, MessageSelector
 from rocketmq_aio.producer.producer import Producer
@@ -66,7 +66,7 @@ async def consume(config: ClientConfig) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["json", "rocketmq"])
-async def test_every_kind_of_request_is_signed(encoding: str) -> None:
+async def test_every_kind_of_request_is_signed(encoding: HeaderEncoding) -> None:
     async with nothing_left(), FakeCluster(topics={"orders": 1}) as cluster:
         config = ClientConfig(
             namesrv=cluster.namesrv, credentials=ACCOUNT, header_encoding=encoding

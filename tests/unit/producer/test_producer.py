@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rocketmq_aio.codec import JSONCodec
-from rocketmq_aio.config import ClientConfig, Credentials, ProducerConfig
+from rocketmq_aio.config import ClientConfig, Compression, Credentials, ProducerConfig
 from rocketmq_aio.errors import (
     BrokerError,
     ConfigError,
@@ -82,7 +82,7 @@ async def test_queues_of_all_brokers_take_turns() -> None:
 
 
 @pytest.mark.parametrize("kind", ["zlib", "lz4", "zstd"])
-async def test_a_large_body_travels_compressed(kind: str) -> None:
+async def test_a_large_body_travels_compressed(kind: Compression) -> None:
     body = b"orders and payments " * 1000
     async with open_shop(config=ProducerConfig(compression=kind)) as shop:
         await shop.producer.send(Message("orders", body))

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config import ClientConfig, HeaderEncoding
 from rocketmq_aio.errors import (
     ClosedError,
     ConnectionLostError,
@@ -249,7 +249,9 @@ async def test_a_forgotten_address_still_answers_what_was_asked() -> None:
 
 @pytest.mark.parametrize("setting", ["json", "rocketmq"])
 @pytest.mark.parametrize("answers", ["json", "request"])
-async def test_both_header_encodings_are_written_and_read(setting: str, answers: str) -> None:
+async def test_both_header_encodings_are_written_and_read(
+    setting: HeaderEncoding, answers: str
+) -> None:
     async with (
         FakeBroker(answers=answers) as broker,
         open_client(ClientConfig(header_encoding=setting)) as opened,

@@ -1,0 +1,43 @@
+"""Typed use of settings, for the type checkers only: a wrong choice is an error to them.
+
+An expected error is an ignored one, and an ignore that is not needed is an error as well.
+"""
+
+from datetime import UTC, datetime
+
+from rocketmq_aio import (
+    AdminClient,
+    AllocateAveragely,
+    ClientConfig,
+    LitePullConfig,
+    LocalFileOffsetStore,
+    PopConfig,
+    ProducerConfig,
+    PushConfig,
+)
+
+ClientConfig(header_encoding="json", namespace_version=2)
+ClientConfig(header_encoding="xml")  # type: ignore[arg-type]
+ClientConfig(namespace_version=3)  # type: ignore[arg-type]
+
+ProducerConfig(compression="zstd")
+ProducerConfig(compression=None)
+ProducerConfig(compression="zsdt")  # type: ignore[arg-type]
+
+PopConfig(start_from="earliest")
+PopConfig(start_from=datetime.now(UTC))  # type: ignore[arg-type]
+PushConfig(start_from=datetime.now(UTC))
+PushConfig(start_from="erliest")  # type: ignore[arg-type]
+PushConfig(undecodable="dead_letter")
+PushConfig(undecodable="dead-letter")  # type: ignore[arg-type]
+LitePullConfig(offset_illegal="error", unreadable="skip")
+LitePullConfig(offset_illegal="err")  # type: ignore[arg-type]
+LitePullConfig(unreadable="drop")  # type: ignore[arg-type]
+
+PushConfig(allocate=AllocateAveragely(), offset_store=LocalFileOffsetStore())
+
+
+async def create(admin: AdminClient) -> None:
+    """Create topics with permissions."""
+    await admin.create_topic("orders", perm="RW")
+    await admin.create_topic("orders", perm="rw")  # type: ignore[arg-type]
