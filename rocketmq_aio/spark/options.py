@@ -81,7 +81,10 @@ class ReadOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions:
-    """How to write."""
+    """How to write.
+
+    :ivar check_tags: refuse rows whose tag holds a bar, which no tag filter matches
+    """
 
     connection: Connection
     topic: str | None = None
@@ -90,6 +93,7 @@ class WriteOptions:
     send_window: int = 16
     send_timeout_ms: int = 3000
     retries: int = 3
+    check_tags: bool = True
 
 
 class Option(NamedTuple):
@@ -167,6 +171,7 @@ OPTIONS: Final[dict[str, Option]] = {
         send_window=values.count(1),
         send_timeout_ms=values.count(1),
         retries=values.count(0),
+        check_tags=values.flag,
     ),
 }
 KIND_NAMES: Final = {"B": "a batch read", "S": "a streaming read", "W": "a write"}

@@ -72,7 +72,13 @@ def slices(batch: Column, most_bytes: int = MOST_BYTES) -> Iterator[Column]:
 
 
 def encode(
-    batch: Column, *, topic: str | None, id_prefix: str, first_row: int, most_bytes: int
+    batch: Column,
+    *,
+    topic: str | None,
+    id_prefix: str,
+    first_row: int,
+    most_bytes: int,
+    check_tags: bool = True,
 ) -> Rows:
     """Return the rows of *batch*, whose columns were checked by the schema already.
 
@@ -80,6 +86,7 @@ def encode(
     :param id_prefix: 20 hexadecimal digits that are this task's own
     :param first_row: the number of the first row in this task
     :param most_bytes: that brokers take in a body
+    :param check_tags: refuse tags with a bar
     :raises InvalidMessageError: a row cannot be sent; it names row, topic and reason
     """
     columns = {
@@ -88,7 +95,8 @@ def encode(
     }
     checked = _Checked(columns, topic, first_row)
     bodies = checked.bodies(most_bytes)
-    properties = checked.properties(id_pieces(id_prefix, first_row, batch.num_rows))
+    ids = id_pieces(id_prefix, first_row, batch.num_rows)
+    properties = checked.properties(ids, checked.tags(check=check_tags))
     flags = checked.numbers("flag")
     return Rows(
         entries(bodies, properties, flags),
@@ -143,10 +151,10 @@ class _Checked:
         )
         return bodies
 
-    def properties(self, ids: Column) -> Column:
+    def properties(self, ids: Column, tags: Column | None) -> Column:
         pieces = [ids]
         for name, column in (
-            (TAGS, self._tags()),
+            (TAGS, tags),
             (KEYS, self._keys()),
             (SHARDING_KEY, self._text("shardingKey")),
             (DELAY, self._delay_levels()),
@@ -163,6 +171,15 @@ class _Checked:
             lambda at: f"its properties take {lengths[at].as_py()} bytes, {MOST_PROPERTIES} fit",
         )
         return properties
+
+    def tags(self, *, check: bool) -> Column | None:
+        tags = self._text("tags")
+        if check and tags is not None and b"|" in bytes_of(tags):
+            self._refuse(
+                pc.match_substring(tags, "|"),
+                lambda at: f"tags={tags[at].as_py()!r}: a message has one tag, without a bar",
+            )
+        return tags
 
     def numbers(self, name: str, *, least: int = -(2**31), most: int = 2**31 - 1) -> Column | None:
         """Return a column of numbers, 0 where there is none."""
@@ -211,15 +228,6 @@ class _Checked:
             if fault := sink_fault(name):
                 raise self._refusal(topics.index(name).as_py(), fault)
         return topics
-
-    def _tags(self) -> Column | None:
-        tags = self._text("tags")
-        if tags is not None and b"|" in bytes_of(tags):
-            self._refuse(
-                pc.match_substring(tags, "|"),
-                lambda at: f"tags={tags[at].as_py()!r}: a message has one tag, without a bar",
-            )
-        return tags
 
     def _keys(self) -> Column | None:
         keys = self._columns.get("keys")

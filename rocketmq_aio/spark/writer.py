@@ -256,6 +256,7 @@ class _Task:
             id_prefix=self._prefix,
             first_row=self._row,
             most_bytes=self._config.max_message_bytes,
+            check_tags=self._options.check_tags,
         )
 
         def queues_of_keys(topic: str, keys: list[str]) -> Sequence[Any]:

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from rocketmq_aio.spark.offsets import Offsets, Range, StreamOffset
 
+# A duration of batches that ran; progress of an idle query has the id of the batch to come.
+RAN: Final = "addBatch"
 NO_COUNTS: Final[Mapping[str, int]] = {}
 
 
@@ -27,7 +29,7 @@ class Batches:
         :param observed: the name under which the query observes its counts
         """
         for each in progress:
-            if each.batchId > self._last and each.sources:
+            if RAN in each.durationMs and each.batchId > self._last and each.sources:
                 self._last = each.batchId
                 self._take(each.sources[0], each.observedMetrics.get(observed))
 

@@ -12,6 +12,8 @@ from rocketmq_aio.properties import RESERVED, SHARDING_KEY
 # Names that an SQL condition of a consumer can hold, too.
 COPIED_FROM: Final = "COPIED_FROM"  # topic/broker/queue id/offset of the message itself
 COPIED_ID: Final = "COPIED_ID"  # its message id
+# Option of the sink: a stored message may have any tag, and its copy has the same one.
+AS_THEY_ARE: Final = {"checkTags": "false"}
 # No topic is called so, nor a broker: a slash is in neither name.
 SEPARATOR: Final = "/"
 

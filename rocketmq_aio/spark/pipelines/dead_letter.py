@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,7 +18,13 @@ from rocketmq_aio.spark.loss import TopicGoneError
 from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options import Connection
 from rocketmq_aio.spark.pipelines.brokers import explained, has_route
-from rocketmq_aio.spark.pipelines.copies import COPIED_FROM, SEPARATOR, copies, position
+from rocketmq_aio.spark.pipelines.copies import (
+    AS_THEY_ARE,
+    COPIED_FROM,
+    SEPARATOR,
+    copies,
+    position,
+)
 from rocketmq_aio.spark.pipelines.counting import count
 from rocketmq_aio.spark.pipelines.exporting import problems
 from rocketmq_aio.spark.pipelines.positions import connection_options, merged
@@ -42,7 +49,8 @@ class DeadLetterSettings:
     :param start: ``earliest``, a time, or offsets as JSON; *end* likewise
     :param target: where they are written to; None: nowhere, they are counted
     :param resend: send each to the topic it came from, unless that was done before
-    :param fail_on_data_loss: False goes on where letters are gone already
+    :param fail_on_data_loss: False goes on where letters are gone already, or messages of the
+        topics they came from, so that a copy may not be found
     """
 
     connection: Connection
@@ -70,6 +78,18 @@ class DeadLetterSettings:
             end=self.end,
             fail_on_data_loss=self.fail_on_data_loss,
         )
+
+    def origin_options(self, topics: list[str], first: int) -> dict[str, str]:
+        """Return the options that read the copies in *topics* of letters from *first* on.
+
+        :param first: milliseconds since 1970
+        """
+        options = {
+            "subscribe": ",".join(topics),
+            "startingTimestamp": str(first - CLOCK_SECONDS * 1000),
+            "failOnDataLoss": str(self.fail_on_data_loss).lower(),
+        }
+        return merged(connection_options(self.connection), options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,21 +194,17 @@ class _Letters:
         return explained(self.settings.connection, count(self.rows, self.ranges))
 
     def to_resend(self, topics: list[str]) -> DataFrame:
-        """Return those that have a topic to go to and are not there yet."""
-        known = self.rows.where(F.col(ORIGIN).isNotNull()).withColumn("position", position())
+        """Return those that came from *topics* and are not there yet."""
+        known = self.rows.where(F.col(ORIGIN).isin(topics)).withColumn("position", position())
         there = self._resent(topics)
         return known.join(there, "position", "left_anti")
 
     def _resent(self, topics: list[str]) -> DataFrame:
         """Return the positions of dead letters whose copies are in *topics*."""
         first = self.rows.agg(F.unix_millis(F.min("storeTimestamp"))).collect()[0][0]
-        options = {
-            "subscribe": ",".join(topics),
-            "startingTimestamp": str(first - CLOCK_SECONDS * 1000),
-        }
-        spark, connection = self.rows.sparkSession, self.settings.connection
-        reader = spark.read.format(FORMAT).schema("properties map<string,string>")
-        copied = reader.options(**merged(connection_options(connection), options)).load()
+        reader = self.rows.sparkSession.read.format(FORMAT)
+        reader = reader.schema("properties map<string,string>")
+        copied = reader.options(**self.settings.origin_options(topics, first)).load()
         mark = F.col("properties")[COPIED_FROM].alias("position")
         mine = F.col("position").startswith(self.settings.topic + SEPARATOR)
         return copied.select(mark).where(mine).distinct()
@@ -196,7 +212,7 @@ class _Letters:
     def resend(self, rows: DataFrame, topics: list[str]) -> tuple[int, list[str]]:
         growth = Growth(self.settings.connection, topics)
         with watched(rows.sparkSession, "resending", self.report):
-            sent = send(copies(rows, F.col(ORIGIN)), self.settings.connection, {})
+            sent = send(copies(rows, F.col(ORIGIN)), self.settings.connection, AS_THEY_ARE)
         return sent, growth.problems(sent)
 
 
@@ -226,18 +242,28 @@ def _resent(
     letters: _Letters, tags: list[TagCount], *, dry_run: bool
 ) -> tuple[int, int, list[str]]:
     """Return how many were sent, how many were there before, and what is wrong."""
-    topics = sorted({each.topic for each in tags if each.topic is not None})
-    lost = sum(each.letters for each in tags if each.topic is None)
-    wrong = [f"{lost} letters do not say which topic they came from"] if lost else []
-    known = sum(each.letters for each in tags) - lost
+    origins = Counter[str | None]()
+    for each in tags:
+        origins[each.topic] += each.letters
+    connection = letters.settings.connection
+    gone = [each for each in origins if each is None or not has_route(connection, each)]
+    wrong = [_not_resent(topic, origins.pop(topic)) for topic in gone]
+    topics = sorted(filter(None, origins))
     if not topics:
         return 0, 0, wrong
     rows = letters.to_resend(topics).persist()
     try:
         wanted = rows.count()
+        before = origins.total() - wanted
         if dry_run or not wanted:
-            return wanted, known - wanted, wrong
+            return wanted, before, wrong
         sent, short = letters.resend(rows, topics)
     finally:
         rows.unpersist()
-    return sent, known - wanted, wrong + short
+    return sent, before, wrong + short
+
+
+def _not_resent(topic: str | None, letters: int) -> str:
+    if topic is None:
+        return f"{letters} letters do not say which topic they came from"
+    return f"{letters} letters came from topic {topic!r}, which is gone: create it to resend them"

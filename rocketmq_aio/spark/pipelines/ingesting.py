@@ -8,10 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
 
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.settings import settings
@@ -20,16 +22,30 @@ from rocketmq_aio.spark.offsets import LATEST, nested
 from rocketmq_aio.spark.options import Connection
 from rocketmq_aio.spark.pipelines.batches import Batches
 from rocketmq_aio.spark.pipelines.bodies import BAD, VALUE, BodySchema, parsed
+from rocketmq_aio.spark.pipelines.folders import (
+    below,
+    has_files,
+    has_sink_log,
+    read_text,
+    write_text,
+)
 from rocketmq_aio.spark.pipelines.reading import FORMAT, Selection, planned, stream_options
 from rocketmq_aio.spark.pipelines.reports import Report, quiet
 from rocketmq_aio.spark.pipelines.summary import QueueCount, Summary
-from rocketmq_aio.spark.pipelines.target import Target, format_options, laid_out
+from rocketmq_aio.spark.pipelines.target import Target, format_options, laid_out, stored
 
 LOOK_SECONDS: Final = 0.2
 STOP_SECONDS: Final = 60.0  # for a batch that is under way when the stream is to stop
 GOOD_NAME: Final = "messages"
 BAD_NAME: Final = "bad"
+START_NAME: Final = "start"  # beside the checkpoints of two queries: where both begin
 OBSERVED: Final = "ingest"
+# Sinks that skip the ids of batches in their log, though another checkpoint wrote these.
+FILE_FORMATS: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
+USED: Final = (
+    "is not empty, and the checkpoint is new: Spark would skip batches, and lose their messages. "
+    "Use an empty one, or the checkpoint that belongs to it"
+)
 
 
 @settings
@@ -61,10 +77,21 @@ class IngestSettings:
             raise ConfigError("bad_rows", None, "not given: say where bodies go that do not fit")
         if self.body is None and self.bad_rows is not None:
             raise ConfigError("bad_rows", self.bad_rows, "needs a schema of bodies")
+        if self.bad_rows is not None and _overlap(self.bad_rows, self.target.path):
+            reason = "overlaps the target: two streams would skip each other's batches"
+            raise ConfigError("bad_rows", self.bad_rows, reason)
         if self.selection.end != "latest":
             raise ConfigError(
                 "end", self.selection.end, "a stream has none: export a range instead"
             )
+
+
+def _overlap(path: str, other: str | None) -> bool:
+    """Return whether one folder is the other, or is in it."""
+    if other is None:
+        return False
+    first, second = f"{path.rstrip('/')}/", f"{other.rstrip('/')}/"
+    return first.startswith(second) or second.startswith(first)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,13 +124,15 @@ def ingest(
     its own: that is how both sides get each message once, whatever is killed.
 
     :param stop: asked all the time; True ends the stream after the batch under way
-    :raises ConfigError: a setting cannot be, or Spark lacks a jar
+    :raises ConfigError: a setting cannot be, Spark lacks a jar, or the checkpoint is new and a
+        target is not empty
     :raises RocketMQError: brokers cannot be asked
     :raises PySparkException: a query failed; the next run goes on where it was
     """
     began = time.monotonic()
     if dry_run:
         return _dry(settings, began)
+    check_targets(spark, settings)
     queries = _started(spark, settings)
     batches = {query.id: Batches() for query in queries}
     interrupted = _followed(queries, batches, stop, report)
@@ -141,20 +170,92 @@ def _is_place(start: str) -> bool:
     return isinstance(offsets, dict) and LATEST not in offsets.values()
 
 
+def check_targets(spark: SparkSession, settings: IngestSettings) -> None:
+    """Refuse targets that are not empty where the checkpoint of their query is new.
+
+    A folder of files keeps a log of the batches written to it. Batches of a new checkpoint have
+    the same ids, so that Spark takes them for written.
+
+    :raises ConfigError: it names the target
+    """
+    if _is_new(spark, settings, GOOD_NAME):
+        _check_target(spark, settings.target)
+    bad_rows = settings.bad_rows
+    if bad_rows is not None and _is_new(spark, settings, BAD_NAME) and _is_used(spark, bad_rows):
+        raise ConfigError("bad_rows", bad_rows, USED)
+
+
+def _is_new(spark: SparkSession, settings: IngestSettings, name: str) -> bool:
+    """Return whether the query *name* has not planned a batch yet: it has written nothing."""
+    return not has_files(spark, below(below(settings.checkpoint, name), "offsets"))
+
+
+def _is_used(spark: SparkSession, path: str) -> bool:
+    return has_files(spark, path) or has_sink_log(spark, path)
+
+
+def _check_target(spark: SparkSession, target: Target) -> None:
+    kind, place = (target.format, target.path)
+    if target.table is not None:
+        about = _described(spark, target.table)
+        kind, place = about.get("Provider", kind), about.get("Location")
+    if kind.lower() not in FILE_FORMATS:
+        # Tables such as Delta's tell the batches of one checkpoint from those of another.
+        if target.mode != "append" and _has_rows(spark, target):
+            reason = "is not empty: give mode append, or another target"
+            raise ConfigError("target", target.name, reason)
+    elif place is not None and _is_used(spark, place):
+        raise ConfigError("target", target.name, USED)
+
+
+def _described(spark: SparkSession, table: str) -> dict[str, str]:
+    """Return what Spark says of a table; nothing where there is no such table."""
+    try:
+        return {row[0]: row[1] for row in spark.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()}
+    except AnalysisException:
+        return {}
+
+
+def _has_rows(spark: SparkSession, target: Target) -> bool:
+    try:
+        return bool(stored(spark, target, StructType()).take(1))
+    except AnalysisException:  # no such table, or a folder that is none
+        return False
+
+
 def _started(spark: SparkSession, settings: IngestSettings) -> list[StreamingQuery]:
     if settings.body is None:
         return [_begin(_messages(spark, settings.connection, settings.selection), settings)]
-    one_start = replace(settings.selection, start=_start(settings))
-    rows = parsed(_messages(spark, settings.connection, one_start), settings.body)
-    rows = _observed(rows, F.count_if(BAD).alias(BAD))
-    good = rows.where(~F.col(BAD)).drop(BAD, "body")
-    bad = rows.where(BAD).drop(BAD, VALUE)
-    first = _begin(good, settings)
+    selection = replace(settings.selection, start=_kept_start(spark, settings))
+    one_start = replace(settings, selection=selection)
+    good = _parsed(spark, one_start, settings.body)
+    bad = _parsed(spark, one_start, settings.body)
+    first = _begin(good.where(~F.col(BAD)).drop(BAD, "body"), settings)
     try:
-        return [first, _begin_bad(bad, settings)]
+        return [first, _begin_bad(bad.where(BAD).drop(BAD, VALUE), settings)]
     except BaseException:
         first.stop()
         raise
+
+
+def _kept_start(spark: SparkSession, settings: IngestSettings) -> str:
+    """Return where both queries begin: the place of the first run, kept beside the checkpoints.
+
+    A run that is killed when only one query has its checkpoint is followed by a run that starts
+    the other one for the first time: a start such as ``latest`` is elsewhere by then.
+    """
+    place = below(settings.checkpoint, START_NAME)
+    kept = read_text(spark, place)
+    if kept is None:
+        kept = _start(settings)
+        write_text(spark, place, kept)
+    return kept
+
+
+def _parsed(spark: SparkSession, settings: IngestSettings, body: BodySchema) -> DataFrame:
+    """Return a stream of messages with their bodies read; each query has its own."""
+    rows = parsed(_messages(spark, settings.connection, settings.selection), body)
+    return _observed(rows, F.count_if(BAD).alias(BAD))
 
 
 def _messages(spark: SparkSession, connection: Connection, selection: Selection) -> DataFrame:
@@ -183,7 +284,7 @@ def _begin_bad(rows: DataFrame, settings: IngestSettings) -> StreamingQuery:
 
 
 def _triggered(writer: DataStreamWriter, settings: IngestSettings, name: str) -> DataStreamWriter:
-    folder = f"{settings.checkpoint.rstrip('/')}/{name}"
+    folder = below(settings.checkpoint, name)
     writer = writer.outputMode("append").option("checkpointLocation", folder)
     if settings.once:
         return writer.trigger(availableNow=True)

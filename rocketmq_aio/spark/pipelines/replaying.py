@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -16,13 +17,13 @@ from rocketmq_aio.errors import ConfigError, RocketMQError
 from rocketmq_aio.settings import settings
 from rocketmq_aio.spark import option_values as values
 from rocketmq_aio.spark.loss import warn
-from rocketmq_aio.spark.offsets import LATEST, Range, nested
+from rocketmq_aio.spark.offsets import LATEST, Queue, Range, nested
 from rocketmq_aio.spark.options import Connection
 from rocketmq_aio.spark.pipelines.brokers import explained
-from rocketmq_aio.spark.pipelines.copies import copies
+from rocketmq_aio.spark.pipelines.copies import AS_THEY_ARE, copies
 from rocketmq_aio.spark.pipelines.counting import count
 from rocketmq_aio.spark.pipelines.exporting import problems
-from rocketmq_aio.spark.pipelines.positions import end_options, slices
+from rocketmq_aio.spark.pipelines.positions import end_options, merged, slices
 from rocketmq_aio.spark.pipelines.reading import Selection, planned, read_exactly
 from rocketmq_aio.spark.pipelines.reports import Report, quiet
 from rocketmq_aio.spark.pipelines.sending import Growth, send
@@ -88,35 +89,49 @@ def replay(
     :raises PySparkException: Spark could not read or send; steps before are done, and the
         warning ``replay_stopped`` tells how far
     """
-    check_end(settings, time.time())
-    began = time.monotonic()
+    began, now = time.monotonic(), time.time()
     ranges = planned(settings.connection, settings.selection)
+    check_end(settings, ranges, now)
     run = _Run(spark, settings, ranges, report)
     if not dry_run:
         run.send_all(stop)
     return run.summary(dry_run=dry_run, seconds=time.monotonic() - began)
 
 
-def check_end(settings: ReplaySettings, now: float) -> None:
-    """Refuse a replay into the topic it reads whose end is not in the past.
+def check_end(settings: ReplaySettings, ranges: Iterable[Range], now: float) -> None:
+    """Refuse a replay into a topic it reads unless the end there is fixed.
 
     Its copies would belong to the range, or to the next replay like it, without an end.
 
+    :param ranges: what the selection comes to now
     :param now: seconds since 1970
     :raises ConfigError: it is one
     """
-    selection = settings.selection
-    own = settings.to is None or settings.to in selection.topics
-    if own and _open(end_options(selection.end), now):
-        reason = "copies would go to a topic they come from: give a time in the past, or offsets"
-        raise ConfigError("end", selection.end, reason)
+    own = {each.queue for each in ranges if settings.to in (None, each.topic)}
+    if (own or _reads(settings.selection, settings.to)) and _open(settings.selection.end, own, now):
+        reason = (
+            "copies would go to a topic they come from: give a time in the past, or offsets of all "
+            "its queues"
+        )
+        raise ConfigError("end", settings.selection.end, reason)
 
 
-def _open(ending: Mapping[str, str], now: float) -> bool:
+def _reads(selection: Selection, topic: str | None) -> bool:
+    """Return whether *topic* belongs to the selection; a pattern may match a topic yet to come."""
+    if topic is None or topic in selection.topics:
+        return True
+    return selection.pattern is not None and bool(re.fullmatch(selection.pattern, topic))
+
+
+def _open(end: str, queues: Set[Queue], now: float) -> bool:
+    """Return whether *end* is later for a later replay, in any of *queues*."""
+    ending = end_options(end)
     if "endingTimestamp" in ending:
         return int(ending["endingTimestamp"]) > now * 1000
     offsets = values.offsets("latest")("end", ending["endingOffsets"])
-    return isinstance(offsets, str) or LATEST in offsets.values()
+    if isinstance(offsets, str) or not queues:
+        return True
+    return any(offsets.get(queue, LATEST) == LATEST for queue in queues)
 
 
 class _Run:
@@ -165,7 +180,9 @@ class _Run:
         settings = self._settings
         messages = read_exactly(self._spark, settings.connection, settings.selection, step)
         topic = F.col("topic") if settings.to is None else F.lit(settings.to)
-        return send(copies(messages, topic), settings.connection, settings.options)
+        return send(
+            copies(messages, topic), settings.connection, merged(AS_THEY_ARE, settings.options)
+        )
 
     def _read(self) -> list[Range]:
         """Return what has been read so far."""

@@ -317,6 +317,16 @@ def test_a_row_that_cannot_be_sent_is_named(columns: dict[str, Any], words: str)
     assert refused.value.topic == "orders"
 
 
+def test_tags_of_copies_are_sent_unchanged() -> None:
+    batch = pa.RecordBatch.from_pydict({"body": [b"x", b"x"], "tags": ["a", "b|c"]})
+
+    encoded = encode(
+        batch, topic="orders", id_prefix=PREFIX, first_row=0, most_bytes=9, check_tags=False
+    )
+
+    assert [each["TAGS"] for each in properties(encoded)] == ["a", "b|c"]
+
+
 @pytest.mark.parametrize(
     ("topic", "words"),
     [

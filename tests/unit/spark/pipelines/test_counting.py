@@ -71,7 +71,19 @@ def progress(batch: int, start: object, end: object, rows: int, bad: int) -> Sim
 
     source = SimpleNamespace(startOffset=text(start), endOffset=text(end), numInputRows=rows)
     counts = SimpleNamespace(asDict=lambda: {"rows": rows, "bad": bad})
-    return SimpleNamespace(batchId=batch, sources=[source], observedMetrics={"ingest": counts})
+    return SimpleNamespace(
+        batchId=batch,
+        sources=[source],
+        observedMetrics={"ingest": counts},
+        durationMs={"addBatch": 5, "triggerExecution": 9},
+    )
+
+
+def idle(batch: int, end: object) -> SimpleNamespace:
+    """Return what Spark tells while there is nothing to read: the id is that of the next batch."""
+    told = progress(batch, end, end, 0, 0)
+    told.observedMetrics, told.durationMs = {}, {"latestOffset": 3, "triggerExecution": 3}
+    return told
 
 
 def at(offset: int) -> dict[str, dict[str, dict[str, int]]]:
@@ -88,6 +100,18 @@ def test_batches_are_added_up_each_once() -> None:
 
     assert (batches.rows, batches.counted["bad"]) == (7, 1)
     assert batches.ranges == [Range("t", "b", 0, 2, 9)]
+
+
+def test_a_batch_after_an_idle_time_is_counted() -> None:
+    first = progress(0, {"v": 1, "at": "start"}, {"v": 1, "end": at(7), "from": at(2)}, 5, 1)
+    waited = idle(1, {"v": 1, "end": at(7)})
+    second = progress(1, {"v": 1, "end": at(7)}, {"v": 1, "end": at(9)}, 2, 0)
+    batches = Batches()
+
+    batches.add([first, waited], "ingest")
+    batches.add([first, waited, second], "ingest")
+
+    assert (batches.rows, batches.ranges) == (7, [Range("t", "b", 0, 2, 9)])
 
 
 def test_a_first_batch_without_a_start_is_read_too() -> None:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from anyio import to_thread
 
 from rocketmq_aio.errors import RocketMQError
-from rocketmq_aio.spark.options import Connection
+from rocketmq_aio.spark.options import Connection, read_options
 from rocketmq_aio.spark.pipelines import brokers
-from rocketmq_aio.spark.pipelines.dead_letter import DeadLetterSettings, _planned, dead_letters
+from rocketmq_aio.spark.pipelines.dead_letter import (
+    DeadLetterSettings,
+    TagCount,
+    _Letters,
+    _planned,
+    _resent,
+    dead_letters,
+)
+from rocketmq_aio.spark.pipelines.reports import quiet
 from tests.fakes.cluster import FakeCluster
 from tests.unit.spark.reading import tell_brokers
 
@@ -44,3 +54,54 @@ async def test_where_no_broker_is_known_nothing_is_claimed() -> None:
         assert not await to_thread.run_sync(brokers.has_route, settings.connection, settings.topic)
         with pytest.raises(RocketMQError):
             await to_thread.run_sync(_planned, settings)
+
+
+class SomeLetters(_Letters):
+    """Letters of which each topic has one that was sent back before."""
+
+    resent_to: tuple[str, ...] = ()
+
+    def to_resend(self, topics: list[str]) -> Any:  # noqa: ANN401 - a DataFrame
+        object.__setattr__(self, "resent_to", tuple(topics))
+        return SimpleNamespace(
+            persist=lambda: SimpleNamespace(count=lambda: 3, unpersist=lambda: None)
+        )
+
+    def resend(self, rows: Any, topics: list[str]) -> tuple[int, list[str]]:  # noqa: ANN401
+        return 3, []
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+async def test_letters_of_a_deleted_topic_do_not_hold_up_the_others(dry_run: bool) -> None:
+    tags = [
+        TagCount(topic="orders", tag="a", letters=3),
+        TagCount(topic="orders", tag="b", letters=1),
+        TagCount(topic="gone", tag="a", letters=2),
+        TagCount(topic=None, tag=None, letters=5),
+    ]
+    async with FakeCluster(topics={"orders": 1}) as cluster:
+        letters = SomeLetters(NO_SPARK, settings_of(cluster), [], quiet)
+        found = await to_thread.run_sync(partial(_resent, letters, tags, dry_run=dry_run))
+
+    assert found == (
+        3,
+        1,
+        [
+            "2 letters came from topic 'gone', which is gone: create it to resend them",
+            "5 letters do not say which topic they came from",
+        ],
+    )
+    assert letters.resent_to == ("orders",)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_loss_that_is_allowed_is_allowed_in_the_topics_of_origin(allowed: bool) -> None:
+    settings = DeadLetterSettings(
+        connection=Connection(name_server="a:1"), group="billing", fail_on_data_loss=not allowed
+    )
+
+    options = settings.origin_options(["orders", "bills"], 1000_000)
+
+    assert options["subscribe"] == "orders,bills"
+    assert options["startingTimestamp"] == "400000"
+    assert read_options(options, streaming=False).fail_on_data_loss is not allowed

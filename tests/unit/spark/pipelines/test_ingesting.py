@@ -1,12 +1,17 @@
-"""Where two queries of one stream begin."""
+"""Where two queries of one stream begin, and which targets a new checkpoint may have."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options import Connection
 from rocketmq_aio.spark.pipelines import ingesting
+from rocketmq_aio.spark.pipelines.bodies import BodySchema
 from rocketmq_aio.spark.pipelines.ingesting import IngestSettings
 from rocketmq_aio.spark.pipelines.reading import Selection
 from rocketmq_aio.spark.pipelines.target import Target
@@ -36,3 +41,126 @@ def test_words_are_made_one_place_for_both(
     monkeypatch.setattr(ingesting, "planned", lambda *_: ranges)
 
     assert begins(start) == f'{{"orders": {{"broker-a": {{"0": {offset}}}}}}}'
+
+
+# --- what is in the folders already -------------------------------------------------------------
+
+SETTINGS = IngestSettings(
+    connection=Connection(name_server="127.0.0.1:1"),
+    selection=Selection(topics=("orders",), start="latest"),
+    target=Target(path="/data", mode="append"),
+    checkpoint="/checkpoint/",
+    body=BodySchema(kind="json", schema="id long"),
+    bad_rows="/bad",
+)
+NO_SPARK: Any = None
+
+
+class Folders:
+    """Folders with files, the tables that are there, and the texts that were written."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.files: set[str] = set()
+        self.logs: set[str] = set()
+        self.rows = False
+        self.tables: dict[str, dict[str, str]] = {}
+        self.texts: dict[str, str] = {}
+        for name in ("has_files", "has_sink_log", "read_text", "write_text"):
+            monkeypatch.setattr(ingesting, name, getattr(self, name))
+        monkeypatch.setattr(ingesting, "_has_rows", lambda *_: self.rows)
+        monkeypatch.setattr(ingesting, "_described", lambda _, table: self.tables.get(table, {}))
+
+    def has_files(self, _: object, path: str) -> bool:
+        return path in self.files
+
+    def has_sink_log(self, _: object, path: str) -> bool:
+        return path in self.logs
+
+    def read_text(self, _: object, path: str) -> str | None:
+        return self.texts.get(path)
+
+    def write_text(self, _: object, path: str, text: str) -> None:
+        self.texts[path] = text
+
+    def begin(self, *names: str) -> None:
+        """Let queries have planned a batch."""
+        self.files |= {f"/checkpoint/{name}/offsets" for name in names}
+
+
+@pytest.fixture
+def folders(monkeypatch: pytest.MonkeyPatch) -> Folders:
+    return Folders(monkeypatch)
+
+
+@pytest.mark.parametrize("what", ["files", "logs"])
+@pytest.mark.parametrize(("path", "setting"), [("/data", "target"), ("/bad", "bad_rows")])
+def test_a_new_checkpoint_refuses_a_folder_that_is_not_empty(
+    folders: Folders, what: str, path: str, setting: str
+) -> None:
+    getattr(folders, what).add(path)
+
+    with pytest.raises(ConfigError, match="not empty, and the checkpoint is new") as refused:
+        ingesting.check_targets(NO_SPARK, SETTINGS)
+
+    assert (refused.value.setting, refused.value.value) == (setting, path)
+
+
+def test_each_query_with_a_batch_in_its_checkpoint_goes_on_in_its_folder(folders: Folders) -> None:
+    folders.files |= {"/data", "/bad"}
+    folders.begin("messages", "bad")
+    ingesting.check_targets(NO_SPARK, SETTINGS)
+    folders.files.remove("/checkpoint/bad/offsets")
+
+    with pytest.raises(ConfigError) as refused:
+        ingesting.check_targets(NO_SPARK, SETTINGS)
+
+    assert refused.value.setting == "bad_rows"
+
+
+@pytest.mark.parametrize(("mode", "refused"), [("error", True), ("append", False)])
+def test_tables_that_know_checkpoints_apart_are_appended_to_on_demand(
+    folders: Folders, mode: str, refused: bool
+) -> None:
+    folders.rows = True
+    settings = replace(SETTINGS, target=Target(path="/data", format="delta", mode=mode))
+
+    if not refused:
+        ingesting.check_targets(NO_SPARK, settings)
+        return
+    with pytest.raises(ConfigError, match="give mode append"):
+        ingesting.check_targets(NO_SPARK, settings)
+
+
+@pytest.mark.parametrize(("provider", "refused"), [("parquet", True), ("iceberg", False)])
+def test_the_provider_of_a_table_says_how_it_is_appended_to(
+    folders: Folders, provider: str, refused: bool
+) -> None:
+    folders.tables["orders"] = {"Provider": provider, "Location": "file:/warehouse/orders"}
+    folders.logs.add("file:/warehouse/orders")
+    settings = replace(SETTINGS, target=Target(table="orders", mode="append"))
+
+    if not refused:
+        ingesting.check_targets(NO_SPARK, settings)
+        return
+    with pytest.raises(ConfigError, match="not empty"):
+        ingesting.check_targets(NO_SPARK, settings)
+
+
+def test_the_start_of_the_first_run_is_kept_until_both_queries_have_begun(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = iter([9, 30])
+    monkeypatch.setattr(
+        ingesting, "planned", lambda *_: [Range("orders", "broker-a", 0, 0, next(ends))]
+    )
+
+    first = ingesting._kept_start(NO_SPARK, SETTINGS)
+    again = ingesting._kept_start(NO_SPARK, SETTINGS)
+
+    assert first == again == '{"orders": {"broker-a": {"0": 9}}}'
+
+
+@pytest.mark.parametrize("path", ["/data", "/data/", "/data/bad", "/"])
+def test_bad_rows_have_a_folder_of_their_own(path: str) -> None:
+    with pytest.raises(ConfigError, match="overlaps the target"):
+        replace(SETTINGS, bad_rows=path)

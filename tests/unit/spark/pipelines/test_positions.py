@@ -106,8 +106,10 @@ def test_what_contradicts_itself_is_refused(given: dict[str, object]) -> None:
         Selection(**given)  # type: ignore[arg-type]
 
 
-OFFSETS = json.dumps({"t": {"b": {"0": 5}}})
-OPEN_OFFSETS = json.dumps({"t": {"b": {"0": -1}}})
+OFFSETS = json.dumps({"t": {"b": {"0": 5, "1": 0}}})
+OPEN_OFFSETS = json.dumps({"t": {"b": {"0": -1, "1": 0}}})
+SOME_OFFSETS = json.dumps({"t": {"b": {"0": 5}}})
+QUEUES = [Range("t", "b", 0, 0, 5), Range("t", "b", 1, 0, 5)]
 
 
 @pytest.mark.parametrize(
@@ -120,14 +122,41 @@ OPEN_OFFSETS = json.dumps({"t": {"b": {"0": -1}}})
         ("2026-01-01T00:00:00Z", None, False),
         (OFFSETS, None, False),
         (OPEN_OFFSETS, None, True),
+        (SOME_OFFSETS, "t", True),
+        (SOME_OFFSETS, "other", False),
     ],
 )
 def test_copies_are_not_copied_without_an_end(end: str, to: str | None, refused: bool) -> None:
     selection = Selection(topics=("t",), end=end)
     settings = ReplaySettings(connection=CONNECTION, selection=selection, to=to)
 
+    assert_checked(settings, QUEUES, refused=refused)
+
+
+@pytest.mark.parametrize(
+    ("end", "to", "ranges", "refused"),
+    [
+        ("latest", "t", QUEUES, True),
+        ("latest", "other", QUEUES, False),
+        ("latest", "t-copies", QUEUES, True),  # made by the first copy
+        (OFFSETS, "t-copies", QUEUES, True),
+        (OFFSETS, "t", QUEUES, False),
+        (SOME_OFFSETS, "t", QUEUES, True),
+        ("2026-01-01T00:00:00Z", "t", QUEUES, False),
+    ],
+)
+def test_a_pattern_that_matches_the_target_needs_an_end_there(
+    end: str, to: str, ranges: list[Range], refused: bool
+) -> None:
+    selection = Selection(pattern="t.*", end=end)
+    settings = ReplaySettings(connection=CONNECTION, selection=selection, to=to)
+
+    assert_checked(settings, ranges, refused=refused)
+
+
+def assert_checked(settings: ReplaySettings, ranges: list[Range], *, refused: bool) -> None:
     if not refused:
-        check_end(settings, NOW)
+        check_end(settings, ranges, NOW)
         return
     with pytest.raises(ConfigError, match="a time in the past"):
-        check_end(settings, NOW)
+        check_end(settings, ranges, NOW)

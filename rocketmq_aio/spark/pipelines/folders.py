@@ -1,0 +1,57 @@
+"""Existing data of a target: looked up through Spark, so that every file system works."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+NOT_FOUND: Final = "PATH_NOT_FOUND"
+SINK_LOG: Final = "_spark_metadata"  # batches that a stream has written to the folder
+
+
+def below(folder: str, name: str) -> str:
+    """Return the path of *name* in *folder*."""
+    return f"{folder.rstrip('/')}/{name}"
+
+
+def has_files(spark: SparkSession, path: str) -> bool:
+    """Return whether *path* is a file or has visible files below it.
+
+    :raises PySparkException: Spark cannot list it
+    """
+    found = _listed(spark, path)
+    return found is not None and bool(found.take(1))
+
+
+def has_sink_log(spark: SparkSession, path: str) -> bool:
+    """Return whether a stream has written to the folder *path*, if only empty batches.
+
+    :raises PySparkException: Spark cannot list it
+    """
+    return _listed(spark, below(path, SINK_LOG)) is not None
+
+
+def _listed(spark: SparkSession, path: str) -> DataFrame | None:
+    reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
+    try:
+        return reader.load(path).select("path")  # contents are not read
+    except AnalysisException as error:
+        if error.getCondition() != NOT_FOUND:
+            raise
+        return None
+
+
+def read_text(spark: SparkSession, path: str) -> str | None:
+    """Return what `write_text` wrote to *path*; None: nothing, or it was killed meanwhile."""
+    if not has_files(spark, path):
+        return None
+    rows = spark.read.text(path, wholetext=True).take(1)
+    return str(rows[0][0]).strip() if rows else None
+
+
+def write_text(spark: SparkSession, path: str, text: str) -> None:
+    """Write *text* to a file in the folder *path*; what was there is replaced."""
+    rows = spark.createDataFrame([(text,)], "value string")
+    rows.coalesce(1).write.mode("overwrite").text(path)
