@@ -24,6 +24,7 @@ from rocketmq_aio.spark.pipelines import (
     lag,
 )
 from rocketmq_aio.testing import Cluster
+from rocketmq_aio.testing.plugin import unique_name
 from tests.spark.pipelining import read_queue, stored
 from tests.spark.support import send_all, settings_in, wait_until, write_messages
 
@@ -76,6 +77,29 @@ def test_dead_letters_are_counted_kept_and_sent_back_once(
     assert sorted(m.body for m in copies) == sorted(m.body for m in messages)
     assert {m.properties["COPIED_FROM"].split("/")[0] for m in copies} == {f"%DLQ%{group}"}
     assert {m.properties["p"] for m in copies} == {"1"}
+
+
+def test_letters_of_a_deleted_topic_do_not_hold_up_the_others(
+    pipelines: SparkSession,
+    rocketmq_cluster: Cluster,
+    connection: Connection,
+    topic: str,
+    group: str,
+) -> None:
+    rocketmq_cluster.create_group(group)
+    other = unique_name(f"{topic[:40]}-other")
+    rocketmq_cluster.create_topic(other, queues=1)
+    for name in (topic, other):
+        write_messages(connection.name_server, name, [name])
+        bury(connection.name_server, group, name)
+    rocketmq_cluster.delete_topic(other)
+
+    found = dead_letters(
+        pipelines, DeadLetterSettings(connection=connection, group=group, resend=True)
+    )
+
+    assert (found.resent, found.resent_before) == (1, 0)
+    assert [other in problem for problem in found.problems] == [True]
 
 
 # --- lag ----------------------------------------------------------------------------------------

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
@@ -419,6 +421,58 @@ def test_an_ingest_goes_on_where_it_was_and_sets_bad_bodies_aside(
     assert sorted(row.id for row in good) == list(range(30))
     bad = pipelines.read.parquet(str(tmp_path / "bad")).collect()
     assert sorted(bytes(row.body) for row in bad) == [b"{", b'{"id": "x"}']
+
+
+def test_an_ingest_with_a_new_checkpoint_refuses_the_folders_of_another_one(
+    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
+) -> None:
+    settings = IngestSettings(
+        connection=connection,
+        selection=Selection(topics=(topic,), start="latest"),
+        target=Target(path=str(tmp_path / "good"), mode="append"),
+        checkpoint=str(tmp_path / "checkpoint"),
+        body=BodySchema(kind="json", schema="id long"),
+        bad_rows=str(tmp_path / "bad"),
+        once=True,
+    )
+    ingest(pipelines, settings)  # without a message: there is a log of batches, and no file
+    write_messages(connection.name_server, topic, ["{"])
+    renewed = replace(settings, checkpoint=str(tmp_path / "renewed"))
+
+    for changed, setting in (
+        (renewed, "target"),
+        (replace(renewed, target=Target(path=str(tmp_path / "empty"))), "bad_rows"),
+    ):
+        with pytest.raises(ConfigError, match="not empty, and the checkpoint is new") as refused:
+            ingest(pipelines, changed)
+        assert refused.value.setting == setting
+
+    assert not (tmp_path / "renewed").exists()
+    assert ingest(pipelines, settings).bad == 1
+
+
+def test_a_second_query_begins_where_the_first_run_began(
+    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
+) -> None:
+    settings = IngestSettings(
+        connection=connection,
+        selection=Selection(topics=(topic,), start="latest"),
+        target=Target(path=str(tmp_path / "good")),
+        checkpoint=str(tmp_path / "checkpoint"),
+        body=BodySchema(kind="json", schema="id long"),
+        bad_rows=str(tmp_path / "bad"),
+        once=True,
+    )
+    ingest(pipelines, settings)
+    # As after a kill between the starts of the two queries.
+    shutil.rmtree(tmp_path / "checkpoint" / "bad")
+    shutil.rmtree(tmp_path / "bad")
+    write_messages(connection.name_server, topic, ["{"])
+
+    ingest(pipelines, settings)
+
+    bad = pipelines.read.parquet(str(tmp_path / "bad")).collect()
+    assert [bytes(row.body) for row in bad] == [b"{"]
 
 
 def test_an_ingest_that_is_stopped_ends_between_two_batches(

@@ -16,7 +16,7 @@ from rocketmq_aio.properties import SHARDING_KEY
 from rocketmq_aio.settings import settings
 from rocketmq_aio.spark import option_values as values
 from rocketmq_aio.spark.options import Connection
-from rocketmq_aio.spark.pipelines.copies import keys, own_properties
+from rocketmq_aio.spark.pipelines.copies import AS_THEY_ARE, keys, own_properties
 from rocketmq_aio.spark.pipelines.progress import watched
 from rocketmq_aio.spark.pipelines.reports import Report, quiet
 from rocketmq_aio.spark.pipelines.sending import Growth, send
@@ -111,7 +111,9 @@ def load(
         rows = rows.withColumn("body", F.unbase64("body"))
     with watched(spark, "counting", report):
         count = files.count()
-    sent, problems = (0, []) if dry_run else _sent(spark, settings, rows, report)
+    checks = AS_THEY_ARE if _is_export(files, settings.columns) else {}
+    options = {**checks, "topic": settings.topic, **settings.options}
+    sent, problems = (0, []) if dry_run else _sent(spark, settings, rows, options, report)
     if not dry_run and sent != count:
         problems.append(f"{settings.path}: {count} rows are there, {sent} were sent")
     return LoadSummary(
@@ -125,10 +127,13 @@ def load(
 
 
 def _sent(
-    spark: SparkSession, settings: LoadSettings, rows: DataFrame, report: Report
+    spark: SparkSession,
+    settings: LoadSettings,
+    rows: DataFrame,
+    options: Mapping[str, str],
+    report: Report,
 ) -> tuple[int, list[str]]:
     growth = Growth(settings.connection, [settings.topic])
-    options = {"topic": settings.topic, **settings.options}
     with watched(spark, "sending", report):
         sent = send(rows, settings.connection, options)
     return sent, [] if LATER & set(rows.columns) else growth.problems(sent)
@@ -149,13 +154,17 @@ def mapped(files: DataFrame, columns: Mapping[str, str]) -> DataFrame:
 
     :raises ConfigError: the files have no such column, or none for the body
     """
-    if not columns and {*COORDINATES, "body"} <= set(files.columns):
+    if _is_export(files, columns):
         return _exported(files)
     chosen = dict(columns) or {name: name for name in files.columns if name in COLUMNS}
     if "body" not in chosen:
         reason = f'the files have no column body, but {", ".join(files.columns)}: say body="*"'
         raise ConfigError("columns", None, reason)
     return files.select(*(_column(files, to, name).alias(to) for to, name in chosen.items()))
+
+
+def _is_export(files: DataFrame, columns: Mapping[str, str]) -> bool:
+    return not columns and {*COORDINATES, "body"} <= set(files.columns)
 
 
 def _exported(files: DataFrame) -> DataFrame:
