@@ -23,7 +23,10 @@ def command(
 
     def register(function: Callable[[A], int]) -> Callable[[A], int]:
         def call(**given: Any) -> int:  # noqa: ANN401 - the fields of kind
-            return function(kind(**given))
+            try:
+                return function(kind(**given))
+            except KeyboardInterrupt:  # typer would end without a word
+                raise typer.Abort from None
 
         call.__doc__ = function.__doc__
         call.__signature__ = _signature(kind)  # type: ignore[attr-defined]

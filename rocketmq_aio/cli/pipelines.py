@@ -45,13 +45,19 @@ def on_spark(
     work: Callable[[SparkSession, Report, Stop], Summary],
 ) -> int:
     """Run *work* in a session, show its summary and return the exit code."""
+    from rocketmq_aio.spark.pipelines.progress import JVM_ENDED
     from rocketmq_aio.spark.pipelines.reports import quiet
 
     bars = progress(wanted=not arguments.quiet)
     with session(arguments, name) as spark, stoppable() as stop, bars as shown:
-        summary = work(spark, shown or quiet, stop)
+        try:
+            summary = work(spark, shown or quiet, stop)
+        except JVM_ENDED as error:  # by the same signal, where somebody else started it
+            if not stop():
+                raise
+            raise KeyboardInterrupt from error  # nobody is left to say how far it came
     show(summary, as_json=arguments.json)
-    if getattr(summary, "interrupted", False) and summary.pipeline == "replay":
+    if summary.interrupted and summary.pipeline != "ingest":  # a stream ends like that
         return ExitCode.STOPPED
     return ExitCode.DONE if summary.complete else ExitCode.INCOMPLETE
 
@@ -82,7 +88,9 @@ def _export(arguments: ExportArguments) -> int:
     return on_spark(
         arguments,
         "export",
-        lambda spark, report, _: export(spark, settings, dry_run=arguments.dry_run, report=report),
+        lambda spark, report, stop: export(
+            spark, settings, dry_run=arguments.dry_run, stop=stop, report=report
+        ),
     )
 
 
@@ -241,7 +249,9 @@ def _load(arguments: LoadArguments) -> int:
     return on_spark(
         arguments,
         "load",
-        lambda spark, report, _: load(spark, settings, dry_run=arguments.dry_run, report=report),
+        lambda spark, report, stop: load(
+            spark, settings, dry_run=arguments.dry_run, stop=stop, report=report
+        ),
     )
 
 
@@ -277,8 +287,8 @@ def _dlq(arguments: DeadLetterArguments) -> int:
     return on_spark(
         arguments,
         "dlq",
-        lambda spark, report, _: dead_letters(
-            spark, settings, dry_run=arguments.dry_run, report=report
+        lambda spark, report, stop: dead_letters(
+            spark, settings, dry_run=arguments.dry_run, stop=stop, report=report
         ),
     )
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from rocketmq_aio.cli.signals import interrupt
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.signals import stop_signals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +27,16 @@ OF_ROCKETMQ: Final = ("--source-option", "--sink-option")
 SEEN: Final = (
     "is seen by others: --credentials-file or the environment (ROCKETMQ_ACCESS_KEY, "
     "ROCKETMQ_SECRET_KEY, ROCKETMQ_SECURITY_TOKEN) hold credentials"
+)
+# Spark is reached, or its JVM was started, by somebody else.
+NOT_OURS: Final = frozenset(
+    {
+        "PYSPARK_GATEWAY_PORT",
+        "SPARK_API_MODE",
+        "SPARK_CONNECT_MODE_ENABLED",
+        "SPARK_LOCAL_REMOTE",
+        "SPARK_REMOTE",
+    }
 )
 # A command shows bars of its own, and times that mean the same everywhere.
 DEFAULTS: Final = {
@@ -88,6 +100,9 @@ def pairs(option: str, texts: list[str]) -> dict[str, str]:
 def session(arguments: SparkArguments, name: str) -> Iterator[SparkSession]:
     """Give the block a session that knows the source; one that was started here is stopped.
 
+    A block that raises KeyboardInterrupt leaves it to the end of the process to stop Spark: jobs
+    under way would hold the stop up.
+
     :raises ModuleNotFoundError: there is no pyspark
     """
     from pyspark.sql import SparkSession
@@ -99,13 +114,46 @@ def session(arguments: SparkArguments, name: str) -> Iterator[SparkSession]:
     # Else Spark takes the first python3 of the path, which need not have this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     ours = SparkSession.getActiveSession() is None
-    builder = SparkSession.Builder().appName(f"rmq pipeline {name}")
-    if arguments.master is not None:
-        builder = builder.master(arguments.master)
-    spark = builder.config(map={**configuration}).getOrCreate()
+    with stop_signals(interrupt):  # nothing is done yet
+        if ours:
+            _start_jvm(arguments.master, name, configuration)
+        builder = SparkSession.Builder().appName(f"rmq pipeline {name}")
+        if arguments.master is not None:
+            builder = builder.master(arguments.master)
+        spark = builder.config(map={**configuration}).getOrCreate()
     try:
         register(spark)
         yield spark
-    finally:
+    except Exception:
+        if ours:
+            _stop(spark)
+        raise
+    else:
         if ours:
             spark.stop()
+
+
+def _start_jvm(master: str | None, name: str, configuration: Mapping[str, str]) -> None:
+    """Start the context of the session in a JVM that no signal to our process group ends.
+
+    Where Spark Connect or spark-submit is used, the JVM is not ours to start.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    remote = "spark.remote" in configuration or "spark.api.mode" in configuration
+    if remote or NOT_OURS & os.environ.keys():
+        return
+    conf = SparkConf().setAppName(f"rmq pipeline {name}").setAll([*configuration.items()])
+    if master is not None:
+        conf.setMaster(master)
+    gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
+    SparkContext(conf=conf, gateway=gateway)
+
+
+def _stop(spark: SparkSession) -> None:
+    """Stop Spark after a failure; a JVM that has ended is stopped."""
+    from rocketmq_aio.spark.pipelines.progress import JVM_ENDED
+
+    with suppress(*JVM_ENDED):
+        spark.stop()

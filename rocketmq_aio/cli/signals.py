@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a long command between two steps; the second one ends it at once."""
+"""SIGINT and SIGTERM end a long command in order; the second one ends it at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Stop:
         if self._asked:
             raise KeyboardInterrupt
         self._asked = True
-        note("stopping after the step under way; once more stops at once")
+        note("stopping; once more stops at once")
 
 
 @contextmanager
@@ -33,3 +33,8 @@ def stoppable() -> Iterator[Stop]:
     stop = Stop()
     with stop_signals(stop.ask):
         yield stop
+
+
+def interrupt() -> None:
+    """Raise KeyboardInterrupt: for signals while there is nothing to end in order."""
+    raise KeyboardInterrupt

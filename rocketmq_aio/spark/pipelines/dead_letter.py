@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -28,7 +31,7 @@ from rocketmq_aio.spark.pipelines.copies import (
 from rocketmq_aio.spark.pipelines.counting import count
 from rocketmq_aio.spark.pipelines.exporting import problems
 from rocketmq_aio.spark.pipelines.positions import connection_options, merged
-from rocketmq_aio.spark.pipelines.progress import watched
+from rocketmq_aio.spark.pipelines.progress import StoppedError, watched
 from rocketmq_aio.spark.pipelines.reading import FORMAT, Selection, planned, read_exactly
 from rocketmq_aio.spark.pipelines.reports import Report, quiet
 from rocketmq_aio.spark.pipelines.sending import Growth, send
@@ -122,6 +125,7 @@ def dead_letters(
     settings: DeadLetterSettings,
     *,
     dry_run: bool = False,
+    stop: Callable[[], bool] = bool,
     report: Report = quiet,
 ) -> DeadLetterSummary:
     """Count dead letters by topic and tag, write them to a table, send them back.
@@ -129,6 +133,8 @@ def dead_letters(
     A copy that is sent back says in its property ``COPIED_FROM`` which dead letter it is. What
     is in the topic of origin with that property is not sent again, so this may be repeated.
 
+    :param stop: asked all the time; True cancels the jobs under way, and the summary says what
+        was done
     :raises ConfigError: a setting cannot be
     :raises RocketMQError: brokers cannot be asked
     :raises PySparkException: Spark could not read, write or send
@@ -141,7 +147,8 @@ def dead_letters(
     letters = told(read_exactly(spark, settings.connection, settings.selection, ranges), settings)
     letters.persist()  # they are read once: what is counted is what is sent
     try:
-        found = _worked(_Letters(letters, settings, ranges, report), dry_run=dry_run)
+        watch = partial(watched, spark, report=report, stop=stop)
+        found = _worked(_Letters(letters, settings, ranges, watch), dry_run=dry_run)
     finally:
         letters.unpersist()
     return replace(found, seconds=time.monotonic() - began)
@@ -182,16 +189,18 @@ class _Letters:
     rows: DataFrame
     settings: DeadLetterSettings
     ranges: list[Range]
-    report: Report
+    watch: Callable[[str], AbstractContextManager[None]]
 
     def tags(self) -> list[TagCount]:
         groups = self.rows.groupBy(ORIGIN, "tags").count().orderBy(ORIGIN, "tags")
-        with watched(self.rows.sparkSession, "reading", self.report):
+        with self.watch("reading"):
             found = groups.collect()
         return [TagCount(topic=row[0], tag=row[1], letters=row[2]) for row in found]
 
     def counts(self) -> list[QueueCount]:
-        return explained(self.settings.connection, count(self.rows, self.ranges))
+        with self.watch("counting"):
+            counted = count(self.rows, self.ranges)
+        return explained(self.settings.connection, counted)
 
     def to_resend(self, topics: list[str]) -> DataFrame:
         """Return those that came from *topics* and are not there yet."""
@@ -209,58 +218,69 @@ class _Letters:
         mine = F.col("position").startswith(self.settings.topic + SEPARATOR)
         return copied.select(mark).where(mine).distinct()
 
-    def resend(self, rows: DataFrame, topics: list[str]) -> tuple[int, list[str]]:
-        growth = Growth(self.settings.connection, topics)
-        with watched(rows.sparkSession, "resending", self.report):
-            sent = send(copies(rows, F.col(ORIGIN)), self.settings.connection, AS_THEY_ARE)
-        return sent, growth.problems(sent)
+    def resend(self, rows: DataFrame) -> int:
+        with self.watch("resending"):
+            return send(copies(rows, F.col(ORIGIN)), self.settings.connection, AS_THEY_ARE)
 
 
 def _worked(letters: _Letters, *, dry_run: bool) -> DeadLetterSummary:
     settings = letters.settings
-    tags, counts = letters.tags(), letters.counts()
-    if settings.target is not None and not dry_run:
-        with watched(letters.rows.sparkSession, "writing", letters.report):
-            write(laid_out(letters.rows, settings.target), settings.target)
-    resent, before, wrong = _resent(letters, tags, dry_run=dry_run) if settings.resend else _NONE
-    return DeadLetterSummary(
+    found = DeadLetterSummary(
         dry_run=dry_run,
         group=settings.group,
         target=settings.target.name if settings.target is not None else None,
-        tags=tuple(tags),
-        resent=resent,
-        resent_before=before,
-        queues=tuple(counts),
-        problems=(*problems(counts, filtered=False), *wrong),
     )
+    try:
+        tags = letters.tags()
+        found = replace(found, tags=tuple(tags))
+        counts = letters.counts()
+        wrong = tuple(problems(counts, filtered=False))
+        found = replace(found, queues=tuple(counts), problems=wrong)
+        if settings.target is not None and not dry_run:
+            with letters.watch("writing"):
+                write(laid_out(letters.rows, settings.target), settings.target)
+        if settings.resend:
+            found = _resent(letters, found)
+    except StoppedError as error:
+        done = "; nothing was resent" if settings.resend else ""
+        wrong = (*found.problems, f"{error}{done}")
+        return replace(found, interrupted=True, problems=wrong)
+    return found
 
 
-_NONE: Final[tuple[int, int, list[str]]] = (0, 0, [])
-
-
-def _resent(
-    letters: _Letters, tags: list[TagCount], *, dry_run: bool
-) -> tuple[int, int, list[str]]:
-    """Return how many were sent, how many were there before, and what is wrong."""
+def _resent(letters: _Letters, found: DeadLetterSummary) -> DeadLetterSummary:
+    """Return *found* with how many were sent, how many were there before, and what is wrong."""
     origins = Counter[str | None]()
-    for each in tags:
+    for each in found.tags:
         origins[each.topic] += each.letters
     connection = letters.settings.connection
     gone = [each for each in origins if each is None or not has_route(connection, each)]
     wrong = [_not_resent(topic, origins.pop(topic)) for topic in gone]
+    found = replace(found, problems=(*found.problems, *wrong))
     topics = sorted(filter(None, origins))
     if not topics:
-        return 0, 0, wrong
+        return found
     rows = letters.to_resend(topics).persist()
     try:
-        wanted = rows.count()
-        before = origins.total() - wanted
-        if dry_run or not wanted:
-            return wanted, before, wrong
-        sent, short = letters.resend(rows, topics)
+        with letters.watch("looking for copies"):
+            wanted = rows.count()
+        found = replace(found, resent=wanted, resent_before=origins.total() - wanted)
+        if found.dry_run or not wanted:
+            return found
+        growth = Growth(connection, topics)
+        try:
+            sent = letters.resend(rows)
+        except StoppedError as error:
+            if not error.begun:
+                raise
+            wrong = [f"{error}: run it again for the rest"]
+            found = replace(found, resent=growth.stored(), interrupted=True)
+        else:
+            wrong = growth.problems(sent)
+            found = replace(found, resent=sent)
     finally:
         rows.unpersist()
-    return sent, before, wrong + short
+    return replace(found, problems=(*found.problems, *wrong))
 
 
 def _not_resent(topic: str | None, letters: int) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -15,7 +16,7 @@ from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options import Connection
 from rocketmq_aio.spark.pipelines.brokers import explained
 from rocketmq_aio.spark.pipelines.counting import count
-from rocketmq_aio.spark.pipelines.progress import watched
+from rocketmq_aio.spark.pipelines.progress import StoppedError, watched
 from rocketmq_aio.spark.pipelines.reading import Selection, planned, read_exactly
 from rocketmq_aio.spark.pipelines.reports import Report, quiet
 from rocketmq_aio.spark.pipelines.summary import QueueCount, Summary
@@ -64,40 +65,56 @@ def export(
     settings: ExportSettings,
     *,
     dry_run: bool = False,
+    stop: Callable[[], bool] = bool,
     report: Report = quiet,
 ) -> ExportSummary:
     """Write what the selection names to the target, then count there what has arrived.
 
     The range is fixed before anything is read: what is sent meanwhile is not part of it.
 
+    :param stop: asked all the time; True cancels the jobs under way, and the summary says what
+        was done. Spark removes what a cancelled write has written to files
     :raises ConfigError: a setting cannot be
     :raises RocketMQError: brokers cannot be asked
     :raises PySparkException: Spark could not read or write
     """
     began = time.monotonic()
     ranges = planned(settings.connection, settings.selection)
+    counts, stopped = [QueueCount.of(each) for each in ranges], []
     if not dry_run and any(each.size for each in ranges):
-        counts = _exported(spark, settings, ranges, report)
-    else:
-        counts = [QueueCount.of(each) for each in ranges]
+        try:
+            counts = _exported(spark, settings, ranges, report, stop)
+        except StoppedError as error:
+            stopped = [f"{error}: {_DONE[error.step]}"]
     return ExportSummary(
         dry_run=dry_run,
+        interrupted=bool(stopped),
         target=settings.target.name,
         filtered=settings.selection.filtered,
         queues=tuple(counts),
         seconds=time.monotonic() - began,
-        problems=tuple(problems(counts, filtered=settings.selection.filtered)),
+        problems=(*stopped, *problems(counts, filtered=settings.selection.filtered)),
     )
 
 
+_DONE: Final = {
+    "writing": "the target is not complete",
+    "counting": "all rows are written, but they are not counted",
+}
+
+
 def _exported(
-    spark: SparkSession, settings: ExportSettings, ranges: list[Range], report: Report
+    spark: SparkSession,
+    settings: ExportSettings,
+    ranges: list[Range],
+    report: Report,
+    stop: Callable[[], bool],
 ) -> list[QueueCount]:
     messages = read_exactly(spark, settings.connection, settings.selection, ranges)
     rows = laid_out(_chosen(messages, settings), settings.target)
-    with watched(spark, "writing", report):
+    with watched(spark, "writing", report, stop):
         write(rows, settings.target)
-    with watched(spark, "counting", report):
+    with watched(spark, "counting", report, stop):
         counts = count(stored(spark, settings.target, rows.schema), ranges)
     if settings.selection.filtered:
         return [replace(each, gaps=()) for each in counts]

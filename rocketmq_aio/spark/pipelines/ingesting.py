@@ -107,7 +107,6 @@ class IngestSummary(Summary):
     rows: int = 0
     bad: int = 0
     filtered: bool = False
-    interrupted: bool = False
 
 
 def ingest(

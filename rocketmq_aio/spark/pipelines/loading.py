@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -17,7 +19,7 @@ from rocketmq_aio.settings import settings
 from rocketmq_aio.spark import option_values as values
 from rocketmq_aio.spark.options import Connection
 from rocketmq_aio.spark.pipelines.copies import AS_THEY_ARE, keys, own_properties
-from rocketmq_aio.spark.pipelines.progress import watched
+from rocketmq_aio.spark.pipelines.progress import StoppedError, watched
 from rocketmq_aio.spark.pipelines.reports import Report, quiet
 from rocketmq_aio.spark.pipelines.sending import Growth, send
 from rocketmq_aio.spark.pipelines.summary import Summary
@@ -94,12 +96,15 @@ def load(
     settings: LoadSettings,
     *,
     dry_run: bool = False,
+    stop: Callable[[], bool] = bool,
     report: Report = quiet,
 ) -> LoadSummary:
     """Send each row of the files as a message.
 
     The same files loaded again are sent again.
 
+    :param stop: asked all the time; True cancels the jobs under way, and the summary says how
+        many messages are stored
     :raises ConfigError: a setting cannot be, or names a column that the files do not have
     :raises RocketMQError: brokers cannot be asked
     :raises PySparkException: Spark could not read or send; others may be stored
@@ -109,34 +114,42 @@ def load(
     rows = mapped(files, settings.columns)
     if settings.body == "base64":
         rows = rows.withColumn("body", F.unbase64("body"))
-    with watched(spark, "counting", report):
-        count = files.count()
     checks = AS_THEY_ARE if _is_export(files, settings.columns) else {}
     options = {**checks, "topic": settings.topic, **settings.options}
-    sent, problems = (0, []) if dry_run else _sent(spark, settings, rows, options, report)
-    if not dry_run and sent != count:
-        problems.append(f"{settings.path}: {count} rows are there, {sent} were sent")
-    return LoadSummary(
-        dry_run=dry_run,
-        topic=settings.topic,
-        rows=count,
-        sent=sent,
-        seconds=time.monotonic() - began,
-        problems=tuple(problems),
-    )
+    found = LoadSummary(dry_run=dry_run, topic=settings.topic)
+    try:
+        with watched(spark, "counting", report, stop):
+            found = replace(found, rows=files.count())
+        if not dry_run:
+            found = _sent(
+                found, settings, rows, options, partial(watched, report=report, stop=stop)
+            )
+    except StoppedError as error:
+        found = replace(found, interrupted=True, problems=(f"{error}: nothing is sent",))
+    return replace(found, seconds=time.monotonic() - began)
 
 
 def _sent(
-    spark: SparkSession,
+    found: LoadSummary,
     settings: LoadSettings,
     rows: DataFrame,
     options: Mapping[str, str],
-    report: Report,
-) -> tuple[int, list[str]]:
+    watch: Callable[[SparkSession, str], AbstractContextManager[None]],
+) -> LoadSummary:
     growth = Growth(settings.connection, [settings.topic])
-    with watched(spark, "sending", report):
-        sent = send(rows, settings.connection, options)
-    return sent, [] if LATER & set(rows.columns) else growth.problems(sent)
+    try:
+        with watch(rows.sparkSession, "sending"):
+            sent = send(rows, settings.connection, options)
+    except StoppedError as error:
+        if not error.begun:
+            raise
+        stored = growth.stored()
+        problem = f"{error}: {stored} of {found.rows} messages are stored"
+        return replace(found, sent=stored, interrupted=True, problems=(problem,))
+    problems = [] if LATER & set(rows.columns) else growth.problems(sent)
+    if sent != found.rows:
+        problems.append(f"{settings.path}: {found.rows} rows are there, {sent} were sent")
+    return replace(found, sent=sent, problems=tuple(problems))
 
 
 def _files(spark: SparkSession, settings: LoadSettings) -> DataFrame:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
 
@@ -24,6 +23,7 @@ from rocketmq_aio.spark.pipelines.copies import AS_THEY_ARE, copies
 from rocketmq_aio.spark.pipelines.counting import count
 from rocketmq_aio.spark.pipelines.exporting import problems
 from rocketmq_aio.spark.pipelines.positions import end_options, merged, slices
+from rocketmq_aio.spark.pipelines.progress import JOB_ERRORS
 from rocketmq_aio.spark.pipelines.reading import Selection, planned, read_exactly
 from rocketmq_aio.spark.pipelines.reports import Report, quiet
 from rocketmq_aio.spark.pipelines.sending import Growth, send
@@ -69,7 +69,6 @@ class ReplaySummary(Summary):
     to: str | None = None
     sent: int = 0
     filtered: bool = False
-    interrupted: bool = False
     done_up_to: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
 
 
@@ -160,7 +159,7 @@ class _Run:
                 break
             try:
                 self._sent += self._send(step)
-            except (PySparkException, RocketMQError, KeyboardInterrupt):
+            except (*JOB_ERRORS, RocketMQError, KeyboardInterrupt):
                 # The error says what went wrong; only this place knows where to go on.
                 place = json.dumps(nested(self._done))
                 warn("replay_stopped", sent=self._sent, done_up_to=place)

@@ -45,11 +45,12 @@ class Growth:
     def problems(self, sent: int) -> list[str]:
         """Return why the topics do not show the messages *sent*; it may wait some seconds."""
         deadline = time.monotonic() + STORED_SECONDS
-        while (found := self._stored()) < sent and time.monotonic() < deadline:
+        while (found := self.stored()) < sent and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
         if found >= sent:
             return []
         return [f"{', '.join(self._topics)}: {sent} messages were sent, {found} are stored"]
 
-    def _stored(self) -> int:
+    def stored(self) -> int:
+        """Return by how many messages the topics have grown so far."""
         return grown(self._before, ends_of(self._connection, self._topics))

@@ -70,11 +70,13 @@ class Summary:
     """What every pipeline tells.
 
     :ivar dry_run: nothing was read or written; the queues show what would be
+    :ivar interrupted: it was stopped before its end
     :ivar problems: why the result does not add up, a sentence each
     """
 
     pipeline: str
     dry_run: bool = False
+    interrupted: bool = False
     queues: tuple[QueueCount, ...] = ()
     seconds: float = 0.0
     problems: tuple[str, ...] = ()

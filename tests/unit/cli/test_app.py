@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
+from rocketmq_aio.cli import pipelines
 from rocketmq_aio.cli.app import run
+from rocketmq_aio.cli.failures import ExitCode
 from rocketmq_aio.cli.signals import stoppable
+from rocketmq_aio.spark.pipelines import dead_letter, exporting, loading, replaying
+from rocketmq_aio.spark.pipelines.dead_letter import DeadLetterSummary
+from rocketmq_aio.spark.pipelines.exporting import ExportSummary
+from rocketmq_aio.spark.pipelines.loading import LoadSummary
+from rocketmq_aio.spark.pipelines.summary import Summary
 
 PIPELINES = ("export", "ingest", "replay", "load", "dlq", "lag")
 WITHOUT = """
@@ -134,3 +146,65 @@ def test_the_first_signal_asks_and_the_second_insists(capfd: pytest.CaptureFixtu
 
     assert signal.getsignal(signal.SIGTERM) is before
     assert "once more" in capfd.readouterr().err
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions without Spark."""
+    monkeypatch.setattr(pipelines, "session", lambda *_: nullcontext())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module", "function", "summary"),
+    [
+        (["export", "T", "--path", "p"], exporting, "export", ExportSummary),
+        (["load", "T", "p"], loading, "load", LoadSummary),
+        (["dlq", "G"], dead_letter, "dead_letters", DeadLetterSummary),
+    ],
+)
+def test_a_signal_stops_a_pipeline_and_its_summary_is_shown(
+    sessions: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    arguments: list[str],
+    module: Any,  # noqa: ANN401
+    function: str,
+    summary: Callable[..., Summary],
+) -> None:
+    def work(*_: object, stop: Callable[[], bool], **__: object) -> Summary:
+        signal.raise_signal(signal.SIGTERM)
+        return summary(interrupted=stop(), problems=("stopped while writing",))
+
+    monkeypatch.setattr(module, function, work)
+
+    assert run(["pipeline", *arguments, "-n", "a:1", "--json"]) == ExitCode.STOPPED
+
+    told = capfd.readouterr()
+    assert json.loads(told.out)["interrupted"]
+    assert told.err.splitlines()[-1] == "rmq: stopped while writing"
+
+
+def test_a_jvm_that_ends_by_the_signal_is_not_told_in_its_own_words(
+    sessions: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def work(*_: object, **__: object) -> Summary:
+        signal.raise_signal(signal.SIGTERM)
+        raise Py4JNetworkError("An error occurred while trying to connect to the Java server")
+
+    monkeypatch.setattr(replaying, "replay", work)
+
+    assert run(["pipeline", "replay", "T", "-n", "a:1"]) == ExitCode.STOPPED
+
+    assert capfd.readouterr().err.splitlines()[-1] == "rmq: stopped"
+
+
+def test_a_jvm_that_ends_unasked_is_a_failure(
+    sessions: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def work(*_: object, **__: object) -> Summary:
+        raise Py4JNetworkError("the Java server is gone")
+
+    monkeypatch.setattr(replaying, "replay", work)
+
+    assert run(["pipeline", "replay", "T", "-n", "a:1"]) == ExitCode.FAILED
+    assert "the Java server is gone" in capfd.readouterr().err

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,16 +13,17 @@ from anyio import to_thread
 
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.spark.options import Connection, read_options
-from rocketmq_aio.spark.pipelines import brokers
+from rocketmq_aio.spark.pipelines import brokers, dead_letter
 from rocketmq_aio.spark.pipelines.dead_letter import (
     DeadLetterSettings,
+    DeadLetterSummary,
     TagCount,
     _Letters,
     _planned,
     _resent,
     dead_letters,
 )
-from rocketmq_aio.spark.pipelines.reports import quiet
+from rocketmq_aio.spark.pipelines.progress import StoppedError
 from tests.fakes.cluster import FakeCluster
 from tests.unit.spark.reading import tell_brokers
 
@@ -57,41 +60,66 @@ async def test_where_no_broker_is_known_nothing_is_claimed() -> None:
 
 
 class SomeLetters(_Letters):
-    """Letters of which each topic has one that was sent back before."""
-
-    resent_to: tuple[str, ...] = ()
+    """Letters of which one was sent back before."""
 
     def to_resend(self, topics: list[str]) -> Any:  # noqa: ANN401 - a DataFrame
-        object.__setattr__(self, "resent_to", tuple(topics))
-        return SimpleNamespace(
-            persist=lambda: SimpleNamespace(count=lambda: 3, unpersist=lambda: None)
-        )
+        assert topics == ["orders"]
+        rows = SimpleNamespace(count=lambda: 3, unpersist=lambda: None)
+        return SimpleNamespace(persist=lambda: rows)
 
-    def resend(self, rows: Any, topics: list[str]) -> tuple[int, list[str]]:  # noqa: ANN401
-        return 3, []
+    def resend(self, rows: Any) -> int:  # noqa: ANN401
+        with self.watch("resending"):
+            return 3
 
 
-@pytest.mark.parametrize("dry_run", [False, True])
-async def test_letters_of_a_deleted_topic_do_not_hold_up_the_others(dry_run: bool) -> None:
-    tags = [
+@contextmanager
+def unwatched(_: str) -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def stopping(step: str) -> Iterator[None]:
+    if step == "resending":
+        raise StoppedError(step, begun=True)
+    yield
+
+
+FOUND = DeadLetterSummary(
+    tags=(
         TagCount(topic="orders", tag="a", letters=3),
         TagCount(topic="orders", tag="b", letters=1),
         TagCount(topic="gone", tag="a", letters=2),
         TagCount(topic=None, tag=None, letters=5),
-    ]
-    async with FakeCluster(topics={"orders": 1}) as cluster:
-        letters = SomeLetters(NO_SPARK, settings_of(cluster), [], quiet)
-        found = await to_thread.run_sync(partial(_resent, letters, tags, dry_run=dry_run))
-
-    assert found == (
-        3,
-        1,
-        [
-            "2 letters came from topic 'gone', which is gone: create it to resend them",
-            "5 letters do not say which topic they came from",
-        ],
     )
-    assert letters.resent_to == ("orders",)
+)
+NOT_RESENT = (
+    "2 letters came from topic 'gone', which is gone: create it to resend them",
+    "5 letters do not say which topic they came from",
+)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+async def test_letters_of_a_deleted_topic_do_not_hold_up_the_others(
+    monkeypatch: pytest.MonkeyPatch, dry_run: bool
+) -> None:
+    monkeypatch.setattr(dead_letter, "Growth", lambda *_: SimpleNamespace(problems=lambda _: []))
+    async with FakeCluster(topics={"orders": 1}) as cluster:
+        letters = SomeLetters(NO_SPARK, settings_of(cluster), [], unwatched)
+        found = await to_thread.run_sync(_resent, letters, replace(FOUND, dry_run=dry_run))
+
+    assert (found.resent, found.resent_before, found.problems) == (3, 1, NOT_RESENT)
+
+
+async def test_a_resend_that_is_stopped_says_how_many_copies_are_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dead_letter, "Growth", lambda *_: SimpleNamespace(stored=lambda: 2))
+    async with FakeCluster(topics={"orders": 1}) as cluster:
+        letters = SomeLetters(NO_SPARK, settings_of(cluster), [], stopping)
+        found = await to_thread.run_sync(_resent, letters, FOUND)
+
+    assert (found.resent, found.interrupted) == (2, True)
+    assert found.problems == (*NOT_RESENT, "stopped while resending: run it again for the rest")
 
 
 @pytest.mark.parametrize("allowed", [False, True])

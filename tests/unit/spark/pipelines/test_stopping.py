@@ -1,0 +1,171 @@
+"""Pipelines that are stopped: jobs are cancelled, and the summary says what was done."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from rocketmq_aio.spark.offsets import Range
+from rocketmq_aio.spark.options import Connection
+from rocketmq_aio.spark.pipelines import exporting, loading
+from rocketmq_aio.spark.pipelines.exporting import ExportSettings, export
+from rocketmq_aio.spark.pipelines.loading import LoadSettings, load
+from rocketmq_aio.spark.pipelines.progress import StoppedError, watched
+from rocketmq_aio.spark.pipelines.reading import Selection
+from rocketmq_aio.spark.pipelines.reports import quiet
+from rocketmq_aio.spark.pipelines.target import Target
+
+CONNECTION = Connection(name_server="127.0.0.1:1")
+NO_SPARK: Any = None
+PATIENCE = 60.0
+
+
+class Context:
+    """A SparkContext whose jobs of a group can be cancelled."""
+
+    def __init__(self, *, jvm_ended: bool = False) -> None:
+        self.group: str | None = None
+        self.cancelled = threading.Event()
+        self.jvm_ended = jvm_ended
+
+    def setJobGroup(self, group: str, _: str) -> None:  # noqa: N802
+        self.group = group
+
+    def setLocalProperty(self, *_: object) -> None:  # noqa: N802
+        self._ask_jvm()
+
+    def statusTracker(self) -> SimpleNamespace:  # noqa: N802
+        self._ask_jvm()
+        return SimpleNamespace(getJobIdsForGroup=lambda _: [])
+
+    def cancelJobGroup(self, group: str) -> None:  # noqa: N802
+        assert group == self.group
+        self.cancelled.set()
+
+    def _ask_jvm(self) -> None:
+        if self.jvm_ended:
+            raise Py4JNetworkError("nobody answers")
+
+
+def session(context: Context) -> Any:  # noqa: ANN401
+    return SimpleNamespace(sparkContext=context)
+
+
+@pytest.mark.parametrize("error", [PySparkException("cancelled"), Py4JError("cancelled")])
+def test_a_stop_cancels_the_jobs_of_the_step(error: Exception) -> None:
+    context, stop = Context(), threading.Event()
+
+    def work() -> None:
+        with watched(session(context), "writing", quiet, stop.is_set):
+            stop.set()
+            assert context.cancelled.wait(PATIENCE)
+            raise error
+
+    with pytest.raises(StoppedError, match="stopped while writing") as stopped:
+        work()
+
+    assert stopped.value.begun
+
+
+def test_after_a_stop_no_step_begins() -> None:
+    with (
+        pytest.raises(StoppedError, match="stopped before counting") as stopped,
+        watched(NO_SPARK, "counting", quiet, lambda: True),
+    ):
+        pytest.fail("the step began")
+
+    assert not stopped.value.begun
+
+
+def test_a_job_that_fails_unasked_is_a_failure() -> None:
+    context = Context()
+
+    with (
+        pytest.raises(PySparkException, match="lost"),
+        watched(session(context), "writing", quiet, lambda: False),
+    ):
+        raise PySparkException("lost")
+
+    assert not context.cancelled.is_set()
+
+
+def test_a_jvm_that_ends_by_the_signal_ends_the_step_as_stopped() -> None:
+    stop = threading.Event()
+
+    def work() -> None:
+        with watched(session(Context(jvm_ended=True)), "writing", quiet, stop.is_set):
+            stop.set()
+            raise Py4JNetworkError("nobody answers")
+
+    with pytest.raises(StoppedError):
+        work()
+
+
+def stopping_at(step: str, *, begun: bool = True) -> Callable[..., Any]:
+    @contextmanager
+    def watch(_spark: object, what: str, *_: object, **__: object) -> Iterator[None]:
+        if what == step:
+            raise StoppedError(what, begun=begun)
+        yield
+
+    return watch
+
+
+@pytest.mark.parametrize(
+    ("step", "begun", "told"),
+    [
+        ("writing", False, "stopped before writing: the target is not complete"),
+        ("writing", True, "stopped while writing: the target is not complete"),
+        ("counting", True, "stopped while counting: all rows are written, but they are not"),
+    ],
+)
+def test_an_export_that_is_stopped_says_how_far_it_came(
+    monkeypatch: pytest.MonkeyPatch, step: str, begun: bool, told: str
+) -> None:
+    monkeypatch.setattr(exporting, "planned", lambda *_: [Range("orders", "broker-a", 0, 0, 9)])
+    monkeypatch.setattr(exporting, "watched", stopping_at(step, begun=begun))
+    for name in ("read_exactly", "laid_out", "write"):
+        monkeypatch.setattr(exporting, name, lambda *_: None)
+
+    summary = export(
+        NO_SPARK,
+        ExportSettings(
+            connection=CONNECTION,
+            selection=Selection(topics=("orders",)),
+            target=Target(path="/data"),
+        ),
+    )
+
+    assert (summary.interrupted, summary.complete, summary.rows) == (True, False, 0)
+    assert [problem.startswith(told) for problem in summary.problems] == [True]
+
+
+@pytest.mark.parametrize(
+    ("step", "begun", "sent", "told"),
+    [
+        ("counting", True, 0, "stopped while counting: nothing is sent"),
+        ("sending", False, 0, "stopped before sending: nothing is sent"),
+        ("sending", True, 4, "stopped while sending: 4 of 9 messages are stored"),
+    ],
+)
+def test_a_load_that_is_stopped_says_what_is_stored(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: str, begun: bool, sent: int, told: str
+) -> None:
+    files = SimpleNamespace(columns=["body"], count=lambda: 9, sparkSession=None)
+    monkeypatch.setattr(loading, "_files", lambda *_: files)
+    monkeypatch.setattr(loading, "mapped", lambda files, _: files)
+    monkeypatch.setattr(loading, "Growth", lambda *_: SimpleNamespace(stored=lambda: 4))
+    monkeypatch.setattr(loading, "watched", stopping_at(step, begun=begun))
+
+    settings = LoadSettings(connection=CONNECTION, topic="orders", path=str(tmp_path))
+    summary = load(NO_SPARK, settings)
+
+    assert (summary.interrupted, summary.sent, summary.problems) == (True, sent, (told,))
