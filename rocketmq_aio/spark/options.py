@@ -15,6 +15,17 @@ from rocketmq_aio.spark.offsets import LATEST, Offsets, Queue
 MIB: Final = 1024 * 1024
 SPARK_OWN: Final = frozenset({"checkpointlocation", "queryname"})  # handed to sinks by Spark
 HIDDEN: Final = "***"
+KAFKA: Final = {  # what to use instead of options of Spark's Kafka source, by their names
+    "kafka.bootstrap.servers": "use nameServer",
+    "kafka.group.id": "use group",
+    "groupidprefix": "use group",
+    "kafka.ssl.truststore.location": "use tlsCaFile",
+    "kafka.ssl.keystore.location": "use tlsCertFile and tlsKeyFile",
+    "kafka.security.protocol": "use tls, and accessKey with secretKey",
+    "kafka.sasl.jaas.config": "use accessKey and secretKey",
+    "kafkaconsumer.polltimeoutms": "use pullTimeoutMs",
+    "includeheaders": "select the column properties",
+}
 TABLE_PREFIX: Final = "option."
 # Spark hands the OPTIONS of a table to no scan or write of a Python source.
 IN_SQL: Final = (
@@ -238,6 +249,8 @@ def _parsed(mapping: Mapping[str, str], kind: str) -> dict[str, Any]:
 
 
 def _unknown(given: str, text: str, kind: str) -> ConfigError:
+    if (advice := _kafka_advice(given)) is not None:
+        return ConfigError(given, HIDDEN, f"an option of Kafka{advice}")  # many hold secrets
     names = [each.name for each in OPTIONS.values() if kind in each.kinds]
     by_lower = {name.lower(): name for name in names}
     close = get_close_matches(given.lower(), by_lower, 1)
@@ -245,6 +258,16 @@ def _unknown(given: str, text: str, kind: str) -> ConfigError:
     hint = f"did you mean {known[0]}?" if close else f"known are {', '.join(known)}"
     secret = any(part in name.lower() for part in SECRET_PARTS for name in (given, *close))
     return ConfigError(given, HIDDEN if secret else text, f"unknown option; {hint}")
+
+
+def _kafka_advice(given: str) -> str | None:
+    """Return what to do instead of an option of Spark's Kafka source; None if it is not one."""
+    advice = KAFKA.get(given.lower())
+    if advice is not None:
+        return f"; {advice}"
+    return (
+        ", which has no meaning here: leave it out" if given.lower().startswith("kafka") else None
+    )
 
 
 def _connection(found: dict[str, Any]) -> Connection:
@@ -287,6 +310,25 @@ def _check_positions(read: ReadOptions, *, streaming: bool) -> None:
     begin, until = read.starting_timestamp, read.ending_timestamp
     if begin is not None and until is not None and begin > until:
         raise ConfigError("endingTimestamp", until, f"before startingTimestamp ({begin})")
+    if begin is None and until is None:
+        first, last = read.starting_offsets_by_timestamp, read.ending_offsets_by_timestamp
+        _check_order("OffsetsByTimestamp", first, last)
+        if isinstance(start, dict) and isinstance(end, dict):
+            by_time = first.keys() | last.keys()  # which overrides the offsets
+            counts = {queue: at for queue, at in start.items() if queue not in by_time}
+            _check_order("Offsets", counts, end)
+
+
+def _check_order(kind: str, start: Offsets, end: Offsets) -> None:
+    """Refuse queues that end before they start; -1 and -2 are known only when brokers are asked.
+
+    :raises ConfigError: there is one
+    """
+    for queue, at in sorted(start.items()):
+        if 0 <= (until := end.get(queue, LATEST)) < at:
+            name = "/".join(map(str, queue))
+            reason = f"above ending{kind} ({until}) of {name}: lower it, or leave the queue out"
+            raise ConfigError(f"starting{kind}", at, reason)
 
 
 def _numbers(offsets: str | Offsets) -> Iterable[int]:

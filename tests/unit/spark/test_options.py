@@ -70,6 +70,13 @@ def test_queues_can_be_assigned() -> None:
         ({"batchBytes": "5"}, "an option of a write only"),
         ({"endingOffsets": "latest"}, "an option of a batch read only"),
         ({"zzz": "5"}, "known are"),
+        ({"kafka.bootstrap.servers": "a:1"}, "an option of Kafka; use nameServer"),
+        ({"kafka.group.id": "g"}, "an option of Kafka; use group"),
+        ({"groupIdPrefix": "g"}, "an option of Kafka; use group"),
+        ({"includeHeaders": "true"}, "an option of Kafka; select the column properties"),
+        ({"kafkaConsumer.pollTimeoutMs": "5"}, "an option of Kafka; use pullTimeoutMs"),
+        ({"kafka.max.poll.records": "5"}, "an option of Kafka, which has no meaning here"),
+        ({"kafka.sasl.jaas.config": "x"}, "an option of Kafka; use accessKey and secretKey"),
     ],
 )
 def test_an_option_that_is_unknown_here_names_the_nearest(given: dict[str, str], hint: str) -> None:
@@ -113,11 +120,45 @@ def test_a_wrong_value_is_refused_with_a_way_out(given: dict[str, str], said: st
         ({"startingOffsets": "latest"}, "would be empty"),
         ({"endingOffsets": '{"T":{"a":{"0":-2}}}'}, "-2 is no end"),
         ({"startingTimestamp": "9", "endingTimestamp": "5"}, "before startingTimestamp"),
+        (
+            {
+                "startingOffsets": '{"T":{"a":{"0":5,"1":9}}}',
+                "endingOffsets": '{"T":{"a":{"0":5,"1":8}}}',
+            },
+            "startingOffsets=9: above endingOffsets (8) of T/a/1",
+        ),
+        (
+            {
+                "startingOffsetsByTimestamp": '{"T":{"a":{"0":9}}}',
+                "endingOffsetsByTimestamp": '{"T":{"a":{"0":8}}}',
+            },
+            "startingOffsetsByTimestamp=9: above endingOffsetsByTimestamp (8) of T/a/0",
+        ),
         ({"commitOffsets": "true"}, "an option of a streaming read only"),
     ],
 )
 def test_what_a_batch_cannot_have_is_refused(given: dict[str, str], said: str) -> None:
     assert said in refused(given, streaming=False)
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [("5", "5"), ("-2", "0"), ("-1", "0"), ("7", "-1"), ("0", "9")]
+)
+def test_starts_up_to_the_end_are_accepted(start: str, end: str) -> None:
+    form = '{"T":{"a":{"0":%s}}}'
+    given = {"startingOffsets": form % start, "endingOffsets": form % end}
+
+    assert read_options({**BASIC, **given}, streaming=False)
+
+
+def test_ends_that_a_timestamp_overrides_are_not_compared() -> None:
+    given = {
+        "startingOffsets": '{"T":{"a":{"0":5}}}',
+        "endingOffsets": '{"T":{"a":{"0":3}}}',
+        "endingTimestamp": "9",
+    }
+
+    assert read_options({**BASIC, **given}, streaming=False)
 
 
 def test_a_batch_can_leave_out_queues_that_begin_at_the_latest_offset() -> None:
@@ -147,6 +188,10 @@ def test_no_secret_is_shown(name: str) -> None:
         read_options(given, streaming=True)
 
     assert "planted" not in str(raised.value)
+
+
+def test_values_of_kafka_options_are_not_shown() -> None:
+    assert "planted" not in refused({"kafka.sasl.jaas.config": "password=planted"})
 
 
 def test_a_connection_shows_no_secret_and_can_be_a_key() -> None:
