@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -166,7 +167,7 @@ def test_the_command_exports_and_tells_so_in_json(
 
 
 @pytest.mark.timeout(400, func_only=True)  # it starts a JVM of its own, on a busy machine
-def test_sigterm_ends_an_ingest_in_order(
+def test_sigterm_to_the_process_group_ends_an_ingest_in_order(
     rocketmq_cluster: Cluster, connection: Connection, topic: str, tmp_path: Path
 ) -> None:
     write_messages(connection.name_server, topic, [f"m{n}" for n in range(10)])
@@ -180,7 +181,7 @@ def test_sigterm_ends_an_ingest_in_order(
             "a batch is written",
             seconds=300,
         )
-        running.send_signal(signal.SIGTERM)
+        os.killpg(running.pid, signal.SIGTERM)
         out, _ = running.communicate(timeout=60)
     finally:
         running.kill()
@@ -191,7 +192,9 @@ def test_sigterm_ends_an_ingest_in_order(
 
 
 def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Start ``rmq`` as a process of its own, with a small Spark in *folder*."""
+    """Start ``rmq`` with a process group of its own and a small Spark in *folder*."""
     small = [f"--conf={name}={value}" for name, value in settings_in(folder).items()]
     line = [sys.executable, "-m", "rocketmq_aio.cli", *arguments, "--master", "local[2]", *small]
-    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
