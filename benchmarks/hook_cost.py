@@ -20,6 +20,7 @@ from typing import Final
 
 from benchmarks import standin
 from rocketmq_aio import Message, MessageTrace, Producer, SendContext
+from rocketmq_aio.hooks import AnySendHook
 
 IN_FLIGHT: Final = 64
 SENDS: Final = 6_400  # of one producer in a round
@@ -36,7 +37,11 @@ class Idle:
         """Nothing."""
 
 
-HOOKS: Final[dict[str, object]] = {PLAIN: None, "idle hook": Idle(), "trace": MessageTrace()}
+HOOKS: Final[dict[str, AnySendHook | None]] = {
+    PLAIN: None,
+    "idle hook": Idle(),
+    "trace": MessageTrace(),
+}
 
 
 async def cpu_per_send(producer: Producer, message: Message) -> float:

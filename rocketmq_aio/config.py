@@ -6,7 +6,7 @@ import os
 import ssl
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from rocketmq_aio.address import check_namesrv
 from rocketmq_aio.auto_batch import AutoBatch
@@ -30,6 +30,10 @@ from rocketmq_aio.settings import (
     check_start_from,
     settings,
 )
+
+if TYPE_CHECKING:  # layers above
+    from rocketmq_aio.consumer.allocation import AllocateStrategy
+    from rocketmq_aio.consumer.offsets import OffsetStore
 
 Compression: TypeAlias = Literal["zlib", "lz4", "zstd"]
 OffsetPolicy: TypeAlias = Literal["broker", "earliest", "latest", "error"]
@@ -242,8 +246,8 @@ class ConsumerConfig:
     pull_threshold_per_queue: int = 1000
     pull_threshold_bytes_per_queue: int = 100 * MIB
     max_span: int = 2000
-    allocate: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None
-    offset_store: Any = None
+    allocate: AllocateStrategy | Mapping[str, AllocateStrategy] | None = None
+    offset_store: OffsetStore | None = None
     offset_illegal: OffsetPolicy = "broker"
     unreadable: UnreadablePolicy = "hold"
     long_poll_seconds: float = 15.0

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
 from rocketmq_aio.properties import check_encoded, encode_properties, take_properties
 
-if TYPE_CHECKING:  # it belongs to a layer above
+if TYPE_CHECKING:  # layers above
+    from rocketmq_aio.instance.instance import MQClientInstance
     from rocketmq_aio.producer.decisions import TransactionState
 
 
@@ -190,3 +191,17 @@ class EndTransactionHook(Protocol):
 
     def end_transaction(self, context: EndTransactionContext) -> None:
         """The broker was told, or could not be told."""
+
+
+@runtime_checkable
+class HookMaker(Protocol):
+    """Makes one hook for each client that lists it in ``hooks=[...]``, such as `MessageTrace`."""
+
+    def made_for(self, instance: MQClientInstance, group: str) -> Any:  # noqa: ANN401 - a hook
+        """Return the hook of *group* in *instance*; it is opened and closed with the client."""
+        ...
+
+
+AnyConsumeHook: TypeAlias = ConsumeHook | HookMaker
+AnyPushHook: TypeAlias = ConsumeHook | FilterMessageHook | HookMaker
+AnySendHook: TypeAlias = SendHook | CheckForbiddenHook | EndTransactionHook | HookMaker

@@ -17,6 +17,7 @@ from rocketmq_aio.consumer.hook_calls import handing_hooks
 from rocketmq_aio.consumer.offsets import check_offset
 from rocketmq_aio.consumer.taken import TakenQueue
 from rocketmq_aio.errors import ConfigError, RocketMQError
+from rocketmq_aio.hooks import AnyConsumeHook
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageExt, MessageQueue, MessageSelector
 from rocketmq_aio.names import check_topic
@@ -48,7 +49,7 @@ class LitePullConsumer(GroupMember[LitePullEngine]):
         namesrv: str | None = None,
         client: MQClientInstance | ClientConfig | None = None,
         config: LitePullConfig | None = None,
-        hooks: Iterable[object] = (),
+        hooks: Iterable[AnyConsumeHook] = (),
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
     ) -> None:

@@ -15,6 +15,7 @@ from rocketmq_aio.consumer.pop_engine import PopEngine, Worker
 from rocketmq_aio.consumer.pop_info import heartbeat_data, running_info
 from rocketmq_aio.consumer.popped import PoppedMessage
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.hooks import AnyConsumeHook
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.member import Member
 from rocketmq_aio.message import MessageQueue, MessageSelector
@@ -44,7 +45,7 @@ class PopConsumer(Member):
         namesrv: str | None = None,
         client: MQClientInstance | ClientConfig | None = None,
         config: PopConfig | None = None,
-        hooks: Iterable[object] = (),
+        hooks: Iterable[AnyConsumeHook] = (),
     ) -> None:
         super().__init__(group, namesrv=namesrv, client=client)
         if config is not None and not isinstance(config, PopConfig):

@@ -24,6 +24,7 @@ from rocketmq_aio.consumer.hook_calls import checked_hooks
 from rocketmq_aio.consumer.push_engine import PushEngine
 from rocketmq_aio.consumer.send_back import restore_topic
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.hooks import AnyPushHook
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageExt, MessageModel, MessageQueue, MessageSelector
 from rocketmq_aio.names import check_topic
@@ -65,7 +66,7 @@ class PushConsumer(GroupMember[PushEngine]):
         namesrv: str | None = None,
         client: MQClientInstance | ClientConfig | None = None,
         config: PushConfig | None = None,
-        hooks: Iterable[object] = (),
+        hooks: Iterable[AnyPushHook] = (),
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_event: Callable[[ConsumerEvent], object] | None = None,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.hooks import HookMaker
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.remoting.hook_failures import Call
 
@@ -20,15 +21,6 @@ class Companion(Protocol):
 
     async def close(self) -> None:
         """The client has ended its work; its connections are still there.  Bounded in time."""
-        ...
-
-
-@runtime_checkable
-class HookMaker(Protocol):
-    """Something in ``hooks=[...]`` that makes a hook of its own for every client."""
-
-    def made_for(self, instance: MQClientInstance, group: str) -> Any:  # noqa: ANN401 - a hook
-        """Return the hook, a `Companion`, of the client that is *group* in *instance*."""
         ...
 
 

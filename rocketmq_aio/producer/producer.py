@@ -19,7 +19,7 @@ from rocketmq_aio.errors import (
     NotConnectedError,
     RocketMQError,
 )
-from rocketmq_aio.hooks import SendContext
+from rocketmq_aio.hooks import AnySendHook, SendContext
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
 from rocketmq_aio.names import check_topic
@@ -55,7 +55,7 @@ class Producer(EncodedSender):
         namesrv: str | None = None,
         client: MQClientInstance | ClientConfig | None = None,
         config: ProducerConfig | None = None,
-        hooks: Iterable[object] = (),
+        hooks: Iterable[AnySendHook] = (),
     ) -> None:
         super().__init__(group, namesrv=namesrv, client=client, config=config, hooks=hooks)
 

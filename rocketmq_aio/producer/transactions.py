@@ -21,6 +21,7 @@ from rocketmq_aio.errors import (
     SendUnknownError,
 )
 from rocketmq_aio.functions import check_function, is_async, name_of
+from rocketmq_aio.hooks import AnySendHook
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
@@ -74,7 +75,7 @@ class TransactionProducer(Producer):
         config: ProducerConfig | None = None,
         check_concurrency: int = 16,
         topics: Iterable[str] = (),
-        hooks: Iterable[object] = (),
+        hooks: Iterable[AnySendHook] = (),
     ) -> None:
         check_function("check", check, "message")
         if type(check_concurrency) is not int or not 1 <= check_concurrency <= MAX_CONCURRENCY:

@@ -35,6 +35,9 @@ LitePullConfig(offset_illegal="err")  # type: ignore[arg-type]
 LitePullConfig(unreadable="drop")  # type: ignore[arg-type]
 
 PushConfig(allocate=AllocateAveragely(), offset_store=LocalFileOffsetStore())
+PushConfig(allocate={"orders": AllocateAveragely()})
+PushConfig(allocate=AllocateAveragely)  # type: ignore[arg-type]
+PushConfig(offset_store="offsets.json")  # type: ignore[arg-type]
 
 
 async def create(admin: AdminClient) -> None:

@@ -18,7 +18,7 @@ from rocketmq_aio.errors import (
     InvalidMessageError,
     SendError,
 )
-from rocketmq_aio.hooks import EndTransactionContext, SendContext
+from rocketmq_aio.hooks import AnySendHook, EndTransactionContext, SendContext
 from rocketmq_aio.message import Message, MessageQueue, SendResult
 from rocketmq_aio.producer.decisions import TransactionState
 from rocketmq_aio.producer.producer import Producer
@@ -97,7 +97,7 @@ class Forbidding:
 
 @asynccontextmanager
 async def shop(
-    *hooks: object, config: ProducerConfig | None = None
+    *hooks: AnySendHook, config: ProducerConfig | None = None
 ) -> AsyncIterator[tuple[FakeCluster, Producer]]:
     async with (
         FakeCluster(topics={"orders": 4}) as cluster,
@@ -312,7 +312,7 @@ class Waiting:
 @pytest.mark.parametrize("hooks", [5, [5], [Recorder], [print], [Waiting()]])
 def test_what_is_no_hook_is_refused(hooks: Sequence[object]) -> None:
     with pytest.raises(ConfigError) as caught:
-        Producer("shop", namesrv="127.0.0.1:1", hooks=hooks)
+        Producer("shop", namesrv="127.0.0.1:1", hooks=hooks)  # type: ignore[arg-type]
 
     assert caught.value.setting == "hooks"
 
@@ -325,7 +325,7 @@ async def commit(message: object) -> TransactionState:
 
 
 @asynccontextmanager
-async def till(*hooks: object) -> AsyncIterator[tuple[FakeCluster, TransactionProducer]]:
+async def till(*hooks: AnySendHook) -> AsyncIterator[tuple[FakeCluster, TransactionProducer]]:
     async with (
         FakeCluster(topics={"orders": 4}) as cluster,
         TransactionProducer("till", check=commit, namesrv=cluster.namesrv, hooks=hooks) as producer,

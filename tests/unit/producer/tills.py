@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.hooks import AnySendHook
 from rocketmq_aio.message import MessageExt
 from rocketmq_aio.producer.decisions import TransactionState
 from rocketmq_aio.producer.transactions import TransactionProducer
@@ -90,7 +91,7 @@ async def open_till(
     config: ProducerConfig | None = None,
     client: ClientConfig | None = None,
     check_concurrency: int = 16,
-    hooks: tuple[object, ...] = (),
+    hooks: tuple[AnySendHook, ...] = (),
 ) -> AsyncIterator[Till]:
     """Yield a started transaction producer whose cluster has the topic ``orders``."""
     ledger = Ledger()
