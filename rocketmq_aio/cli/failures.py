@@ -53,6 +53,7 @@ OPTIONS: Final = {
     "columns": "--column",
     "body": "--body",
     "mode": "--mode",
+    "format": "--format",
     "target": "--path",
     "rate": "--rate",
     "kind": "--body-format",

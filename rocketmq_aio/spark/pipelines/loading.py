@@ -19,6 +19,7 @@ from rocketmq_aio.settings import settings
 from rocketmq_aio.spark import option_values as values
 from rocketmq_aio.spark.options import Connection
 from rocketmq_aio.spark.pipelines.copies import AS_THEY_ARE, keys, own_properties
+from rocketmq_aio.spark.pipelines.formats import check_format
 from rocketmq_aio.spark.pipelines.progress import StoppedError, watched
 from rocketmq_aio.spark.pipelines.reports import Report, quiet
 from rocketmq_aio.spark.pipelines.sending import Growth, send
@@ -67,6 +68,7 @@ class LoadSettings:
 
     def __post_init__(self) -> None:
         values.topic("topic", self.topic)
+        check_format(self.format)
         if self.body not in BODIES:
             raise ConfigError("body", self.body, f"expected one of {', '.join(BODIES)}")
         for name in self.columns:

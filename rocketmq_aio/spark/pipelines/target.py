@@ -12,6 +12,7 @@ from pyspark.sql.types import StringType, StructType
 
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.settings import settings
+from rocketmq_aio.spark.pipelines.formats import check_format
 
 TEXT_FORMATS: Final = frozenset({"csv", "json"})
 MODES: Final = ("error", "append", "overwrite")
@@ -65,6 +66,7 @@ class Target:
     def __post_init__(self) -> None:
         if (self.path is None) == (self.table is None):
             raise ConfigError("target", self.path, "give a path or a table, one of them")
+        check_format(self.format)
         if self.mode not in MODES:
             raise ConfigError("mode", self.mode, f"expected one of {', '.join(MODES)}")
         if self.body is not None and self.body not in BODIES:
