@@ -148,7 +148,9 @@ def test_starts_up_to_the_end_are_accepted(start: str, end: str) -> None:
     form = '{"T":{"a":{"0":%s}}}'
     given = {"startingOffsets": form % start, "endingOffsets": form % end}
 
-    assert read_options({**BASIC, **given}, streaming=False)
+    read = read_options({**BASIC, **given}, streaming=False)
+
+    assert read.ending_offsets == {("T", "a", 0): int(end)}
 
 
 def test_ends_that_a_timestamp_overrides_are_not_compared() -> None:
@@ -158,7 +160,7 @@ def test_ends_that_a_timestamp_overrides_are_not_compared() -> None:
         "endingTimestamp": "9",
     }
 
-    assert read_options({**BASIC, **given}, streaming=False)
+    assert read_options({**BASIC, **given}, streaming=False).ending_timestamp == 9
 
 
 def test_a_batch_can_leave_out_queues_that_begin_at_the_latest_offset() -> None:
