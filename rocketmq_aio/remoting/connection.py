@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, cast
 
@@ -82,7 +82,8 @@ class Connection(asyncio.BufferedProtocol):
         self._last_flush = 1  # frames in the last write
         self._flush_due = False
         self._writable: asyncio.Future[None] | None = None
-        self._line: deque[asyncio.Future[None]] = deque()  # who waits for room, first come first
+        # The callers that wait for room, in order of arrival; any of them may be cancelled.
+        self._line: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self._admitted = 0  # called out of the line, but not yet on their way
         self._crowded = False  # somebody is in line, or the peer does not read: queue up
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -302,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
     async def _wait_in_line(self, code: int, deadline: float, timeout: float) -> None:
         """Wait, in order of arrival, for buffer space and a free place among the unanswered."""
         turn: asyncio.Future[None] = self._loop.create_future()
-        self._line.append(turn)
+        self._line[turn] = None
         self._crowded = True
         try:
             async with asyncio.timeout_at(deadline):
@@ -311,7 +312,7 @@ class Connection(asyncio.BufferedProtocol):
             raise self._no_room(code, timeout) from None
         finally:
             if turn in self._line:
-                self._line.remove(turn)
+                del self._line[turn]
             elif turn.done() and not turn.cancelled() and turn.exception() is None:
                 self._admitted -= 1
             # Later, when the caller is among the pending; a caller who left passes its turn on.
@@ -323,7 +324,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._out:  # else after the write that comes next
             room = min(self._max_in_flight - len(self._pending), ADMIT_AT_ONCE) - self._admitted
             while line and room > 0 and self._writable is None:
-                turn = line.popleft()
+                turn, _ = line.popitem(last=False)
                 if not turn.done():  # else its caller was cancelled in this very step
                     self._admitted += 1
                     room -= 1

@@ -23,6 +23,7 @@ RequestHandler = Callable[[str, Command], Awaitable[Reply | None]]
 WORKERS: Final = 4
 MAX_QUEUED: Final = 1000  # more than that is a flood, and is dropped
 DROPS_LOGGED_SECONDS: Final = 10.0  # between two log lines about dropped requests
+MAX_KINDS: Final = 100  # failures that are logged
 STREAK: Final = 16  # brokers hold a thread until a reply that they push is answered
 
 
@@ -40,6 +41,7 @@ class RequestServer:
         self._idle: deque[asyncio.Future[None]] = deque()
         self.dropped = 0
         self._log_drops_at = 0.0
+        self._logged: set[tuple[int, type[Exception]]] = set()
 
     def start(self) -> None:
         """Begin to serve."""
@@ -69,6 +71,13 @@ class RequestServer:
                 dropped=self.dropped,
             )
 
+    def _log_failure(self, code: int, error: Exception) -> None:
+        """Log each kind of failure once: every request of a broker may fail."""
+        kind = (code, type(error))
+        if kind not in self._logged and len(self._logged) < MAX_KINDS:
+            self._logged.add(kind)
+            logger.warning("broker_request_failed", code=code, exc_info=error)
+
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
@@ -87,8 +96,8 @@ class RequestServer:
             reply = await self._answer(connection.address, command)
         except NotSupportedError as error:
             reply = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, str(error.remark), b"")
-        except Exception as error:
-            logger.warning("broker_request_failed", code=command.code, exc_info=True)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the broker gets an answer
+            self._log_failure(command.code, error)
             reply = (ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}", b"")
         if reply is None or command.is_oneway:
             return

@@ -68,6 +68,24 @@ async def test_a_place_given_to_a_caller_who_left_is_passed_on() -> None:
         await asyncio.gather(holder, staying)
 
 
+async def test_many_cancelled_requests_leave_the_order_of_the_others() -> None:
+    async with Wire(max_in_flight=1) as wire:
+        holder = wire.ask(b"first")
+        await settle()
+        asked = {number: wire.ask(b"%d" % number) for number in range(200)}
+        await settle()
+        staying = [number for number in asked if number % 50 == 49]
+        for number in sorted(set(asked) - set(staying), reverse=True):
+            asked[number].cancel()
+        await settle()
+        for served in range(1 + len(staying)):
+            wire.answer(wire.written[served])
+            await settle()
+        await asyncio.gather(holder, *(asked[number] for number in staying))
+
+        assert [each.body for each in wire.written] == [b"first", *(b"%d" % n for n in staying)]
+
+
 async def test_waiting_for_a_place_counts_against_the_deadline() -> None:
     async with Wire(max_in_flight=1) as wire:
         holder = wire.ask()

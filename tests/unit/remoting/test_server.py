@@ -76,6 +76,22 @@ async def test_a_handler_that_fails_is_answered_with_a_system_error() -> None:
         assert (await pushed(broker)).code == 1  # the worker is still there
 
 
+async def test_each_kind_of_failed_request_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def answer(address: str, command: Command) -> Reply:
+        raise KeyError("no such thing") if command.body else LookupError("no such thing")
+
+    async with FakeBroker() as broker, open_client(on_request=answer) as opened:
+        await opened.ask(broker.address)
+        for _ in range(3):
+            await pushed(broker)
+            await pushed(broker, body=b"another")
+
+    events = [each for each in caplog.records if "broker_request_failed" in each.getMessage()]
+    assert len(events) == 2
+
+
 async def test_a_oneway_request_is_served_and_not_answered() -> None:
     served: list[int] = []
 
