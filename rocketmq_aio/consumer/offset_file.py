@@ -26,6 +26,7 @@ from rocketmq_aio.errors import CodecError, CommitError, ConfigError, NotRunning
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.protocol.bodies import read_reset_offsets
+from rocketmq_aio.remoting.fork import reset_after_fork
 
 if sys.platform != "win32":
     import fcntl
@@ -169,6 +170,7 @@ class OffsetFile:
         self._client_id = client_id
         self._disk = disk
         self._lock: int | None = None
+        reset_after_fork(self)
 
     def open(self) -> tuple[dict[MessageQueue, int], list[CorruptOffsetFile]]:
         """Lock the file against others; return what it holds and what had to be set aside.
@@ -204,6 +206,13 @@ class OffsetFile:
         descriptor, self._lock = self._lock, None
         if descriptor is not None:
             os.close(descriptor)
+
+    def after_fork(self) -> None:
+        """In a forked child: drop the inherited descriptor, or it keeps the parent's lock held.
+
+        Closing it does not unlock: the parent's descriptor stays open.
+        """
+        self.close()
 
     def _make_folders(self) -> None:
         self.base.parent.mkdir(parents=True, exist_ok=True)

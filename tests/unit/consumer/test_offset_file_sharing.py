@@ -58,6 +58,31 @@ def test_a_refused_rival_leaves_no_descriptor(tmp_path: Path) -> None:
     first.close()
 
 
+def test_a_forked_child_does_not_keep_the_file_locked(tmp_path: Path) -> None:
+    first, second = (OffsetFile(tmp_path, CLIENT, "billing", Disk()) for _ in range(2))
+    first.open()
+    child_reads, may_end = os.pipe()
+    parent_reads, begun = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(may_end)
+        os.write(begun, b"1")
+        os.read(child_reads, 1)
+        os._exit(0)
+    try:
+        os.read(parent_reads, 1)  # what runs in the child after a fork has run
+        with pytest.raises(ConfigError):
+            second.open()  # the child has not unlocked it either
+        first.close()
+        second.open()
+    finally:
+        for each in (may_end, child_reads, parent_reads, begun):
+            os.close(each)
+        os.waitpid(child, 0)
+        first.close()
+        second.close()
+
+
 async def test_another_group_or_client_has_its_own_file(tmp_path: Path) -> None:
     async with (
         opened(tmp_path) as one,
