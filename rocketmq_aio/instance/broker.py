@@ -48,6 +48,7 @@ from rocketmq_aio.remoting.refusals import refusal
 
 H = TypeVar("H", bound=Header)
 
+# Brokers have no code of its own for it; "no consumer for this group, <group>" is all they answer.
 NO_MEMBERS = "no consumer for this group"
 
 
@@ -131,7 +132,9 @@ class BrokerClient:
         """Return the client ids of the group's members, as the broker at *address* knows them."""
         header = GetConsumerListByGroup(consumer_group=group)
         command = await self._remoting.request(address, header)
-        if command.code == ResponseCode.SYSTEM_ERROR and NO_MEMBERS in (command.remark or ""):
+        if command.code == ResponseCode.SYSTEM_ERROR and (command.remark or "").startswith(
+            NO_MEMBERS
+        ):
             return []
         if command.code != ResponseCode.SUCCESS:
             raise refusal(command, address)

@@ -123,6 +123,15 @@ async def test_a_group_without_members_is_empty_and_a_failure_is_not() -> None:
             await broker.consumer_ids("billing", "orders")
 
 
+async def test_a_failure_that_quotes_the_answer_about_no_members_is_raised() -> None:
+    async with asking() as (cluster, broker):
+        remark = "proxy failed: no consumer for this group, billing"
+        cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Reply(1, remark=remark))
+
+        with pytest.raises(BrokerError, match="proxy failed"):
+            await broker.consumer_ids("billing", "orders")
+
+
 async def test_a_topic_without_a_broker_has_nobody_to_ask() -> None:
     async with asking() as (_, broker):
         with pytest.raises(RouteNotFoundError):
