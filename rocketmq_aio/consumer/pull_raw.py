@@ -18,6 +18,8 @@ from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.protocol.templates import PullTemplate
 
 MAX_TEMPLATES: Final = 4096
+MAX_CHECKED: Final = 1024
+MAX_OLD: Final = 1024
 # What brokers say to the request of lite pull that do not know it, or may not serve it.
 NO_LITE: Final = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.NO_PERMISSION)
 
@@ -38,7 +40,7 @@ class RawPulls:
         self._old: set[str] = set()  # addresses that do not serve lite pull
         self._replicas: dict[MessageQueue, int] = {}  # from where brokers say to read
         self._templates: dict[Key, PullTemplate] = {}
-        self._checked: set[Subscription] = set()
+        self._checked: dict[tuple[str, str, str], None] = {}  # expressions that brokers accept
         instance.register_reader(self)
 
     @property
@@ -69,7 +71,7 @@ class RawPulls:
         if command.code in NO_LITE and kind is LitePullMessage:
             command = await self._ask(address, PullMessage, queue, offset, count, wanted, timeout)
             if command.code in STATUSES:
-                self._old.add(address)
+                self._note_old(address)
         if command.code == ResponseCode.NOT_LEADER_FOR_QUEUE:
             self._instance.routes.doubt(queue.topic)
         answer = read_answer(command, address)
@@ -116,10 +118,13 @@ class RawPulls:
         if self._instance.routes.known(queue.topic) is None:
             await self._instance.routes.get(queue.topic)
         self._topics.add(queue.topic)
-        if wanted.is_sql and wanted not in self._checked:
+        key = (wanted.topic, wanted.expression, wanted.kind)
+        if wanted.is_sql and key not in self._checked:
             # An expression that does not parse would be answered with everything.
             await self._instance.broker.check_filter(self._instance.client_id, self._group, wanted)
-            self._checked.add(wanted)
+            self._checked[key] = None
+            if len(self._checked) > MAX_CHECKED:
+                del self._checked[next(iter(self._checked))]  # at worst it is checked again
 
     def _address(self, queue: MessageQueue, *, suggested: bool) -> str:
         routes = self._instance.routes
@@ -155,6 +160,11 @@ class RawPulls:
             return template.frame(opaque, offset), b""
 
         return await remoting.exchange(address, template.code, frame, timeout)
+
+    def _note_old(self, address: str) -> None:
+        if len(self._old) >= MAX_OLD:
+            self._old.clear()  # brokers that have moved; the others are asked with both once more
+        self._old.add(address)
 
     def _remember(self, key: Key, header: PullMessage) -> PullTemplate:
         if len(self._templates) >= MAX_TEMPLATES:
