@@ -222,11 +222,14 @@ def _links(contexts: Iterable[Context | None]) -> list[Link]:
 
 
 def _end(span: Span, error: BaseException | None) -> None:
-    if error is not None:
-        span.record_exception(error)
-        span.set_attribute("error.type", type(error).__qualname__)
-        span.set_status(Status(StatusCode.ERROR, str(error)))
-    span.end()
+    try:
+        if error is not None:
+            span.set_attribute("error.type", type(error).__qualname__)
+            span.set_status(Status(StatusCode.ERROR, type(error).__qualname__))
+            span.record_exception(error)
+            span.set_status(Status(StatusCode.ERROR, str(error)))
+    finally:  # an error of the application may have no text
+        span.end()
 
 
 def _operation(context: ConsumeContext) -> tuple[str, str]:

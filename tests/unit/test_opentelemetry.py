@@ -197,6 +197,21 @@ def test_a_failed_send_is_an_error_of_span_and_metrics(watched: Watched) -> None
     assert watched.points("messaging.client.operation.duration")["SendError"].sum == 0.25
 
 
+def test_a_span_ends_although_the_text_of_the_error_cannot_be_made(watched: Watched) -> None:
+    class WithoutTextError(Exception):
+        def __str__(self) -> str:
+            raise LookupError("no text")
+
+    handled = _handling({})
+    watched.hook.before(handled)
+    handled.error = WithoutTextError()
+    with pytest.raises(LookupError):  # the caller of hooks logs it
+        watched.hook.after(handled)
+
+    assert watched.span().status.status_code is StatusCode.ERROR
+    assert "WithoutTextError" in _value(watched.span().attributes, "error.type")
+
+
 def test_of_a_batch_each_message_counts_by_its_own_outcome(watched: Watched) -> None:
     sent = _sending(*(Message("orders", b"x") for _ in range(3)), mode="send_batch")
     watched.hook.before_send(sent)
