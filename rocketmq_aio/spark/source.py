@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyspark
 from pyspark.errors import PySparkNotImplementedError
@@ -112,7 +112,7 @@ def register(spark: SparkSession) -> None:
     and the JVM threads of such calls have none.
     """
     spark.dataSource.register(RocketMQDataSource)
-    jvm_session = getattr(spark, "_jsparkSession", None)
+    session: Any = spark  # what follows is not typed
+    jvm_session = getattr(session, "_jsparkSession", None)
     if jvm_session is not None:  # with Spark Connect the server finds the session by its id
-        session_class = spark._get_j_spark_session_class(spark._jvm)
-        session_class.setActiveSession(jvm_session)
+        session._get_j_spark_session_class(session._jvm).setActiveSession(jvm_session)
