@@ -151,11 +151,13 @@ async def test_killing_the_only_broker_under_load_loses_nothing_that_was_ok(
         async with run.fault():
             await asyncio.to_thread(broker.kill)
             await until(lambda: run.count(Outcome.FAIL), "a send to fail", seconds=60)
+            # Only what was under way: a broker that starts slowly may leave others unanswered.
+            unknown = run.count(Outcome.UNKNOWN)
             await asyncio.to_thread(broker.start)
         await run.until_ok(1, seconds=60)
         await run.until_ok(200)
 
-        assert run.count(Outcome.UNKNOWN) <= SENDERS
+        assert unknown <= SENDERS
 
 
 async def test_killing_the_only_broker_under_batches_loses_nothing_that_was_ok(
