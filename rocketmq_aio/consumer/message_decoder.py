@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -12,6 +11,7 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.protocol.compression import InflationLimitError
 from rocketmq_aio.protocol.decoding import Decoded
+from rocketmq_aio.remoting.threads import run_in_thread
 
 LOOP_BYTES: Final = 512 * 1024  # of inflated data; zlib takes 4 ms for them
 MOST_THREADS: Final = 4
@@ -55,13 +55,11 @@ class MessageDecoder:
         if self._threads is None:
             size = min(MOST_THREADS, os.cpu_count() or 1)
             self._threads = ThreadPoolExecutor(size, thread_name_prefix="rocketmq-decode")
-        loop = asyncio.get_running_loop()
         try:
-            decoding = loop.run_in_executor(self._threads, self._decode, body, queue)
-        except RuntimeError:  # no thread can be started now; the executor keeps what it was given
+            return await run_in_thread(self._threads, self._decode, body, queue)
+        except RuntimeError:  # no thread can be started now
             self._release_threads()
             return self._decode(body, queue)
-        return await decoding
 
     def _release_threads(self) -> None:
         if self._threads is not None:
