@@ -1,7 +1,8 @@
 """The classes of Spark, ready to be mapped: a JVM of it needs half of the CPU time then.
 
-The archive is made once per machine, by a session that does a little of everything, and kept
-with the jars of RocketMQ.  A JVM that it does not fit to starts without it.
+The archive is made once per installation of pyspark, by a session that does a little of
+everything, and kept with the jars of RocketMQ.  A JVM that it does not fit to starts without it.
+Archives of other installations stay, up to `KEPT` in total.
 
 python -m tests.spark.class_archive FILE
 """
@@ -29,6 +30,7 @@ SPARK_HOME: Final = Path(pyspark.__file__).parent
 SMALL: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 SILENT: Final = "-Xlog:disable -Xlog:all=error:stderr"  # of classes that cannot be archived
 MAKE_SECONDS: Final = 600.0
+KEPT: Final = 4  # archives, about 200 MB each
 
 
 @cache
@@ -43,10 +45,18 @@ def class_archive() -> Path:
     archive.parent.mkdir(parents=True, exist_ok=True)
     with _locked(archive.parent / "spark.lock"):
         if not archive.exists():
-            for old in archive.parent.glob("spark-*.jsa"):
-                old.unlink()
+            _remove_least_recently_used(archive.parent, keep=KEPT - 1)
             _make(archive)
+        if archive.exists():
+            os.utime(archive)
     return archive
+
+
+def _remove_least_recently_used(folder: Path, *, keep: int) -> None:
+    """Remove all archives of *folder* but the *keep* that were used last."""
+    archives = sorted(folder.glob("spark-*.jsa"), key=lambda path: path.stat().st_mtime_ns)
+    for old in archives[: max(len(archives) - keep, 0)]:
+        old.unlink()
 
 
 def _what_it_fits() -> str:
