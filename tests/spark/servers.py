@@ -13,6 +13,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, Self
 
+import psutil  # type: ignore[import-untyped]  # it has no stubs
+
 from rocketmq_aio.testing.ports import choose_port
 from rocketmq_aio.testing.process import GuardedProcess
 from tests.spark.class_archive import SPARK_HOME, jvm_options
@@ -20,6 +22,7 @@ from tests.spark.support import settings_in, wait_until
 
 MASTER: Final = "org.apache.spark.deploy.master.Master"
 WORKER: Final = "org.apache.spark.deploy.worker.Worker"
+EXECUTOR: Final = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 CONNECT: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 START_SECONDS: Final = 300.0
 STOP_SECONDS: Final = 20.0
@@ -36,6 +39,10 @@ class SparkServer:
         variables = [f"{name}={value}" for name, value in environment.items()]
         command = ["env", *variables, *arguments]
         self._process = GuardedProcess(command, folder=folder, log=self.log)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def wait_for(self, text: str) -> None:
         """Wait until it has printed *text*.
@@ -66,6 +73,7 @@ class SparkCluster:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._running = ExitStack()
+        self._workers: list[SparkServer] = []
         port = choose_port()
         self.master = f"spark://127.0.0.1:{port}"
         self._master = self._start(MASTER, "master", "--port", str(port))
@@ -87,9 +95,25 @@ class SparkCluster:
         """The files that servers and executors have written."""
         return (path for path in self._folder.rglob("*") if path.suffix != ".jar")
 
+    def kill_executor_of(self, pid: int) -> str:
+        """Kill the executor whose Python process is *pid*; return the id of the executor.
+
+        The master starts another one on the same worker.
+        """
+        workers = {worker.pid for worker in self._workers}
+        (executor,) = (
+            each
+            for each in psutil.Process(pid).parents()
+            if each.ppid() in workers and EXECUTOR in each.cmdline()
+        )
+        words = executor.cmdline()
+        executor.kill()
+        executor.wait(STOP_SECONDS)
+        return str(words[words.index("--executor-id") + 1])
+
     def _start_workers(self, count: int) -> None:
         self._master.wait_for("I have been elected leader")
-        workers = [
+        self._workers = [
             self._start(
                 WORKER,
                 f"worker-{number}",
@@ -98,7 +122,7 @@ class SparkCluster:
             )
             for number in range(count)
         ]
-        for worker in workers:
+        for worker in self._workers:
             worker.wait_for("Successfully registered with master")
 
     def _start(self, main: str, name: str, *options: str) -> SparkServer:

@@ -84,6 +84,13 @@ def running_session(
         session.stop()
 
 
+def active_executors(session: SparkSession) -> set[str]:
+    """The ids of the executors that the status API of the driver lists as active."""
+    executors = session.sparkContext._jsc.sc().statusStore().executorList(True)
+    ids = {str(executors.apply(number).id()) for number in range(executors.size())}
+    return ids - {"driver"}
+
+
 def end_jvm(seconds: float = WAIT_SECONDS) -> None:
     """End the JVM that the sessions of this process had; the next session starts another."""
     gateway = SparkContext._gateway
