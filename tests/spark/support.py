@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -86,7 +86,8 @@ def running_session(
 
 def active_executors(session: SparkSession) -> set[str]:
     """The ids of the executors that the status API of the driver lists as active."""
-    executors = session.sparkContext._jsc.sc().statusStore().executorList(True)
+    java: Any = session.sparkContext._jsc
+    executors = java.sc().statusStore().executorList(True)
     ids = {str(executors.apply(number).id()) for number in range(executors.size())}
     return ids - {"driver"}
 
