@@ -17,7 +17,7 @@ from rocketmq_aio.names import check_topic
 from rocketmq_aio.producer.outgoing import Outgoing
 from rocketmq_aio.properties import KEYS
 from rocketmq_aio.trace import records
-from rocketmq_aio.trace.outbox import Outbox, Waiting
+from rocketmq_aio.trace.trace_dispatcher import TraceDispatcher, Waiting
 
 LOCAL_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 CLOUD_TOPIC: Final = "rmq_sys_TRACE_DATA_"  # and the region
@@ -100,7 +100,7 @@ class ClientTrace:
         self._group = group
         self._cloud = trace.cloud
         self._topic = trace.topic
-        self._outbox = Outbox(
+        self._outbox = TraceDispatcher(
             instance,
             group,
             most=trace.max_waiting,
@@ -127,7 +127,7 @@ class ClientTrace:
             sent.body = b""  # nobody needs it any more, and it may be large
             self._add(stored)
 
-    def _parcels(self, waiting: list[Waiting]) -> Iterator[records.Parcel]:
+    def _parcels(self, waiting: list[Waiting]) -> Iterator[records.TraceBatch]:
         sends = [each for each in waiting if len(each) == 4]
         for (topic, region), some in alike(sends, _place_of_send):
             if not topic.startswith(self._topic):  # else every trace would be traced
@@ -135,7 +135,7 @@ class ClientTrace:
         made = [each for each in waiting if len(each) == 5] if len(sends) < len(waiting) else []
         for (where, _), rows in alike(made, _PLACE_OF_RECORD):
             _, _, *columns = zip(*rows, strict=True)
-            yield records.Parcel(where, *columns)
+            yield records.TraceBatch(where, *columns)
 
     def end_transaction(self, context: EndTransactionContext) -> None:
         """Trace the decision."""

@@ -52,7 +52,7 @@ Traced = tuple[str, str, str, str, str]
 StoredSend = tuple[Outgoing, SendResult, float, int]
 
 
-class Parcel(NamedTuple):
+class TraceBatch(NamedTuple):
     """Records about one topic that go to one topic, with what they are to be found by.
 
     Columns, not rows: what is made for many messages at once costs each of them less.
@@ -63,17 +63,17 @@ class Parcel(NamedTuple):
     ids: Sequence[str]
     keys: Sequence[str]  # of each message, empty if it has none
 
-    def halves(self) -> tuple[Parcel, Parcel]:
+    def halves(self) -> tuple[TraceBatch, TraceBatch]:
         """Return two parcels with half of it each."""
         middle = len(self.records) // 2
         columns = self[1:]
         first, second = (
             [each[cut] for each in columns] for cut in (slice(middle), slice(middle, None))
         )
-        return Parcel(self.where, *first), Parcel(self.where, *second)
+        return TraceBatch(self.where, *first), TraceBatch(self.where, *second)
 
 
-def sent(where: str, group: str, sends: Sequence[StoredSend]) -> Parcel:
+def sent(where: str, group: str, sends: Sequence[StoredSend]) -> TraceBatch:
     """Return the records of messages that were stored, all of one topic and in one region."""
     out, result, _, _ = sends[0]
     rest = f"{result.region_id}\x01{group}\x01{out.topic}\x01"
@@ -93,7 +93,7 @@ def sent(where: str, group: str, sends: Sequence[StoredSend]) -> Parcel:
         for (out, result, seconds, size), names, kind in zip(sends, named, kinds, strict=True)
     ]
     ids = [result.message_id for _, result, _, _ in sends]
-    return Parcel(where, made, ids, [names.get(KEYS, "") for names in named])
+    return TraceBatch(where, made, ids, [names.get(KEYS, "") for names in named])
 
 
 def parts_of_batch(stored: StoredSend) -> Iterator[StoredSend]:

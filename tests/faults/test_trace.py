@@ -10,7 +10,7 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import SendMessage
-from rocketmq_aio.trace import outbox
+from rocketmq_aio.trace import trace_dispatcher as outbox
 from rocketmq_aio.trace.message_trace import MessageTrace
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.connection import FakeConnection

@@ -322,7 +322,7 @@ async def test_a_record_that_cannot_be_made_fails_nothing_else(
     trace = MessageTrace(flush_seconds=0.01)
     async with shop(trace) as (_, producer):
         with monkeypatch.context() as patched:
-            patched.setattr("rocketmq_aio.trace.outbox.messages_of", broken)
+            patched.setattr("rocketmq_aio.trace.trace_dispatcher.messages_of", broken)
             await producer.send(ORDER)
             await until(lambda: trace.dropped == 1)
         await producer.send(ORDER)

@@ -19,7 +19,7 @@ from rocketmq_aio.log import get_logger
 from rocketmq_aio.producer.encoded import Encoded
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
-from rocketmq_aio.trace.records import Parcel, StoredSend, Traced
+from rocketmq_aio.trace.records import StoredSend, TraceBatch, Traced
 
 logger = get_logger(__name__)
 
@@ -38,7 +38,7 @@ Waiting = Traced | StoredSend
 _numbers = count()
 
 
-class Outbox:
+class TraceDispatcher:
     """Sends trace records in messages of their own, and drops what there is no room for.
 
     :param counts: is told what was sent and dropped: (sent, dropped)
@@ -53,7 +53,7 @@ class Outbox:
         most: int,
         flush_seconds: float,
         counts: Callable[[int, int], None],
-        parcels: Callable[[list[Waiting]], Iterable[Parcel]],
+        parcels: Callable[[list[Waiting]], Iterable[TraceBatch]],
     ) -> None:
         self._instance = instance
         self._group = group
@@ -191,7 +191,7 @@ class Outbox:
             logger.warning("trace_dropped", group=self._group, records=number, reason=reason)
 
 
-def messages_of(parcel: Parcel, next_id: Callable[[], str]) -> Iterator[tuple[Encoded, int]]:
+def messages_of(parcel: TraceBatch, next_id: Callable[[], str]) -> Iterator[tuple[Encoded, int]]:
     """Yield messages with the records of *parcel*, to be found by ids and keys, and their numbers.
 
     They are as few as what fits into one allows.
