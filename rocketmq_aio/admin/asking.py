@@ -25,7 +25,7 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.requests.admin_cluster import ClusterInfoBody, GetClusterInfo
-from rocketmq_aio.remoting.refusals import refusal
+from rocketmq_aio.remoting.response_errors import broker_error
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class Asking(Member):
         self._check_running()
         command = await self._instance.remoting.request(address, header, body)
         if command.code != ResponseCode.SUCCESS:
-            raise refusal(command, address)
+            raise broker_error(command, address)
         return command
 
     async def _ask_name_server(self, header: RequestHeader) -> Command:

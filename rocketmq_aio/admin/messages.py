@@ -22,7 +22,7 @@ from rocketmq_aio.names import check_topic
 from rocketmq_aio.protocol.codes import CLIENT_VERSION, ResponseCode
 from rocketmq_aio.protocol.record import decode_record, stored_message
 from rocketmq_aio.protocol.requests.admin_messages import QueryMessage, ViewMessage
-from rocketmq_aio.remoting.refusals import is_about_account, refusal
+from rocketmq_aio.remoting.response_errors import broker_error, is_about_account
 
 Wanted = Callable[[MessageExt], bool]
 
@@ -125,7 +125,7 @@ class Messages(Asking):
             if command.code == ResponseCode.QUERY_NOT_FOUND:
                 return []
             if command.code != ResponseCode.SUCCESS:
-                raise refusal(command, address)
+                raise broker_error(command, address)
             found: list[MessageExt] = []
             for record in records(command.body):
                 stored = stored_message(record, name)

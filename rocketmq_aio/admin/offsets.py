@@ -16,7 +16,7 @@ from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
 from rocketmq_aio.protocol.requests.admin_groups import InvokeResetOffset
 from rocketmq_aio.protocol.requests.connections import GetConsumerConnectionList
 from rocketmq_aio.protocol.static_topics import is_logical
-from rocketmq_aio.remoting.refusals import refusal
+from rocketmq_aio.remoting.response_errors import broker_error
 
 Target = datetime | Literal["earliest", "latest"] | Mapping[MessageQueue, int]
 
@@ -142,7 +142,7 @@ class Offsets(Times):
         header = GetConsumerConnectionList(consumer_group=move.group)
         command = await self._instance.remoting.request(move.address, header)
         if command.code not in ANSWERED:
-            raise refusal(command, move.address)
+            raise broker_error(command, move.address)
         return command.code == ResponseCode.SUCCESS, command.version
 
     async def _move_at_broker(
@@ -164,7 +164,7 @@ class Offsets(Times):
             )
             command = await self._instance.remoting.request(move.address, header)
             if command.code not in ANSWERED:
-                raise refusal(command, move.address)
+                raise broker_error(command, move.address)
             if command.code == ResponseCode.CONSUMER_NOT_ONLINE:
                 return await self._commit(move), "committed"
             if read_reset_offsets(command.body) != {queue: offset}:

@@ -16,7 +16,7 @@ from rocketmq_aio.protocol.codes import PULL_SUBSCRIPTION, ResponseCode
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.record import stored_message
 from rocketmq_aio.protocol.requests.pull import PullMessage, PullMessageResponse
-from rocketmq_aio.remoting.refusals import refusal
+from rocketmq_aio.remoting.response_errors import broker_error
 
 TOOLS: Final = "TOOLS_CONSUMER"  # a group that all brokers have for tools
 INNER_NUM: Final = "INNER_NUM"  # how many messages a record holds
@@ -94,7 +94,7 @@ class Times(Progress):
         address = self._instance.routes.master_of(queue)
         command = await self._instance.remoting.request(address, header)
         if command.code != ResponseCode.SUCCESS and command.code not in GAPS:
-            raise refusal(command, address)
+            raise broker_error(command, address)
         body = command.body if command.code == ResponseCode.SUCCESS else b""
         return body, read_header(command, PullMessageResponse)
 

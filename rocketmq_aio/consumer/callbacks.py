@@ -10,7 +10,7 @@ import anyio
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.functions import is_async as is_async  # also for those who import it from here
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.remoting.tasks import call_isolated
+from rocketmq_aio.remoting.background_tasks import call_isolated
 
 logger = get_logger(__name__)
 

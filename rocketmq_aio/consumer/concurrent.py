@@ -27,7 +27,7 @@ from rocketmq_aio.consumer.worked import WorkedQueue
 from rocketmq_aio.errors import PayloadError, RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageExt
-from rocketmq_aio.remoting.tasks import TaskHost
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 logger = get_logger(__name__)
 
@@ -53,7 +53,7 @@ class ConcurrentService:
 
     def __init__(
         self,
-        host: TaskHost,
+        host: BackgroundTasks,
         send_back: SendsBack | None,
         *,
         batch_size: int,

@@ -33,7 +33,7 @@ from rocketmq_aio.message import MessageModel, MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
 from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.protocol.subscription import Subscription, subscription
-from rocketmq_aio.remoting.tasks import TaskHost
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 DEFAULT_INSTANCE: Final = "DEFAULT"  # names the offset file, which has to be found again
 HAND_OVER_SECONDS: Final = 0.3  # a member that is told of a change commits well within this time
@@ -85,7 +85,7 @@ class GroupEngine(Generic[Q]):
             subscriptions=self._told_subscriptions,
             on_event=self.events.publish,
         )
-        self._host = TaskHost(f"rocketmq:{group}", on_failure=on_failed)
+        self._host = BackgroundTasks(f"rocketmq:{group}", on_failure=on_failed)
         self._missing = MissingTopics(
             instance,
             group,

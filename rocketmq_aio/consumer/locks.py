@@ -20,7 +20,7 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.requests.client import LockBatchMQ, UnlockBatchMQ
-from rocketmq_aio.remoting.refusals import refusal
+from rocketmq_aio.remoting.response_errors import broker_error
 
 logger = get_logger(__name__)
 
@@ -164,7 +164,7 @@ class QueueLocks:
         body = msgspec.json.encode(asked)
         command = await self._instance.remoting.request(address, header, body)
         if command.code != ResponseCode.SUCCESS:
-            raise refusal(command, address)
+            raise broker_error(command, address)
         return command
 
     def _drop_ended(self) -> None:

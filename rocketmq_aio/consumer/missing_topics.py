@@ -17,7 +17,7 @@ from rocketmq_aio.names import DLQ_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.namespaces import SHARED_NAMES, SHARED_PREFIXES
 from rocketmq_aio.protocol.requests.admin_topics import GetAllTopics, TopicList
-from rocketmq_aio.remoting.tasks import TaskHost
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 logger = get_logger(__name__)
 
@@ -37,7 +37,7 @@ class MissingTopics:
         self,
         instance: MQClientInstance,
         group: str,
-        host: TaskHost,
+        host: BackgroundTasks,
         *,
         subscribed: Callable[[], Collection[str]],
         on_event: Callable[[ConsumerEvent], None],

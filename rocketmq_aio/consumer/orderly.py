@@ -24,7 +24,7 @@ from rocketmq_aio.consumer.worked import InFlight, WorkedQueue
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.remoting.tasks import TaskHost
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 logger = get_logger(__name__)
 
@@ -55,7 +55,7 @@ class OrderlyService:
 
     def __init__(
         self,
-        host: TaskHost,
+        host: BackgroundTasks,
         dead_letters: DeadLetters | None,
         *,
         batch_size: int,

@@ -11,7 +11,7 @@ from rocketmq_aio.consumer.leases import Leases
 from rocketmq_aio.consumer.popped import Fate, PoppedMessage
 from rocketmq_aio.errors import ReceiptError, RocketMQError
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.remoting.tasks import TaskHost
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 logger = get_logger(__name__)
 
@@ -39,7 +39,7 @@ class PopAcks:
     def __init__(
         self,
         leases: Leases,
-        host: TaskHost,
+        host: BackgroundTasks,
         *,
         on_lost: Callable[[PoppedMessage, RocketMQError], None],
         on_confirmed: Callable[[str], None] = lambda broker_name: None,

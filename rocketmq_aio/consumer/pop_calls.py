@@ -37,7 +37,7 @@ from rocketmq_aio.protocol.requests.pop import (
 )
 from rocketmq_aio.protocol.requests.send_back import ConsumerSendMsgBack
 from rocketmq_aio.protocol.subscription import Subscription
-from rocketmq_aio.remoting.refusals import refusal
+from rocketmq_aio.remoting.response_errors import broker_error
 
 HOLD_SLACK_SECONDS: Final = 10.0
 NOTHING: Final = (
@@ -166,7 +166,7 @@ class PopCalls:
             return NotSupportedError(command.code, f"{OLD_BROKER}: {command.remark}", address)
         if command.code == ResponseCode.SYSTEM_ERROR and self._is_proxy(address, command):
             return NotSupportedError(command.code, AT_PROXY, address)
-        return refusal(command, address)
+        return broker_error(command, address)
 
     def _is_proxy(self, address: str, command: Command) -> bool:
         """Whether a proxy answered: name server and broker in one, it reads pops as pulls."""
@@ -272,7 +272,7 @@ class PopCalls:
     async def _confirmed(self, address: str, header: RequestHeader, body: bytes = b"") -> Command:
         command = await self._instance.remoting.request(address, header, body)
         if command.code != ResponseCode.SUCCESS:
-            raise refusal(command, address)
+            raise broker_error(command, address)
         return command
 
     def _master(self, broker_name: str) -> _Master:

@@ -32,7 +32,7 @@ from rocketmq_aio.instance.owners import ConsumerOwner
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.subscription import Subscription, subscription
-from rocketmq_aio.remoting.tasks import TaskHost
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 logger = get_logger(__name__)
 
@@ -74,7 +74,7 @@ class PopEngine:
             max_reconsume_times=config.max_reconsume_times,
             on_buried=self._buried,
         )
-        self._host = TaskHost(f"rocketmq:{group}", on_failure=on_failed)
+        self._host = BackgroundTasks(f"rocketmq:{group}", on_failure=on_failed)
         self.checks = GroupCheck(
             instance,
             group,

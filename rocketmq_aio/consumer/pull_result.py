@@ -15,7 +15,7 @@ from rocketmq_aio.protocol.decoding import Decoded
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.pull import PullMessageResponse
 from rocketmq_aio.protocol.subscription import Subscription
-from rocketmq_aio.remoting.refusals import refusal
+from rocketmq_aio.remoting.response_errors import broker_error
 
 
 class PullStatus(Enum):
@@ -83,7 +83,7 @@ def read_answer(command: Command, address: str) -> Answer:
     :raises BrokerError: it refuses
     """
     if command.code not in STATUSES:
-        raise refusal(command, address)
+        raise broker_error(command, address)
     fields = read_header(command, PullMessageResponse)
     return Answer(status_of(command), fields, command.body)
 

@@ -50,7 +50,7 @@ from rocketmq_aio.protocol.requests.pull import LitePullMessage, PullMessage, Pu
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.protocol.templates import PullTemplate
 from rocketmq_aio.remoting.backoff import Backoff
-from rocketmq_aio.remoting.refusals import refusal
+from rocketmq_aio.remoting.response_errors import broker_error
 
 logger = get_logger(__name__)
 
@@ -215,7 +215,7 @@ class Puller(Generic[Q]):
         elif command.code == ResponseCode.PULL_OFFSET_MOVED:
             await self._moved(assigned, command, address, offset)
         else:
-            raise refusal(command, address)
+            raise broker_error(command, address)
         pause = self._interval
         if assigned.next_offset == offset or command.code == ResponseCode.PULL_OFFSET_MOVED:
             # A broker that does not hold the request must not be asked in a storm.
@@ -338,7 +338,7 @@ class Puller(Generic[Q]):
             return
         policy = "broker" if reset else self._config.offset_illegal
         if policy == "error":
-            self._hold(assigned, refusal(command, address), requested, corrected)
+            self._hold(assigned, broker_error(command, address), requested, corrected)
             return
         generation = assigned.generation
         if policy in ("earliest", "latest"):

@@ -29,7 +29,7 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageExt, MessageModel, MessageQueue, MessageSelector
 from rocketmq_aio.names import check_topic
 from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult, DirectOutcome
-from rocketmq_aio.remoting.tasks import call_isolated, is_hosted
+from rocketmq_aio.remoting.background_tasks import call_isolated, is_hosted
 from rocketmq_aio.signals import stop_signals
 
 

@@ -26,7 +26,7 @@ from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.protocol.bodies import PopProcessQueueInfo
 from rocketmq_aio.protocol.subscription import Subscription
-from rocketmq_aio.remoting.tasks import TaskHost
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 logger = get_logger(__name__)
 
@@ -160,7 +160,7 @@ class PushPops:
         instance: MQClientInstance,
         group: str,
         config: PushConfig,
-        host: TaskHost,
+        host: BackgroundTasks,
         *,
         max_reconsume_times: int,
         filters: FilterHooks,

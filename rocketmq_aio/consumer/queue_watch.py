@@ -7,13 +7,13 @@ import anyio
 from rocketmq_aio.consumer.callbacks import Listener, call_listener
 from rocketmq_aio.instance.routes import RouteTable
 from rocketmq_aio.message import MessageQueue
-from rocketmq_aio.remoting.tasks import TaskHost
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 
 class QueueWatch:
     """One listener per topic; the first route that becomes known is no change."""
 
-    def __init__(self, routes: RouteTable, host: TaskHost) -> None:
+    def __init__(self, routes: RouteTable, host: BackgroundTasks) -> None:
         self._routes = routes
         self._host = host
         self._listeners: dict[str, Listener] = {}

@@ -27,7 +27,7 @@ from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.requests.send import SendMessage
 from rocketmq_aio.protocol.requests.send_back import ConsumerSendMsgBack
 from rocketmq_aio.protocol.static_topics import is_logical
-from rocketmq_aio.remoting.refusals import refusal
+from rocketmq_aio.remoting.response_errors import broker_error
 
 logger = get_logger(__name__)
 
@@ -162,7 +162,7 @@ class SendBack:
     async def _store(self, address: str, header: RequestHeader, body: bytes) -> None:
         command = await self._instance.remoting.request(address, header, body)
         if command.code not in STORED:
-            raise refusal(command, address)
+            raise broker_error(command, address)
 
 
 def copy_of(message: MessageExt, retry_topic: str, level: int | None) -> tuple[SendMessage, bytes]:

@@ -14,7 +14,7 @@ from rocketmq_aio.consumer.offsets import OffsetStore
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageQueue
-from rocketmq_aio.remoting.tasks import TaskHost
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 logger = get_logger(__name__)
 
@@ -74,7 +74,7 @@ class Stalls(Standstills, Generic[Q]):
 
     def __init__(
         self,
-        host: TaskHost,
+        host: BackgroundTasks,
         table: Mapping[MessageQueue, Q],
         store: OffsetStore,
         *,

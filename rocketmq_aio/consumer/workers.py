@@ -14,7 +14,7 @@ from rocketmq_aio.consumer.statistics import ConsumeStatistics
 from rocketmq_aio.consumer.worked import WorkedQueue
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageExt
-from rocketmq_aio.remoting.tasks import TaskHost
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 logger = get_logger(__name__)
 
@@ -141,7 +141,7 @@ class Workers:
 
     def __init__(
         self,
-        host: TaskHost,
+        host: BackgroundTasks,
         service: Service,
         call: Call,
         statistics: ConsumeStatistics,

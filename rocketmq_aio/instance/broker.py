@@ -44,7 +44,7 @@ from rocketmq_aio.protocol.requests.offsets import (
 )
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.remoting.client import RemotingClient
-from rocketmq_aio.remoting.refusals import refusal
+from rocketmq_aio.remoting.response_errors import broker_error
 
 H = TypeVar("H", bound=Header)
 
@@ -91,7 +91,7 @@ class BrokerClient:
         )
         command, address = await self._ask(queue, header)
         if command.code != ResponseCode.SUCCESS:
-            raise refusal(command, address)
+            raise broker_error(command, address)
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """Return one past the last message."""
@@ -137,7 +137,7 @@ class BrokerClient:
         ):
             return []
         if command.code != ResponseCode.SUCCESS:
-            raise refusal(command, address)
+            raise broker_error(command, address)
         return read_body(command.body, ConsumerList).consumer_id_list
 
     async def query_assignment(
@@ -151,7 +151,7 @@ class BrokerClient:
         body = msgspec.json.encode(request)
         command = await self._remoting.request(address, QueryAssignment(), body)
         if command.code != ResponseCode.SUCCESS:
-            raise refusal(command, address)
+            raise broker_error(command, address)
         return read_body(command.body, AssignmentResponse).message_queue_assignments
 
     async def consumer_connections(self, group: str, address: str) -> ConsumerConnections:
@@ -159,7 +159,7 @@ class BrokerClient:
         header = GetConsumerConnectionList(consumer_group=group)
         command = await self._remoting.request(address, header)
         if command.code != ResponseCode.SUCCESS:
-            raise refusal(command, address)
+            raise broker_error(command, address)
         return read_body(command.body, ConsumerConnections)
 
     async def member_state(
@@ -177,7 +177,7 @@ class BrokerClient:
         )
         command = await self._remoting.request(address, header, timeout=timeout)
         if command.code != ResponseCode.SUCCESS:
-            raise refusal(command, address)
+            raise broker_error(command, address)
         return read_body(command.body, MemberState)
 
     async def check_filter(self, client_id: str, group: str, wanted: Subscription) -> None:
@@ -192,13 +192,13 @@ class BrokerClient:
         body = msgspec.json.encode(request)
         command = await self._remoting.request(address, CheckClientConfig(), body)
         if command.code != ResponseCode.SUCCESS:
-            raise refusal(command, address)
+            raise broker_error(command, address)
 
     async def unregister(self, address: str, header: UnregisterClient) -> None:
         """Leave a group on one broker."""
         command = await self._remoting.request(address, header)
         if command.code != ResponseCode.SUCCESS:
-            raise refusal(command, address)
+            raise broker_error(command, address)
 
     async def _of_queue(self, queue: MessageQueue, header: RequestHeader, kind: type[H]) -> H:
         command, address = await self._ask(queue, header)
@@ -225,5 +225,5 @@ class BrokerClient:
 
 def _read(command: Command, kind: type[H], address: str) -> H:
     if command.code != ResponseCode.SUCCESS:
-        raise refusal(command, address)
+        raise broker_error(command, address)
     return read_header(command, kind)

@@ -37,7 +37,7 @@ from rocketmq_aio.protocol.requests.from_broker import (
     PushReplyMessage,
     ResetOffset,
 )
-from rocketmq_aio.remoting.server import Reply
+from rocketmq_aio.remoting.inbound_requests import Reply
 
 MAX_OFFSET: Final = 2**63 - 1
 DIRECT_SECONDS: Final = 9.0  # the broker waits 10 s for the answer

@@ -16,7 +16,7 @@ from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.client import Heartbeat, HeartbeatResponse
 from rocketmq_aio.protocol.subscription import java_hash
 from rocketmq_aio.remoting.client import RemotingClient
-from rocketmq_aio.remoting.refusals import refusal
+from rocketmq_aio.remoting.response_errors import broker_error
 
 logger = get_logger(__name__)
 
@@ -129,7 +129,7 @@ class Heartbeats:
         body = msgspec.json.encode(_without_subscriptions(data) if short else data)
         command = await self._remoting.request(address, Heartbeat(), body)
         if command.code != ResponseCode.SUCCESS:
-            raise refusal(command, address)
+            raise broker_error(command, address)
         self.broker_versions[address] = command.version
         self._remember(address, fingerprint, read_header(command, HeartbeatResponse), short)
 

@@ -34,9 +34,9 @@ from rocketmq_aio.log import get_logger
 from rocketmq_aio.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
 from rocketmq_aio.protocol.namespaces import namespace_of
 from rocketmq_aio.protocol.requests.client import UnregisterClient
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.client import RemotingClient
 from rocketmq_aio.remoting.fork import FORKED, reset_after_fork
-from rocketmq_aio.remoting.tasks import TaskHost
 
 logger = get_logger(__name__)
 
@@ -76,7 +76,7 @@ class MQClientInstance:
         self._readers: list[Owner] = []
         self.connects: Counter[str] = Counter()  # number of the latest connection, by address
         self._connections_made = 0
-        self.host = TaskHost(f"rocketmq:{self.address}", on_failure=self._fail)
+        self.host = BackgroundTasks(f"rocketmq:{self.address}", on_failure=self._fail)
         self.replies = Replies()
         commands = BrokerCommands(
             self._consumers, self._producers, self.replies, namespace_of(config)

@@ -19,8 +19,8 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.names import check_group
+from rocketmq_aio.remoting.background_tasks import is_hosted
 from rocketmq_aio.remoting.fork import FORKED, reset_after_fork
-from rocketmq_aio.remoting.tasks import is_hosted
 
 logger = get_logger(__name__)
 

@@ -28,7 +28,7 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.requests.client import GetRouteInfo
 from rocketmq_aio.remoting.client import RemotingClient
-from rocketmq_aio.remoting.refusals import refusal
+from rocketmq_aio.remoting.response_errors import broker_error
 
 logger = get_logger(__name__)
 
@@ -187,7 +187,7 @@ class NameServers:
             return None
         if command.code in ANSWERS:
             return command
-        cause: RocketMQError = refusal(command, address)  # also "name server not ready"
+        cause: RocketMQError = broker_error(command, address)  # also "name server not ready"
         if isinstance(cause, NotSupportedError) and isinstance(header, GetRouteInfo):
             cause = NotConnectedError(address, "this is a broker, expected a name server")
         causes[address] = cause

@@ -30,7 +30,7 @@ from rocketmq_aio.protocol.codes import (
 )
 from rocketmq_aio.protocol.requests.transactions import EndTransaction
 from rocketmq_aio.remoting.backoff import Backoff
-from rocketmq_aio.remoting.refusals import refusal
+from rocketmq_aio.remoting.response_errors import broker_error
 
 logger = get_logger(__name__)
 
@@ -199,7 +199,7 @@ class Endings:
             )
         except RocketMQError as cause:
             return cause
-        return None if command.code == ResponseCode.SUCCESS else refusal(command, address)
+        return None if command.code == ResponseCode.SUCCESS else broker_error(command, address)
 
     def _address(self, half: Half, place: Place) -> str:
         """Return where the broker is by now."""

@@ -18,7 +18,7 @@ from rocketmq_aio.protocol.requests.send import (
     SendMessage,
     SendMessageResponse,
 )
-from rocketmq_aio.remoting.refusals import refusal
+from rocketmq_aio.remoting.response_errors import broker_error
 
 # The broker stores more than is sent: its cluster name, and from 5.x region and trace flag.
 PROPERTIES_SPARE = 160
@@ -111,7 +111,7 @@ class Outgoing(msgspec.Struct, gc=False):
         """
         status = STATUSES.get(command.code)
         if status is None:
-            raise refusal(command, self.target.address)
+            raise broker_error(command, self.target.address)
         try:
             answer = _decode_answer(command.ext)  # type: ignore[arg-type]
         except (TypeError, *READ_ERRORS):  # a binary header, or one that is odd

@@ -12,7 +12,7 @@ from rocketmq_aio.names import DLQ_PREFIX, RETRY_PREFIX
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import RecallMessage, RecallMessageResponse
-from rocketmq_aio.remoting.refusals import refusal
+from rocketmq_aio.remoting.response_errors import broker_error
 
 PARTS: Final = 5  # of a handle: version, topic, broker name, time, message id
 VERSION: Final = "v1"
@@ -53,7 +53,7 @@ async def recall(
     )
     answer = await instance.remoting.request(address, header, timeout=seconds)
     if answer.code != ResponseCode.SUCCESS:
-        raise refusal(answer, address)
+        raise broker_error(answer, address)
     return read_header(answer, RecallMessageResponse).msg_id
 
 

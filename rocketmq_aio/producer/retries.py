@@ -20,7 +20,7 @@ from rocketmq_aio.errors import (
     SubscriptionError,
 )
 from rocketmq_aio.protocol.codes import ResponseCode
-from rocketmq_aio.remoting.refusals import is_about_account
+from rocketmq_aio.remoting.response_errors import is_about_account
 
 # Codes of a broker that another broker, or the same one later, may not answer with.
 RETRYABLE_CODES: Final = frozenset(

@@ -19,7 +19,7 @@ from rocketmq_aio.message import MessageExt
 from rocketmq_aio.producer.decisions import Decisions, Half, Place, TransactionState
 from rocketmq_aio.producer.endings import Endings
 from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
-from rocketmq_aio.remoting.tasks import call_isolated
+from rocketmq_aio.remoting.background_tasks import call_isolated
 from rocketmq_aio.remoting.threads import run_in_thread
 
 logger = get_logger(__name__)

@@ -19,7 +19,7 @@ MANY_CHUNKS: Final = 64  # a dripped frame is kept in one growing buffer, not as
 Deliver = Callable[[int, bytes, bytes], None]  # header encoding, header, body
 
 
-class FrameSplitter:
+class FrameDecoder:
     """Hands whole frames to *deliver*; keeps the rest until more bytes come.
 
     A length is judged before its bytes are awaited, so that a wild one cannot fill memory.

@@ -26,13 +26,13 @@ from rocketmq_aio.protocol.decoding import decoder_of
 from rocketmq_aio.protocol.header import RequestHeader, to_ext_fields
 from rocketmq_aio.protocol.namespaces import namespace_fields, namespace_of
 from rocketmq_aio.remoting.acl import sign
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.backoff import NO_MASTER_SECONDS, Backoff, BackoffError, NoMasterError
 from rocketmq_aio.remoting.connection import Connection, Frame, MakeFrame
 from rocketmq_aio.remoting.dial import Dialer, failure_reason
 from rocketmq_aio.remoting.fork import FORKED
 from rocketmq_aio.remoting.hook_failures import Failures
-from rocketmq_aio.remoting.server import RequestHandler, RequestServer
-from rocketmq_aio.remoting.tasks import TaskHost
+from rocketmq_aio.remoting.inbound_requests import InboundRequests, RequestHandler
 
 logger = get_logger(__name__)
 
@@ -56,7 +56,7 @@ class RemotingClient:
     def __init__(
         self,
         config: ClientConfig,
-        host: TaskHost,
+        host: BackgroundTasks,
         *,
         on_request: RequestHandler,
         on_connected: Callable[[str], None],
@@ -65,7 +65,7 @@ class RemotingClient:
     ) -> None:
         self._config = config
         self._host = host
-        self.server = RequestServer(config, host, on_request)
+        self.server = InboundRequests(config, host, on_request)
         self._on_connected = on_connected
         self._on_unreachable = on_unreachable
         self._advise = advise

@@ -23,7 +23,7 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.protocol.codes import RESPONSE_FLAG, ResponseCode
 from rocketmq_aio.protocol.command import Command, decode_command
-from rocketmq_aio.protocol.frame import FrameSplitter
+from rocketmq_aio.protocol.frame import FrameDecoder
 
 logger = get_logger(__name__)
 
@@ -72,7 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_lost = on_lost
         self._on_go_away = on_go_away
         self._max_in_flight = max_in_flight
-        self._splitter = FrameSplitter(self._deliver, max_frame_bytes=max_frame_bytes)
+        self._splitter = FrameDecoder(self._deliver, max_frame_bytes=max_frame_bytes)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))

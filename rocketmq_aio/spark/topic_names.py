@@ -15,7 +15,7 @@ from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.namespaces import SHARED_NAMES, SHARED_PREFIXES
 from rocketmq_aio.protocol.requests.admin_cluster import ClusterInfoBody, GetClusterInfo
 from rocketmq_aio.protocol.requests.admin_topics import GetAllTopics, TopicList
-from rocketmq_aio.remoting.refusals import refusal
+from rocketmq_aio.remoting.response_errors import broker_error
 
 T = TypeVar("T")
 
@@ -79,5 +79,5 @@ async def _asked(instance: MQClientInstance, header: RequestHeader, kind: type[T
             continue
         if command.code == ResponseCode.SUCCESS:
             return read_body(command.body, kind)
-        causes[address] = refusal(command, address)
+        causes[address] = broker_error(command, address)
     raise NameServerUnavailableError(causes)

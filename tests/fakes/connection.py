@@ -10,7 +10,7 @@ from typing import Protocol as Interface
 
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.command import Command, decode_command
-from rocketmq_aio.protocol.frame import FrameSplitter
+from rocketmq_aio.protocol.frame import FrameDecoder
 
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024  # as Java peers have it
 LINGER_NOT: Final = struct.pack("ii", 1, 0)  # closing with it sends a reset
@@ -39,7 +39,7 @@ class FakeConnection(asyncio.Protocol):
         self.received_chunks = 0
         self.fault: CodecError | None = None
         self._peer = peer
-        self._splitter = FrameSplitter(self._frame, max_frame_bytes=MAX_FRAME_BYTES)
+        self._splitter = FrameDecoder(self._frame, max_frame_bytes=MAX_FRAME_BYTES)
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

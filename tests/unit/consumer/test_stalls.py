@@ -13,7 +13,7 @@ from rocketmq_aio.consumer.stalls import STALL_SECONDS, Stalls
 from rocketmq_aio.consumer.worked import WorkedQueue
 from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.message import MessageQueue
-from rocketmq_aio.remoting.tasks import TaskHost
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from tests.unit.remoting.until import until
 
 AHEAD, LEVEL, BEHIND, NONE, AWAY = (MessageQueue("t", "broker-a", n) for n in range(5))
@@ -46,7 +46,7 @@ class Store:
 class Bench:
     """A member with five queues, and a clock that a test moves."""
 
-    def __init__(self, host: TaskHost) -> None:
+    def __init__(self, host: BackgroundTasks) -> None:
         self.now = 0.0
         self.table = {queue: WorkedQueue(queue) for queue in (AHEAD, LEVEL, BEHIND, NONE, AWAY)}
         self.left: dict[MessageQueue, bool] = {}
@@ -68,7 +68,7 @@ class Bench:
 @pytest_asyncio.fixture
 async def bench() -> AsyncIterator[Bench]:
     failures: list[BaseException] = []
-    host = TaskHost("stalls", on_failure=failures.append)
+    host = BackgroundTasks("stalls", on_failure=failures.append)
     await host.start()
     yield Bench(host)
     await host.close()

@@ -16,7 +16,7 @@ from rocketmq_aio.consumer.worked import InFlightTable, WorkedQueue
 from rocketmq_aio.consumer.workers import Workers
 from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.remoting.tasks import TaskHost
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from tests.unit.consumer.parts import messages, queue
 from tests.unit.remoting.until import until
 
@@ -67,7 +67,7 @@ class Shop:
         self.lost: set[MessageQueue] = set()
         self.failures: list[BaseException] = []
         self.statistics = ConsumeStatistics()
-        self.host = TaskHost("shop", on_failure=self.failures.append)
+        self.host = BackgroundTasks("shop", on_failure=self.failures.append)
         self.handler = Handler(on_message, on_batch, name="shop")
         self.queues: dict[int, WorkedQueue] = {}
         sends_back = None if broadcasting else self.back

@@ -7,7 +7,7 @@ import pytest
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command, decode_command
-from rocketmq_aio.protocol.frame import FrameSplitter
+from rocketmq_aio.protocol.frame import FrameDecoder
 from tests.fakes.broker import FakeBroker
 from tests.fakes.conformance.ground import Ground, send_header
 from tests.fakes.connection import MAX_FRAME_BYTES
@@ -88,7 +88,7 @@ async def test_a_request_may_take_effect_unanswered() -> None:
 
 def received(data: bytes) -> list[Command]:
     commands: list[Command] = []
-    splitter = FrameSplitter(
+    splitter = FrameDecoder(
         lambda *parts: commands.append(decode_command(*parts)), max_frame_bytes=MAX_FRAME_BYTES
     )
     splitter.feed(data)

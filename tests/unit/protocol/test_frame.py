@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketmq_aio.errors import CodecError
-from rocketmq_aio.protocol.frame import FrameSplitter
+from rocketmq_aio.protocol.frame import FrameDecoder
 from tests.unit.costs import MIB, cpu_seconds, held_bytes, peak_bytes
 
 MAX = 256
@@ -30,7 +30,7 @@ def frame(header: bytes, body: bytes = b"", encoding: int = 0) -> bytes:
 def split(*chunks: bytes, max_frame_bytes: int = MAX) -> tuple[list[Frame], Ending]:
     """Feed *chunks*; return the frames, and what ended the stream if something did."""
     frames: list[Frame] = []
-    splitter = FrameSplitter(
+    splitter = FrameDecoder(
         lambda encoding, header, body: frames.append((encoding, header, body)),
         max_frame_bytes=max_frame_bytes,
     )
@@ -171,7 +171,7 @@ def test_what_deliver_raises_comes_out_of_feed() -> None:
     def refuse(encoding: int, header: bytes, body: bytes) -> None:
         raise CodecError("header encoding", 4, str(encoding))
 
-    splitter = FrameSplitter(refuse, max_frame_bytes=MAX)
+    splitter = FrameDecoder(refuse, max_frame_bytes=MAX)
 
     with pytest.raises(CodecError, match="header encoding at byte 4"):
         splitter.feed(frame(b"head"))
@@ -185,7 +185,7 @@ def test_a_length_of_two_gib_takes_no_memory() -> None:
 
 
 def test_an_announced_frame_takes_only_the_memory_of_the_bytes_that_came() -> None:
-    splitter = FrameSplitter(lambda *_: None, max_frame_bytes=16 * MIB)
+    splitter = FrameDecoder(lambda *_: None, max_frame_bytes=16 * MIB)
     start = frame(b"head", bytes(8 * MIB))[:20_000]
 
     def drip() -> None:
@@ -206,7 +206,7 @@ def test_a_dripped_frame_takes_time_in_proportion_to_its_bytes() -> None:
 
 def test_a_small_body_does_not_keep_the_chunk_alive_that_it_came_in() -> None:
     bodies: list[bytes] = []
-    splitter = FrameSplitter(lambda _, __, body: bodies.append(body), max_frame_bytes=MIB)
+    splitter = FrameDecoder(lambda _, __, body: bodies.append(body), max_frame_bytes=MIB)
 
     def feed() -> None:
         splitter.feed(frame(b"", bytes(MIB // 2)) + frame(b"", b"small"))

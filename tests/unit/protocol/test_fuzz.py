@@ -18,7 +18,7 @@ from rocketmq_aio.protocol import bodies
 from rocketmq_aio.protocol.bodies import queue_table, read_reset_offsets, read_route
 from rocketmq_aio.protocol.command import Command, decode_command
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.frame import FrameSplitter
+from rocketmq_aio.protocol.frame import FrameDecoder
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.record import decode_messages
 from tests.unit.costs import cpu_seconds, peak_bytes
@@ -83,7 +83,7 @@ def said(command: Command) -> Outcome:
 def understood(chunks: Sequence[bytes]) -> Outcome:
     """Return all that a connection would make of *chunks*, and how it would end."""
     outcome: Outcome = []
-    splitter = FrameSplitter(
+    splitter = FrameDecoder(
         lambda *parts: outcome.append(said(decode_command(*parts))), max_frame_bytes=MAX_FRAME
     )
     for chunk in chunks:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from rocketmq_aio.protocol.codes import LanguageCode
 from rocketmq_aio.protocol.command import Command, decode_command
-from rocketmq_aio.protocol.frame import FrameSplitter
+from rocketmq_aio.protocol.frame import FrameDecoder
 
 Json = dict[str, Any]
 
@@ -37,7 +37,7 @@ RECORDED: Final = load_all("frames/recorded")
 def split(frame: bytes) -> tuple[int, bytes, bytes]:
     """Return header encoding, header and body of the one frame in *frame*."""
     frames: list[tuple[int, bytes, bytes]] = []
-    splitter = FrameSplitter(lambda *parts: frames.append(parts), max_frame_bytes=MAX_FRAME_BYTES)
+    splitter = FrameDecoder(lambda *parts: frames.append(parts), max_frame_bytes=MAX_FRAME_BYTES)
     splitter.feed(frame)
     (only,) = frames
     return only

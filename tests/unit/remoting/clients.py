@@ -12,9 +12,9 @@ from rocketmq_aio.config import ClientConfig
 from rocketmq_aio.errors import NotSupportedError
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.client import RemotingClient
-from rocketmq_aio.remoting.server import Reply, RequestHandler
-from rocketmq_aio.remoting.tasks import TaskHost
+from rocketmq_aio.remoting.inbound_requests import Reply, RequestHandler
 
 ASK: Final = GetMaxOffset(topic="orders", queue_id=0)
 CODE: Final = GetMaxOffset.code
@@ -46,7 +46,7 @@ async def open_client(
     connected: list[str] = []
     unreachable: list[str] = []
     failures: list[BaseException] = []
-    host = TaskHost("test", on_failure=failures.append)
+    host = BackgroundTasks("test", on_failure=failures.append)
     client = RemotingClient(
         config or ClientConfig(),
         host,

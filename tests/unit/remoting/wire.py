@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.protocol.codes import RESPONSE_FLAG
 from rocketmq_aio.protocol.command import Command, decode_command, encode_command
-from rocketmq_aio.protocol.frame import FrameSplitter
+from rocketmq_aio.protocol.frame import FrameDecoder
 from rocketmq_aio.remoting.connection import Connection
 
 PEER: Final = "127.0.0.1:10911"
@@ -108,7 +108,7 @@ class Wire:
     def written(self) -> list[Command]:
         """Every whole frame that was written; anything else fails the test."""
         commands: list[Command] = []
-        splitter = FrameSplitter(
+        splitter = FrameDecoder(
             lambda encoding, header, body: commands.append(decode_command(encoding, header, body)),
             max_frame_bytes=MAX_FRAME,
         )

@@ -14,7 +14,7 @@ from rocketmq_aio.errors import (
     SubscriptionError,
 )
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.remoting.refusals import is_about_account, refusal
+from rocketmq_aio.remoting.response_errors import broker_error, is_about_account
 
 ADDRESS = "127.0.0.1:10911"
 DENIED = PermissionDeniedError
@@ -66,7 +66,7 @@ ACL_4 = "org.apache.rocketmq.acl.common.AclException: No accessKey is configured
     ],
 )
 def test_every_refusal_has_its_type(code: int, remark: str | None, kind: type[BrokerError]) -> None:
-    error = refusal(Command(code, 1, remark=remark), ADDRESS)
+    error = broker_error(Command(code, 1, remark=remark), ADDRESS)
 
     assert type(error) is kind
     assert (error.code, error.remark, error.address) == (code, remark, ADDRESS)

@@ -28,7 +28,7 @@ def is_hosted() -> bool:
     return _is_hosted.get()
 
 
-class TaskHost:
+class BackgroundTasks:
     """Owns long-lived tasks, so that ``start()`` and ``close()`` may come from different tasks.
 
     anyio binds a task group to the task that opened it; notebooks, fixtures and web frameworks

@@ -12,8 +12,8 @@ from rocketmq_aio.errors import NotConnectedError, NotSupportedError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.protocol.codes import RESPONSE_FLAG, ResponseCode
 from rocketmq_aio.protocol.command import Command, encode_command
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.connection import Connection
-from rocketmq_aio.remoting.tasks import TaskHost
 
 logger = get_logger(__name__)
 
@@ -27,13 +27,13 @@ MAX_KINDS: Final = 100  # failures that are logged
 STREAK: Final = 16  # brokers hold a thread until a reply that they push is answered
 
 
-class RequestServer:
+class InboundRequests:
     """Runs *answer* for what brokers ask: (address, command) -> reply, None for oneway.
 
     What it raises becomes an answer too: "not supported" or a system error with the text.
     """
 
-    def __init__(self, config: ClientConfig, host: TaskHost, answer: RequestHandler) -> None:
+    def __init__(self, config: ClientConfig, host: BackgroundTasks, answer: RequestHandler) -> None:
         self._timeout = config.request_timeout_seconds
         self._host = host
         self._answer = answer

@@ -55,7 +55,7 @@ DENIED_ACCOUNT: Final = re.compile(
 )
 
 
-def refusal(command: Command, address: str) -> BrokerError:
+def broker_error(command: Command, address: str) -> BrokerError:
     """Return the error that *command*, an answer from *address* that is no success, stands for."""
     code, remark = command.code, command.remark or ""
     kind = _account_kind(code, remark) or KINDS.get(code, BrokerError)

@@ -9,7 +9,7 @@ import pytest
 from rocketmq_aio.errors import NotSupportedError
 from rocketmq_aio.protocol.codes import ONEWAY_FLAG
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.remoting.server import MAX_QUEUED, WORKERS, Reply
+from rocketmq_aio.remoting.inbound_requests import MAX_QUEUED, WORKERS, Reply
 from tests.fakes.broker import FakeBroker
 from tests.unit.remoting.clients import open_client
 from tests.unit.remoting.until import until

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rocketmq_aio.remoting.tasks import TaskHost, call_isolated
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks, call_isolated
 from tests.unit.remoting.until import until
 
 
@@ -18,8 +18,8 @@ class Failures(list[BaseException]):
     """What hosts reported."""
 
 
-def host_of(failures: Failures) -> TaskHost:
-    return TaskHost("test", on_failure=failures.append)
+def host_of(failures: Failures) -> BackgroundTasks:
+    return BackgroundTasks("test", on_failure=failures.append)
 
 
 async def forever(started: asyncio.Event | None = None) -> None:
@@ -199,7 +199,7 @@ async def test_failed_host_ignores_what_its_listener_spawns() -> None:
         failures.append(cause)
         host.spawn(forever, name="late")
 
-    host = TaskHost("test", on_failure=on_failure)
+    host = BackgroundTasks("test", on_failure=on_failure)
     await host.start()
     host.spawn(raise_cancelled, name="leaks")
     await until(lambda: bool(failures))
