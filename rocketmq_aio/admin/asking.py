@@ -17,8 +17,8 @@ from rocketmq_aio.errors import (
     NotConnectedError,
     RocketMQError,
 )
+from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.instance.member import Member
 from rocketmq_aio.protocol.bodies import BrokerData, TopicRouteData
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
@@ -35,7 +35,7 @@ NO_GROUP: Final = "ADMIN"  # an administrator is in no group; it only names its 
 Masters = Mapping[str, str | None]  # address by name of the broker; None: it has no master now
 
 
-class Asking(Member):
+class Asking(ClientBase):
     """What all kinds of administration have in common."""
 
     def __init__(

@@ -19,8 +19,8 @@ from rocketmq_aio.consumer.running_info import running_info
 from rocketmq_aio.consumer.taken import Cache, TakenQueue
 from rocketmq_aio.consumer.tenures import DRAIN_SECONDS, Tenures
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.instance.inner_clients import InnerConsumer
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.instance.owners import ConsumerOwner
 from rocketmq_aio.message import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerRunningInfo
 from rocketmq_aio.protocol.subscription import Subscription, subscription
@@ -78,7 +78,7 @@ class LitePullEngine(GroupEngine[TakenQueue]):
 
     # --- life -----------------------------------------------------------------------------------
 
-    async def open(self, owner: ConsumerOwner, commit_interval_seconds: float) -> None:
+    async def open(self, owner: InnerConsumer, commit_interval_seconds: float) -> None:
         """Join with what was prepared, and begin to work."""
         await super().open(owner, commit_interval_seconds)
         check = self.config.topic_check_interval_seconds
@@ -93,7 +93,7 @@ class LitePullEngine(GroupEngine[TakenQueue]):
         if by_hand:
             await self._tenures.change(None, lambda: self._wanted_queues or ())
 
-    async def shut(self, owner: ConsumerOwner, *, last_batch_done: bool) -> None:
+    async def shut(self, owner: InnerConsumer, *, last_batch_done: bool) -> None:
         """Stop pulling, commit what is settled, leave the group, release everything."""
         self._running = False
         self.line.end()

@@ -27,8 +27,8 @@ from rocketmq_aio.consumer.statistics import ConsumeStatistics
 from rocketmq_aio.consumer.tenures import Tenures
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.instance.heartbeats import check_accepted
+from rocketmq_aio.instance.inner_clients import InnerConsumer
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.instance.owners import ConsumerOwner
 from rocketmq_aio.message import MessageModel, MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
 from rocketmq_aio.protocol.static_topics import is_logical
@@ -142,7 +142,7 @@ class GroupEngine(Generic[Q]):
 
     # --- life -----------------------------------------------------------------------------------
 
-    async def open(self, owner: ConsumerOwner, commit_interval_seconds: float) -> None:
+    async def open(self, owner: InnerConsumer, commit_interval_seconds: float) -> None:
         """Join with what was prepared, and begin to work."""
         if isinstance(self.store, LocalFileOffsetStore):
             config = self.instance.config
@@ -167,7 +167,7 @@ class GroupEngine(Generic[Q]):
         for wanted in list(self._subscriptions.values()):
             await self._prepare(wanted)
 
-    async def _leave(self, owner: ConsumerOwner) -> None:
+    async def _leave(self, owner: InnerConsumer) -> None:
         """The last steps, whatever happened before."""
         self.events.close()
         self._decoder.close()

@@ -10,14 +10,14 @@ import anyio
 from rocketmq_aio.consumer.events import ConsumerEvent
 from rocketmq_aio.consumer.group_engine import GroupEngine
 from rocketmq_aio.consumer.statistics import TopicStatistics
-from rocketmq_aio.instance.member import Member
+from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
 
 E = TypeVar("E", bound=GroupEngine[Any])
 
 
-class GroupMember(Member, Generic[E]):
+class GroupMember(ClientBase, Generic[E]):
     """A consumer that shares queues out with the other members of its group."""
 
     _engine: E

@@ -7,7 +7,7 @@ from typing import Final
 
 from rocketmq_aio.functions import APPLICATION_ERRORS
 from rocketmq_aio.hooks import ConsumeContext, ConsumeHook, FilterMessageHook
-from rocketmq_aio.instance.hook_calls import calls_of, check_hook
+from rocketmq_aio.instance.hook_runner import calls_of, check_hook
 from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.remoting.hook_failures import Failures
 

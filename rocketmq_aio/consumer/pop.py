@@ -16,8 +16,8 @@ from rocketmq_aio.consumer.pop_info import heartbeat_data, running_info
 from rocketmq_aio.consumer.popped import PoppedMessage
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import AnyConsumeHook
+from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.instance.member import Member
 from rocketmq_aio.message import MessageQueue, MessageSelector
 from rocketmq_aio.names import check_topic
 from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
@@ -25,7 +25,7 @@ from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
 LONGEST_SECONDS: Final = 12 * 3600.0  # of what a caller may ask for
 
 
-class PopConsumer(Member):
+class PopConsumer(ClientBase):
     """Takes messages from brokers of RocketMQ 5 that share them out themselves.
 
     All members of a group take from all queues: there is no assignment, and no member that is stuck

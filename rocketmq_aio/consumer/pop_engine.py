@@ -27,8 +27,8 @@ from rocketmq_aio.consumer.popped import Fate, PoppedMessage
 from rocketmq_aio.consumer.renewal import Renewal
 from rocketmq_aio.errors import RocketMQError, RouteNotFoundError
 from rocketmq_aio.instance.heartbeats import check_accepted
+from rocketmq_aio.instance.inner_clients import InnerConsumer
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.instance.owners import ConsumerOwner
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.subscription import Subscription, subscription
@@ -102,7 +102,7 @@ class PopEngine:
 
     # --- life -----------------------------------------------------------------------------------
 
-    async def open(self, owner: ConsumerOwner) -> None:
+    async def open(self, owner: InnerConsumer) -> None:
         """Join with what was prepared, and begin to work."""
         await self._host.start()
         self.instance.register_consumer(owner)
@@ -117,7 +117,7 @@ class PopEngine:
         self._host.spawn(self._renewal.run, name="renewal")
         self._host.spawn(self.checks.keep_checking, name="group-check")
 
-    async def shut(self, owner: ConsumerOwner) -> None:
+    async def shut(self, owner: InnerConsumer) -> None:
         """Confirm what is done, give back what nobody took, leave the group."""
         self.running = False
         self._stop_loops()

@@ -25,8 +25,8 @@ from rocketmq_aio.consumer.pull_result import (
 from rocketmq_aio.consumer.pulled import HOLD_SLACK_SECONDS
 from rocketmq_aio.consumer.send_back import DEAD_LETTER, SendBack
 from rocketmq_aio.errors import ClosedError, ConfigError, NotConnectedError
+from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.instance.member import Member
 from rocketmq_aio.message import MessageExt, MessageQueue, MessageSelector
 from rocketmq_aio.names import check_topic
 from rocketmq_aio.protocol.codes import MASTER_ID, PULL_SUBSCRIPTION, PULL_SUSPEND, ResponseCode
@@ -39,7 +39,7 @@ MAX_RECONSUME_TIMES: Final = 16
 MAX_CHECKED: Final = 1000  # SQL expressions that are remembered as good
 
 
-class PullConsumer(Member):
+class PullConsumer(ClientBase):
     """Reads queues by offset, for tools and frameworks that keep their own progress.
 
     It is no member of its group: brokers do not list it, no queues are shared out to it, and those

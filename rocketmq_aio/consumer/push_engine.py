@@ -30,8 +30,8 @@ from rocketmq_aio.consumer.tenures import Tenures
 from rocketmq_aio.consumer.worked import InFlight, InFlightTable, RetryQueue, WorkedQueue
 from rocketmq_aio.consumer.workers import Workers
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.instance.inner_clients import InnerConsumer
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.instance.owners import ConsumerOwner
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.names import RETRY_PREFIX
 from rocketmq_aio.protocol.bodies import ConsumerRunningInfo
@@ -196,7 +196,7 @@ class PushEngine(GroupEngine[WorkedQueue]):
 
     # --- life -----------------------------------------------------------------------------------
 
-    async def open(self, owner: ConsumerOwner, commit_interval_seconds: float) -> None:
+    async def open(self, owner: InnerConsumer, commit_interval_seconds: float) -> None:
         """Join with what was prepared, and begin to work."""
         if not self.is_broadcasting:
             retries = subscription(self._retry_topic, "*", self.instance.started_ms)
@@ -210,7 +210,7 @@ class PushEngine(GroupEngine[WorkedQueue]):
         if self.stalls is not None:
             self._host.spawn(self.stalls.watch, name="stalls")
 
-    async def shut(self, owner: ConsumerOwner) -> None:
+    async def shut(self, owner: InnerConsumer) -> None:
         """Stop pulling, let running handlers end, commit, unlock, leave, release everything."""
         # After a failure no handler runs any more.
         drain_seconds = self.config.close_timeout_seconds if self._running else 0.0

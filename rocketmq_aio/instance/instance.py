@@ -23,12 +23,12 @@ from rocketmq_aio.errors import (
     NotRunningError,
     RocketMQError,
 )
-from rocketmq_aio.instance.broker import BrokerClient
-from rocketmq_aio.instance.commands import BrokerCommands
+from rocketmq_aio.instance.broker_client import BrokerClient
+from rocketmq_aio.instance.client_processor import ClientProcessor
 from rocketmq_aio.instance.heartbeats import Heartbeats
+from rocketmq_aio.instance.inner_clients import InnerClient, InnerConsumer
 from rocketmq_aio.instance.name_servers import NameServers
-from rocketmq_aio.instance.owners import ConsumerOwner, Owner
-from rocketmq_aio.instance.replies import Replies
+from rocketmq_aio.instance.pending_replies import PendingReplies
 from rocketmq_aio.instance.routes import RouteTable
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
@@ -40,7 +40,7 @@ from rocketmq_aio.remoting.fork import FORKED, reset_after_fork
 
 logger = get_logger(__name__)
 
-O = TypeVar("O", bound=Owner)  # noqa: E741 - an owner
+O = TypeVar("O", bound=InnerClient)  # noqa: E741 - an owner
 
 UNREGISTER_SECONDS = 3.0
 ADVERTISED = (
@@ -71,14 +71,14 @@ class MQClientInstance:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._forked = False
-        self._producers: dict[str, Owner] = {}
-        self._consumers: dict[str, ConsumerOwner] = {}
-        self._readers: list[Owner] = []
+        self._producers: dict[str, InnerClient] = {}
+        self._consumers: dict[str, InnerConsumer] = {}
+        self._readers: list[InnerClient] = []
         self.connects: Counter[str] = Counter()  # number of the latest connection, by address
         self._connections_made = 0
         self.host = BackgroundTasks(f"rocketmq:{self.address}", on_failure=self._fail)
-        self.replies = Replies()
-        commands = BrokerCommands(
+        self.replies = PendingReplies()
+        commands = ClientProcessor(
             self._consumers, self._producers, self.replies, namespace_of(config)
         )
         self.remoting = RemotingClient(
@@ -194,45 +194,45 @@ class MQClientInstance:
 
     # --- members --------------------------------------------------------------------------------
 
-    def register_producer(self, owner: Owner) -> None:
+    def register_producer(self, owner: InnerClient) -> None:
         """Make *owner* the producer of its group here.
 
         :raises ConfigError: the group has one already
         """
         _register(self._producers, owner)
 
-    def register_consumer(self, owner: ConsumerOwner) -> None:
+    def register_consumer(self, owner: InnerConsumer) -> None:
         """Make *owner* the consumer of its group here.
 
         :raises ConfigError: the group has one already
         """
         _register(self._consumers, owner)
 
-    async def unregister_producer(self, owner: Owner) -> None:
+    async def unregister_producer(self, owner: InnerClient) -> None:
         """Leave on all brokers; bounded in time, failures are logged."""
         if self._producers.get(owner.group) is owner:
             del self._producers[owner.group]
             header = UnregisterClient(client_id=self.client_id, producer_group=owner.group)
             await self._unregister(header)
 
-    async def unregister_consumer(self, owner: ConsumerOwner) -> None:
+    async def unregister_consumer(self, owner: InnerConsumer) -> None:
         """Leave on all brokers, so that the other members take over at once."""
         if self._consumers.get(owner.group) is owner:
             del self._consumers[owner.group]
             header = UnregisterClient(client_id=self.client_id, consumer_group=owner.group)
             await self._unregister(header)
 
-    def drop_consumer(self, owner: Owner) -> None:
+    def drop_consumer(self, owner: InnerClient) -> None:
         """Leave on all brokers in the background: *owner* has failed, others are to take over."""
         consumer = self._consumers.get(owner.group)
         if consumer is owner and not self.host.is_ending:
             self.host.spawn(self.unregister_consumer, consumer, name=f"leave-{owner.group}")
 
-    def register_reader(self, owner: Owner) -> None:
+    def register_reader(self, owner: InnerClient) -> None:
         """Keep the routes of *owner* fresh; brokers do not hear of it, and its group may repeat."""
         self._readers.append(owner)
 
-    def unregister_reader(self, owner: Owner) -> None:
+    def unregister_reader(self, owner: InnerClient) -> None:
         """Forget *owner*; may be called twice."""
         self._readers = [each for each in self._readers if each is not owner]
 
@@ -261,7 +261,7 @@ class MQClientInstance:
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _owners(self) -> list[Owner]:
+    def _owners(self) -> list[InnerClient]:
         return [*self._producers.values(), *self._consumers.values(), *self._readers]
 
     def _topics(self) -> Iterable[str]:
@@ -297,7 +297,7 @@ class MQClientInstance:
             consumer_data_set=[self._told(each) for each in self._consumers.values()],
         )
 
-    def _told(self, consumer: ConsumerOwner) -> ConsumerData:
+    def _told(self, consumer: InnerConsumer) -> ConsumerData:
         data = consumer.heartbeat_data()
         return replace(data, unit_mode=True) if self.config.unit_mode else data
 

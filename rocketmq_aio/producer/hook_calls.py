@@ -15,7 +15,7 @@ from rocketmq_aio.hooks import (
     SendContext,
     SendHook,
 )
-from rocketmq_aio.instance.hook_calls import calls_of, check_hook
+from rocketmq_aio.instance.hook_runner import calls_of, check_hook
 from rocketmq_aio.message import SendResult
 from rocketmq_aio.producer.outgoing import Outgoing
 from rocketmq_aio.remoting.hook_failures import Failures

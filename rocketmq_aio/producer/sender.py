@@ -19,8 +19,8 @@ from rocketmq_aio.errors import (
     RocketMQError,
     RouteNotFoundError,
 )
+from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.instance.member import Member
 from rocketmq_aio.message import MessageQueue, SendResult
 from rocketmq_aio.producer.attempts import Attempts
 from rocketmq_aio.producer.auto_batch import AutoBatcher
@@ -36,7 +36,7 @@ UNUSED_SECONDS: Final = 600.0  # a topic not sent to for so long is forgotten
 RENEW_SECONDS: Final = 0.5  # a topic whose brokers fail is asked about no more often
 
 
-class Sender(Member):
+class Sender(ClientBase):
     """Base of producers: bounds, the topics sent to lately, and their place in the instance."""
 
     def __init__(

@@ -27,7 +27,7 @@ from rocketmq_aio import (
     TransactionProducer,
     TransactionState,
 )
-from rocketmq_aio.instance.member import Member
+from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
@@ -81,7 +81,7 @@ async def everything(config: ClientConfig) -> list[object]:
         "till", check=lambda _: TransactionState.ROLLBACK, client=config, config=sends
     )
     puller = PullConsumer("reader", client=config)
-    calls: list[tuple[Member, Callable[[], Awaitable[object]]]] = [
+    calls: list[tuple[ClientBase, Callable[[], Awaitable[object]]]] = [
         (producer, lambda: producer.send(ORDER)),
         (producer, lambda: producer.send_batch([ORDER, ORDER])),
         (producer, lambda: producer.send(ORDER, sharding_key="k")),

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import psutil  # type: ignore[import-untyped]  # it has no stubs
 
 from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.instance.member import Member
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.protocol.bodies import (
     ConsumerData,
@@ -21,7 +21,7 @@ from rocketmq_aio.protocol.bodies import (
 from tests.unit.remoting.until import until
 
 
-class Guest(Member):
+class Guest(ClientBase):
     """A producer that sends nothing."""
 
     def __init__(self, client: MQClientInstance | ClientConfig, group: str = "shop") -> None:

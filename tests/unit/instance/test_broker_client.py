@@ -15,7 +15,7 @@ from rocketmq_aio.errors import (
     RouteNotFoundError,
     SubscriptionError,
 )
-from rocketmq_aio.instance.broker import BrokerClient
+from rocketmq_aio.instance.broker_client import BrokerClient
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.codes import RequestCode

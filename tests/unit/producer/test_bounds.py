@@ -8,7 +8,7 @@ import pytest
 
 from rocketmq_aio.config import ClientConfig, ProducerConfig
 from rocketmq_aio.errors import ClosedError, NotConnectedError, SendError, SendUnknownError
-from rocketmq_aio.instance import member as member_module
+from rocketmq_aio.instance import client_base as member_module
 from rocketmq_aio.message import Message
 from rocketmq_aio.producer.producer import Producer
 from tests.fakes.cluster import FakeCluster

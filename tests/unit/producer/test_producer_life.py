@@ -21,8 +21,8 @@ from rocketmq_aio.errors import (
     NotRunningError,
     SendUnknownError,
 )
+from rocketmq_aio.instance.client_base import State
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.instance.member import State
 from rocketmq_aio.message import Message, MessageQueue, SendResult
 from rocketmq_aio.producer.producer import BATCHES_AT_ONCE, Producer
 from rocketmq_aio.properties import parse_properties

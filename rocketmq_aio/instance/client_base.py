@@ -14,7 +14,7 @@ import anyio
 
 from rocketmq_aio.config import ClientConfig
 from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError, RouteNotFoundError
-from rocketmq_aio.instance.hook_calls import Companion, given_hooks
+from rocketmq_aio.instance.hook_runner import Companion, given_hooks
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.log import get_logger
@@ -39,7 +39,7 @@ class State(Enum):
     FORKED = f"of another process: it {FORKED}"
 
 
-class Member:
+class ClientBase:
     """Base of producers and consumers.
 
     ``async with`` is the documented way; `start` and `close` may be called from different tasks.

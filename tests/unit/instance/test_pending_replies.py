@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from time import monotonic
 
-from rocketmq_aio.instance import replies as replies_module
-from rocketmq_aio.instance.replies import Replies
+from rocketmq_aio.instance import pending_replies as replies_module
+from rocketmq_aio.instance.pending_replies import PendingReplies
 from rocketmq_aio.message import MessageExt, MessageQueue
 
 
@@ -16,7 +16,7 @@ def reply(correlation_id: str) -> MessageExt:
 
 
 async def test_a_reply_ends_the_wait_of_its_request_only() -> None:
-    replies = Replies()
+    replies = PendingReplies()
     first, second = (replies.expect(name, monotonic() + 60) for name in ("a", "b"))
     came = reply("b")
     replies.deliver(came)
@@ -28,7 +28,7 @@ async def test_a_reply_ends_the_wait_of_its_request_only() -> None:
 
 
 async def test_strange_and_late_replies_are_counted() -> None:
-    replies = Replies()
+    replies = PendingReplies()
     replies.expect("a", monotonic() + 60).cancel()
     for name in ("a", "a", "b", ""):
         replies.deliver(reply(name))
@@ -37,7 +37,7 @@ async def test_strange_and_late_replies_are_counted() -> None:
 
 
 async def test_deadlines_end_waits_one_by_one() -> None:
-    replies = Replies()
+    replies = PendingReplies()
     later = replies.expect("b", monotonic() + 60)
     soon = replies.expect("a", monotonic())
 
@@ -48,7 +48,7 @@ async def test_deadlines_end_waits_one_by_one() -> None:
 
 
 async def test_nothing_runs_while_nobody_waits() -> None:
-    replies = Replies()
+    replies = PendingReplies()
     assert await replies.expect("a", monotonic()) is None
     replies.forget("a")
     loop = asyncio.get_running_loop()

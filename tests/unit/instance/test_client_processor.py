@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from rocketmq_aio.instance import commands as commands_module
-from rocketmq_aio.instance.commands import BrokerCommands
-from rocketmq_aio.instance.owners import ConsumerOwner, Owner
-from rocketmq_aio.instance.replies import Replies
+from rocketmq_aio.instance import client_processor as commands_module
+from rocketmq_aio.instance.client_processor import ClientProcessor
+from rocketmq_aio.instance.inner_clients import InnerClient, InnerConsumer
+from rocketmq_aio.instance.pending_replies import PendingReplies
 from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.protocol.bodies import (
     ConsumeDirectlyResult,
@@ -103,11 +103,11 @@ class Asking:
 
 @asynccontextmanager
 async def asking(
-    consumer: Consumer | None = None, producers: dict[str, Owner] | None = None
+    consumer: Consumer | None = None, producers: dict[str, InnerClient] | None = None
 ) -> AsyncIterator[Asking]:
     consumer = consumer or Consumer()
-    owners: dict[str, ConsumerOwner] = {"billing": consumer}
-    commands = BrokerCommands(owners, producers or {}, Replies())
+    owners: dict[str, InnerConsumer] = {"billing": consumer}
+    commands = ClientProcessor(owners, producers or {}, PendingReplies())
     async with FakeBroker() as broker, open_client(on_request=commands.answer) as opened:
         await opened.ask(broker.address)
         yield Asking(broker, consumer)

@@ -15,10 +15,10 @@ from rocketmq_aio.errors import (
     NameServerUnavailableError,
     NotRunningError,
 )
+from rocketmq_aio.instance import client_base as member_module
 from rocketmq_aio.instance import instance as instance_module
-from rocketmq_aio.instance import member as member_module
+from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.instance.member import Member
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
@@ -165,19 +165,19 @@ def test_a_bad_group_is_refused_before_anything_happens(group: object) -> None:
 def test_where_to_connect_is_said_once() -> None:
     config = ClientConfig(namesrv="127.0.0.1:9876")
     with pytest.raises(ConfigError, match="either"):
-        Member("shop", namesrv="127.0.0.1:9876", client=config)
+        ClientBase("shop", namesrv="127.0.0.1:9876", client=config)
     with pytest.raises(ConfigError, match="MQClientInstance"):
-        Member("shop", namesrv=None, client="127.0.0.1:9876")  # type: ignore[arg-type]
+        ClientBase("shop", namesrv=None, client="127.0.0.1:9876")  # type: ignore[arg-type]
 
 
 def test_where_to_connect_must_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ROCKETMQ_NAMESRV", raising=False)
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
     with pytest.raises(ConfigError, match="NAMESRV_ADDR"):
-        Member("shop", namesrv=None, client=None)
+        ClientBase("shop", namesrv=None, client=None)
     monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:9876")
 
-    assert Member("shop", namesrv=None, client=None).client.config.namesrv == "127.0.0.1:9876"
+    assert ClientBase("shop", namesrv=None, client=None).client.config.namesrv == "127.0.0.1:9876"
 
 
 # --- starts that fail ----------------------------------------------------------------------------

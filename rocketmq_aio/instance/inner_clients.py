@@ -10,7 +10,7 @@ from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult, ConsumerData, Co
 from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
 
 
-class Owner(Protocol):
+class InnerClient(Protocol):
     """A producer or consumer, registered under its group."""
 
     @property
@@ -31,7 +31,7 @@ class Owner(Protocol):
         ...
 
 
-class ConsumerOwner(Owner, Protocol):
+class InnerConsumer(InnerClient, Protocol):
     """What brokers may ask of a consumer besides."""
 
     def heartbeat_data(self) -> ConsumerData:
@@ -60,7 +60,7 @@ class ConsumerOwner(Owner, Protocol):
 
 
 @runtime_checkable
-class TransactionOwner(Protocol):
+class InnerTransactionProducer(Protocol):
     """A producer that brokers may ask how a transaction ended."""
 
     def on_transaction_check(

@@ -9,9 +9,14 @@ import anyio
 import msgspec
 
 from rocketmq_aio.errors import NotSupportedError
-from rocketmq_aio.instance.owners import ConsumerOwner, DirectConsumer, Owner, TransactionOwner
-from rocketmq_aio.instance.replies import Replies
-from rocketmq_aio.instance.stacks import all_stacks
+from rocketmq_aio.instance.inner_clients import (
+    DirectConsumer,
+    InnerClient,
+    InnerConsumer,
+    InnerTransactionProducer,
+)
+from rocketmq_aio.instance.pending_replies import PendingReplies
+from rocketmq_aio.instance.stack_dump import all_stacks
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.message import MessageExt
 from rocketmq_aio.properties import PRODUCER_GROUP
@@ -47,7 +52,7 @@ logger = get_logger(__name__)
 Handler = Callable[[Command], Awaitable[Reply | None]]
 
 
-class BrokerCommands:
+class ClientProcessor:
     """Routes each request of a broker to its owner.
 
     What has no owner is refused, or dropped where no answer is expected.
@@ -55,9 +60,9 @@ class BrokerCommands:
 
     def __init__(
         self,
-        consumers: Mapping[str, ConsumerOwner],
-        producers: Mapping[str, Owner],
-        replies: Replies,
+        consumers: Mapping[str, InnerConsumer],
+        producers: Mapping[str, InnerClient],
+        replies: PendingReplies,
         namespace: Namespace | None = None,
     ) -> None:
         self._consumers = consumers
@@ -95,7 +100,7 @@ class BrokerCommands:
         message = self._message(command, header.broker_name or "")
         group = message.property(PRODUCER_GROUP) or ""
         owner = self._producers.get(group)
-        if isinstance(owner, TransactionOwner):
+        if isinstance(owner, InnerTransactionProducer):
             owner.on_transaction_check(address, header, message)
         else:  # it asks again, perhaps somebody else
             logger.warning("transaction_check_without_producer", group=group, address=address)
@@ -163,7 +168,7 @@ class BrokerCommands:
             self._namespace.received(message)
         return message
 
-    def _owner(self, group: str) -> ConsumerOwner:
+    def _owner(self, group: str) -> InnerConsumer:
         if (consumer := self._consumers.get(group)) is None:
             remark = f"this client has no consumer of group {group!r}"
             raise NotSupportedError(ResponseCode.SYSTEM_ERROR, remark)

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 from anyio import wait_all_tasks_blocked
 
-from rocketmq_aio.instance import stacks as stacks_module
-from rocketmq_aio.instance.stacks import all_stacks
+from rocketmq_aio.instance import stack_dump as stacks_module
+from rocketmq_aio.instance.stack_dump import all_stacks
 
 SECRET = "a value that nobody should see"
 

@@ -15,7 +15,7 @@ logger = get_logger(__name__)
 SWEEP_SECONDS: Final = 0.05  # a request without a reply ends this much late at most
 
 
-class Replies:
+class PendingReplies:
     """Futures by correlation id; one timer for all deadlines, and none while nobody waits."""
 
     def __init__(self) -> None:
