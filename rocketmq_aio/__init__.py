@@ -133,17 +133,17 @@ if TYPE_CHECKING:
         SendResult,
         SendStatus,
     )
-    from rocketmq_aio.producer.decisions import TransactionState
-    from rocketmq_aio.producer.encoded import Encoded
-    from rocketmq_aio.producer.ordering import (
+    from rocketmq_aio.producer.batching.pre_encoded import Encoded
+    from rocketmq_aio.producer.producer import Producer
+    from rocketmq_aio.producer.queue_selection import (
         SelectByMachineRoom,
         SelectByRandom,
         select_by_hash,
     )
-    from rocketmq_aio.producer.producer import Producer
-    from rocketmq_aio.producer.publishing import QueueSelector
-    from rocketmq_aio.producer.transaction import Transaction, TransactionResult
-    from rocketmq_aio.producer.transactions import TransactionProducer
+    from rocketmq_aio.producer.topic_publish_info import QueueSelector
+    from rocketmq_aio.producer.transaction.producer import TransactionProducer
+    from rocketmq_aio.producer.transaction.transaction import Transaction, TransactionResult
+    from rocketmq_aio.producer.transaction.transaction_log import TransactionState
     from rocketmq_aio.trace.message_trace import MessageTrace
 
 __version__ = "0.1.0"

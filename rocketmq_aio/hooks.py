@@ -14,7 +14,7 @@ from rocketmq_aio.properties import check_encoded, encode_properties, take_prope
 
 if TYPE_CHECKING:  # layers above
     from rocketmq_aio.instance.instance import MQClientInstance
-    from rocketmq_aio.producer.decisions import TransactionState
+    from rocketmq_aio.producer.transaction.transaction_log import TransactionState
 
 
 @runtime_checkable

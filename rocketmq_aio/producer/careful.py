@@ -24,12 +24,12 @@ from rocketmq_aio.functions import check_function, name_of
 from rocketmq_aio.hooks import SendContext
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
-from rocketmq_aio.producer.introductions import Introductions
-from rocketmq_aio.producer.ordering import Lane, OrderedTopic, Turns
-from rocketmq_aio.producer.outgoing import Outgoing, check_sizes, outgoing
-from rocketmq_aio.producer.publishing import QueueSelector, Target, TopicPublish
-from rocketmq_aio.producer.requests_replies import Requests, replying_target
+from rocketmq_aio.producer.queue_selection import KeyedLock, Lane, OrderedTopic
+from rocketmq_aio.producer.registration import Introductions
+from rocketmq_aio.producer.request_reply import Requests, replying_target
+from rocketmq_aio.producer.send_request import SendRequest, check_sizes, outgoing
 from rocketmq_aio.producer.sender import UNUSED_SECONDS, Sender
+from rocketmq_aio.producer.topic_publish_info import QueueSelector, SendTarget, TopicPublishInfo
 from rocketmq_aio.properties import NAME_END, PAIR_END, SHARDING_KEY
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
 from rocketmq_aio.protocol.subscription import java_hash
@@ -37,7 +37,7 @@ from rocketmq_aio.protocol.subscription import java_hash
 KEYS_REMEMBERED: Final = 8192  # what is worked out once for a key; a hash is a loop over it
 
 
-class Way(NamedTuple):
+class Routing(NamedTuple):
     """How a message goes.
 
     :ivar aim: returns the queue of the first attempt
@@ -48,7 +48,7 @@ class Way(NamedTuple):
     :ivar reply: it answers a request
     """
 
-    aim: Callable[[TopicPublish], Target]
+    aim: Callable[[TopicPublishInfo], SendTarget]
     fixed: bool
     extra: str = ""
     key: str | None = None
@@ -56,10 +56,10 @@ class Way(NamedTuple):
     reply: bool = False
 
 
-ANY_QUEUE: Final = Way(TopicPublish.next_target, False)
+ANY_QUEUE: Final = Routing(TopicPublishInfo.next_target, False)
 
 
-class Chosen(msgspec.Struct, frozen=True, gc=False):
+class QueueChoice(msgspec.Struct, frozen=True, gc=False):
     """What the arguments of a send say about its queue; one of them at most is given."""
 
     queue: MessageQueue | None = None
@@ -67,7 +67,7 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
     sharding_key: str | None = None
 
 
-NOTHING_CHOSEN: Final = Chosen()
+NOTHING_CHOSEN: Final = QueueChoice()
 
 
 class CarefulSender(Sender):
@@ -83,7 +83,7 @@ class CarefulSender(Sender):
         hooks: Iterable[object],
     ) -> None:
         super().__init__(group, namesrv=namesrv, client=client, config=config, hooks=hooks)
-        self._turns = Turns()
+        self._turns = KeyedLock()
         self._ordered: dict[str, OrderedTopic] = {}
         self._by_key = lru_cache(KEYS_REMEMBERED)(self._way_by_key)
         self._requests = Requests(self._instance)
@@ -102,19 +102,19 @@ class CarefulSender(Sender):
         self._requests.refuse(ClosedError(f"{self!r} is closed"))
         await super()._shut()
 
-    def _way(self, message: Message, chosen: Chosen) -> Way:
+    def _way(self, message: Message, chosen: QueueChoice) -> Routing:
         """Return how *message* goes: the arguments of the call win over its own key."""
         queue, selector, key = chosen.queue, chosen.selector, chosen.sharding_key
         if queue is not None or selector is not None:
             if key is not None:
                 raise ConfigError("sharding_key", key, "give one of queue=, selector=, and it")
             aim = partial(chosen_target, message=message, queue=queue, selector=selector)
-            return Way(aim, True)
+            return Routing(aim, True)
         if key is None and message.sharding_key is None:
             return ANY_QUEUE
         return self._way_of(message, key)
 
-    def _way_of(self, message: Message, key: str | None) -> Way:
+    def _way_of(self, message: Message, key: str | None) -> Routing:
         """Return how *message* goes that has a key of its own, or gets *key*."""
         own = message.sharding_key
         if key is None and own is not None:
@@ -125,12 +125,12 @@ class CarefulSender(Sender):
             raise ConfigError("sharding_key", key, "the message has another one")
         return self._by_key(key, own is not None)
 
-    def _way_by_key(self, key: str, own: bool) -> Way:
+    def _way_by_key(self, key: str, own: bool) -> Routing:
         """Return how messages with *key* go; they have it already if it is their *own*."""
         extra = "" if own else f"{SHARDING_KEY}{NAME_END}{checked_key(key)}{PAIR_END}"
-        return Way(partial(self._ordered_target, java_hash(key)), True, extra, key)
+        return Routing(partial(self._ordered_target, java_hash(key)), True, extra, key)
 
-    async def _send_by(self, way: Way, message: Message, deadline: float) -> SendResult:
+    async def _send_by(self, way: Routing, message: Message, deadline: float) -> SendResult:
         """Send *message* as *way* says, within the bounds on unanswered sends.
 
         One with a key leaves when all sends of its key before it have ended, however.
@@ -159,8 +159,8 @@ class CarefulSender(Sender):
                 self._turns.give(lane)
 
     async def _outgoing_by(
-        self, way: Way, message: Message, publish: TopicPublish, deadline: float
-    ) -> Outgoing:
+        self, way: Routing, message: Message, publish: TopicPublishInfo, deadline: float
+    ) -> SendRequest:
         target, fixed = way.aim(publish), way.fixed
         if message.timed:
             target, fixed = await self._timed_target(publish, target, fixed, deadline)
@@ -171,8 +171,8 @@ class CarefulSender(Sender):
         return sent
 
     def _outgoing_to(
-        self, target: Target, way: Way, message: Message, publish: TopicPublish
-    ) -> Outgoing:
+        self, target: SendTarget, way: Routing, message: Message, publish: TopicPublishInfo
+    ) -> SendRequest:
         now_ms = time_ns() // 1_000_000
         message_id = self._ids.next_id(now_ms)
         sent = outgoing(message, target, message_id, now_ms, self._config, way.extra)
@@ -180,13 +180,13 @@ class CarefulSender(Sender):
         sent.reply = way.reply
         return sent
 
-    def _ordered_target(self, value: int, publish: TopicPublish) -> Target:
+    def _ordered_target(self, value: int, publish: TopicPublishInfo) -> SendTarget:
         known = self._ordered.get(publish.topic)
         if known is None:
             known = self._ordered[publish.topic] = OrderedTopic(publish)
         return known.target(publish, value)
 
-    def _target_at(self, publish: TopicPublish, queue: MessageQueue) -> Target:
+    def _target_at(self, publish: TopicPublishInfo, queue: MessageQueue) -> SendTarget:
         known = self._ordered.get(publish.topic)  # keys stay with a broker that is not there now
         return publish.target(queue, known.last_address(queue) if known is not None else None)
 
@@ -195,7 +195,7 @@ class CarefulSender(Sender):
     ) -> SendContext:
         return SendContext(group=self._group, mode=mode, messages=(message,), queue=queue)
 
-    async def _send_oneway(self, message: Message, chosen: Chosen) -> None:
+    async def _send_oneway(self, message: Message, chosen: QueueChoice) -> None:
         deadline = monotonic() + self._config.send_timeout_seconds
         topic, size = message.topic, len(message.body)
         publish = self._topics.get(topic)
@@ -230,13 +230,13 @@ class CarefulSender(Sender):
 
     # --- request and reply ----------------------------------------------------------------------
 
-    async def _request(self, message: Message, chosen: Chosen, deadline: float) -> MessageExt:
+    async def _request(self, message: Message, chosen: QueueChoice, deadline: float) -> MessageExt:
         request = await self._requests.begin(message, deadline)
         properties = request.properties()
 
         def send(message: Message) -> Coroutine[Any, Any, SendResult]:
             aim, fixed, extra, key, *_ = self._way(message, chosen)
-            way = Way(aim, fixed, extra + properties, key, asks=True)
+            way = Routing(aim, fixed, extra + properties, key, asks=True)
             return self._send_by(way, message, deadline)
 
         try:
@@ -251,7 +251,7 @@ class CarefulSender(Sender):
     async def _reply(
         self, request: MessageExt, message: Message, properties: str, deadline: float
     ) -> SendResult:
-        way = Way(partial(replying_target, request), fixed=False, extra=properties, reply=True)
+        way = Routing(partial(replying_target, request), fixed=False, extra=properties, reply=True)
 
         def send(message: Message) -> Coroutine[Any, Any, SendResult]:
             return self._send_by(way, message, deadline)
@@ -274,8 +274,8 @@ class CarefulSender(Sender):
     # --- delivery times -------------------------------------------------------------------------
 
     async def _timed_target(
-        self, publish: TopicPublish, target: Target, fixed: bool, deadline: float
-    ) -> tuple[Target, bool]:
+        self, publish: TopicPublishInfo, target: SendTarget, fixed: bool, deadline: float
+    ) -> tuple[SendTarget, bool]:
         """Return a target whose broker keeps delivery times, and whether it has to stay.
 
         Brokers before 5.0 deliver such a message at once.
@@ -292,7 +292,7 @@ class CarefulSender(Sender):
         masters = publish.masters().values()
         return target, fixed or any(versions.get(each, 0) < V5_0_0 for each in masters)
 
-    async def _keeps_times(self, target: Target, deadline: float) -> bool:
+    async def _keeps_times(self, target: SendTarget, deadline: float) -> bool:
         heartbeats = self._instance.heartbeats
         version = heartbeats.broker_versions.get(target.master)
         if version is None:
@@ -303,7 +303,7 @@ class CarefulSender(Sender):
                 return False
         return version is not None and version >= V5_0_0
 
-    def _unfit(self, topic: str, target: Target) -> Exception:
+    def _unfit(self, topic: str, target: SendTarget) -> Exception:
         if self._instance.heartbeats.broker_versions.get(target.master) is None:
             reason = "it does not say whether it keeps delivery times"
             return self._attempts.never_sent(topic, NotConnectedError(target.address, reason))
@@ -323,11 +323,11 @@ def checked_key(key: object) -> str:
 
 
 def chosen_target(
-    publish: TopicPublish,
+    publish: TopicPublishInfo,
     message: Message,
     queue: MessageQueue | None,
     selector: QueueSelector | None,
-) -> Target:
+) -> SendTarget:
     """Return where the caller wants *message* to go."""
     if queue is not None and selector is not None:
         raise ConfigError("selector", selector, "give either queue= or selector=")
@@ -337,7 +337,7 @@ def chosen_target(
     return publish.target(queue)
 
 
-def _selected(selector: QueueSelector, publish: TopicPublish, message: Message) -> MessageQueue:
+def _selected(selector: QueueSelector, publish: TopicPublishInfo, message: Message) -> MessageQueue:
     try:
         queue: object = selector(publish.queues, message)
     except TypeError:

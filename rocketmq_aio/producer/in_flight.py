@@ -7,7 +7,7 @@ from collections import OrderedDict
 from copy import copy
 
 
-class InFlight:
+class InFlightLimiter:
     """Room for sends.
 
     `try_take` and `give` are plain steps, so a send that finds room pays no await.  A

@@ -23,14 +23,20 @@ from rocketmq_aio.hooks import AnySendHook, SendContext
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
 from rocketmq_aio.names import check_topic
-from rocketmq_aio.producer.batches import Batch, batches, check_batchable, check_places, several
-from rocketmq_aio.producer.careful import ANY_QUEUE, NOTHING_CHOSEN, Chosen
-from rocketmq_aio.producer.encoded import EncodedSender
-from rocketmq_aio.producer.ordering import Lane
-from rocketmq_aio.producer.outgoing import check_sizes, not_a_message, outgoing
-from rocketmq_aio.producer.publishing import QueueSelector, not_of_topic
+from rocketmq_aio.producer.batching.explicit_batch import (
+    Batch,
+    batches,
+    check_batchable,
+    check_places,
+    several,
+)
+from rocketmq_aio.producer.batching.pre_encoded import EncodedSender
+from rocketmq_aio.producer.careful import ANY_QUEUE, NOTHING_CHOSEN, QueueChoice
+from rocketmq_aio.producer.queue_selection import Lane
 from rocketmq_aio.producer.recall import recall
-from rocketmq_aio.producer.requests_replies import how_to_reply
+from rocketmq_aio.producer.request_reply import how_to_reply
+from rocketmq_aio.producer.send_request import check_sizes, not_a_message, outgoing
+from rocketmq_aio.producer.topic_publish_info import QueueSelector, not_of_topic
 
 MAX_TIMEOUT: Final = 10.0**9
 BATCHES_AT_ONCE: Final = 4  # requests of one send_batch call in flight together
@@ -98,7 +104,9 @@ class Producer(EncodedSender):
         fixed = queue is not None or selector is not None
         keyed = sharding_key is not None or message.sharding_key is not None
         if self._detour or message.timed or (keyed and fixed):
-            chosen = Chosen(queue, selector, sharding_key) if keyed or fixed else NOTHING_CHOSEN
+            chosen = (
+                QueueChoice(queue, selector, sharding_key) if keyed or fixed else NOTHING_CHOSEN
+            )
             return await self._send_off(message, chosen, seconds, deadline)
         way, topic, size, room = ANY_QUEUE, message.topic, len(message.body), self._room
         lane: Lane = topic, None
@@ -108,7 +116,7 @@ class Producer(EncodedSender):
             if not self._turns.try_take(lane):
                 await self._wait_for_turn(lane, deadline)
         elif fixed:
-            way = self._way(message, Chosen(queue, selector))
+            way = self._way(message, QueueChoice(queue, selector))
         try:
             if not room.try_take(size):
                 await self._wait_for_room(size, deadline, topic)
@@ -195,7 +203,7 @@ class Producer(EncodedSender):
         """
         self._check_running()
         _check_message(message)
-        chosen = Chosen(queue, selector, sharding_key)
+        chosen = QueueChoice(queue, selector, sharding_key)
         if not self._hooked:
             await self._send_oneway(message, chosen)
             return
@@ -259,7 +267,7 @@ class Producer(EncodedSender):
         seconds = self._config.send_timeout_seconds
         if timeout_seconds is not None:
             seconds = checked_timeout(timeout_seconds)
-        chosen = Chosen(queue, selector, sharding_key)
+        chosen = QueueChoice(queue, selector, sharding_key)
         return await self._request(message, chosen, monotonic() + seconds)
 
     async def reply(

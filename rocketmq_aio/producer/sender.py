@@ -22,13 +22,18 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageQueue, SendResult
-from rocketmq_aio.producer.attempts import Attempts
-from rocketmq_aio.producer.auto_batch import AutoBatcher
-from rocketmq_aio.producer.faults import Faults, Isolation
-from rocketmq_aio.producer.gathering import Entry, request_of
-from rocketmq_aio.producer.hook_calls import SendHooks
-from rocketmq_aio.producer.in_flight import InFlight
-from rocketmq_aio.producer.publishing import Target, TopicPublish, find_publish, why_unwritable
+from rocketmq_aio.producer.batching.accumulator import BatchAccumulator
+from rocketmq_aio.producer.batching.pending_batch import Entry, request_of
+from rocketmq_aio.producer.fault_strategy import BrokerFault, FaultStrategy
+from rocketmq_aio.producer.hooks import SendHooks
+from rocketmq_aio.producer.in_flight import InFlightLimiter
+from rocketmq_aio.producer.send_attempts import Attempts
+from rocketmq_aio.producer.topic_publish_info import (
+    SendTarget,
+    TopicPublishInfo,
+    find_publish,
+    why_unwritable,
+)
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 
@@ -52,11 +57,11 @@ class Sender(ClientBase):
         if config is not None and not isinstance(config, ProducerConfig):
             raise ConfigError("config", config, "expected a ProducerConfig")
         self._config = config or ProducerConfig()
-        self._room = InFlight(self._config.max_in_flight, self._config.max_in_flight_bytes)
-        self._topics: dict[str, TopicPublish] = {}
+        self._room = InFlightLimiter(self._config.max_in_flight, self._config.max_in_flight_bytes)
+        self._topics: dict[str, TopicPublishInfo] = {}
         host = ip_address(self._instance.address).packed
         self._ids = MessageIdGenerator(host, 0, 0)  # see `MessageIdGenerator.renew`
-        self._faults = Faults(
+        self._faults = FaultStrategy(
             self._topics.values,
             self._ask_isolated,
             self._start_probing,
@@ -69,7 +74,7 @@ class Sender(ClientBase):
         self._batching = self._config.auto_batch is not None
         self._hooked = bool(self._hooks)
         self._detour = self._batching or self._hooked
-        self._together = AutoBatcher(
+        self._together = BatchAccumulator(
             self._config.auto_batch or AutoBatch(linger_seconds=0),
             self._config,
             self._ids,
@@ -118,7 +123,7 @@ class Sender(ClientBase):
             reason = "no room among the unanswered sends (max_in_flight, max_in_flight_bytes)"
             raise self._attempts.never_sent(topic, NotConnectedError("-", reason)) from None
 
-    async def _publish(self, topic: str, deadline: float) -> TopicPublish:
+    async def _publish(self, topic: str, deadline: float) -> TopicPublishInfo:
         try:
             async with asyncio.timeout(deadline - monotonic()):
                 publish = await find_publish(
@@ -149,7 +154,7 @@ class Sender(ClientBase):
         sent = request_of(entries, target, now_ms, self._config, fixed=queue is not None)
         return await self._attempts.run(sent, publish, deadline)
 
-    def _target_at(self, publish: TopicPublish, queue: MessageQueue) -> Target:
+    def _target_at(self, publish: TopicPublishInfo, queue: MessageQueue) -> SendTarget:
         return publish.target(queue)
 
     def _spawn_batch(
@@ -161,14 +166,14 @@ class Sender(ClientBase):
     def _start_probing(self) -> None:
         self._instance.host.spawn(self._faults.probe_while_isolated, name="probes")
 
-    async def _ask_isolated(self, held: Isolation) -> None:
+    async def _ask_isolated(self, held: BrokerFault) -> None:
         queue = held.queue
         header = GetMaxOffset(
             topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
         )
         await self._instance.remoting.request(held.address, header)
 
-    async def _renewed(self, publish: TopicPublish, deadline: float) -> TopicPublish:
+    async def _renewed(self, publish: TopicPublishInfo, deadline: float) -> TopicPublishInfo:
         """Return the newest queues: brokers may have come or moved since the last refresh.
 
         A name server that does not answer changes nothing, and takes half of the time at most.

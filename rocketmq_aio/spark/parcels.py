@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.names import RETRY_PREFIX
-from rocketmq_aio.producer.encoded import Encoded
+from rocketmq_aio.producer.batching.pre_encoded import Encoded
 from rocketmq_aio.properties import TIMER_DELIVER_MS
 from rocketmq_aio.spark.entries import Column, offsets_of, pc, read_entry
 from rocketmq_aio.spark.rows import Rows

@@ -11,7 +11,7 @@ import pyarrow as pa
 from rocketmq_aio.errors import InvalidMessageError
 from rocketmq_aio.message_fields import MAX_DELAY_LEVEL
 from rocketmq_aio.names import RETRY_PREFIX, UNSENDABLE_TOPICS, topic_fault
-from rocketmq_aio.producer.outgoing import PROPERTIES_SPARE
+from rocketmq_aio.producer.send_request import PROPERTIES_SPARE
 from rocketmq_aio.properties import (
     DELAY,
     KEYS,

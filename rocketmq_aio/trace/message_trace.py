@@ -14,7 +14,7 @@ from rocketmq_aio.hooks import ConsumeContext, EndTransactionContext
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageExt, SendResult
 from rocketmq_aio.names import check_topic
-from rocketmq_aio.producer.outgoing import Outgoing
+from rocketmq_aio.producer.send_request import SendRequest
 from rocketmq_aio.properties import KEYS
 from rocketmq_aio.trace import records
 from rocketmq_aio.trace.trace_dispatcher import TraceDispatcher, Waiting
@@ -115,7 +115,7 @@ class ClientTrace:
 
     # --- producers ------------------------------------------------------------------------------
 
-    def stored(self, sent: Outgoing, result: SendResult, seconds: float) -> None:
+    def stored(self, sent: SendRequest, result: SendResult, seconds: float) -> None:
         """Trace what was stored, unless its broker does not want that."""
         if not result.trace_on:
             return

@@ -13,8 +13,8 @@ import msgspec
 
 from rocketmq_aio.hooks import EndTransactionContext
 from rocketmq_aio.message import MessageExt, SendResult, SendStatus
-from rocketmq_aio.producer.decisions import TransactionState
-from rocketmq_aio.producer.outgoing import Outgoing
+from rocketmq_aio.producer.send_request import SendRequest
+from rocketmq_aio.producer.transaction.transaction_log import TransactionState
 from rocketmq_aio.properties import (
     DELAY,
     KEYS,
@@ -49,7 +49,7 @@ _DELAYS: Final = [
 # Where it is written, what it is about, the record, the message's id and keys
 Traced = tuple[str, str, str, str, str]
 # A request that stored something, the answer, how long it took, and the size of its body
-StoredSend = tuple[Outgoing, SendResult, float, int]
+StoredSend = tuple[SendRequest, SendResult, float, int]
 
 
 class TraceBatch(NamedTuple):
@@ -110,7 +110,7 @@ def parts_of_batch(stored: StoredSend) -> Iterator[StoredSend]:
         yield one, whose, seconds, len(body)
 
 
-def _kind(out: Outgoing) -> int:
+def _kind(out: SendRequest) -> int:
     properties = PAIR_END + out.properties.decode()
     if out.sys_flag & TRANSACTION_PREPARED:
         return HALF

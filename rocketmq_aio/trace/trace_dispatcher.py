@@ -16,7 +16,7 @@ from rocketmq_aio.config import ProducerConfig
 from rocketmq_aio.errors import NotRunningError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.producer.encoded import Encoded
+from rocketmq_aio.producer.batching.pre_encoded import Encoded
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
 from rocketmq_aio.trace.records import StoredSend, TraceBatch, Traced

@@ -62,7 +62,7 @@ async def test_a_broker_that_stands_still_is_left_out_and_comes_back(
     caplog: pytest.LogCaptureFixture,
     record_property: Callable[[str, object], None],
 ) -> None:
-    caplog.set_level("INFO", "rocketmq_aio.producer.faults")
+    caplog.set_level("INFO", "rocketmq_aio.producer.fault_strategy")
     frozen, other = cluster.brokers
     async with Producer(rocketmq_group, namesrv=cluster.namesrv) as producer:
         load = Load(producer, topic)

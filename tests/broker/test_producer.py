@@ -15,9 +15,9 @@ from rocketmq_aio.errors import (
     RouteNotFoundError,
 )
 from rocketmq_aio.message import Message, MessageQueue, SendStatus
-from rocketmq_aio.producer.ordering import select_by_hash
-from rocketmq_aio.producer.outgoing import PROPERTIES_SPARE
 from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.producer.queue_selection import select_by_hash
+from rocketmq_aio.producer.send_request import PROPERTIES_SPARE
 from rocketmq_aio.properties import MAX_PROPERTIES
 from rocketmq_aio.testing import Cluster, probe
 from tests.broker.reading import read_topic, wait_for_messages

@@ -17,9 +17,9 @@ from rocketmq_aio.config import ClientConfig, LitePullConfig, ProducerConfig
 from rocketmq_aio.consumer.lite_pull import LitePullConsumer
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.message import Message, MessageExt
-from rocketmq_aio.producer.decisions import TransactionState
-from rocketmq_aio.producer.transaction import TransactionResult
-from rocketmq_aio.producer.transactions import TransactionProducer
+from rocketmq_aio.producer.transaction.producer import TransactionProducer
+from rocketmq_aio.producer.transaction.transaction import TransactionResult
+from rocketmq_aio.producer.transaction.transaction_log import TransactionState
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.testing import Broker, Cluster
 from tests.broker.reading import read_topic, wait_for_messages

@@ -9,8 +9,8 @@ import asyncio
 import sys
 
 from rocketmq_aio.message import Message, MessageExt
-from rocketmq_aio.producer.decisions import TransactionState
-from rocketmq_aio.producer.transactions import TransactionProducer
+from rocketmq_aio.producer.transaction.producer import TransactionProducer
+from rocketmq_aio.producer.transaction.transaction_log import TransactionState
 
 
 async def check(_message: MessageExt) -> TransactionState:

@@ -73,7 +73,7 @@ async def test_busy_brokers_take_batches_after_a_pause() -> None:
 async def test_a_broker_that_hangs_is_left_out_until_it_answers_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level("INFO", "rocketmq_aio.producer.faults")
+    caplog.set_level("INFO", "rocketmq_aio.producer.fault_strategy")
     async with sending(brokers=2, producer=BATCHED) as run:
         hanging = run.proxies[0]
         hanging.stall()

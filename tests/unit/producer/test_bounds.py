@@ -14,7 +14,7 @@ from rocketmq_aio.producer.producer import Producer
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Close
 from tests.unit.instance.guests import nothing_left
-from tests.unit.producer.shops import ORDER, ROUTE, SEND, Shop, open_shop
+from tests.unit.producer.producer_env import ORDER, ROUTE, SEND, Shop, open_shop
 
 STEPS = 500  # turns of the loop, far more than a send takes
 

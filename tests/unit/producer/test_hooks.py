@@ -20,13 +20,13 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.hooks import AnySendHook, EndTransactionContext, SendContext
 from rocketmq_aio.message import Message, MessageQueue, SendResult
-from rocketmq_aio.producer.decisions import TransactionState
 from rocketmq_aio.producer.producer import Producer
-from rocketmq_aio.producer.transactions import TransactionProducer
+from rocketmq_aio.producer.transaction.producer import TransactionProducer
+from rocketmq_aio.producer.transaction.transaction_log import TransactionState
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
-from tests.unit.producer.shops import ORDER, SEND
+from tests.unit.producer.producer_env import ORDER, SEND
 from tests.unit.remoting.until import until
 
 TIMED = Message("orders", b"later", delay_seconds=30)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rocketmq_aio.producer.in_flight import InFlight
+from rocketmq_aio.producer.in_flight import InFlightLimiter
 from tests.unit.costs import cpu_seconds
 
 
@@ -18,7 +18,7 @@ async def settle() -> None:
 class Line:
     """Tasks that wait for room, and the order in which they got it."""
 
-    def __init__(self, room: InFlight) -> None:
+    def __init__(self, room: InFlightLimiter) -> None:
         self.entered: list[str] = []
         self._room = room
 
@@ -31,14 +31,14 @@ class Line:
 
 
 def test_room_is_counted_by_number_and_by_bytes() -> None:
-    by_count, by_bytes = InFlight(2, 1000), InFlight(1000, 10)
+    by_count, by_bytes = InFlightLimiter(2, 1000), InFlightLimiter(1000, 10)
 
     assert [by_count.try_take(1) for _ in range(3)] == [True, True, False]
     assert [by_bytes.try_take(size) for size in (6, 5, 4)] == [True, False, True]
 
 
 def test_what_is_larger_than_the_whole_bound_goes_alone() -> None:
-    room = InFlight(1000, 10)
+    room = InFlightLimiter(1000, 10)
     assert room.try_take(1)
     assert not room.try_take(50)
     room.give(1)
@@ -48,7 +48,7 @@ def test_what_is_larger_than_the_whole_bound_goes_alone() -> None:
 
 
 def test_what_was_taken_is_given_back() -> None:
-    room = InFlight(1000, 10)
+    room = InFlightLimiter(1000, 10)
     for _ in range(100):
         assert room.try_take(7)
         room.give(7)
@@ -57,7 +57,7 @@ def test_what_was_taken_is_given_back() -> None:
 
 
 async def test_those_who_wait_enter_in_order_and_nobody_overtakes_them() -> None:
-    room = InFlight(2, 10)
+    room = InFlightLimiter(2, 10)
     line = Line(room)
     assert room.try_take(6)
     large, small = line.join("large", 8), line.join("small", 1)
@@ -71,7 +71,7 @@ async def test_those_who_wait_enter_in_order_and_nobody_overtakes_them() -> None
 
 
 async def test_a_large_one_who_leaves_lets_the_small_ones_in() -> None:
-    room = InFlight(10, 10)
+    room = InFlightLimiter(10, 10)
     line = Line(room)
     assert room.try_take(6)
     large, small = line.join("large", 8), line.join("small", 1)
@@ -84,7 +84,7 @@ async def test_a_large_one_who_leaves_lets_the_small_ones_in() -> None:
 
 
 async def test_room_given_to_one_who_leaves_in_that_moment_is_passed_on() -> None:
-    room = InFlight(1, 10)
+    room = InFlightLimiter(1, 10)
     line = Line(room)
     assert room.try_take(1)
     leaving, staying = line.join("leaving"), line.join("staying")
@@ -99,7 +99,7 @@ async def test_room_given_to_one_who_leaves_in_that_moment_is_passed_on() -> Non
 
 
 async def test_everybody_in_line_can_leave_at_once() -> None:
-    room = InFlight(1, 10)
+    room = InFlightLimiter(1, 10)
     line = Line(room)
     assert room.try_take(1)
     waiting = [line.join(str(number)) for number in range(50)]
@@ -114,7 +114,7 @@ async def test_everybody_in_line_can_leave_at_once() -> None:
 
 
 async def test_a_closed_line_tells_who_waits_and_keeps_the_count() -> None:
-    room = InFlight(1, 10)
+    room = InFlightLimiter(1, 10)
     line = Line(room)
     assert room.try_take(1)
     waiting = [line.join("a"), line.join("b")]
@@ -128,7 +128,7 @@ async def test_a_closed_line_tells_who_waits_and_keeps_the_count() -> None:
 
 
 async def test_a_closed_line_lets_nobody_in_any_more() -> None:
-    room = InFlight(10, 10)
+    room = InFlightLimiter(10, 10)
     room.refuse(LookupError("closed"))
 
     assert not room.try_take(1)
@@ -139,7 +139,7 @@ async def test_a_closed_line_lets_nobody_in_any_more() -> None:
 
 
 async def test_waiters_that_leave_take_no_memory_behind_one_that_waits() -> None:
-    room = InFlight(1, 10)
+    room = InFlightLimiter(1, 10)
     line = Line(room)
     assert room.try_take(1)
     staying = line.join("staying")
@@ -157,7 +157,7 @@ async def test_waiters_that_leave_take_no_memory_behind_one_that_waits() -> None
 
 def test_the_cost_of_leaving_grows_with_the_number_of_waiters_not_its_square() -> None:
     async def leave(count: int) -> None:
-        room = InFlight(1, 10)
+        room = InFlightLimiter(1, 10)
         assert room.try_take(1)
         waiting = [asyncio.create_task(room.wait_and_take(1)) for _ in range(count)]
         await settle()
@@ -171,7 +171,7 @@ def test_the_cost_of_leaving_grows_with_the_number_of_waiters_not_its_square() -
 
 
 async def test_empty_is_told_when_the_last_send_ends() -> None:
-    room = InFlight(10, 10)
+    room = InFlightLimiter(10, 10)
     await room.wait_until_empty()
     assert room.try_take(1)
     assert room.try_take(1)

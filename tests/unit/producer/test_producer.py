@@ -18,11 +18,11 @@ from rocketmq_aio.errors import (
     PayloadError,
 )
 from rocketmq_aio.message import Message, MessageQueue, SendStatus
-from rocketmq_aio.producer.ordering import select_by_hash
 from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.producer.queue_selection import select_by_hash
 from rocketmq_aio.protocol.compression import inflate
 from tests.fakes.script import Reply
-from tests.unit.producer.shops import ORDER, SEND, open_shop
+from tests.unit.producer.producer_env import ORDER, SEND, open_shop
 
 ANY_ENCODING = [
     ClientConfig(),

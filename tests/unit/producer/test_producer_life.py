@@ -29,7 +29,7 @@ from rocketmq_aio.properties import parse_properties
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 from tests.fakes.cluster import FakeCluster
 from tests.unit.instance.guests import nothing_left
-from tests.unit.producer.shops import ORDER, PATIENT, ROUTE, SEND, SEND_BATCH, open_shop
+from tests.unit.producer.producer_env import ORDER, PATIENT, ROUTE, SEND, SEND_BATCH, open_shop
 from tests.unit.remoting.until import until
 
 

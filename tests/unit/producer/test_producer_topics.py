@@ -17,7 +17,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.message import Message, MessageQueue
 from rocketmq_aio.producer.sender import UNUSED_SECONDS
-from tests.unit.producer.shops import ORDER, ROUTE, Shop, open_shop
+from tests.unit.producer.producer_env import ORDER, ROUTE, Shop, open_shop
 from tests.unit.remoting.until import until
 
 PRODUCER: Final = "rocketmq_aio.producer."

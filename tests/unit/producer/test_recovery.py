@@ -11,11 +11,11 @@ from rocketmq_aio.config import ProducerConfig
 from rocketmq_aio.consumer.lite_pull import LitePullConsumer
 from rocketmq_aio.errors import NotConnectedError, RouteNotFoundError, SendError
 from rocketmq_aio.instance import routes as routes_module
-from rocketmq_aio.producer import attempts as attempts_module
+from rocketmq_aio.producer import send_attempts as attempts_module
 from rocketmq_aio.producer import sender as sender_module
 from rocketmq_aio.remoting.backoff import Backoff
 from tests.fakes.script import Reply
-from tests.unit.producer.shops import ORDER, ROUTE, SEND, Shop, connected, open_shop, stopped
+from tests.unit.producer.producer_env import ORDER, ROUTE, SEND, Shop, connected, open_shop, stopped
 from tests.unit.remoting.until import succeeds, until, until_done
 
 BUSY = Reply(2, remark="system busy")

@@ -11,13 +11,13 @@ import pytest
 from rocketmq_aio.config import ProducerConfig
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.message import SendResult
-from rocketmq_aio.producer import attempts as attempts_module
+from rocketmq_aio.producer import send_attempts as attempts_module
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.remoting.backoff import Backoff
 from tests.fakes.broker import FakeBroker
 from tests.fakes.connection import FakeConnection
 from tests.fakes.script import Close, Handler, Outcome, Reply
-from tests.unit.producer.shops import (
+from tests.unit.producer.producer_env import (
     ORDER,
     SEND,
     SEND_BATCH,

@@ -23,7 +23,7 @@ from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import SendMessage
 from tests.fakes.connection import FakeConnection
 from tests.fakes.script import Close, Outcome, Reply, resolve
-from tests.unit.producer.shops import ORDER, SEND_BATCH, open_shop
+from tests.unit.producer.producer_env import ORDER, SEND_BATCH, open_shop
 
 STEPS = 200  # turns of the loop, far more than a send takes to leave
 ONCE = ProducerConfig(retries=0)

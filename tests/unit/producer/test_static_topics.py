@@ -9,7 +9,7 @@ import pytest
 from rocketmq_aio.errors import RouteNotFoundError
 from rocketmq_aio.message import Message, MessageQueue
 from tests.fakes.static_topics import give_up, share_out
-from tests.unit.producer.shops import ORDER, SEND, Shop, open_shop
+from tests.unit.producer.producer_env import ORDER, SEND, Shop, open_shop
 from tests.unit.remoting.until import until_done
 
 HALVES: Final = ["broker-a", "broker-a", "broker-b", "broker-b"]

@@ -22,7 +22,7 @@ from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.server import VERSIONS
-from tests.unit.producer.shops import open_shop, stopped
+from tests.unit.producer.producer_env import open_shop, stopped
 
 LATER = Message("orders", b"later", delay_seconds=3600)
 

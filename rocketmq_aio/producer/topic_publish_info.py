@@ -1,0 +1,225 @@
+"""Where messages of a topic can go: its writable queues, taken in turn."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from time import monotonic
+
+import msgspec
+
+from rocketmq_aio.address import has_port, vip_address
+from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.errors import ConfigError, RouteNotFoundError
+from rocketmq_aio.instance.routes import RouteTable, TopicRoute
+from rocketmq_aio.message import Message, MessageQueue
+from rocketmq_aio.protocol.codes import MASTER_ID
+from rocketmq_aio.protocol.requests.send import SendBatchMessage, SendMessage, SendReplyMessage
+from rocketmq_aio.protocol.templates import SendTemplate
+
+QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+
+
+class SendTarget(msgspec.Struct, frozen=True, gc=False):
+    """A queue to send to: its broker, the address of the master, and frames prepared for it.
+
+    While the broker has no master, both addresses are its name: nothing can be sent there.
+    """
+
+    queue: MessageQueue
+    broker_name: str  # not that of *queue* where the topic is static
+    address: str  # where it is sent to
+    master: str  # as the route says; not *address* with a VIP channel
+    template: SendTemplate
+    batch_template: SendTemplate
+    reply_template: SendTemplate
+
+
+class TopicPublishInfo:
+    """The writable queues of one topic, taken in turn."""
+
+    def __init__(
+        self,
+        route: TopicRoute,
+        group: str,
+        config: ProducerConfig,
+        client: ClientConfig | None = None,
+    ) -> None:
+        self.topic = route.topic
+        self.queues = route.publish_queues
+        self.ordered_queues = route.ordered_queues or route.publish_queues
+        self.used_at = monotonic()
+        self.renewed_at = 0.0
+        self.brokers = {route.broker_of(queue) for queue in self.queues}
+        self._group = group
+        self._unit_mode = client is not None and client.unit_mode
+        self._vip = client is not None and client.vip_channel
+        self._config = config
+        self._broker_of = route.broker_of
+        self._masters = {n: a[MASTER_ID] for n, a in route.brokers.items() if MASTER_ID in a}
+        self._headless = route.brokers.keys() - self._masters.keys()
+        self._templates: dict[str, tuple[SendTemplate, SendTemplate, SendTemplate]] = {}
+        self._all = self._targets = [self.target(queue) for queue in self.queues]
+        # A random start, so that many producers do not all begin with the first queue.
+        self._next = random.randrange(len(self._targets))
+
+    def next_target(self) -> SendTarget:
+        """Return the queue whose turn it is."""
+        self._next = turn = (self._next + 1) % len(self._targets)
+        return self._targets[turn]
+
+    def leave_out(self, addresses: frozenset[str]) -> None:
+        """Take no turns with the brokers at *addresses*, unless there are no others."""
+        turns = [target for target in self._all if target.address not in addresses] or self._all
+        self._targets, self._next = turns, random.randrange(len(turns))
+
+    def masters(self) -> dict[str, str]:
+        """Return the brokers that have queues of the topic, and their masters."""
+        return {broker: self._masters[broker] for broker in self.brokers}
+
+    def next_target_avoiding(self, failed: frozenset[str]) -> SendTarget:
+        """Return the next queue that is not on a *failed* broker; any if all are.
+
+        Better one that is left out than one that has failed.
+        """
+        for _ in self._targets:
+            target = self.next_target()
+            if target.broker_name not in failed:
+                return target
+        others = [target for target in self._all if target.broker_name not in failed]
+        return random.choice(others) if others else self.next_target()
+
+    def target_on(self, broker_name: str) -> SendTarget | None:
+        """Return a queue of the broker, left out or not; None: it has none."""
+        for target in self._all:
+            if target.queue.broker_name == broker_name:
+                return target
+        return None
+
+    def target(self, queue: MessageQueue, last_address: str | None = None) -> SendTarget:
+        """Return how to send to *queue*; at *last_address* if its broker has none now.
+
+        :raises ConfigError: it is no queue of this topic
+        :raises RouteNotFoundError: the route does not name its broker
+        """
+        if not isinstance(queue, MessageQueue) or queue.topic != self.topic:
+            raise not_of_topic(queue, self.topic)
+        broker = self._broker_of(queue)
+        address = self._masters.get(broker, last_address)
+        if address is None and broker not in self._headless:
+            raise RouteNotFoundError(self.topic, f"its route does not name broker {broker!r}")
+        if broker not in self._templates:
+            plain, batch = self.header(queue), self.header(queue, batch=True)
+            kinds = SendTemplate(plain), SendTemplate(batch), SendTemplate(reply_header(plain))
+            self._templates[broker] = kinds
+        master, templates = address or broker, self._templates[broker]
+        return SendTarget(queue, broker, self.send_address(master), master, *templates)
+
+    def send_address(self, master: str) -> str:
+        """Return where messages for the broker at *master* go."""
+        return vip_address(master) if self._vip and has_port(master) else master
+
+    def is_closed(self, queue: MessageQueue) -> bool:
+        """Whether its broker is there, and the topic's permissions leave *queue* out."""
+        return queue.broker_name in self._masters and queue not in self.ordered_queues
+
+    def header(self, queue: MessageQueue, *, batch: bool = False) -> SendMessage:
+        """Return the header of a send to *queue*, without what differs per message."""
+        kind = SendBatchMessage if batch else SendMessage
+        return kind(
+            producer_group=self._group,
+            topic=self.topic,
+            default_topic=self._config.template_topic,
+            default_topic_queue_nums=self._config.template_queues,
+            queue_id=queue.queue_id,
+            sys_flag=0,
+            born_timestamp=0,
+            flag=0,
+            properties="",
+            reconsume_times=0,
+            unit_mode=self._unit_mode,
+            batch=batch,
+            broker_name=self._broker_of(queue),
+        )
+
+
+def not_of_topic(queue: object, topic: str) -> ConfigError:
+    """Return the error for a queue that messages of *topic* cannot go to."""
+    if isinstance(queue, MessageQueue):
+        return ConfigError("queue", queue, f"it does not belong to topic {topic!r}")
+    return ConfigError("queue", queue, f"expected one of await producer.publish_queues({topic!r})")
+
+
+def reply_header(header: SendMessage) -> SendReplyMessage:
+    """Return *header* as that of a reply to a request."""
+    return SendReplyMessage(**msgspec.structs.asdict(header))
+
+
+async def find_publish(
+    routes: RouteTable,
+    topic: str,
+    group: str,
+    config: ProducerConfig,
+    client: ClientConfig | None = None,
+) -> TopicPublishInfo:
+    """Return where *topic* can be sent to.
+
+    A topic that does not exist is created by the broker that gets its first message, if that
+    broker allows it: the route of the template topic tells which brokers do.
+
+    While its brokers have no master (a failover), name servers are asked again until the caller
+    gives up; `why_unwritable` tells the reason then.
+
+    :raises RouteNotFoundError: there is no such topic and none may be created, or no queue of it
+        may be written to
+    """
+    asked_anew = False
+    while True:
+        known = await _known_route(routes, topic, config)
+        route = known if known.topic == topic else _created_route(known, topic, config)
+        if route.publish_queues:
+            return TopicPublishInfo(route, group, config, client)
+        if asked_anew and not route.ordered_queues:
+            raise RouteNotFoundError(topic, why_unwritable(route))
+        await routes.newer(known)
+        asked_anew = True
+
+
+def why_unwritable(route: TopicRoute) -> str:
+    """Return why no queue of *route* can be written to now."""
+    if not route.ordered_queues:
+        return "it is read-only: no queue of it may be written to; check its permission"
+    brokers = ", ".join(sorted({route.broker_of(queue) for queue in route.ordered_queues}))
+    return f"its brokers ({brokers}) have no master now: they are down, or a failover is under way"
+
+
+async def _known_route(routes: RouteTable, topic: str, config: ProducerConfig) -> TopicRoute:
+    try:
+        return await routes.get(topic)
+    except RouteNotFoundError:
+        pass
+    try:
+        return await routes.get(config.template_topic)
+    except RouteNotFoundError:
+        reason = "the name servers know no such topic, and no broker creates topics; create it"
+        raise RouteNotFoundError(topic, reason) from None
+
+
+def _created_route(template: TopicRoute, topic: str, config: ProducerConfig) -> TopicRoute:
+    """Return the route of a topic that its first message will create."""
+
+    def of_topic(queues: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:
+        return tuple(
+            MessageQueue(topic, queue.broker_name, queue.queue_id)
+            for queue in queues
+            if queue.queue_id < config.template_queues
+        )
+
+    return replace(
+        template,
+        topic=topic,
+        publish_queues=of_topic(template.publish_queues),
+        subscribe_queues=(),
+        ordered_queues=of_topic(template.ordered_queues),
+    )

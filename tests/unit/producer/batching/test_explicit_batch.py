@@ -1,0 +1,136 @@
+"""Which messages travel together."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketmq_aio.auto_batch import MAX_BATCH_MESSAGES
+from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.errors import InvalidMessageError
+from rocketmq_aio.message import Message, MessageQueue, SendResult, SendStatus
+from rocketmq_aio.producer.batching.explicit_batch import Batch, batches
+from rocketmq_aio.properties import parse_properties
+from rocketmq_aio.protocol.message_id import MessageIdGenerator
+from rocketmq_aio.protocol.record import decode_batch
+
+QUEUE = MessageQueue("orders", "broker-a", 1)
+
+
+def split(messages: list[Message], **settings: int) -> list[Batch]:
+    config = ProducerConfig(**settings)  # type: ignore[arg-type]  # numbers
+    return batches(messages, MessageIdGenerator(b"\x7f\0\0\1", 1, 2), 0, config)
+
+
+def places(made: list[Batch]) -> list[list[int]]:
+    return [batch.places for batch in made]
+
+
+def stored(**changes: object) -> SendResult:
+    fields = {
+        "status": SendStatus.SEND_OK,
+        "message_id": "ignored",
+        "offset_message_id": "X,Y,Z",
+        "queue": QUEUE,
+        "queue_offset": 100,
+    }
+    return SendResult(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_messages_of_one_topic_travel_together_in_their_order() -> None:
+    (batch,) = split([Message("orders", b"%d" % number, flag=number) for number in range(3)])
+
+    assert batch.places == [0, 1, 2]
+    entries = list(decode_batch(b"".join(batch.parts)))
+    assert [(flag, body) for flag, body, _ in entries] == [(0, b"0"), (1, b"1"), (2, b"2")]
+
+
+def test_each_message_has_an_id_and_its_own_properties() -> None:
+    (batch,) = split([Message("orders", b"x", tags="new"), Message("orders", b"y", keys="k")])
+    properties = [parse_properties(raw) for _, _, raw in decode_batch(b"".join(batch.parts))]
+
+    assert [each["UNIQ_KEY"] for each in properties] == batch.ids
+    assert len(set(batch.ids)) == 2
+    assert properties[0]["TAGS"] == "new"
+    assert properties[1]["KEYS"] == "k"
+
+
+def test_topics_are_kept_apart() -> None:
+    made = split([Message(topic, b"x") for topic in ("a", "b", "a", "c", "b")])
+
+    assert [(batch.topic, batch.places) for batch in made] == [
+        ("a", [0, 2]),
+        ("b", [1, 4]),
+        ("c", [3]),
+    ]
+
+
+def test_messages_that_wait_for_the_store_travel_apart_from_those_that_do_not() -> None:
+    waits = [True, False, True]
+
+    assert places(split([Message("a", b"x", wait_store_ok=each) for each in waits])) == [
+        [0, 2],
+        [1],
+    ]
+
+
+def test_a_batch_is_split_where_it_would_become_too_large() -> None:
+    made = split([Message("orders", bytes(400)) for _ in range(5)], max_message_bytes=1024)
+
+    assert places(made) == [[0, 1], [2, 3], [4]]
+    assert all(batch.size == len(b"".join(batch.parts)) <= 1024 for batch in made)
+
+
+def test_a_batch_is_split_where_it_has_too_many_messages() -> None:
+    made = split([Message("orders", b"x") for _ in range(MAX_BATCH_MESSAGES + 1)])
+
+    assert [len(batch.places) for batch in made] == [MAX_BATCH_MESSAGES, 1]
+
+
+def test_nothing_to_send_is_no_batch() -> None:
+    assert split([]) == []
+
+
+def test_a_message_too_large_for_any_batch_is_refused() -> None:
+    with pytest.raises(InvalidMessageError, match="max_message_bytes"):
+        split([Message("orders", b"x"), Message("orders", bytes(1024))], max_message_bytes=1024)
+
+
+def test_a_delayed_message_is_refused() -> None:
+    with pytest.raises(InvalidMessageError, match="delayed"):
+        split([Message("orders", b"x", delay_level=3)])
+
+
+def test_a_retry_topic_is_refused() -> None:
+    with pytest.raises(InvalidMessageError, match="retry"):
+        split([Message("%RETRY%billing", b"x")])
+
+
+@pytest.mark.parametrize("other", [None, b"bytes", "text", object()])
+def test_what_is_no_message_is_refused(other: Message) -> None:
+    with pytest.raises(InvalidMessageError, match=r"expected Message\(topic, body\), got"):
+        split([Message("orders", b"x"), other])
+
+
+def test_each_message_gets_its_own_result() -> None:
+    (batch,) = split([Message("orders", b"x") for _ in range(3)])
+    results = list(batch.results(stored()))
+
+    assert [place for place, _ in results] == [0, 1, 2]
+    assert [each.message_id for _, each in results] == batch.ids
+    assert [each.offset_message_id for _, each in results] == ["X", "Y", "Z"]
+    assert [each.queue_offset for _, each in results] == [100, 101, 102]
+    assert {each.queue for _, each in results} == {QUEUE}
+
+
+def test_a_weaker_status_is_that_of_every_message() -> None:
+    (batch,) = split([Message("orders", b"x") for _ in range(2)])
+    whole = stored(status=SendStatus.FLUSH_DISK_TIMEOUT)
+
+    assert {each.status for _, each in batch.results(whole)} == {SendStatus.FLUSH_DISK_TIMEOUT}
+
+
+def test_one_id_for_a_whole_batch_is_everybodys() -> None:
+    (batch,) = split([Message("orders", b"x") for _ in range(2)])
+
+    ids = [each.offset_message_id for _, each in batch.results(stored(offset_message_id="ONE"))]
+    assert ids == ["ONE", "ONE"]

@@ -1,0 +1,128 @@
+"""What the caller has encoded is sent as it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig, Credentials, ProducerConfig
+from rocketmq_aio.errors import (
+    ConfigError,
+    InvalidMessageError,
+    NotSupportedError,
+    RouteNotFoundError,
+    SendError,
+)
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.producer.batching.pre_encoded import Encoded
+from rocketmq_aio.protocol.record import encode_batch_entry
+from tests.fakes.script import Reply
+from tests.unit.producer.producer_env import SEND_BATCH, open_shop
+
+IDS = [f"{number:032X}" for number in range(3)]
+
+
+def batch(topic: str = "orders") -> Encoded:
+    entries = [
+        encode_batch_entry(b"body %d" % place, f"UNIQ_KEY\x01{message_id}\x02".encode(), place)
+        for place, message_id in enumerate(IDS)
+    ]
+    body = b"".join(part for entry in entries for part in entry)
+    return Encoded(topic=topic, body=body, message_id=IDS[0], batch=True)
+
+
+def single(**changes: object) -> Encoded:
+    fields = {
+        "topic": "orders",
+        "body": b"one",
+        "message_id": IDS[1],
+        "properties": f"UNIQ_KEY\x01{IDS[1]}\x02TAGS\x01new\x02".encode(),
+        "flag": 7,
+    }
+    return Encoded(**(fields | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "client",
+    [ClientConfig(), ClientConfig(credentials=Credentials(access_key="a", secret_key="secret1"))],
+    ids=["prepared", "signed"],
+)
+async def test_a_batch_is_stored_with_the_ids_it_was_given(client: ClientConfig) -> None:
+    async with open_shop(client=client) as shop:
+        result = await shop.producer.send_encoded(batch(), queue=shop.queue(2))
+        stored = shop.broker.messages("orders", 2)
+
+        assert len(shop.broker.requests_of(SEND_BATCH)) == 1
+        assert [each.body for each in stored] == [b"body 0", b"body 1", b"body 2"]
+        assert [each.properties["UNIQ_KEY"] for each in stored] == IDS
+        assert (result.message_id, result.queue_offset) == (IDS[0], 0)
+
+
+async def test_a_message_is_stored_as_it_was_encoded() -> None:
+    async with open_shop() as shop:
+        await shop.producer.send_encoded(single())
+        (stored,) = shop.broker.messages("orders")
+
+        assert stored.body == b"one"
+        assert shop.sends()[0].flag == 7
+        assert stored.properties["UNIQ_KEY"] == IDS[1]
+        assert stored.properties["TAGS"] == "new"
+
+
+async def test_every_attempt_carries_the_same_ids() -> None:
+    async with open_shop(brokers=2) as shop:
+        shop.brokers[0].on(SEND_BATCH, Reply(code=2, remark="busy"))
+        shop.brokers[1].on(SEND_BATCH, Reply(code=2, remark="busy"))
+        await shop.producer.send_encoded(batch(), timeout_seconds=5)
+        stored = [each for broker in shop.brokers for each in broker.messages("orders")]
+
+        assert [each.properties["UNIQ_KEY"] for each in stored] == IDS
+
+
+async def test_a_key_goes_where_it_was_said_to_go() -> None:
+    keys = [f"customer {number}" for number in range(20)]
+    async with open_shop(brokers=2) as shop:
+        queues = await shop.producer.queues_of_keys("orders", keys)
+        results = [await shop.producer.send_encoded(single(), sharding_key=key) for key in keys]
+
+        assert [each.queue for each in results] == queues
+        assert len(set(queues)) > 1
+
+
+async def test_a_delivery_time_needs_a_broker_that_keeps_it() -> None:
+    async with open_shop(version="4.9.7") as shop:
+        with pytest.raises(NotSupportedError):
+            await shop.producer.send_encoded(single(timed=True))
+
+        assert shop.bodies() == []
+
+
+async def test_what_cannot_be_sent_is_refused_before_anybody_is_asked() -> None:
+    async with open_shop(config=ProducerConfig(max_message_bytes=10)) as shop:
+        with pytest.raises(InvalidMessageError, match="the batch has"):
+            await shop.producer.send_encoded(batch())
+        with pytest.raises(InvalidMessageError, match="the body has 11 bytes"):
+            await shop.producer.send_encoded(single(body=bytes(11)))
+        with pytest.raises(ConfigError, match="sharding_key"):
+            await shop.producer.send_encoded(single(), sharding_key=" ")
+        with pytest.raises(ConfigError, match="topic"):
+            await shop.producer.queues_of_keys("no topic", ["a"])
+
+        assert shop.sends() == []
+
+
+async def test_a_retry_topic_takes_no_batch() -> None:
+    async with open_shop() as shop:
+        with pytest.raises(InvalidMessageError, match="retry topic"):
+            await shop.producer.send_encoded(batch("%RETRY%group"))
+
+
+async def test_what_failed_is_told_with_topic_and_id() -> None:
+    async with open_shop(config=ProducerConfig(retries=0)) as shop:
+        shop.broker.on(SEND_BATCH, Reply(code=2, remark="busy"))
+        with pytest.raises(SendError) as failed:
+            await shop.producer.send_encoded(batch())
+        unknown = MessageQueue("orders", "broker-z", 0)
+        with pytest.raises(RouteNotFoundError):
+            await shop.producer.send_encoded(single(), queue=unknown)
+
+    assert (failed.value.topic, failed.value.message_id) == ("orders", IDS[0])

@@ -1,0 +1,158 @@
+"""A producer on a scripted cluster, for as long as a block lasts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.message import Message, MessageQueue
+from rocketmq_aio.producer import fault_strategy as faults
+from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.properties import parse_properties
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
+from rocketmq_aio.protocol.requests.send import SendMessage
+from rocketmq_aio.remoting.connection import MakeFrame
+from tests.fakes.broker import FakeBroker
+from tests.fakes.cluster import FakeCluster
+from tests.unit.remoting.until import until
+
+SEND: Final = RequestCode.SEND_MESSAGE_V2
+SEND_BATCH: Final = RequestCode.SEND_BATCH_MESSAGE
+ROUTE: Final = RequestCode.GET_ROUTEINFO_BY_TOPIC
+ORDER: Final = Message("orders", b"hello")
+PATIENT: Final = ProducerConfig(send_timeout_seconds=15)  # a slow machine fails no send
+
+
+@dataclass
+class Shop:
+    """A producer, and the cluster that it sends to."""
+
+    cluster: FakeCluster
+    producer: Producer
+
+    @property
+    def broker(self) -> FakeBroker:
+        return self.cluster.broker
+
+    @property
+    def brokers(self) -> list[FakeBroker]:
+        return self.cluster.brokers
+
+    def queue(self, number: int = 0, broker: str = "broker-a") -> MessageQueue:
+        return MessageQueue("orders", broker, number)
+
+    def bodies(self, topic: str = "orders") -> list[bytes]:
+        """What all brokers stored."""
+        held = [each for each in self.brokers if topic in each.topics]
+        return [stored.body for broker in held for stored in broker.messages(topic)]
+
+    def sends(self) -> list[SendMessage]:
+        """The headers of all sends that reached a broker, in the order of their arrival."""
+        frames = sorted(
+            (frame for broker in self.brokers for frame in broker.requests),
+            key=lambda frame: frame.at,
+        )
+        return [
+            read_header(each.command, SendMessage)
+            for each in frames
+            if each.command.code in (SEND, SEND_BATCH)
+        ]
+
+    def ids(self) -> set[str]:
+        """The message ids of all sends that reached a broker."""
+        return {
+            parse_properties((each.properties or "").encode())["UNIQ_KEY"] for each in self.sends()
+        }
+
+
+@asynccontextmanager
+async def open_shop(
+    *,
+    brokers: int = 1,
+    queues: int = 4,
+    version: str = "5.5.0",
+    config: ProducerConfig | None = None,
+    client: ClientConfig | None = None,
+) -> AsyncIterator[Shop]:
+    """Yield a started producer whose cluster has the topic ``orders``."""
+    topics = {"orders": queues}
+    async with FakeCluster(brokers=brokers, version=version, topics=topics) as cluster:
+        given = client or ClientConfig(request_timeout_seconds=15)
+        at = ClientConfig(
+            namesrv=cluster.namesrv,
+            **{name: value for name, value in vars(given).items() if name != "namesrv"},
+        )
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(
+                faults, "SLOW_SECONDS", 60.0
+            )  # no broker is left out for a slow machine
+            async with Producer("shop", client=at, config=config or PATIENT) as producer:
+                yield Shop(cluster, producer)
+
+
+async def connected(shop: Shop) -> Shop:
+    """Have the route and a connection to every broker, as after a while of sending."""
+    for broker in shop.brokers:
+        await shop.producer.send(ORDER, queue=shop.queue(0, broker.name))
+    return shop
+
+
+async def reached(shop: Shop) -> Shop:
+    """Have the route and a connection to every broker, with nothing sent yet."""
+    await shop.producer.publish_queues("orders")
+    for broker in shop.brokers:
+        header = GetMaxOffset(topic="orders", queue_id=0)
+        await shop.producer.client.remoting.request(broker.address, header)
+    return shop
+
+
+async def stopped(shop: Shop, *brokers: FakeBroker) -> None:
+    """Stop brokers and wait until the client has noticed."""
+    for broker in brokers:
+        await broker.stop()
+        await until(lambda at=broker.address: not shop.producer.client.remoting.is_connected(at))  # type: ignore[misc]  # a bound loop variable
+
+
+def seconds_given(shop: Shop) -> list[float]:
+    """Return how many seconds each send from now on is given."""
+    return _noted(shop, shop.brokers, None, inf)
+
+
+def hurried(shop: Shop, *brokers: FakeBroker, times: int | None = None) -> list[float]:
+    """Let sends to brokers that do not answer end at once, whatever time they are given.
+
+    The client has to be connected to these brokers: its sends really leave.
+
+    :param times: so many sends; None: all
+    :return: how many seconds each of them was given
+    """
+    return _noted(shop, brokers, times, 0.05)
+
+
+def _noted(
+    shop: Shop, brokers: Collection[FakeBroker], times: int | None, seconds: float
+) -> list[float]:
+    remoting, given = shop.producer.client.remoting, list[float]()
+    exchange = remoting.exchange
+    addresses = {each.address for each in brokers}
+
+    def noted(
+        address: str, code: int, frame: MakeFrame, timeout: float
+    ) -> Coroutine[Any, Any, Command]:
+        wanted = address in addresses and code in (SEND, SEND_BATCH)
+        if wanted and (times is None or len(given) < times):
+            given.append(timeout)
+            timeout = min(timeout, seconds)
+        return exchange(address, code, frame, timeout)
+
+    remoting.exchange = noted  # type: ignore[method-assign]
+    return given

@@ -1,0 +1,206 @@
+"""Large bodies are compressed in threads of the producer, and nothing else waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+
+import pytest
+
+from rocketmq_aio.auto_batch import AutoBatch
+from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.errors import ClosedError
+from rocketmq_aio.message import Message, SendResult
+from rocketmq_aio.producer import send_request as outgoing
+from rocketmq_aio.producer.compression import CompressionPool
+from rocketmq_aio.protocol import compression
+from rocketmq_aio.protocol.compression import inflate
+from tests.unit.producer.producer_env import open_shop
+from tests.unit.producer.test_send_request import made
+
+LARGE = b"orders and payments " * 5000
+
+
+class Held:
+    """Stands for a compression that takes as long as the test wants."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.thread = ""
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Held:
+    held, real = Held(), compression.compress
+
+    def compress(body: bytes, kind: str, level: int) -> bytes:
+        held.thread = threading.current_thread().name
+        held.begun.set()
+        assert held.go_on.wait(10)
+        return real(body, kind, level)
+
+    monkeypatch.setattr(outgoing, "compress", compress)
+    return held
+
+
+async def test_other_sends_overtake_one_that_is_being_compressed(held: Held) -> None:
+    async with open_shop() as shop:
+        large = asyncio.ensure_future(shop.producer.send(Message("orders", LARGE)))
+        await asyncio.to_thread(held.begun.wait, 10)
+        await shop.producer.send(Message("orders", b"small"))
+
+        assert not large.done()
+        assert held.thread.startswith("rocketmq-compress")
+
+        held.go_on.set()
+        await large
+        (packed,) = (each for each in shop.bodies() if each != b"small")
+        *_, header = shop.sends()
+
+        assert inflate(packed, header.sys_flag) == LARGE
+
+
+async def test_a_send_that_is_cancelled_meanwhile_never_leaves(held: Held) -> None:
+    async with open_shop() as shop:
+        large = asyncio.ensure_future(shop.producer.send(Message("orders", LARGE)))
+        await asyncio.to_thread(held.begun.wait, 10)
+        large.cancel()
+        held.go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await large
+        await shop.producer.send(Message("orders", b"small"))
+
+        assert shop.bodies() == [b"small"]
+
+
+async def test_the_threads_end_with_the_producer() -> None:
+    async with open_shop() as shop:
+        await shop.producer.send(Message("orders", LARGE))
+        threads = _threads()
+        assert threads
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+async def test_a_compression_that_fails_is_told_to_its_sender_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = compression.compress
+
+    def compress(body: bytes, kind: str, level: int) -> bytes:
+        if body.startswith(b"bad"):
+            raise MemoryError
+        return real(body, kind, level)
+
+    monkeypatch.setattr(outgoing, "compress", compress)
+    async with open_shop() as shop:
+        bodies = [b"bad" + LARGE, LARGE] * 4
+        sends = [shop.producer.send(Message("orders", body)) for body in bodies]
+        ended = await asyncio.gather(*sends, return_exceptions=True)
+
+        assert [type(each) for each in ended] == [MemoryError, SendResult] * 4
+        assert len(shop.bodies()) == 4
+
+
+async def test_what_is_done_after_its_loop_is_closed_harms_nobody(
+    held: Held, recwarn: pytest.WarningsRecorder
+) -> None:
+    packer = CompressionPool()
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> None:
+        packer.pack(made(Message("orders", LARGE)))
+
+    def run_and_close() -> None:
+        loop.run_until_complete(begin())
+        held.begun.wait(10)
+        loop.close()
+
+    await asyncio.to_thread(run_and_close)
+    threads = _threads()
+    held.go_on.set()
+    packer.close()
+    for thread in threads:
+        await asyncio.to_thread(thread.join, 10)
+
+    assert not any(thread.is_alive() for thread in threads)
+    assert not recwarn.list
+
+
+async def test_with_auto_batch_a_compression_that_fails_does_not_end_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compress(body: bytes, kind: str, level: int) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(outgoing, "compress", compress)
+    async with open_shop(config=ProducerConfig(auto_batch=AutoBatch())) as shop:
+        with pytest.raises(MemoryError):
+            await shop.producer.send(Message("orders", LARGE), queue=shop.queue())
+        await shop.producer.send(Message("orders", b"small"), queue=shop.queue())
+
+        assert shop.bodies() == [b"small"]
+
+
+class NoThreads:
+    """Stands for a system that starts no more threads than allowed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, allowed: int = 0) -> None:
+        self.allowed = allowed
+        real = threading.Thread.start
+
+        def start(thread: threading.Thread) -> None:
+            if thread.name.startswith("rocketmq-compress"):
+                if not self.allowed:
+                    raise RuntimeError("can't start new thread")
+                self.allowed -= 1
+            real(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", start)
+
+
+async def test_a_body_is_sent_as_it_is_while_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    threads = NoThreads(monkeypatch)
+    async with open_shop() as shop:
+        for _ in range(2):
+            await shop.producer.send(Message("orders", LARGE))
+        assert shop.bodies() == [LARGE, LARGE]
+        assert caplog.text.count("compression_without_threads") == 1
+
+        threads.allowed = 1
+        await shop.producer.send(Message("orders", LARGE))
+        packed = min(shop.bodies(), key=len)
+        *_, header = shop.sends()
+        assert len(packed) < len(LARGE)
+        assert inflate(packed, header.sys_flag) == LARGE
+
+
+async def test_one_thread_serves_all_when_no_more_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    NoThreads(monkeypatch, allowed=1)
+    async with open_shop() as shop:
+        sends = [shop.producer.send(Message("orders", LARGE)) for _ in range(8)]
+        await asyncio.gather(*sends)
+
+        assert len(_threads()) == 1
+        assert all(len(body) < len(LARGE) for body in shop.bodies())
+
+
+async def test_a_closed_packer_starts_no_threads() -> None:
+    packer = CompressionPool()
+    packer.close()
+    with pytest.raises(ClosedError):
+        packer.pack(made(Message("orders", LARGE)))
+
+    assert not _threads()
+
+
+def _threads() -> list[threading.Thread]:
+    named = [each for each in threading.enumerate() if each.name.startswith("rocketmq-compress")]
+    return [each for each in named if each.is_alive()]

@@ -1,0 +1,322 @@
+"""Brokers that are left out: by which evidence, for how long, and what ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from rocketmq_aio.errors import (
+    BrokerError,
+    BusyError,
+    CodecError,
+    ConnectionLostError,
+    NotConnectedError,
+    RequestTimeoutError,
+    RocketMQError,
+)
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.producer import fault_strategy as faults_module
+from rocketmq_aio.producer.fault_strategy import BrokerFault, FaultStrategy
+from rocketmq_aio.producer.topic_publish_info import SendTarget
+from rocketmq_aio.remoting.backoff import BackoffError
+from tests.unit.remoting.until import until
+
+A, B = "127.0.0.1:1", "127.0.0.1:2"
+LATE = RequestTimeoutError(A, 310, 1.5)
+DISK_FULL = BrokerError(14, "service not available now: the broker's disk is full", A)
+NOW = 1000.0
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults_module, "FIRST_PROBE_SECONDS", 0.001)
+    monkeypatch.setattr(faults_module, "PROBE_SECONDS", 0.001)
+
+
+def target(address: str = A) -> SendTarget:
+    queue = MessageQueue("orders", f"broker-{address[-1]}", 0)
+    return cast(
+        SendTarget, SimpleNamespace(address=address, broker_name=queue.broker_name, queue=queue)
+    )
+
+
+class Chooser:
+    """Notes whom it was told to leave out."""
+
+    def __init__(self) -> None:
+        self.left_out: list[frozenset[str]] = []
+
+    def leave_out(self, addresses: frozenset[str]) -> None:
+        self.left_out.append(addresses)
+
+
+class Watch:
+    """Faults with a clock of its own and probes that a test answers."""
+
+    def __init__(self, *, enabled: bool = True) -> None:
+        self.chooser = Chooser()
+        self.probed: list[str] = []
+        self.alive: set[str] = set()
+        self.starts = 0
+        self.faults = FaultStrategy(
+            lambda: [self.chooser], self._probe, self._start, enabled=enabled
+        )
+
+    async def _probe(self, held: BrokerFault) -> None:
+        self.probed.append(held.address)
+        if held.address not in self.alive:
+            raise NotConnectedError(held.address, "refused")
+
+    def _start(self) -> None:
+        self.starts += 1
+
+    def fail(self, cause: RocketMQError = LATE, *, at: float = NOW, address: str = A) -> None:
+        self.faults.failed(target(address), cause, at - 1, at)
+
+    def answer(self, seconds: float = 0.01, *, at: float = NOW, address: str = A) -> None:
+        self.faults.answered(target(address), at - seconds, at)
+
+    @property
+    def left_out(self) -> set[str]:
+        return set(self.faults.left_out)
+
+    def until(self, address: str = A) -> float:
+        return self.faults._held[address].until
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What time probes believe it is."""
+    now = [NOW]
+    monkeypatch.setattr(faults_module, "monotonic", lambda: now[0])
+    return now
+
+
+# --- evidence ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cause", "held"),
+    [
+        (LATE, True),
+        (RequestTimeoutError(A, 310, 0.05), False),  # the caller had no patience
+        (NotConnectedError(A, "refused"), True),
+        (BackoffError(A, "left alone"), False),  # nobody tried
+        (ConnectionLostError(A, 310, "reset"), True),
+        (BusyError(2, "busy", A), False),
+        (DISK_FULL, True),
+        (BrokerError(13, "illegal", A), False),
+        (CodecError("msgId", 0, "missing"), False),
+    ],
+)
+def test_what_speaks_against_a_broker(watch: Watch, cause: RocketMQError, held: bool) -> None:
+    watch.fail(cause)
+
+    assert watch.left_out == ({A} if held else set())
+    assert watch.starts == int(held)
+
+
+@pytest.mark.parametrize(("seconds", "held"), [(0.4, False), (0.6, True)])
+def test_a_slow_answer_speaks_against_a_broker(watch: Watch, seconds: float, held: bool) -> None:
+    watch.answer(seconds)
+
+    assert watch.left_out == ({A} if held else set())
+
+
+def test_switched_off_nobody_is_left_out() -> None:
+    watch = Watch(enabled=False)
+    watch.fail()
+
+    assert watch.faults.bound == float("inf")
+    assert watch.left_out == set()
+
+
+def test_many_failures_at_once_are_one_isolation(watch: Watch) -> None:
+    for _ in range(64):
+        watch.fail()
+
+    assert watch.until() == NOW + 1.0
+    assert watch.starts == 1
+    assert watch.chooser.left_out == [{A}]
+
+
+def test_every_chooser_is_told_who_is_left_out_and_who_is_back(watch: Watch) -> None:
+    watch.fail()
+    watch.fail(at=NOW + 1, address=B)
+    watch.answer(at=NOW + 2)
+
+    assert watch.chooser.left_out == [{A}, {A, B}, {B}]
+
+
+def test_the_evidence_is_logged(watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "rocketmq_aio")
+    watch.fail()
+    watch.answer(at=NOW + 0.5)
+
+    first, second = caplog.messages
+    assert "event='broker_isolated' broker='broker-1'" in first
+    assert "no answer to request 310 within 1.5 s" in first
+    assert "seconds=1.0 times=1" in first
+    assert "event='broker_restored'" in second
+    assert "shown_by='a send' after_seconds=0.5" in second
+
+
+# --- how long ------------------------------------------------------------------------------------
+
+
+def test_each_relapse_doubles_the_time(watch: Watch) -> None:
+    lengths = []
+    for number in range(7):
+        now = NOW + 10 * number
+        watch.fail(at=now)
+        lengths.append(watch.until() - now)
+        watch.answer(at=now + 2)
+
+    assert lengths == [1, 2, 4, 8, 16, 30, 30]
+
+
+def test_after_a_good_while_it_is_a_first_failure_again(watch: Watch) -> None:
+    watch.fail()
+    watch.answer(at=NOW + 2)
+    watch.fail(at=NOW + 40)
+
+    assert watch.until() == NOW + 41
+
+
+def test_a_failure_from_before_the_forgiveness_counts_nothing(watch: Watch) -> None:
+    watch.fail()
+    watch.answer(at=NOW + 2)
+    watch.faults.failed(target(), LATE, NOW + 1, NOW + 2.5)
+
+    assert watch.left_out == set()
+
+
+def test_while_somebody_is_left_out_every_answer_is_looked_at(watch: Watch) -> None:
+    bounds = [watch.faults.bound]
+    watch.fail()
+    bounds.append(watch.faults.bound)
+    watch.answer(at=NOW + 2)
+    bounds.append(watch.faults.bound)
+
+    assert bounds == [0.5, 0.0, 0.5]
+
+
+def test_an_answer_to_a_send_from_before_the_isolation_forgives_nothing(watch: Watch) -> None:
+    watch.fail()
+    watch.faults.answered(target(), NOW - 0.1, NOW + 0.1)
+
+    assert watch.left_out == {A}
+
+
+def test_who_is_in_no_route_any_more_is_forgotten(watch: Watch) -> None:
+    watch.fail()
+    watch.fail(address=B)
+    watch.faults.forget({B})
+
+    assert watch.left_out == {B}
+    assert watch.chooser.left_out[-1] == {B}
+
+
+# --- probes --------------------------------------------------------------------------------------
+
+
+async def test_a_probe_that_is_answered_ends_a_first_isolation(
+    watch: Watch, clock: list[float]
+) -> None:
+    watch.fail()
+    watch.alive = {A}
+    await watch.faults.probe_while_isolated()
+
+    assert watch.probed == [A]
+    assert watch.left_out == set()
+
+
+async def test_who_does_not_answer_stays_out_and_is_probed_again(
+    watch: Watch, clock: list[float]
+) -> None:
+    watch.fail()
+    probing = asyncio.create_task(watch.faults.probe_while_isolated())
+    await until(lambda: len(watch.probed) >= 3)
+    clock[0] = NOW + 1
+    await until(lambda: len(watch.probed) >= 5)
+    assert watch.left_out == {A}
+    assert watch.until() == NOW + 3  # its time was over, and is doubled
+    watch.alive = {A}
+    clock[0] = NOW + 3
+    await probing
+
+    assert watch.left_out == set()
+
+
+async def test_one_that_comes_and_goes_stays_out_for_its_time(
+    watch: Watch, clock: list[float]
+) -> None:
+    watch.fail()
+    watch.answer(at=NOW + 0.1)
+    watch.fail(at=NOW + 2)
+    watch.alive = {A}
+    clock[0] = NOW + 3
+    probing = asyncio.create_task(watch.faults.probe_while_isolated())
+    await until(lambda: len(watch.probed) >= 3)
+    assert watch.left_out == {A}
+    clock[0] = NOW + 4
+    await probing
+
+    assert watch.left_out == set()
+
+
+async def test_a_broker_that_cannot_store_stays_out_although_it_answers_probes(
+    watch: Watch, clock: list[float]
+) -> None:
+    watch.fail(DISK_FULL)
+    watch.alive = {A}
+    probing = asyncio.create_task(watch.faults.probe_while_isolated())
+    await until(lambda: len(watch.probed) >= 3)
+    assert watch.left_out == {A}
+    clock[0] = NOW + 1
+    await probing
+    assert watch.left_out == set()
+    watch.fail(DISK_FULL, at=NOW + 2)
+
+    assert watch.until() == NOW + 4  # a relapse doubles its time
+
+
+async def test_probing_that_has_ended_begins_again_with_the_next_evidence(
+    watch: Watch, clock: list[float]
+) -> None:
+    watch.alive = {A}
+    for number in range(3):
+        watch.fail(at=NOW + 100 * number)
+        clock[0] = NOW + 100 * number + 50
+        await watch.faults.probe_while_isolated()
+
+    assert watch.starts == 3
+    assert watch.left_out == set()
+
+
+async def test_a_probe_that_hangs_is_no_sign_of_life(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faults_module, "PROBE_TIMEOUT", 0.001)
+    hanging = asyncio.Event()
+    probes = 0
+
+    async def probe(_held: BrokerFault) -> None:
+        nonlocal probes
+        probes += 1
+        if probes < 3:
+            await hanging.wait()
+
+    faults = FaultStrategy(tuple, probe, lambda: None)
+    faults.failed(target(), LATE, NOW - 1, NOW)
+    await faults.probe_while_isolated()
+
+    assert probes == 3

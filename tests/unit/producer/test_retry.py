@@ -1,0 +1,104 @@
+"""What a failed attempt means."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketmq_aio.errors import (
+    AuthError,
+    BrokerError,
+    BusyError,
+    ClosedError,
+    CodecError,
+    ConnectionLostError,
+    NotConnectedError,
+    NotSupportedError,
+    PermissionDeniedError,
+    RequestTimeoutError,
+    RocketMQError,
+    SendAttempt,
+    SendError,
+    SendUnknownError,
+    SubscriptionError,
+)
+from rocketmq_aio.producer.retry import failure, is_retryable
+
+A = "127.0.0.1:10911"
+REFUSED = NotConnectedError(A, "refused")
+LOST = ConnectionLostError(A, 310, "reset")
+LATE = RequestTimeoutError(A, 310, 3.0)
+BUSY = BusyError(2, "busy", A)
+ILLEGAL = BrokerError(13, "the message is illegal", A)
+DENIED = AuthError(16, "check signature failed.", A)
+UNREADABLE = CodecError("msgId", 0, "missing")
+
+
+def ended(*causes: RocketMQError) -> RocketMQError:
+    attempts = [SendAttempt(address=A, cause=cause, seconds=0.1) for cause in causes]
+    return failure("orders", "0A", attempts)
+
+
+@pytest.mark.parametrize(
+    ("error", "retried"),
+    [
+        (REFUSED, True),
+        (LOST, True),
+        (LATE, True),
+        (BUSY, True),
+        (BusyError(215, "flow control", A), True),
+        (BrokerError(1, "store error", A), True),
+        (BrokerError(14, "not available", A), True),
+        (BrokerError(17, "no topic", A), True),
+        (PermissionDeniedError(16, "sending is forbidden", A), True),
+        (BrokerError(1500, "go away", A), True),
+        (ILLEGAL, False),
+        (DENIED, False),
+        (AuthError(1, "AclException", A), False),
+        (PermissionDeniedError(16, "User:x has no permission to access Topic:orders", A), False),
+        (PermissionDeniedError(1, "AclException: No default permission for topic", A), False),
+        (NotSupportedError(3, "no such request", A), False),
+        (SubscriptionError(26, "no group", A), False),
+        (BrokerError(31999, "unheard of", A), False),
+        (ClosedError("closed"), False),
+        (UNREADABLE, False),
+    ],
+)
+def test_only_what_can_end_differently_is_tried_again(error: RocketMQError, retried: bool) -> None:
+    assert is_retryable(error) is retried
+
+
+@pytest.mark.parametrize(
+    ("causes", "kind"),
+    [
+        ((REFUSED,), SendError),
+        ((REFUSED, BUSY), SendError),
+        ((LOST,), SendUnknownError),
+        ((LATE, REFUSED, REFUSED), SendUnknownError),
+        ((REFUSED, LATE), SendUnknownError),
+        ((LOST, ILLEGAL), SendUnknownError),
+        ((UNREADABLE,), SendUnknownError),
+        ((LOST, ClosedError("closed")), SendUnknownError),
+    ],
+)
+def test_what_may_be_stored_is_told_from_what_is_not(
+    causes: tuple[RocketMQError, ...], kind: type[SendError]
+) -> None:
+    error = ended(*causes)
+
+    assert type(error) is kind
+    assert isinstance(error, SendError)
+    assert [attempt.cause for attempt in error.attempts] == list(causes)
+    assert (error.topic, error.message_id) == ("orders", "0A")
+
+
+@pytest.mark.parametrize("last", [ILLEGAL, DENIED, ClosedError("closed")])
+def test_a_final_refusal_is_raised_as_it_is(last: RocketMQError) -> None:
+    assert ended(last) is last
+    assert ended(REFUSED, last) is last
+
+
+def test_a_broker_that_stays_busy_is_an_attempt_that_failed() -> None:
+    error = ended(BUSY, BUSY)
+
+    assert type(error) is SendError
+    assert "busy" in str(error)

@@ -1,0 +1,200 @@
+"""Where messages go: the turns that queues take, and topics that do not exist yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from rocketmq_aio.address import vip_address
+from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.errors import ConfigError, RouteNotFoundError
+from rocketmq_aio.instance.routes import TopicRoute, read_route
+from rocketmq_aio.message import Message, MessageQueue
+from rocketmq_aio.producer.queue_selection import select_by_hash
+from rocketmq_aio.producer.topic_publish_info import TopicPublishInfo, find_publish, why_unwritable
+from rocketmq_aio.protocol.bodies import TopicRouteData
+from tests.unit.instance.route_data import READ, A, B, broker, queues, route
+
+CONFIG = ProducerConfig()
+TWO_BROKERS = route(queues(), queues("broker-b"), broker(master=A), broker("broker-b", master=B))
+MESSAGE = Message("orders", b"x")
+
+
+class Routes:
+    """Routes that are known."""
+
+    def __init__(self, **known: TopicRouteData) -> None:
+        self._known = known
+        self.later: dict[str, TopicRouteData] = {}
+
+    async def get(self, topic: str) -> TopicRoute:
+        if topic not in self._known:
+            raise RouteNotFoundError(topic, "the name servers know no such topic")
+        return read_route(topic, self._known[topic])
+
+    async def newer(self, known: TopicRoute) -> TopicRoute:
+        if known.topic in self.later:
+            self._known[known.topic] = self.later.pop(known.topic)
+            return await self.get(known.topic)
+        if known.ordered_queues:
+            await asyncio.get_running_loop().create_future()  # nothing changes
+        return known
+
+
+def publish(
+    data: TopicRouteData = TWO_BROKERS, client: ClientConfig | None = None
+) -> TopicPublishInfo:
+    return TopicPublishInfo(read_route("orders", data), "shop", CONFIG, client)
+
+
+async def find(topic: str, **known: TopicRouteData) -> TopicPublishInfo:
+    return await find_in(Routes(**known), topic)
+
+
+async def find_in(routes: Routes, topic: str) -> TopicPublishInfo:
+    return await find_publish(routes, topic, "shop", CONFIG)  # type: ignore[arg-type]  # no table
+
+
+def test_queues_take_turns() -> None:
+    made = publish()
+    used = [made.next_target().queue for _ in range(8)]
+
+    assert used[:4] == used[4:]
+    assert set(used) == set(made.queues)
+
+
+def test_producers_do_not_all_begin_with_the_same_queue() -> None:
+    assert len({publish().next_target().queue for _ in range(100)}) == 4
+
+
+def test_a_failed_broker_is_avoided_while_there_is_another() -> None:
+    made = publish()
+    brokers = Counter(
+        made.next_target_avoiding(frozenset({"broker-a"})).queue.broker_name for _ in range(20)
+    )
+
+    assert brokers == {"broker-b": 20}
+
+
+def test_when_all_have_failed_any_will_do() -> None:
+    made = publish()
+    failed = frozenset({"broker-a", "broker-b"})
+
+    assert made.next_target_avoiding(failed).queue in made.queues
+
+
+def test_each_queue_knows_the_address_of_its_master() -> None:
+    made = publish()
+
+    assert {made.target(queue).address for queue in made.queues} == {A, B}
+
+
+def test_with_a_vip_channel_messages_go_to_the_second_port() -> None:
+    made = publish(client=ClientConfig(vip_channel=True))
+    targets = [made.target(queue) for queue in made.queues]
+
+    assert {target.master for target in targets} == {A, B}
+    assert {(target.address, target.master) for target in targets} == {
+        (vip_address(A), A),
+        (vip_address(B), B),
+    }
+    made.leave_out(frozenset({vip_address(A)}))
+    assert {made.next_target().broker_name for _ in range(8)} == {"broker-b"}
+
+
+def test_a_unit_is_part_of_what_a_send_says() -> None:
+    queue = publish().queues[0]
+
+    assert publish(client=ClientConfig(unit_mode=True)).header(queue).unit_mode is True
+    assert publish(client=ClientConfig()).header(queue).unit_mode is False
+
+
+@pytest.mark.parametrize("queue", [None, "orders/broker-a/0", MessageQueue("other", "broker-a", 0)])
+def test_what_is_no_queue_of_the_topic_is_refused(queue: MessageQueue) -> None:
+    with pytest.raises(ConfigError) as caught:
+        publish().target(queue)
+
+    assert caught.value.setting == "queue"
+
+
+def test_a_queue_on_a_broker_without_a_master_is_aimed_at_the_name_of_the_broker() -> None:
+    one_headless = route(
+        queues(), queues("broker-b"), broker(master=A), broker("broker-b", replica=B)
+    )
+    target = publish(one_headless, ClientConfig(vip_channel=True)).target(
+        MessageQueue("orders", "broker-b", 0)
+    )
+
+    assert (target.address, target.master) == ("broker-b", "broker-b")
+
+
+def test_a_queue_on_a_broker_that_the_route_does_not_name_cannot_be_sent_to() -> None:
+    with pytest.raises(RouteNotFoundError, match="broker-z"):
+        publish().target(MessageQueue("orders", "broker-z", 0))
+
+
+@pytest.mark.parametrize(
+    ("key", "java_hash"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("orders", -1008770331),
+        ("polygenelubricants", -(2**31)),
+        ("訂單", 1117164),
+    ],
+)
+def test_a_key_goes_to_the_queue_that_java_would_choose(key: str, java_hash: int) -> None:
+    chosen = [MessageQueue("orders", "broker-a", number) for number in range(7)]
+
+    assert select_by_hash(key)(chosen, MESSAGE).queue_id == abs(java_hash) % 7
+
+
+async def test_an_existing_topic_has_its_own_queues() -> None:
+    found = await find("orders", orders=TWO_BROKERS, TBW102=route(queues(write=8)))
+
+    assert len(found.queues) == 4
+
+
+async def test_a_topic_that_may_be_created_borrows_queues_of_the_template() -> None:
+    template = route(queues(write=8), broker(master=A))
+    found = await find("later", TBW102=template)
+
+    assert found.queues == tuple(MessageQueue("later", "broker-a", n) for n in range(4))
+    assert found.topic == "later"
+
+
+async def test_a_topic_that_may_not_be_created_is_not_found() -> None:
+    with pytest.raises(RouteNotFoundError, match="create it") as caught:
+        await find("later")
+
+    assert caught.value.topic == "later"
+
+
+async def test_a_topic_that_can_only_be_read_cannot_be_sent_to() -> None:
+    with pytest.raises(RouteNotFoundError, match="read-only"):
+        await find("orders", orders=route(queues(perm=READ), broker(master=A)))
+
+
+@pytest.mark.parametrize("topic", ["orders", "later"])
+async def test_a_topic_without_a_master_is_waited_for(topic: str) -> None:
+    headless, back = route(queues(), broker(replica=A)), route(queues(), broker(master=B))
+    known = "orders" if topic == "orders" else CONFIG.template_topic
+    routes = Routes(**{known: headless})
+    routes.later[known] = back
+
+    assert {(await find_in(routes, topic)).next_target().address} == {B}
+
+
+async def test_a_topic_whose_permission_has_changed_is_looked_at_once_more() -> None:
+    routes = Routes(orders=route(queues(perm=READ), broker(master=A)))
+    routes.later["orders"] = route(queues(), broker(master=A))
+
+    assert (await find_in(routes, "orders")).queues
+
+
+def test_a_route_without_a_master_names_its_brokers() -> None:
+    headless = read_route("orders", route(queues(), broker(replica=A)))
+
+    assert "(broker-a) have no master now" in why_unwritable(headless)

@@ -1,0 +1,108 @@
+"""A transaction producer on a scripted cluster, for as long as a block lasts."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.hooks import AnySendHook
+from rocketmq_aio.message import MessageExt
+from rocketmq_aio.producer.transaction.producer import TransactionProducer
+from rocketmq_aio.producer.transaction.transaction_log import TransactionState
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.requests.transactions import EndTransaction
+from tests.fakes.broker import FakeBroker
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.store import Stored
+
+END = RequestCode.END_TRANSACTION
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+PATIENT = ClientConfig(request_timeout_seconds=15)  # a slow machine fails no request
+
+
+class Ledger:
+    """The application's check: notes what it was asked, answers what it was told to."""
+
+    def __init__(self, answer: object = TransactionState.UNKNOWN) -> None:
+        self.asked: list[MessageExt] = []
+        self.answer = answer
+
+    async def __call__(self, message: MessageExt) -> TransactionState:
+        self.asked.append(message)
+        answer = self.answer(message) if callable(self.answer) else self.answer
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if isinstance(answer, BaseException):
+            raise answer
+        return cast(TransactionState, answer)  # also what is none
+
+
+@dataclass
+class Till:
+    """A producer, the cluster that it sends to, and the application's check."""
+
+    cluster: FakeCluster
+    producer: TransactionProducer
+    ledger: Ledger
+
+    @property
+    def broker(self) -> FakeBroker:
+        return self.cluster.broker
+
+    @property
+    def visible(self) -> list[bytes]:
+        """What consumers see."""
+        return [each.body for broker in self.cluster.brokers for each in broker.messages("orders")]
+
+    @property
+    def open(self) -> list[Stored]:
+        """Half messages that wait for a decision."""
+        return [half for broker in self.cluster.brokers for half in broker.transactions.open]
+
+    def ends(self) -> list[EndTransaction]:
+        return [
+            read_header(command, EndTransaction)
+            for broker in self.cluster.brokers
+            for command in broker.requests_of(END)
+        ]
+
+    def flags(self) -> list[int]:
+        """What the brokers were told, in order."""
+        return [each.commit_or_rollback for each in self.ends()]
+
+    async def ask(self, count: int) -> list[int]:
+        """Have the broker ask once; return what it was told in all, once that is *count*."""
+        await self.broker.ask_about_transactions()
+        await self.broker.wait_for(END, count)
+        return self.flags()
+
+
+@asynccontextmanager
+async def open_till(
+    *,
+    check: Callable[[MessageExt], Any] | None = None,
+    version: str = "5.5.0",
+    brokers: int = 1,
+    config: ProducerConfig | None = None,
+    client: ClientConfig | None = None,
+    check_concurrency: int = 16,
+    hooks: tuple[AnySendHook, ...] = (),
+) -> AsyncIterator[Till]:
+    """Yield a started transaction producer whose cluster has the topic ``orders``."""
+    ledger = Ledger()
+    async with FakeCluster(brokers=brokers, version=version, topics={"orders": 4}) as cluster:
+        at = replace(client or PATIENT, namesrv=cluster.namesrv)
+        async with TransactionProducer(
+            "till",
+            check=check or ledger,
+            client=at,
+            config=config or ProducerConfig(send_timeout_seconds=15),
+            check_concurrency=check_concurrency,
+            hooks=hooks,
+        ) as producer:
+            yield Till(cluster, producer, ledger)
