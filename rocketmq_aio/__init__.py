@@ -35,19 +35,7 @@ if TYPE_CHECKING:
         ProducerConfig,
         PushConfig,
     )
-    from rocketmq_aio.consumer.allocate_config import AllocateByConfig
-    from rocketmq_aio.consumer.allocate_hash import AllocateConsistentHash
-    from rocketmq_aio.consumer.allocate_rooms import (
-        AllocateByMachineRoom,
-        AllocateMachineRoomNearby,
-        MachineRoomResolver,
-    )
-    from rocketmq_aio.consumer.allocation import (
-        AllocateAveragely,
-        AllocateAveragelyByCircle,
-        AllocateStrategy,
-    )
-    from rocketmq_aio.consumer.events import (
+    from rocketmq_aio.consumer.common.events import (
         AckFailed,
         ClientIdNotUnique,
         CommitFailed,
@@ -68,16 +56,28 @@ if TYPE_CHECKING:
         TopicFound,
         TopicMissing,
     )
-    from rocketmq_aio.consumer.handling import BatchContext, RetryLater, SuspendQueue
-    from rocketmq_aio.consumer.lite_pull import LitePullConsumer
-    from rocketmq_aio.consumer.offset_file import CorruptOffsetFile, LocalFileOffsetStore
-    from rocketmq_aio.consumer.offsets import OffsetStore, RemoteOffsetStore
-    from rocketmq_aio.consumer.pop import PopConsumer
-    from rocketmq_aio.consumer.popped import PoppedMessage
-    from rocketmq_aio.consumer.pull import PullConsumer
-    from rocketmq_aio.consumer.pull_result import PullResult, PullStatus, RawPull
-    from rocketmq_aio.consumer.push import PushConsumer
-    from rocketmq_aio.consumer.statistics import TopicStatistics
+    from rocketmq_aio.consumer.common.statistics import TopicStatistics
+    from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
+    from rocketmq_aio.consumer.offsets.local_file import CorruptOffsetFile, LocalFileOffsetStore
+    from rocketmq_aio.consumer.offsets.store import OffsetStore, RemoteOffsetStore
+    from rocketmq_aio.consumer.pop.consumer import PopConsumer
+    from rocketmq_aio.consumer.pop.message import PoppedMessage
+    from rocketmq_aio.consumer.pull.consumer import PullConsumer
+    from rocketmq_aio.consumer.pull.result import PullResult, PullStatus, RawPull
+    from rocketmq_aio.consumer.push.consumer import PushConsumer
+    from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater, SuspendQueue
+    from rocketmq_aio.consumer.rebalance.strategies.averagely import (
+        AllocateAveragely,
+        AllocateAveragelyByCircle,
+        AllocateStrategy,
+    )
+    from rocketmq_aio.consumer.rebalance.strategies.config import AllocateByConfig
+    from rocketmq_aio.consumer.rebalance.strategies.consistent_hash import AllocateConsistentHash
+    from rocketmq_aio.consumer.rebalance.strategies.machine_room import (
+        AllocateByMachineRoom,
+        AllocateMachineRoomNearby,
+        MachineRoomResolver,
+    )
     from rocketmq_aio.errors import (
         AckError,
         AdminError,

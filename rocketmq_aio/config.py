@@ -32,8 +32,8 @@ from rocketmq_aio.settings import (
 )
 
 if TYPE_CHECKING:  # layers above
-    from rocketmq_aio.consumer.allocation import AllocateStrategy
-    from rocketmq_aio.consumer.offsets import OffsetStore
+    from rocketmq_aio.consumer.offsets.store import OffsetStore
+    from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateStrategy
 
 Compression: TypeAlias = Literal["zlib", "lz4", "zstd"]
 OffsetPolicy: TypeAlias = Literal["broker", "earliest", "latest", "error"]

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 import anyio
 
-from rocketmq_aio.consumer.pull_raw import RawPulls
-from rocketmq_aio.consumer.pull_result import PullStatus, RawPull
+from rocketmq_aio.consumer.pull.raw_pulls import RawPulls
+from rocketmq_aio.consumer.pull.result import PullStatus, RawPull
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.spark.loss import Extent
 from rocketmq_aio.spark.offsets import Range

@@ -9,8 +9,8 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import anyio
 
-from rocketmq_aio.consumer.pull import PullConsumer
-from rocketmq_aio.consumer.pull_result import PullResult, PullStatus
+from rocketmq_aio.consumer.pull.consumer import PullConsumer
+from rocketmq_aio.consumer.pull.result import PullResult, PullStatus
 from rocketmq_aio.errors import (
     BusyError,
     ConnectionLostError,

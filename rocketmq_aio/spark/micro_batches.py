@@ -8,7 +8,7 @@ from typing import Final
 
 import anyio
 
-from rocketmq_aio.consumer.offsets import RemoteOffsetStore
+from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore
 from rocketmq_aio.errors import CommitError, ConfigError
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.spark.limits import backlog, share_out

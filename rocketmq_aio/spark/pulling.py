@@ -9,8 +9,8 @@ from typing import Final
 
 import anyio
 
-from rocketmq_aio.consumer.pull_raw import RawPulls
-from rocketmq_aio.consumer.pull_result import PullStatus, RawPull
+from rocketmq_aio.consumer.pull.raw_pulls import RawPulls
+from rocketmq_aio.consumer.pull.result import PullStatus, RawPull
 from rocketmq_aio.errors import (
     AuthError,
     ConfigError,

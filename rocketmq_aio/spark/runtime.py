@@ -21,8 +21,8 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from rocketmq_aio.config import ClientConfig, Credentials, ProducerConfig
-from rocketmq_aio.consumer.pull import PullConsumer
-from rocketmq_aio.consumer.pull_raw import RawPulls
+from rocketmq_aio.consumer.pull.consumer import PullConsumer
+from rocketmq_aio.consumer.pull.raw_pulls import RawPulls
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger

@@ -8,7 +8,7 @@ from operator import itemgetter
 from time import time_ns
 from typing import Final, TypeVar
 
-from rocketmq_aio.consumer.handling import RetryLater, SuspendQueue
+from rocketmq_aio.consumer.push.handlers import RetryLater, SuspendQueue
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import ConsumeContext, EndTransactionContext
 from rocketmq_aio.instance.instance import MQClientInstance

@@ -20,10 +20,10 @@ from unittest.mock import patch
 import msgspec
 
 from rocketmq_aio import ClientConfig, LeaseLost, MessageExt, PushConfig, PushConsumer
-from rocketmq_aio.consumer import push_engine
-from rocketmq_aio.consumer.events import ConsumerEvent, QueuesAssigned, QueuesRevoked
-from rocketmq_aio.consumer.locks import LEASE_SECONDS, RENEW_SECONDS, QueueLocks
-from rocketmq_aio.consumer.stalls import Stalls
+from rocketmq_aio.consumer.common.events import ConsumerEvent, QueuesAssigned, QueuesRevoked
+from rocketmq_aio.consumer.group.stall_detector import StallDetector
+from rocketmq_aio.consumer.push import engine as push_engine
+from rocketmq_aio.consumer.push.locks import LEASE_SECONDS, RENEW_SECONDS, QueueLocks
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
@@ -140,7 +140,7 @@ def main(path: str, text: str) -> None:
     lease = orders.lease_seconds
     with (
         patch.object(push_engine, "QueueLocks", partial(ShortLocks, lease)),
-        patch.object(push_engine, "Stalls", partial(Stalls, limit_seconds=lease)),
+        patch.object(push_engine, "Stalls", partial(StallDetector, limit_seconds=lease)),
     ):
         asyncio.run(work(orders, Diary(path, orders.topic)))
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from rocketmq_aio.config import LitePullConfig
-from rocketmq_aio.consumer.lite_pull import LitePullConsumer
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.message import Message, MessageExt, MessageQueue
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.testing import Cluster

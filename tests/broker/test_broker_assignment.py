@@ -17,7 +17,7 @@ from rocketmq_aio import (
     MQClientInstance,
     NotSupportedError,
 )
-from rocketmq_aio.consumer.broker_assignment import BrokerAssignment
+from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
 from rocketmq_aio.protocol.requests.assignment import MessageRequestMode
 from rocketmq_aio.testing import Cluster, probe
 

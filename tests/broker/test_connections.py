@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from rocketmq_aio.config import ClientConfig, LitePullConfig, ProducerConfig
-from rocketmq_aio.consumer.lite_pull import LitePullConsumer
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.message import Message
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.testing import Broker, Cluster, probe

@@ -9,15 +9,15 @@ from time import monotonic
 import pytest
 
 from rocketmq_aio.config import ClientConfig, LitePullConfig
-from rocketmq_aio.consumer import group_check
-from rocketmq_aio.consumer.events import (
+from rocketmq_aio.consumer.common.events import (
     ClientIdNotUnique,
     ConsumerEvent,
     SubscriptionMatchesNothing,
     SubscriptionsDiffer,
 )
-from rocketmq_aio.consumer.group_check import ENOUGH_ANSWERS
-from rocketmq_aio.consumer.lite_pull import LitePullConsumer
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
+from rocketmq_aio.consumer.rebalance import subscription_check as group_check
+from rocketmq_aio.consumer.rebalance.subscription_check import ENOUGH_ANSWERS
 from rocketmq_aio.message import Message, MessageSelector
 from rocketmq_aio.producer.producer import Producer
 from tests.unit.remoting.until import until, until_done

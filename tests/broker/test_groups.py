@@ -12,8 +12,8 @@ import psutil  # type: ignore[import-untyped]  # it has no stubs
 import pytest
 import pytest_asyncio
 
-from rocketmq_aio.consumer.lite_pull import LitePullConsumer
-from rocketmq_aio.consumer.offsets import RemoteOffsetStore
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
+from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore
 from rocketmq_aio.errors import ClosedError
 from rocketmq_aio.message import Message, MessageExt, MessageQueue
 from rocketmq_aio.producer.producer import Producer

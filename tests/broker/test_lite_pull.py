@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rocketmq_aio.config import ClientConfig, LitePullConfig
-from rocketmq_aio.consumer.events import OffsetCorrected
-from rocketmq_aio.consumer.lite_pull import LitePullConsumer
+from rocketmq_aio.consumer.common.events import OffsetCorrected
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.errors import OffsetIllegalError, SubscriptionError
 from rocketmq_aio.message import MessageQueue, MessageSelector
 from rocketmq_aio.testing import Cluster

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from rocketmq_aio.config import ClientConfig, LitePullConfig
-from rocketmq_aio.consumer.lite_pull import LitePullConsumer
-from rocketmq_aio.consumer.offset_file import LocalFileOffsetStore
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
+from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
 from rocketmq_aio.message import MessageModel
 from tests.broker.reading_groups import (
     QUEUES,

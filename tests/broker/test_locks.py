@@ -10,8 +10,8 @@ from time import monotonic
 import pytest
 
 from rocketmq_aio.config import ClientConfig
-from rocketmq_aio.consumer import locks as locks_module
-from rocketmq_aio.consumer.locks import QueueLocks
+from rocketmq_aio.consumer.push import locks as locks_module
+from rocketmq_aio.consumer.push.locks import QueueLocks
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.testing import Cluster

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple, Protocol
 import pytest
 
 from rocketmq_aio.config import PushConfig
-from rocketmq_aio.consumer.lite_pull import LitePullConsumer
-from rocketmq_aio.consumer.push import PushConsumer
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
+from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.message import Message, MessageExt, MessageQueue
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.testing import Cluster
@@ -202,7 +202,7 @@ async def test_the_tool_shows_how_a_member_is(
     assert "jstack" not in printed
     stacks = with_stacks.split("#Consumer jstack#")[1]
     assert f"task rocketmq:{group}" in stacks
-    assert "rocketmq_aio.consumer.puller.Puller" in stacks
+    assert "rocketmq_aio.consumer.pulling.puller.Puller" in stacks
 
 
 async def test_the_tool_shows_the_progress_of_a_group(

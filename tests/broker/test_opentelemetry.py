@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanContext
 
 from rocketmq_aio import AutoBatch, Message, MessageExt, Producer, ProducerConfig
 from rocketmq_aio.config import PushConfig
-from rocketmq_aio.consumer.push import PushConsumer
+from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.opentelemetry import OpenTelemetryHook
 
 COUNT = 8

@@ -13,10 +13,10 @@ from typing import Any, Final
 import pytest
 
 from rocketmq_aio.config import LitePullConfig, PopConfig
-from rocketmq_aio.consumer.events import MessageDeadLettered
-from rocketmq_aio.consumer.lite_pull import LitePullConsumer
-from rocketmq_aio.consumer.pop import PopConsumer
-from rocketmq_aio.consumer.popped import PoppedMessage
+from rocketmq_aio.consumer.common.events import MessageDeadLettered
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
+from rocketmq_aio.consumer.pop.consumer import PopConsumer
+from rocketmq_aio.consumer.pop.message import PoppedMessage
 from rocketmq_aio.errors import NotSupportedError, RouteNotFoundError, SubscriptionError
 from rocketmq_aio.message import MessageExt, MessageQueue, MessageSelector
 from rocketmq_aio.testing import Cluster

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import pytest_asyncio
 
-from rocketmq_aio.consumer.pull import PullConsumer
-from rocketmq_aio.consumer.pull_result import PullResult, PullStatus
+from rocketmq_aio.consumer.pull.consumer import PullConsumer
+from rocketmq_aio.consumer.pull.result import PullResult, PullStatus
 from rocketmq_aio.errors import SubscriptionError
 from rocketmq_aio.message import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.record import decode_messages

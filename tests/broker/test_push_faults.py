@@ -30,7 +30,7 @@ from rocketmq_aio import (
     PushConsumer,
     RetryLater,
 )
-from rocketmq_aio.consumer import concurrent
+from rocketmq_aio.consumer.push import concurrent
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.testing import Broker, Cluster
 from tests.broker.push_members import Feeding, PushGroup, PushMember

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from rocketmq_aio import ConsumerEvent, MessageExt, PushConfig, PushConsumer, QueuesRevoked
-from rocketmq_aio.consumer.locks import QueueLocks
+from rocketmq_aio.consumer.push.locks import QueueLocks
 from rocketmq_aio.message import MessageQueue
 from tests.broker.reading_groups import send
 from tests.broker.test_locks import locks_of

@@ -12,7 +12,7 @@ from time import monotonic
 import pytest
 
 from rocketmq_aio.config import ClientConfig
-from rocketmq_aio.consumer.events import OffsetCorrected
+from rocketmq_aio.consumer.common.events import OffsetCorrected
 from rocketmq_aio.errors import NameServerUnavailableError
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.testing import Broker, Cluster

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio.config import ClientConfig
-from rocketmq_aio.consumer.locks import QueueLocks
-from rocketmq_aio.consumer.send_back import DEAD_LETTER, SendBack, restore_topic
+from rocketmq_aio.consumer.common.send_back import DEAD_LETTER, SendBack, restore_topic
+from rocketmq_aio.consumer.push.locks import QueueLocks
 from rocketmq_aio.errors import RouteNotFoundError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import Message, MessageExt, MessageQueue

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rocketmq_aio.config import ClientConfig, LitePullConfig, ProducerConfig
-from rocketmq_aio.consumer.lite_pull import LitePullConsumer
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.message import Message, MessageExt
 from rocketmq_aio.producer.transaction.producer import TransactionProducer

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from rocketmq_aio.config import ProducerConfig
-from rocketmq_aio.consumer.lite_pull import LitePullConsumer
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.errors import ClosedError, RocketMQError
 from rocketmq_aio.message import Message, MessageExt
 from rocketmq_aio.producer.producer import Producer

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from rocketmq_aio.consumer.allocation import (
+from rocketmq_aio.consumer.rebalance.strategies.averagely import (
     AllocateAveragely,
     AllocateAveragelyByCircle,
     AllocateStrategy,

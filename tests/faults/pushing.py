@@ -11,9 +11,9 @@ from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from rocketmq_aio.config import ClientConfig, PushConfig
-from rocketmq_aio.consumer.events import ConsumerEvent
-from rocketmq_aio.consumer.locks import QueueLocks
-from rocketmq_aio.consumer.push import PushConsumer
+from rocketmq_aio.consumer.common.events import ConsumerEvent
+from rocketmq_aio.consumer.push.consumer import PushConsumer
+from rocketmq_aio.consumer.push.locks import QueueLocks
 from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.names import RETRY_PREFIX
 from tests.fakes.cluster import FakeCluster

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from rocketmq_aio.config import ClientConfig
-from rocketmq_aio.consumer.events import MessageUnreadable, PullFailed
+from rocketmq_aio.consumer.common.events import MessageUnreadable, PullFailed
 from rocketmq_aio.errors import (
     CommitError,
     ConnectionLostError,
@@ -225,7 +225,7 @@ async def test_all_connections_cut_again_and_again_cost_and_repeat_nothing(
 async def test_an_answer_that_never_comes_is_asked_for_again(
     cluster: FakeCluster, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rocketmq_aio.consumer.puller.HOLD_SLACK_SECONDS", QUICK)
+    monkeypatch.setattr("rocketmq_aio.consumer.pulling.puller.HOLD_SLACK_SECONDS", QUICK)
     client = through(proxy, cluster)
     async with consumer_of(cluster, client=client, long_poll_seconds=QUICK) as consumer:
         proxy.down.on(drop, code=PULL, times=4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rocketmq_aio.consumer import locks as locks_module
+from rocketmq_aio.consumer.push import locks as locks_module
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster

@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
-from rocketmq_aio.consumer.events import MessageUnreadable
-from rocketmq_aio.consumer.pop import PopConsumer
+from rocketmq_aio.consumer.common.events import MessageUnreadable
+from rocketmq_aio.consumer.pop.consumer import PopConsumer
 from rocketmq_aio.errors import AckError, ConnectionLostError
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster

@@ -10,14 +10,14 @@ from itertools import count
 import pytest
 import pytest_asyncio
 
-from rocketmq_aio.consumer.events import (
+from rocketmq_aio.consumer.common.events import (
     CommitFailed,
     HandlerStuck,
     MessageDeadLettered,
     OffsetCorrected,
     PullFailed,
 )
-from rocketmq_aio.consumer.handling import RetryLater
+from rocketmq_aio.consumer.push.handlers import RetryLater
 from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.names import DLQ_PREFIX
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
@@ -55,7 +55,7 @@ async def group(cluster: FakeCluster) -> AsyncIterator[Group]:
 
 @pytest.fixture(autouse=True)
 def local_retries_come_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rocketmq_aio.consumer.concurrent.LOCAL_RETRY_SECONDS", SOON)
+    monkeypatch.setattr("rocketmq_aio.consumer.push.concurrent.LOCAL_RETRY_SECONDS", SOON)
 
 
 def once(error: Callable[[], BaseException], *bodies: str) -> Behaviour:
@@ -305,7 +305,7 @@ async def test_pulls_that_are_doubled_bring_each_message_once(
 async def test_a_pull_that_is_never_answered_is_made_again(
     cluster: FakeCluster, proxy: FaultProxy, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rocketmq_aio.consumer.puller.HOLD_SLACK_SECONDS", QUICK)
+    monkeypatch.setattr("rocketmq_aio.consumer.pulling.puller.HOLD_SLACK_SECONDS", QUICK)
     proxy.down.on(drop, code=PULL, times=4)
     put(cluster, *numbers(5))
     await group.join(client=through(proxy, cluster), long_poll_seconds=QUICK)

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio.config import ClientConfig, PushConfig
-from rocketmq_aio.consumer.push import PushConsumer
+from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.errors import ClosedError, NotConnectedError, NotRunningError
 from rocketmq_aio.message import MessageExt
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 import pytest
 import pytest_asyncio
 
-from rocketmq_aio.consumer.events import QueuesRevoked
-from rocketmq_aio.consumer.group_engine import HAND_OVER_SECONDS
+from rocketmq_aio.consumer.common.events import QueuesRevoked
+from rocketmq_aio.consumer.group.engine import HAND_OVER_SECONDS
 from rocketmq_aio.message import MessageExt
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.fair_time import FairTime
@@ -36,7 +36,7 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 
 @pytest.fixture(autouse=True)
 def local_retries_come_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rocketmq_aio.consumer.concurrent.LOCAL_RETRY_SECONDS", SOON)
+    monkeypatch.setattr("rocketmq_aio.consumer.push.concurrent.LOCAL_RETRY_SECONDS", SOON)
 
 
 async def briefly(_message: MessageExt) -> None:

@@ -12,9 +12,9 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio.config import ClientConfig, PushConfig
-from rocketmq_aio.consumer.events import LeaseLost, QueuesRevoked
-from rocketmq_aio.consumer.locks import LEASE_SECONDS
-from rocketmq_aio.consumer.push import PushConsumer
+from rocketmq_aio.consumer.common.events import LeaseLost, QueuesRevoked
+from rocketmq_aio.consumer.push.consumer import PushConsumer
+from rocketmq_aio.consumer.push.locks import LEASE_SECONDS
 from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
@@ -39,7 +39,7 @@ async def group(cluster: FakeCluster) -> AsyncIterator[Group]:
 
 @pytest.fixture
 def quick_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rocketmq_aio.consumer.push_engine.QueueLocks", QuickLocks)
+    monkeypatch.setattr("rocketmq_aio.consumer.push.engine.QueueLocks", QuickLocks)
 
 
 class Gate:
@@ -151,7 +151,7 @@ async def test_whatever_a_lock_is_answered_with_it_is_asked_for_again(
 async def test_a_dead_letter_that_nobody_takes_holds_the_queue(
     cluster: FakeCluster, group: Group, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rocketmq_aio.consumer.orderly.DEAD_LETTER_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr("rocketmq_aio.consumer.push.orderly.DEAD_LETTER_PAUSE_SECONDS", 0.02)
 
     async def behave(message: MessageExt) -> None:
         if message.body == b"3":

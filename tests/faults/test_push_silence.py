@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio.config import ClientConfig, PushConfig
-from rocketmq_aio.consumer.events import LeaseLost, OffsetCorrected, PullFailed
-from rocketmq_aio.consumer.push import PushConsumer
+from rocketmq_aio.consumer.common.events import LeaseLost, OffsetCorrected, PullFailed
+from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.message import MessageExt
 from rocketmq_aio.names import DLQ_PREFIX
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
@@ -42,7 +42,7 @@ async def group(cluster: FakeCluster, request: pytest.FixtureRequest) -> AsyncIt
 async def test_a_cut_that_nobody_is_told_of_loses_nothing(
     cluster: FakeCluster, proxy: FaultProxy, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rocketmq_aio.consumer.puller.HOLD_SLACK_SECONDS", QUICK)
+    monkeypatch.setattr("rocketmq_aio.consumer.pulling.puller.HOLD_SLACK_SECONDS", QUICK)
     client = through(proxy, cluster)
     consumer = await group.join(client=client, long_poll_seconds=QUICK)
     put(cluster, *numbers(20))
@@ -60,7 +60,7 @@ async def test_a_cut_that_nobody_is_told_of_loses_nothing(
 async def test_a_lease_that_ends_in_silence_stops_delivery_and_commits(
     cluster: FakeCluster, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rocketmq_aio.consumer.push_engine.QueueLocks", QuickLocks)
+    monkeypatch.setattr("rocketmq_aio.consumer.push.engine.QueueLocks", QuickLocks)
     async with group_of(cluster, orderly=True) as group:
         reached, let_go = asyncio.Event(), asyncio.Event()
 

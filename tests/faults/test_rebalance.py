@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio.config import ClientConfig
-from rocketmq_aio.consumer.lite_pull import LitePullConsumer
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.errors import ClosedError
 from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.protocol.bodies import ConsumerList

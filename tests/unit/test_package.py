@@ -45,8 +45,8 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
 def test_a_producer_loads_no_consumer_and_no_administration() -> None:
     program = (
         "import sys; from rocketmq_aio import Message, Producer;"
-        "print([n for n in sys.modules if n.startswith(('rocketmq_aio.consumer.push',"
-        " 'rocketmq_aio.consumer.pop', 'rocketmq_aio.admin'))])"
+        "print([n for n in sys.modules if n.startswith(('rocketmq_aio.consumer.push.consumer',"
+        " 'rocketmq_aio.consumer.pop.consumer', 'rocketmq_aio.admin'))])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout.strip() == b"[]"

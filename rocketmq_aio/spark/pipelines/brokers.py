@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import chain
 
-from rocketmq_aio.consumer.pull import PullConsumer
-from rocketmq_aio.consumer.pull_result import PullStatus
+from rocketmq_aio.consumer.pull.consumer import PullConsumer
+from rocketmq_aio.consumer.pull.result import PullStatus
 from rocketmq_aio.errors import RocketMQError, RouteNotFoundError
 from rocketmq_aio.message import MessageQueue
 from rocketmq_aio.spark.offsets import Queue

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import anyio
 
-from rocketmq_aio.consumer.pull import PullConsumer
-from rocketmq_aio.consumer.pull_result import PullStatus
+from rocketmq_aio.consumer.pull.consumer import PullConsumer
+from rocketmq_aio.consumer.pull.result import PullStatus
 from rocketmq_aio.errors import (
     AuthError,
     ConfigError,

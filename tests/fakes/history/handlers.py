@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import count
 from time import monotonic
 
-from rocketmq_aio.consumer.events import (
+from rocketmq_aio.consumer.common.events import (
     ConsumerEvent,
     LeaseLost,
     QueuesAssigned,

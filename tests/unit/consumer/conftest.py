@@ -10,11 +10,11 @@ import anyio
 import pytest
 import pytest_asyncio
 
-from rocketmq_aio.consumer import puller as puller_module
+from rocketmq_aio.consumer.pulling import puller as puller_module
 from rocketmq_aio.remoting.backoff import Backoff
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.consuming import TOPIC
-from tests.unit.consumer.pulling import Rig
+from tests.unit.consumer.puller_env import Rig
 
 
 @pytest_asyncio.fixture

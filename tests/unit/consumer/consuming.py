@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from rocketmq_aio.config import ClientConfig, LitePullConfig
-from rocketmq_aio.consumer.lite_pull import LitePullConsumer
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.properties import TAGS, encode_properties
 from tests.fakes.cluster import FakeCluster

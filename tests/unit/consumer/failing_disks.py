@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Event
 from typing import TypeAlias
 
-from rocketmq_aio.consumer.offset_file import Disk
+from rocketmq_aio.consumer.offsets.local_file import Disk
 
 
 class PowerLostError(BaseException):

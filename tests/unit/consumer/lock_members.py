@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from rocketmq_aio.config import ClientConfig
-from rocketmq_aio.consumer.locks import QueueLocks
+from rocketmq_aio.consumer.push.locks import QueueLocks
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.message import MessageQueue
 from tests.fakes.cluster import FakeCluster

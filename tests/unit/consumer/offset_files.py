@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from rocketmq_aio.consumer.offset_file import Disk, LocalFileOffsetStore
+from rocketmq_aio.consumer.offsets.local_file import Disk, LocalFileOffsetStore
 from rocketmq_aio.message import MessageQueue
 
 CLIENT: Final = "10.0.0.1@DEFAULT"

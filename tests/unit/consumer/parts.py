@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rocketmq_aio.consumer.assigned import AssignedQueue
-from rocketmq_aio.consumer.taken import Cache, TakenQueue
+from rocketmq_aio.consumer.lite_pull.polled_queue import Cache, PolledQueue
+from rocketmq_aio.consumer.pulling.queue_state import QueueState
 from rocketmq_aio.message import MessageExt, MessageQueue
 
 
@@ -28,15 +28,15 @@ def offsets(taken: Iterable[MessageExt]) -> list[int]:
 
 def assigned_queue(
     queue_id: int = 0, *, begin: int = 0, cached: int = 0, cache: Cache | None = None
-) -> TakenQueue:
+) -> PolledQueue:
     """Return a queue that begins at *begin*, with so many messages pulled already."""
-    assigned = TakenQueue(queue(queue_id), cache or Cache())
+    assigned = PolledQueue(queue(queue_id), cache or Cache())
     assigned.begin(begin)
     pull(assigned, *range(begin, begin + cached))
     return assigned
 
 
-def pull(assigned: AssignedQueue, *found: int, next_offset: int | None = None) -> None:
+def pull(assigned: QueueState, *found: int, next_offset: int | None = None) -> None:
     """Let a pull bring the messages *found*; what lies between them was filtered out."""
     assigned.put(messages(*found, of=assigned.queue))
     if next_offset is None:

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from rocketmq_aio.config import ClientConfig, PopConfig
-from rocketmq_aio.consumer.pop import PopConsumer
-from rocketmq_aio.consumer.popped import PoppedMessage
+from rocketmq_aio.consumer.pop.consumer import PopConsumer
+from rocketmq_aio.consumer.pop.message import PoppedMessage
 from rocketmq_aio.message import MessageExt
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.receipt import Receipt

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from rocketmq_aio.config import ClientConfig, PushConfig
-from rocketmq_aio.consumer.events import ConsumerEvent
-from rocketmq_aio.consumer.push import PushConsumer
+from rocketmq_aio.consumer.common.events import ConsumerEvent
+from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.message import MessageExt
 from rocketmq_aio.protocol.bodies import ConsumerData, HeartbeatData
 from rocketmq_aio.protocol.codes import RequestCode

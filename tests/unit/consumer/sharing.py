@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rocketmq_aio.consumer.allocation import AllocateStrategy, allocate
+from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateStrategy, allocate
 from rocketmq_aio.message import MessageQueue
 
 

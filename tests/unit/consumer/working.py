@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rocketmq_aio.consumer.concurrent import ConcurrentService
-from rocketmq_aio.consumer.events import ConsumerEvent
-from rocketmq_aio.consumer.handling import Handler
-from rocketmq_aio.consumer.orderly import OrderlyService
-from rocketmq_aio.consumer.statistics import ConsumeStatistics
-from rocketmq_aio.consumer.worked import InFlightTable, WorkedQueue
-from rocketmq_aio.consumer.workers import Workers
+from rocketmq_aio.consumer.common.events import ConsumerEvent
+from rocketmq_aio.consumer.common.statistics import ConsumeStatistics
+from rocketmq_aio.consumer.push.concurrent import ConcurrentService
+from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlightTable
+from rocketmq_aio.consumer.push.handlers import Handler
+from rocketmq_aio.consumer.push.orderly import OrderlyService
+from rocketmq_aio.consumer.push.workers import Workers
 from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.message import MessageExt, MessageQueue
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
@@ -69,7 +69,7 @@ class Shop:
         self.statistics = ConsumeStatistics()
         self.host = BackgroundTasks("shop", on_failure=self.failures.append)
         self.handler = Handler(on_message, on_batch, name="shop")
-        self.queues: dict[int, WorkedQueue] = {}
+        self.queues: dict[int, DispatchQueue] = {}
         sends_back = None if broadcasting else self.back
         self.service: ConcurrentService | OrderlyService
         if orderly:
@@ -120,22 +120,22 @@ class Shop:
             self.handler.threads.shutdown(wait=False, cancel_futures=True)
         assert self.failures == []
 
-    def queue(self, queue_id: int = 0) -> WorkedQueue:
+    def queue(self, queue_id: int = 0) -> DispatchQueue:
         """Return the assignment of a queue, which begins at 0; the same one until it is revoked."""
         if queue_id not in self.queues:
             name = queue(queue_id)
-            self.queues[queue_id] = WorkedQueue(name, self.in_flight.of(name))
+            self.queues[queue_id] = DispatchQueue(name, self.in_flight.of(name))
             self.queues[queue_id].begin(0)
         return self.queues[queue_id]
 
-    def revoke(self, queue_id: int = 0) -> WorkedQueue:
+    def revoke(self, queue_id: int = 0) -> DispatchQueue:
         """End the assignment of a queue at once; the next use of the queue makes another."""
         assigned = self.queues.pop(queue_id)
         assigned.drop()
         assigned.release()
         return assigned
 
-    def pull(self, *offsets: int, queue_id: int = 0) -> WorkedQueue:
+    def pull(self, *offsets: int, queue_id: int = 0) -> DispatchQueue:
         """Let a pull bring these messages."""
         assigned = self.queue(queue_id)
         assigned.put(messages(*offsets, of=assigned.queue))

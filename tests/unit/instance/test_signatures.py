@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from rocketmq_aio.config import ClientConfig, Credentials, HeaderEncoding
-from rocketmq_aio.consumer.lite_pull import LitePullConsumer
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.message import Message, MessageSelector
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode

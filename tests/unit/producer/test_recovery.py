@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from rocketmq_aio.config import ProducerConfig
-from rocketmq_aio.consumer.lite_pull import LitePullConsumer
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.errors import NotConnectedError, RouteNotFoundError, SendError
 from rocketmq_aio.instance import routes as routes_module
 from rocketmq_aio.producer import send_attempts as attempts_module

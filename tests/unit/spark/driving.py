@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from rocketmq_aio.config import ClientConfig
-from rocketmq_aio.consumer.offsets import RemoteOffsetStore
-from rocketmq_aio.consumer.pull import PullConsumer
+from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore
+from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.spark.lookup import Lookup
 from rocketmq_aio.spark.micro_batches import MicroBatches

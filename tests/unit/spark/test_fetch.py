@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from anyio import create_task_group, to_thread, wait_all_tasks_blocked
 
-from rocketmq_aio.consumer.pull_result import PullStatus, RawPull
+from rocketmq_aio.consumer.pull.result import PullStatus, RawPull
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.spark import fetch as fetching

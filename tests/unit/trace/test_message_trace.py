@@ -18,10 +18,10 @@ from rocketmq_aio.config import (
     ProducerConfig,
     PushConfig,
 )
-from rocketmq_aio.consumer.handling import RetryLater
-from rocketmq_aio.consumer.lite_pull import LitePullConsumer
-from rocketmq_aio.consumer.pop import PopConsumer
-from rocketmq_aio.consumer.push import PushConsumer
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
+from rocketmq_aio.consumer.pop.consumer import PopConsumer
+from rocketmq_aio.consumer.push.consumer import PushConsumer
+from rocketmq_aio.consumer.push.handlers import RetryLater
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.message import Message, MessageExt
 from rocketmq_aio.producer.producer import Producer

@@ -1,0 +1,363 @@
+"""What all members of a consumer group do: subscribe, share queues out, pull, commit, leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from time import monotonic
+from typing import Final, Generic, TypeVar
+
+import anyio
+
+from rocketmq_aio.config import ConsumerConfig
+from rocketmq_aio.consumer.common.events import ConsumerEvent, EventStreams
+from rocketmq_aio.consumer.common.hooks import FilterHooks
+from rocketmq_aio.consumer.common.statistics import ConsumeStatistics
+from rocketmq_aio.consumer.group.assignments import Assignments
+from rocketmq_aio.consumer.offsets.commits import Commits
+from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
+from rocketmq_aio.consumer.offsets.start_position import StartPositions
+from rocketmq_aio.consumer.offsets.store import OffsetStore, RemoteOffsetStore, check_offset
+from rocketmq_aio.consumer.pulling.flow_control import QueueLimits
+from rocketmq_aio.consumer.pulling.message_decoder import MessageDecoder
+from rocketmq_aio.consumer.pulling.puller import Puller
+from rocketmq_aio.consumer.pulling.queue_state import QueueState
+from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
+from rocketmq_aio.consumer.rebalance.missing_topics import MissingTopics
+from rocketmq_aio.consumer.rebalance.rebalancer import Rebalancer
+from rocketmq_aio.consumer.rebalance.subscription_check import SubscriptionCheck
+from rocketmq_aio.errors import ConfigError, RouteNotFoundError
+from rocketmq_aio.instance.heartbeats import check_accepted
+from rocketmq_aio.instance.inner_clients import InnerConsumer
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import MessageModel, MessageQueue, MessageSelector
+from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
+from rocketmq_aio.protocol.static_topics import is_logical
+from rocketmq_aio.protocol.subscription import Subscription, subscription
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
+
+DEFAULT_INSTANCE: Final = "DEFAULT"  # names the offset file, which has to be found again
+HAND_OVER_SECONDS: Final = 0.3  # a member that is told of a change commits well within this time
+
+Q = TypeVar("Q", bound=QueueState)
+
+
+class GroupEngine(Generic[Q]):
+    """The parts that every kind of consumer has; each kind adds what happens to messages."""
+
+    commits: Commits
+    _tenures: Assignments[Q]
+    _drain_seconds: float  # for messages in hands when a queue is given up
+
+    def __init__(
+        self,
+        instance: MQClientInstance,
+        group: str,
+        config: ConsumerConfig,
+        *,
+        filters: FilterHooks | None = None,
+        on_event: Callable[[ConsumerEvent], object] | None = None,
+        on_failed: Callable[[BaseException], None],
+    ) -> None:
+        self.instance = instance
+        self.group = group
+        self.config = config
+        self.table: dict[MessageQueue, Q] = {}
+        self.events = EventStreams(on_event)
+        self.statistics = ConsumeStatistics()
+        self._filters = filters or FilterHooks()
+        self.store = self._make_store()
+        self._file: LocalFileOffsetStore | None = None  # once it is open
+        self._subscriptions: dict[str, Subscription] = {}
+        self._running = False
+        self._decoder = MessageDecoder(instance)
+        self._starts = StartPositions(instance, config, self.store)
+        self.rebalancer = Rebalancer(
+            instance,
+            group,
+            config,
+            assignment=self._make_assignment(),
+            topics=self._shared_topics,
+            apply=self._apply,
+        )
+        self.checks = SubscriptionCheck(
+            instance,
+            group,
+            subscriptions=self._told_subscriptions,
+            on_event=self.events.publish,
+        )
+        self._host = BackgroundTasks(f"rocketmq:{group}", on_failure=on_failed)
+        self._missing = MissingTopics(
+            instance,
+            group,
+            self._host,
+            subscribed=self._subscriptions.keys,
+            on_event=self.events.publish,
+        )
+
+    def _make_store(self) -> OffsetStore:
+        store: OffsetStore | None = self.config.offset_store
+        if store is None and self.is_broadcasting:
+            store = LocalFileOffsetStore()
+        return store or RemoteOffsetStore(self.instance.broker, self.group)
+
+    def _make_assignment(self) -> BrokerAssignment | None:
+        """Return what lets the brokers share the queues out, or None: the members do."""
+        return None
+
+    def _make_puller(
+        self, limits: QueueLimits, *, lite: bool = False, interval_seconds: float = 0.0
+    ) -> Puller[Q]:
+        return Puller(
+            self.instance,
+            self.group,
+            self.config,
+            self._starts,
+            limits,
+            self._decoder,
+            lite=lite,
+            interval_seconds=interval_seconds,
+            filters=self._filters,
+            subscription_of=self._subscriptions.get,
+            on_pulled=self._note_pull,
+            on_messages=self._on_messages,
+            on_start=self._note_start,
+            on_corrected=self._note_correction,
+            on_recovered=lambda assigned: self.commits.doubt(assigned),
+            on_event=self.events.publish,
+        )
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Whether every member reads everything."""
+        return self.config.message_model is MessageModel.BROADCASTING
+
+    # --- what the kinds do in their own way -----------------------------------------------------
+
+    def _on_messages(self, assigned: Q) -> None:
+        """A queue has messages, or a failure to tell."""
+        raise NotImplementedError
+
+    def _begin_pulling(self, assigned: Q) -> None:
+        raise NotImplementedError
+
+    # --- life -----------------------------------------------------------------------------------
+
+    async def open(self, owner: InnerConsumer, commit_interval_seconds: float) -> None:
+        """Join with what was prepared, and begin to work."""
+        if isinstance(self.store, LocalFileOffsetStore):
+            config = self.instance.config
+            owner_group = f"{config.namespace}%{self.group}" if config.namespace else self.group
+            self.store.bind(config.instance_name or DEFAULT_INSTANCE, owner_group)
+            self.store.on_corrupt = self.events.publish
+            self._file = self.store
+        await self.store.load()
+        await self._host.start()
+        self.instance.register_consumer(owner)
+        self._running = True
+        await self._prepare_all()
+        check_accepted(await self.instance.heartbeats.beat_all(anew=True))
+        self._host.spawn(self.rebalancer.run, name="rebalance")
+        self._host.spawn(self.checks.keep_checking, name="group-check")
+        self._host.spawn(self.commits.keep_committing, commit_interval_seconds, name="commits")
+
+        for topic in self._subscriptions:
+            self._missing.check(topic)  # a shared instance may have looked for it already
+
+    async def _prepare_all(self) -> None:
+        for wanted in list(self._subscriptions.values()):
+            await self._prepare(wanted)
+
+    async def _leave(self, owner: InnerConsumer) -> None:
+        """The last steps, whatever happened before."""
+        self.events.close()
+        self._decoder.close()
+        try:
+            await self.instance.unregister_consumer(owner)
+        finally:
+            if self._file is not None:
+                with anyio.CancelScope(shield=True):  # else nobody could use the file again
+                    await self._file.close()
+
+    def fail(self) -> None:
+        """Nothing works any more: let go of everybody who waits for something."""
+        self._running = False
+        self.rebalancer.end()
+        for assigned in self.table.values():
+            assigned.started.set()
+        self.events.close()
+
+    @property
+    def running(self) -> bool:
+        """Whether it was opened, and neither closes nor failed."""
+        return self._running
+
+    # --- what to read ---------------------------------------------------------------------------
+
+    async def subscribe(self, topic: str, selector: str | MessageSelector, version: int) -> None:
+        """Read *topic* as a member of the group."""
+        wanted = subscription(topic, selector, version)
+        if not self._running:
+            self._subscriptions[topic] = wanted
+            return
+        await self._prepare(wanted)
+        self._choose(wanted)
+        self.rebalancer.expect_more()
+        check_accepted(await self.instance.heartbeats.beat_all(anew=True))
+        self.rebalancer.wake()
+        self.checks.wake()
+
+    async def unsubscribe(self, topic: str, *, drain_seconds: float = 0.0) -> None:
+        """Stop reading *topic*; messages in hands may be done within *drain_seconds*."""
+        if self._running and topic in self._subscriptions:
+            # Forgotten with its queues: a caller who is cancelled before leaves it as it was.
+            await self._tenures.change(
+                {topic}, lambda: self._forget(topic), drain_seconds=drain_seconds
+            )
+            await self.instance.heartbeats.beat_all(anew=True)
+        else:
+            self._forget(topic)
+
+    def _forget(self, topic: str) -> tuple[MessageQueue, ...]:
+        self._subscriptions.pop(topic, None)
+        self._starts.forget_topic(topic)
+        self._missing.forget(topic)
+        return ()
+
+    def _choose(self, wanted: Subscription) -> None:
+        """Pull with another expression from now on."""
+        known = self._subscriptions.get(wanted.topic)
+        self._subscriptions[wanted.topic] = wanted
+        if self._running:
+            self._missing.check(wanted.topic)
+        if known is None or (known.kind, known.expression) == (wanted.kind, wanted.expression):
+            return
+        for queue, assigned in self.table.items():
+            if queue.topic == wanted.topic:
+                assigned.refetch()  # what is cached was chosen by the old expression
+
+    async def _prepare(self, wanted: Subscription, *, note: bool = True) -> None:
+        """Learn what has to be known of a topic before the group hears of the subscription."""
+        await self.know_route(wanted.topic)
+        if wanted.is_sql:
+            client_id = self.instance.client_id
+            await self.instance.broker.check_filter(client_id, self.group, wanted)
+        if note:
+            await self._starts.note_topic(wanted.topic)
+
+    async def know_route(self, topic: str) -> None:
+        """Ask for the route; a topic that does not exist yet is waited for in the background."""
+        try:
+            await self.instance.routes.get(topic)
+        except RouteNotFoundError:
+            return
+
+    # --- queues ---------------------------------------------------------------------------------
+
+    def _shared_topics(self) -> Collection[str]:
+        """Topics whose queues are shared out among the group."""
+        return self._subscriptions
+
+    def _wanted(self, shares: Mapping[str, Collection[MessageQueue]]) -> Iterable[MessageQueue]:
+        """Asked when the change is made: in the meantime a topic may have been left."""
+        if not self._running:
+            return ()
+        return [q for t, share in shares.items() if t in self._subscriptions for q in share]
+
+    async def _apply(self, shares: dict[str, frozenset[MessageQueue]]) -> bool:
+        return await self._tenures.change(
+            shares, lambda: self._wanted(shares), drain_seconds=self._drain_seconds
+        )
+
+    @property
+    def _wait_seconds(self) -> float:
+        """Before a queue is read: who had it learns of the change now, and is to commit first."""
+        return HAND_OVER_SECONDS if self.rebalancer.in_company else 0.0
+
+    def _note_start(self, assigned: Q, chosen: bool) -> None:
+        # "latest" must mean the same after a crash: messages that come now belong to the group.
+        if chosen and self.config.start_from != "earliest":
+            assigned.commit_due = True
+            self._host.spawn(self.commits.commit_settled, (assigned,), name="start-position")
+
+    async def _note_correction(self, assigned: Q) -> None:
+        """Commit the corrected position, with or without automatic commits."""
+        self.commits.doubt(assigned)  # a broker that lost messages may have lost commits, too
+        assigned.commit_due = True
+        await self.commits.commit_settled((assigned,))
+
+    async def wait_until_ready(self) -> None:
+        """Return when an assignment stands and all its queues know where to begin.
+
+        :raises PermissionDeniedError: the account may not ask for that
+        :raises AuthError: brokers do not know it (any more)
+        """
+        await self.rebalancer.wait_until_settled()
+        await self._wait_until_started()
+
+    async def _wait_until_started(self) -> None:
+        for assigned in list(self.table.values()):
+            await assigned.started.wait()
+            if not assigned.started.is_set() and assigned.trouble is not None:
+                raise assigned.trouble  # it was woken by a refusal
+
+    def _note_pull(self, assigned: Q, messages: int, passed: int) -> None:
+        topic = assigned.queue.topic
+        if messages:
+            self.statistics.note_pull(topic, messages, monotonic() - assigned.last_pull)
+        if (wanted := self._subscriptions.get(topic)) and wanted.expression != "*":
+            self.checks.matches.note(topic, passed, messages)
+
+    # --- for the instance -----------------------------------------------------------------------
+
+    def topics_in_use(self) -> set[str]:
+        """Topics whose routes must be fresh."""
+        return {*self._subscriptions, *(queue.topic for queue in self.table)}
+
+    def on_route_changed(self, topic: str) -> None:
+        """Queues came, went or moved."""
+        self._missing.check(topic)
+        self.rebalancer.wake()
+        for queue, assigned in self.table.items():
+            if queue.topic == topic and is_logical(queue):
+                assigned.interrupt()  # a broker that gave it away holds the pull all the same
+
+    async def check_in_range(self, queue: MessageQueue, offset: int) -> None:
+        """Refuse what a seek cannot go to.
+
+        :raises ConfigError: *queue* has no such offset
+        """
+        check_offset(offset)
+        least = await self.instance.broker.min_offset(queue)
+        largest = await self.instance.broker.max_offset(queue)
+        if not least <= offset <= largest:
+            reason = f"the queue has offsets from {least} to {largest}"
+            raise ConfigError("offset", offset, reason)
+
+    async def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on where an administrator says, and commit it."""
+        mine = {self.table[q]: o for q, o in offsets.items() if q in self.table}
+        for assigned, offset in mine.items():
+            assigned.move(offset)
+            assigned.commit_due = True
+        await self.commits.commit_settled(mine)
+
+    def heartbeat_data(self) -> ConsumerData:
+        """What heartbeats tell."""
+        start = self.config.start_from
+        kind = {"latest": "LAST_OFFSET", "earliest": "FIRST_OFFSET"}.get(str(start), "TIMESTAMP")
+        return ConsumerData(
+            group_name=self.group,
+            consume_type=self.consume_type,
+            message_model=self.config.message_model.value,
+            consume_from_where=f"CONSUME_FROM_{kind}",
+            subscription_data_set=[each.to_body() for each in self._told_subscriptions()],
+        )
+
+    consume_type: str = "CONSUME_ACTIVELY"
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """The state, for administration tools."""
+        raise NotImplementedError
+
+    def _told_subscriptions(self) -> Iterable[Subscription]:
+        return self._subscriptions.values()

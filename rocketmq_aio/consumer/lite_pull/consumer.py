@@ -1,0 +1,326 @@
+"""LitePullConsumer: the application takes messages at its own pace and says what is done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+from threading import get_ident
+from time import monotonic, time_ns
+from typing import Final, Self
+
+from rocketmq_aio.config import ClientConfig, LitePullConfig
+from rocketmq_aio.consumer.common.hooks import handing_hooks
+from rocketmq_aio.consumer.common.listeners import Listener
+from rocketmq_aio.consumer.group.member import GroupMember
+from rocketmq_aio.consumer.lite_pull.engine import LitePullEngine
+from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
+from rocketmq_aio.consumer.offsets.store import check_offset
+from rocketmq_aio.errors import ConfigError, RocketMQError
+from rocketmq_aio.hooks import AnyConsumeHook
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import MessageExt, MessageQueue, MessageSelector
+from rocketmq_aio.names import check_topic
+
+DEFAULT_MESSAGES: Final = 1000  # of one poll that does not say how many it wants
+
+
+class LitePullConsumer(GroupMember[LitePullEngine]):
+    """Reads topics, alone or as a member of a group, with `poll` or ``async for``.
+
+    Either `subscribe` to topics, whose queues are shared out among the group, or `assign` queues
+    yourself.  With ``auto_commit`` what earlier polls returned is committed every few seconds:
+    coming back for more says that the last batch is done, and so does leaving ``async with`` at its
+    end in the task that took it.  One task polls; commits, seeks, pauses
+    and questions may come from others at any time, and never wait for a poll.
+
+    :param group: name of the consumer group
+    :param namesrv: where to connect; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
+    :param client: a `ClientConfig` (TLS, credentials, ...) or a running `MQClientInstance` to share
+    :param hooks: `ConsumeHook` objects; they hear of messages when they are handed out
+    :param on_assigned: called with queues that were taken on, plain or async
+    :param on_revoked: called with queues about to be given up, while they can still be committed
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        namesrv: str | None = None,
+        client: MQClientInstance | ClientConfig | None = None,
+        config: LitePullConfig | None = None,
+        hooks: Iterable[AnyConsumeHook] = (),
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+    ) -> None:
+        super().__init__(group, namesrv=namesrv, client=client)
+        if config is not None and not isinstance(config, LitePullConfig):
+            raise ConfigError("config", config, "expected a LitePullConfig")
+        self._engine = LitePullEngine(
+            self._instance,
+            group,
+            config or LitePullConfig(),
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+            on_failed=self.on_failed,
+        )
+        self._line = self._engine.line
+        self._hooks = handing_hooks(self._with_companions(hooks))
+        self._hooked = bool(self._hooks)
+        self._reader: asyncio.Task[object] | None = None  # who took the last messages
+
+    # --- what to read ---------------------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        topic: str,
+        selector: str | MessageSelector = "*",
+        *,
+        on_queues_changed: Listener | None = None,
+    ) -> None:
+        """Read *topic* as a member of the group; may be called before `start` and again later.
+
+        :param selector: a tag expression such as ``"new || paid"``, or `MessageSelector.by_sql`
+        :param on_queues_changed: called with (topic, queues) when the topic's queues change
+        :raises ConfigError: the topic or expression is wrong, or `assign` is in use
+        :raises SubscriptionError: the broker does not accept the SQL expression
+        """
+        self._check_usable()
+        check_topic(topic)
+        await self._engine.subscribe(topic, selector, time_ns() // 1_000_000)
+        if on_queues_changed is not None:
+            await self._engine.listen(topic, on_queues_changed)
+
+    async def assign(
+        self, queues: Collection[MessageQueue], selector: str | MessageSelector = "*"
+    ) -> None:
+        """Read exactly *queues*, whoever else reads them; replaces the last assignment.
+
+        :raises ConfigError: no queue is given, or `subscribe` is in use
+        :raises SubscriptionError: a broker does not accept the SQL expression
+        """
+        self._check_usable()
+        await self._engine.assign(queues, selector, time_ns() // 1_000_000)
+
+    async def listen_queues(self, topic: str, listener: Listener) -> None:
+        """Call *listener* with (topic, queues) when the queues of *topic* change."""
+        self._check_usable()
+        await self._engine.listen(check_topic(topic), listener)
+
+    # --- messages -------------------------------------------------------------------------------
+
+    async def poll(
+        self, timeout_seconds: float = 5.0, max_messages: int | None = None
+    ) -> list[MessageExt]:
+        """Return what has come, waiting up to *timeout_seconds* for the first message.
+
+        Messages of one queue are in order.  Coming back for more settles the batch before.
+        Cancelling a poll loses nothing.
+
+        :param max_messages: at most so many; default 1000
+        :return: ``[]`` when nothing came
+        :raises OffsetIllegalError: a queue's offset does not exist and ``offset_illegal="error"``
+        :raises PermissionDeniedError: no queue can be begun: the group is new, and the account may
+            not ask where queues end; it is tried again all the time, so that polls may go on
+        :raises AuthError: likewise, because brokers do not know the account (any more)
+        :raises ClosedError: the consumer was closed
+        """
+        if self._thread != get_ident() or not self._is_running():
+            self._check_running()
+        limit = _checked_limit(max_messages)
+        deadline = monotonic() + _checked_timeout(timeout_seconds)
+        line = self._line
+        line.settle_handed()
+        self._reader = asyncio.current_task()
+        while True:
+            if (failure := line.failure()) is not None:
+                raise failure
+            if messages := self._take(limit):
+                return messages
+            if (refusal := self._refusal()) is not None:
+                raise refusal
+            left = deadline - monotonic()
+            if left <= 0:
+                await asyncio.sleep(0)  # polling without a timeout must not starve the pulls
+                return self._take(limit) if self._running is not None else []
+            await line.wait(left)
+            if self._running is None:
+                self._check_running()
+
+    def __aiter__(self) -> Self:
+        self._reader = asyncio.current_task()
+        return self
+
+    async def __anext__(self) -> MessageExt:
+        """Return the next message; the one before counts as done.
+
+        Iteration ends when the consumer is closed.  Errors are those of `poll`.
+        """
+        if self._thread != get_ident() or not self._is_running():
+            self._end_or_raise()
+        line = self._line
+        line.settle_handed()
+        while True:
+            message = line.take_one()
+            if message is not None:
+                if self._hooked:
+                    self._hooks.handed_out(self._group, "poll", (message,))
+                return message
+            if (failure := line.failure() or self._refusal()) is not None:
+                raise failure
+            await line.wait(None)
+            if self._running is None:
+                self._end_or_raise()
+
+    # --- progress -------------------------------------------------------------------------------
+
+    async def commit(
+        self, offsets: Mapping[MessageQueue, int] | Collection[MessageQueue] | None = None
+    ) -> None:
+        """Commit and wait until it is stored.
+
+        :param offsets: next offset to consume per queue; or queues, to commit what was returned of
+            them; None commits what was returned of all queues
+        :raises CommitError: some queues were not committed; ``lost`` says which and why
+        """
+        if not self._engine.giving_up:  # on_revoked may commit while the consumer closes
+            self._check_running()
+        await self._engine.requested.commit(offsets)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the committed offset; None when nothing was ever committed.
+
+        :raises RocketMQError: it cannot be known now
+        """
+        self._check_running()
+        await self._engine.know_route(queue.topic)
+        return await self._engine.store.read(queue)
+
+    async def position(self, queue: MessageQueue) -> int:
+        """Return the offset of the next message that a poll will return (or a later one).
+
+        :raises ConfigError: the queue is not assigned
+        :raises RocketMQError: it cannot be known now where the queue begins
+        """
+        await self._engine.wait_until_started(self._assigned(queue))
+        return self._assigned(queue).delivered
+
+    async def lag(self) -> dict[MessageQueue, int]:
+        """Return how many messages of each assigned queue were not returned yet."""
+        self._check_running()
+        return await self._engine.lag()
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at *offset*: what is cached of the queue is dropped, a pull under way abandoned.
+
+        :raises ConfigError: the queue is not assigned, or has no such offset
+        """
+        check_offset(offset)
+        self._assigned(queue)
+        await self._engine.check_in_range(queue, offset)
+        self._assigned(queue).seek(offset)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go on at the first message that is still stored."""
+        self._assigned(queue)
+        offset = await self._engine.start_of(queue, "earliest")
+        self._assigned(queue).seek(offset)
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Go on behind the last message."""
+        self._assigned(queue)
+        offset = await self._engine.start_of(queue, "latest")
+        self._assigned(queue).seek(offset)
+
+    async def offset_for_time(self, queue: MessageQueue, when: datetime) -> int:
+        """Return the first offset stored at or after *when*, which needs a time zone."""
+        self._check_running()
+        if not isinstance(when, datetime) or when.tzinfo is None:
+            raise ConfigError("when", when, "expected a datetime with a time zone")
+        await self._engine.know_route(queue.topic)
+        return await self._engine.start_of(queue, when)
+
+    async def message_queues(self, topic: str) -> list[MessageQueue]:
+        """Return the readable queues of *topic*, as a name server knows them now.
+
+        :raises RouteNotFoundError: there is no such topic
+        """
+        self._check_running()
+        route = await self._instance.routes.fetch(check_topic(topic))
+        return list(route.subscribe_queues)
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Return nothing of *queues* until `resume`; what is cached of them is kept.
+
+        :raises ConfigError: one is not assigned
+        """
+        for assigned in [self._assigned(queue) for queue in queues]:
+            assigned.paused = True
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Return messages of *queues* again.
+
+        :raises ConfigError: one is not assigned
+        """
+        for assigned in [self._assigned(queue) for queue in queues]:
+            assigned.paused = False
+            assigned.wake_puller()
+            self._line.add(assigned)
+
+    # --- for the instance -----------------------------------------------------------------------
+
+    async def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """Where this consumer stands."""
+        table = self._engine.table
+        return {q: a.delivered for q, a in table.items() if q.topic == topic and a.delivered >= 0}
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        await self._engine.open(self, self._engine.config.commit_interval_seconds)
+
+    async def _shut(self) -> None:
+        # The batch of a task that was cancelled, or still works on it, is not done because
+        # another task left the `async with`.
+        alone = self._reader is None or self._reader is self._left_by
+        await self._engine.shut(self, last_batch_done=self._left_normally and alone)
+
+    def _take(self, limit: int) -> list[MessageExt]:
+        messages = self._line.take(limit)
+        if self._hooked and messages:
+            self._hooks.handed_out(self._group, "poll", messages)
+        return messages
+
+    def _refusal(self) -> RocketMQError | None:
+        refusal = self._line.refusal()
+        if refusal is None or any(each.started.is_set() for each in self._engine.table.values()):
+            return None  # one queue that is refused keeps nobody from the others
+        return refusal
+
+    def _end_or_raise(self) -> None:
+        if self._is_closed():
+            raise StopAsyncIteration
+        self._check_running()
+
+    def _assigned(self, queue: MessageQueue) -> PolledQueue:
+        self._check_running()
+        assigned = self._engine.table.get(queue)
+        if assigned is None or assigned.dropped:
+            raise ConfigError("queue", queue, "it is not assigned to this consumer (any more)")
+        return assigned
+
+
+def _checked_limit(limit: int | None) -> int:
+    if limit is None:
+        return DEFAULT_MESSAGES
+    if type(limit) is not int or limit < 1:
+        raise ConfigError("max_messages", limit, "expected a whole number, at least 1")
+    return limit
+
+
+def _checked_timeout(seconds: float) -> float:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
+        raise ConfigError(
+            "timeout_seconds", seconds, "expected a number of seconds from 0 to below 1e9"
+        )
+    return seconds

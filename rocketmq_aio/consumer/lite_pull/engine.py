@@ -1,0 +1,222 @@
+"""The parts of a lite pull consumer, put together: who tells whom, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime
+from typing import Final
+
+from rocketmq_aio.config import LitePullConfig
+from rocketmq_aio.consumer.common.listeners import Listener
+from rocketmq_aio.consumer.common.running_info import running_info
+from rocketmq_aio.consumer.group.assignments import DRAIN_SECONDS, Assignments
+from rocketmq_aio.consumer.group.engine import GroupEngine
+from rocketmq_aio.consumer.lite_pull.manual_commit import RequestedCommits
+from rocketmq_aio.consumer.lite_pull.polled_queue import Cache, PolledQueue
+from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
+from rocketmq_aio.consumer.offsets.commit_fence import CommitFence
+from rocketmq_aio.consumer.offsets.lag import lag_of, wait_until_started
+from rocketmq_aio.consumer.pulling.flow_control import CacheLimits
+from rocketmq_aio.consumer.rebalance.topic_queue_listener import QueueWatch
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.instance.inner_clients import InnerConsumer
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import MessageQueue, MessageSelector
+from rocketmq_aio.protocol.bodies import ConsumerRunningInfo
+from rocketmq_aio.protocol.subscription import Subscription, subscription
+
+EXCLUSIVE: Final = "subscribe() and assign() exclude each other in one consumer"
+
+
+class LitePullEngine(GroupEngine[PolledQueue]):
+    """Everything behind the public face of `LitePullConsumer`."""
+
+    config: LitePullConfig
+    _drain_seconds = DRAIN_SECONDS
+
+    def __init__(
+        self,
+        instance: MQClientInstance,
+        group: str,
+        config: LitePullConfig,
+        *,
+        on_assigned: Listener | None,
+        on_revoked: Listener | None,
+        on_failed: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(instance, group, config, on_failed=on_failed)
+        self._wanted_queues: frozenset[MessageQueue] | None = None  # in assign mode
+        self.giving_up = False  # closing, and the queues can still be committed
+        self._floors = None if self.is_broadcasting else CommitFence(self.store, self.table)
+        self.commits = self.requested = RequestedCommits(
+            self.store,
+            self.table,
+            automatic=config.auto_commit,
+            floors=self._floors,
+            on_event=self.events.publish,
+        )
+        cache = Cache()
+        self.line = ReadyQueues(cache)
+        self._puller = self._make_puller(CacheLimits(config, cache), lite=True)
+        self._tenures = Assignments(
+            self.table,
+            self.commits,
+            make=lambda queue: PolledQueue(queue, cache, auto_commit=config.auto_commit),
+            begin=self._begin_pulling,
+            on_event=self.events.publish,
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+        )
+        self._watch = QueueWatch(instance.routes, self._host)
+
+    def _on_messages(self, assigned: PolledQueue) -> None:
+        self.line.add(assigned)
+
+    def _begin_pulling(self, assigned: PolledQueue) -> None:
+        name = f"pull-{assigned.queue}"
+        self._host.spawn(self._puller.run, assigned, self._wait_seconds, name=name)
+
+    # --- life -----------------------------------------------------------------------------------
+
+    async def open(self, owner: InnerConsumer, commit_interval_seconds: float) -> None:
+        """Join with what was prepared, and begin to work."""
+        await super().open(owner, commit_interval_seconds)
+        check = self.config.topic_check_interval_seconds
+        self._host.spawn(self._watch.keep_watching, check, name="queue-watch")
+        if self._floors is not None:
+            self._host.spawn(self._floors.watch, name="floors")
+
+    async def _prepare_all(self) -> None:
+        by_hand = self._wanted_queues is not None
+        for wanted in list(self._subscriptions.values()):
+            await self._prepare(wanted, note=not by_hand)
+        if by_hand:
+            await self._tenures.change(None, lambda: self._wanted_queues or ())
+
+    async def shut(self, owner: InnerConsumer, *, last_batch_done: bool) -> None:
+        """Stop pulling, commit what is settled, leave the group, release everything."""
+        self._running = False
+        self.line.end()
+        self.rebalancer.end()
+        if last_batch_done:
+            self.line.settle_handed()
+        try:
+            await self._host.close()
+            self.giving_up = True
+            await self._tenures.release_all()
+        finally:  # also when that took too long
+            self.giving_up = False
+            await self._leave(owner)
+
+    def fail(self) -> None:
+        """Nothing works any more: let go of everybody who waits for something."""
+        self.line.end()
+        super().fail()
+
+    # --- what to read ---------------------------------------------------------------------------
+
+    async def subscribe(self, topic: str, selector: str | MessageSelector, version: int) -> None:
+        """Read *topic* as a member of the group."""
+        self._check_mode("topic", topic, by_hand=False)
+        await super().subscribe(topic, selector, version)
+
+    async def assign(
+        self, queues: Collection[MessageQueue], selector: str | MessageSelector, version: int
+    ) -> None:
+        """Read exactly *queues*."""
+        self._check_mode("queues", queues, by_hand=True)
+        chosen = _checked_queues(queues)
+        wanted = [subscription(t, selector, version) for t in {q.topic for q in chosen}]
+        if not self._running:
+            self._assign(chosen, wanted)
+            return
+        for each in wanted:
+            await self._prepare(each, note=False)
+        self._check_mode("queues", queues, by_hand=True)
+        self._assign(chosen, wanted)
+        await self._tenures.change(None, lambda: self._wanted_queues or ())
+        await self.instance.heartbeats.beat_all(anew=True)
+
+    def _check_mode(self, setting: str, value: object, *, by_hand: bool) -> None:
+        if self._subscriptions and by_hand != (self._wanted_queues is not None):
+            raise ConfigError(setting, value, EXCLUSIVE)
+
+    async def _prepare(self, wanted: Subscription, *, note: bool = True) -> None:
+        await super()._prepare(wanted, note=note)
+        # Somebody may have chosen the other mode in the meantime.
+        self._check_mode("topic", wanted.topic, by_hand=not note)
+
+    def _assign(self, chosen: frozenset[MessageQueue], wanted: Iterable[Subscription]) -> None:
+        self._wanted_queues = chosen
+        for each in wanted:
+            self._choose(each)
+        for topic in set(self._subscriptions) - {queue.topic for queue in chosen}:
+            del self._subscriptions[topic]
+            self._missing.forget(topic)
+
+    def _forget(self, topic: str) -> tuple[MessageQueue, ...]:
+        self._watch.forget(topic)
+        return super()._forget(topic)
+
+    async def listen(self, topic: str, listener: Listener) -> None:
+        """Tell *listener* when the queues of *topic* change."""
+        self._watch.add(topic, listener)
+        if self._running:
+            await self.know_route(topic)
+
+    def _shared_topics(self) -> Collection[str]:
+        """Topics whose queues are shared out among the group; none in assign mode."""
+        return () if self._wanted_queues is not None else self._subscriptions
+
+    def _wanted(self, shares: Mapping[str, Collection[MessageQueue]]) -> Iterable[MessageQueue]:
+        # In the meantime all topics may have been left and queues been assigned instead.
+        if self._wanted_queues is not None:
+            return [queue for queue in self._wanted_queues if queue.topic in shares]
+        return super()._wanted(shares)
+
+    # --- questions ------------------------------------------------------------------------------
+
+    async def wait_until_ready(self) -> None:
+        """Return when an assignment stands and all its queues know where to begin."""
+        if self._wanted_queues is None:
+            await super().wait_until_ready()
+        await self._wait_until_started()
+
+    async def wait_until_started(self, assigned: PolledQueue) -> None:
+        """See `rocketmq_aio.consumer.offsets.lag.wait_until_started`."""
+        await wait_until_started(self.instance, assigned)
+
+    async def lag(self) -> dict[MessageQueue, int]:
+        """Ask for the end of every assigned queue."""
+        return await lag_of(self.instance, self.table.values(), lambda each: each.delivered)
+
+    async def start_of(self, queue: MessageQueue, start: str | datetime) -> int:
+        """Return the offset of the beginning, the end or an instant."""
+        return await self._starts.offset_of(queue, start)
+
+    # --- for the instance -----------------------------------------------------------------------
+
+    def topics_in_use(self) -> set[str]:
+        """Topics whose routes must be fresh."""
+        return {*super().topics_in_use(), *self._watch.topics()}
+
+    def on_route_changed(self, topic: str) -> None:
+        """Queues came or went."""
+        super().on_route_changed(topic)
+        self._watch.check(topic)
+
+    def _told_subscriptions(self) -> Iterable[Subscription]:
+        """Queues assigned by hand are nobody's business."""
+        return super()._told_subscriptions() if self._wanted_queues is None else ()
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """The state, for administration tools."""
+        subscribed, held = self._told_subscriptions(), self.table.values()
+        return running_info(self.instance, self.config, subscribed, held, self.statistics)
+
+
+def _checked_queues(queues: object) -> frozenset[MessageQueue]:
+    chosen = frozenset(queues) if isinstance(queues, Collection) else frozenset()
+    if not chosen or not all(isinstance(each, MessageQueue) for each in chosen):
+        raise ConfigError("queues", queues, "expected at least one MessageQueue")
+    return chosen

@@ -1,0 +1,123 @@
+"""Committing: what was settled goes to the offset store, regularly, on request and on leaving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from weakref import WeakValueDictionary
+
+import anyio
+
+from rocketmq_aio.consumer.common.events import CommitFailed, ConsumerEvent
+from rocketmq_aio.consumer.offsets.store import OffsetStore, RemoteOffsetStore
+from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, QueueState
+from rocketmq_aio.errors import CommitError, RocketMQError
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.message import MessageQueue
+
+logger = get_logger(__name__)
+
+
+class Commits:
+    """Moves offsets from the assigned queues into the store.
+
+    :param assigned: the queues held now, by reference
+    :param automatic: whether what is settled is committed without being asked to; without it only
+        queues whose commit is due are
+    :param may_commit: whether a queue is still this consumer's to commit; None is always
+    """
+
+    def __init__(
+        self,
+        store: OffsetStore,
+        assigned: Mapping[MessageQueue, QueueState],
+        *,
+        automatic: bool = True,
+        may_commit: Callable[[QueueState], bool] | None = None,
+        on_event: Callable[[ConsumerEvent], None],
+    ) -> None:
+        self._store = store
+        self._assigned = assigned
+        self._automatic = automatic
+        self._may_commit = may_commit
+        self._on_event = on_event
+        self._updating: WeakValueDictionary[MessageQueue, anyio.Lock] = WeakValueDictionary()
+
+    def doubt(self, assigned: QueueState) -> None:
+        """The broker of a queue was away, and may have lost the last commits: repeat them."""
+        if isinstance(self._store, RemoteOffsetStore) and self._store.doubt(assigned.queue):
+            assigned.commit_due = True
+
+    async def keep_committing(self, interval_seconds: float) -> None:
+        """Commit what is settled, for ever."""
+        while True:
+            await anyio.sleep(interval_seconds)
+            await self.commit_settled(list(self._assigned.values()))
+
+    async def commit_settled(self, queues: Iterable[QueueState]) -> None:
+        """Commit what is settled; without automatic commits only where a commit is due.
+
+        Failures are published as `CommitFailed`, and retried with the next regular commit.
+        """
+        due = [each for each in queues if self._automatic or each.commit_due]
+        _, lost = await self._persist(due)
+        if lost:
+            reason = str(CommitError(lost))
+            logger.warning("commit_failed", reason=reason)
+            self._on_event(CommitFailed(queues=tuple(lost), reason=reason))
+
+    async def forget(self, queues: Iterable[MessageQueue]) -> None:
+        """These queues belong to others now; what is durable stays."""
+        for queue in queues:
+            try:
+                await self._store.remove(queue)
+            except RocketMQError as error:
+                logger.warning("offset_not_forgotten", queue=str(queue), reason=str(error))
+
+    async def _persist(
+        self, queues: Iterable[QueueState]
+    ) -> tuple[Collection[QueueState], dict[MessageQueue, BaseException]]:
+        """Store where *queues* stand; return those that were tried, and what was lost and why.
+
+        The store keeps what is lost for the next time.
+        """
+        updated: dict[QueueState, int] = {}
+        lost: dict[MessageQueue, BaseException] = {}
+        for assigned in queues:
+            try:
+                offset = await self._update(assigned)
+            except RocketMQError as error:  # of this queue; the others need not wait for it
+                lost[assigned.queue] = error
+            else:
+                if offset != UNKNOWN:
+                    updated[assigned] = offset
+        if updated:
+            lost |= await self._make_durable([each.queue for each in updated])
+        for assigned, offset in updated.items():
+            if assigned.queue not in lost and assigned.settled == offset:
+                assigned.commit_due = False
+        return updated, lost
+
+    async def _update(self, assigned: QueueState) -> int:
+        """Update the store; return the offset, `UNKNOWN` when there is nothing to commit."""
+        # One update of a queue at a time, of what holds at that moment: while another update was
+        # slow, the queue may have been moved, or released to another member.
+        async with self._updating.setdefault(assigned.queue, anyio.Lock()):
+            offset = assigned.settled
+            if offset == UNKNOWN or assigned.released or not self._is_allowed(assigned):
+                return UNKNOWN
+            await self._store.update(assigned.queue, offset)
+            return offset
+
+    def _is_allowed(self, assigned: QueueState) -> bool:
+        return self._may_commit is None or self._may_commit(assigned)
+
+    async def _make_durable(
+        self, queues: Collection[MessageQueue]
+    ) -> Mapping[MessageQueue, BaseException]:
+        try:
+            await self._store.persist(queues)
+        except CommitError as error:
+            return error.lost
+        except RocketMQError as error:  # a store of the application may fail in other ways
+            return dict.fromkeys(queues, error)
+        return {}

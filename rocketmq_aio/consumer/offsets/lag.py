@@ -1,0 +1,61 @@
+"""How far a consumer is behind the ends of its queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+
+import anyio
+
+from rocketmq_aio.consumer.pulling.queue_state import QueueState
+from rocketmq_aio.errors import RequestTimeoutError, RocketMQError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.protocol.codes import RequestCode
+
+QUERIES_AT_ONCE: Final = 16
+
+Q = TypeVar("Q", bound=QueueState)
+
+
+async def lag_of(
+    instance: MQClientInstance, queues: Iterable[Q], position: Callable[[Q], int]
+) -> dict[MessageQueue, int]:
+    """Ask for the end of each of *queues*, and return the distance from its *position*.
+
+    :raises RocketMQError: a queue's broker did not answer, or it cannot be known where it begins
+    """
+    found: dict[MessageQueue, int] = {}
+    failures: list[RocketMQError] = []
+    limit = anyio.CapacityLimiter(QUERIES_AT_ONCE)
+
+    async def ask(assigned: Q) -> None:
+        async with limit:
+            try:
+                await wait_until_started(instance, assigned)
+                end = await instance.broker.max_offset(assigned.queue)
+            except RocketMQError as error:
+                failures.append(error)
+                return
+        if not assigned.dropped:
+            found[assigned.queue] = max(0, end - position(assigned))
+
+    async with anyio.create_task_group() as tasks:
+        for assigned in list(queues):
+            tasks.start_soon(ask, assigned)
+    if failures:
+        raise failures[0]
+    return dict(sorted(found.items()))
+
+
+async def wait_until_started(instance: MQClientInstance, assigned: QueueState) -> None:
+    """Return when it is known where the queue begins, or that it is not read any more.
+
+    :raises RocketMQError: that cannot be known now
+    """
+    seconds = instance.config.request_timeout_seconds
+    with anyio.move_on_after(seconds):
+        await assigned.started.wait()
+    if not assigned.started.is_set():
+        code, broker = RequestCode.QUERY_CONSUMER_OFFSET, assigned.queue.broker_name
+        raise assigned.trouble or RequestTimeoutError(broker, code, seconds)

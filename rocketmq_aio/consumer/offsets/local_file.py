@@ -1,0 +1,403 @@
+"""Progress in a local file: for broadcasting, where no broker keeps it.
+
+The file holds the whole old or the whole new state after a crash at any moment: the new state is
+written beside it, synced, and then renamed into place; the state before stays as ``.bak``.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Lock
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+from anyio import CapacityLimiter, to_thread
+
+from rocketmq_aio.consumer.offsets.store import MAX_OFFSET, check_offset
+from rocketmq_aio.errors import CodecError, CommitError, ConfigError, NotRunningError
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.protocol.bodies import read_reset_offsets
+from rocketmq_aio.remoting.fork import reset_after_fork
+
+if sys.platform != "win32":
+    import fcntl
+
+FOLDER_VARIABLE: Final = "ROCKETMQ_OFFSET_FOLDER"
+MAX_FILE_BYTES: Final = 16 * 1024 * 1024  # some 150 000 queues
+MAX_NAME_BYTES: Final = 255  # what file systems take
+NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
+NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)  # a pipe put in the file's place must not block
+BINARY: Final = getattr(os, "O_BINARY", 0)
+
+logger = get_logger("rocketmq_aio.consumer.offsets.local_file")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorruptOffsetFile:
+    """An offset file that could not be read was set aside.
+
+    *recovered* tells whether the state before it was found; without it the queues count as new
+    to the group, and messages may be skipped or repeated as ``start_from`` says.
+    """
+
+    path: Path
+    kept_as: Path
+    reason: str
+    recovered: bool
+
+
+def encode_offsets(table: Mapping[MessageQueue, int]) -> bytes:
+    """Return *table* as standard JSON, one queue a line."""
+    lines = [
+        msgspec.json.encode(
+            {
+                "topic": queue.topic,
+                "brokerName": queue.broker_name,
+                "queueId": queue.queue_id,
+                "offset": offset,
+            }
+        )
+        for queue, offset in sorted(table.items())
+    ]
+    return b'{"offsetTable":[\n' + b",\n".join(lines) + b"\n]}\n"
+
+
+def decode_offsets(content: bytes) -> dict[MessageQueue, int]:
+    """Return the table in *content*, written here or by a Java client.
+
+    :raises CodecError: it is neither, or holds what cannot be an offset
+    """
+    table = read_reset_offsets(content)
+    for queue, offset in table.items():
+        if not 0 <= offset <= MAX_OFFSET:
+            raise CodecError("offsetTable", 0, f"{queue} at offset {offset}")
+    return table
+
+
+def path_component(setting: str, name: str) -> str:
+    """Return *name* as the name of a folder: what could lead elsewhere is percent-encoded.
+
+    :raises ConfigError: it is empty, or too long for a folder
+    """
+    safe = quote(name, safe="@#+=,", errors="surrogatepass")
+    if safe in (".", ".."):
+        safe = safe.replace(".", "%2E")
+    if not 0 < len(safe) <= MAX_NAME_BYTES:
+        raise ConfigError(setting, name, f"expected 1 to {MAX_NAME_BYTES} bytes for a folder name")
+    return safe
+
+
+class Disk:
+    """The steps that touch the file system; each blocks, and raises OSError when it fails."""
+
+    def make_folder(self, folder: Path) -> None:
+        """Make *folder* for this user only, unless it is there; a link to one is refused."""
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        if not stat.S_ISDIR(folder.lstat().st_mode):
+            raise NotADirectoryError(f"{folder} is not a folder, or is a symbolic link")
+
+    def lock(self, path: Path) -> int:
+        """Return a descriptor that holds the lock at *path* until it is closed.
+
+        :raises BlockingIOError: somebody else holds it
+        """
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o600)
+        try:
+            if sys.platform != "win32":
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def read(self, path: Path) -> bytes | None:
+        """Return the file's content, at most one byte more than is allowed; None without a file."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | NO_FOLLOW | NO_WAIT | BINARY)
+        except FileNotFoundError:
+            return None
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(f"{path} is not a plain file")
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                return file.read(MAX_FILE_BYTES + 1)
+        finally:
+            os.close(descriptor)
+
+    def write(self, path: Path, content: bytes) -> None:
+        """Make a new file at *path*, for this user only, and return when it is on the disk."""
+        path.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW | BINARY
+        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give *source* the name *target*, whatever had it before."""
+        os.replace(source, target)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Return when the names in *folder* are on the disk."""
+        if sys.platform == "win32":
+            return  # has no such call
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class OffsetFile:
+    """One offset file with its backup and its lock; every method blocks."""
+
+    def __init__(self, base: Path, client_id: str, group: str, disk: Disk) -> None:
+        self.base = base
+        self.client_folder = base / path_component("client_id", client_id)
+        self.folder = self.client_folder / path_component("group", group)
+        self.path = self.folder / "offsets.json"
+        self.backup = self.folder / "offsets.json.bak"
+        self._client_id = client_id
+        self._disk = disk
+        self._lock: int | None = None
+        reset_after_fork(self)
+
+    def open(self) -> tuple[dict[MessageQueue, int], list[CorruptOffsetFile]]:
+        """Lock the file against others; return what it holds and what had to be set aside.
+
+        :raises ConfigError: it is in use, or cannot be used
+        """
+        try:
+            self._make_folders()
+            self._take_lock()
+            return self._read_newest()
+        except OSError as error:
+            self.close()
+            raise ConfigError("offset_folder", str(self.base), str(error)) from error
+
+    def replace(self, table: Mapping[MessageQueue, int]) -> None:
+        """Make *table* the content, wholly or not at all.
+
+        :raises OSError: not at all
+        """
+        content = encode_offsets(table)
+        if len(content) > MAX_FILE_BYTES:
+            raise OSError(f"{len(table)} queues are too many for {self.path}")
+        fresh = self.folder / "offsets.json.tmp"
+        self._disk.write(fresh, content)
+        # Between the two renames there is only the backup, and open() takes that.
+        with suppress(FileNotFoundError):
+            self._disk.rename(self.path, self.backup)
+        self._disk.rename(fresh, self.path)
+        self._disk.sync_folder(self.folder)
+
+    def close(self) -> None:
+        """Let others have the file."""
+        descriptor, self._lock = self._lock, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def after_fork(self) -> None:
+        """In a forked child: drop the inherited descriptor, or it keeps the parent's lock held.
+
+        Closing it does not unlock: the parent's descriptor stays open.
+        """
+        self.close()
+
+    def _make_folders(self) -> None:
+        self.base.parent.mkdir(parents=True, exist_ok=True)
+        self.base.mkdir(mode=0o700, exist_ok=True)  # may be a link: the user's own choice
+        self._disk.make_folder(self.client_folder)
+        self._disk.make_folder(self.folder)
+
+    def _take_lock(self) -> None:
+        if self._lock is not None:
+            return
+        try:
+            self._lock = self._disk.lock(self.folder / "offsets.lock")
+        except BlockingIOError as error:
+            reason = (
+                f"another consumer of this client id keeps its offsets in {self.folder};"
+                " give each its own instance_name"
+            )
+            raise ConfigError("client_id", self._client_id, reason) from error
+
+    def _read_newest(self) -> tuple[dict[MessageQueue, int], list[CorruptOffsetFile]]:
+        found: dict[MessageQueue, int] | None = None
+        faults: dict[Path, CodecError] = {}
+        for path in (self.path, self.backup):
+            try:
+                found = self._read(path)
+            except CodecError as error:
+                faults[path] = error
+            if found is not None:
+                break
+        aside = [self._set_aside(path, str(faults[path]), found is not None) for path in faults]
+        return found or {}, aside
+
+    def _read(self, path: Path) -> dict[MessageQueue, int] | None:
+        content = self._disk.read(path)
+        if content is None:
+            return None
+        if len(content) > MAX_FILE_BYTES:
+            raise CodecError("offsetTable", MAX_FILE_BYTES, "the file is too long")
+        return decode_offsets(content)
+
+    def _set_aside(self, path: Path, reason: str, recovered: bool) -> CorruptOffsetFile:
+        moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        kept_as = path.with_name(f"{path.name}.corrupt-{moment}")
+        self._disk.rename(path, kept_as)
+        return CorruptOffsetFile(path=path, kept_as=kept_as, reason=reason, recovered=recovered)
+
+
+class LocalFileOffsetStore:
+    """An `OffsetStore` in ``<folder>/<client id>/<group>/offsets.json``.
+
+    The file of a Java client of the same client id is read, and replaced by standard JSON.  A
+    corrupt file never stops the consumer: it is set aside as ``offsets.json.corrupt-*``, a
+    warning is logged, *on_corrupt* is called, and the state before it is used; where that is gone
+    too, the queues have no offset.  To start afresh, delete the group's folder.
+
+    A second consumer of the same client id and group, here or in another process, is refused.
+
+    :param folder: where all clients keep theirs; None is what ``ROCKETMQ_OFFSET_FOLDER`` says, or
+        ``.rocketmq_offsets`` in the user's home
+    """
+
+    on_corrupt: Callable[[CorruptOffsetFile], None] | None = None
+
+    def __init__(
+        self, folder: str | os.PathLike[str] | None = None, *, disk: Disk | None = None
+    ) -> None:
+        self._base = offset_folder(folder)
+        self._disk = disk or Disk()
+        self._file: OffsetFile | None = None
+        self._saved: dict[MessageQueue, int] | None = None  # what the file holds
+        self._latest: dict[MessageQueue, int] = {}
+        # A write goes on in its thread when the task that waits for it is cancelled.
+        self._using_file = Lock()
+        self._threads = CapacityLimiter(1)  # the application's own threads cannot starve it
+
+    @property
+    def path(self) -> Path | None:
+        """The file; None while no consumer uses this store."""
+        return self._file.path if self._file is not None else None
+
+    def bind(self, client_id: str, group: str) -> None:
+        """Say whose offsets these are; the consumer does so before `load`.
+
+        :raises ConfigError: another consumer uses this store, or a name cannot be a folder
+        """
+        if self._file is not None:
+            reason = f"it serves another consumer already, in {self._file.folder}"
+            raise ConfigError("offset_store", self, reason)
+        self._file = OffsetFile(self._base, client_id, group, self._disk)
+
+    async def load(self) -> None:
+        """Lock and read the file.
+
+        :raises ConfigError: another consumer has it, or the folder cannot be used
+        :raises NotRunningError: not bound
+        """
+        file = self._bound()
+        corrupt = await to_thread.run_sync(self._open, file, limiter=self._threads)
+        for each in corrupt:
+            logger.warning(
+                "offset_file_corrupt",
+                path=str(each.path),
+                kept_as=str(each.kept_as),
+                reason=each.reason,
+                recovered=each.recovered,
+            )
+            if self.on_corrupt is not None:
+                self.on_corrupt(each)
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """Return the last update, else what the file holds, else None."""
+        return self._latest.get(queue, self._loaded().get(queue))
+
+    async def update(self, queue: MessageQueue, offset: int) -> None:
+        """Note *offset* in memory."""
+        check_offset(offset)
+        self._latest[queue] = offset
+
+    async def persist(self, queues: Collection[MessageQueue]) -> None:
+        """Write the file if something changed; what it holds of other queues stays in it.
+
+        :raises CommitError: it cannot be written, and holds what it held before
+        """
+        if self._changed(queues):
+            await to_thread.run_sync(self._write, tuple(queues), limiter=self._threads)
+
+    async def remove(self, queue: MessageQueue) -> None:
+        """Forget the update of *queue*; the file keeps its offset."""
+        self._latest.pop(queue, None)
+
+    async def close(self) -> None:
+        """Let go of the file, after a write that still goes on; then `bind` is allowed again."""
+        await to_thread.run_sync(self._release, limiter=self._threads)
+
+    def _bound(self) -> OffsetFile:
+        if self._file is None:
+            raise NotRunningError("the offset store is not bound to a consumer")
+        return self._file
+
+    def _loaded(self) -> dict[MessageQueue, int]:
+        if self._saved is None:
+            raise NotRunningError("the offset file is not loaded")
+        return self._saved
+
+    def _changed(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        saved = self._loaded()
+        latest = ((queue, self._latest.get(queue)) for queue in queues)
+        return {q: new for q, new in latest if new is not None and new != saved.get(q)}
+
+    # The rest runs in a worker thread.
+
+    def _open(self, file: OffsetFile) -> list[CorruptOffsetFile]:
+        with self._using_file:
+            if file is not self._file:
+                return []  # closed before this thread began
+            self._saved, corrupt = file.open()
+            return corrupt
+
+    def _write(self, queues: Collection[MessageQueue]) -> None:
+        with self._using_file:
+            changed = self._changed(queues)  # an earlier write may have taken some along
+            if not changed:
+                return
+            table = self._loaded() | changed
+            try:
+                self._bound().replace(table)
+            except OSError as error:
+                raise CommitError(dict.fromkeys(changed, error)) from error
+            self._saved = table
+
+    def _release(self) -> None:
+        with self._using_file:
+            file, self._file, self._saved = self._file, None, None
+            self._latest.clear()
+            if file is not None:
+                file.close()
+
+
+def offset_folder(folder: str | os.PathLike[str] | None) -> Path:
+    """Return *folder*, or the one that the environment or the user's home says.
+
+    :raises ConfigError: there is no home
+    """
+    chosen = folder if folder is not None else os.environ.get(FOLDER_VARIABLE) or None
+    try:
+        return Path(chosen or Path.home() / ".rocketmq_offsets").expanduser()
+    except RuntimeError as error:
+        raise ConfigError("offset_folder", chosen, str(error)) from error

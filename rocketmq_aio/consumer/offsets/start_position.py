@@ -1,0 +1,128 @@
+"""Where reading of a queue begins: the committed offset, or what ``start_from`` says."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+import anyio
+
+from rocketmq_aio.config import ConsumerConfig
+from rocketmq_aio.consumer.offsets.store import OffsetStore
+from rocketmq_aio.errors import PermissionDeniedError, RocketMQError, RouteNotFoundError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.names import RETRY_PREFIX
+
+logger = get_logger(__name__)
+
+QUERIES_AT_ONCE: Final = 16
+NOTING_SECONDS: Final = 0.5
+GET_IS_MISSING: Final = (
+    "to begin at {start} the account has to know where queues end: give it the action Get on "
+    "Topic:{topic} (access control 2.0), or begin at the earliest message"
+)
+
+
+class StartPositions:
+    """Decides once per tenure of a queue; an offset that cannot be known is never guessed.
+
+    ``start_from`` is for a group that is new to a topic.  A queue that is added to the topic
+    later holds only messages that the group has not seen, so it is read from its beginning.
+    """
+
+    def __init__(
+        self, instance: MQClientInstance, config: ConsumerConfig, store: OffsetStore
+    ) -> None:
+        self._broker = instance.broker
+        self._routes = instance.routes
+        self._start_from = config.start_from
+        self._store = store
+        self._first_seen: dict[str, frozenset[MessageQueue]] = {}  # queues start_from applies to
+
+    async def note_topic(self, topic: str) -> None:
+        """Remember which queues the topic has before this consumer joins the group.
+
+        If the group has an offset in any of them it is not new to the topic.
+
+        :raises RocketMQError: that cannot be known now
+        """
+        if self._start_from == "earliest" or topic in self._first_seen:
+            return
+        try:
+            route = await self._routes.get(topic)
+        except RouteNotFoundError:
+            self._first_seen[topic] = frozenset()
+            return
+        queues = route.subscribe_queues
+        known = await self._count_known(queues)
+        if 0 < known < len(queues):
+            # Or the members of a new group start together: let the others note where they begin.
+            await anyio.sleep(NOTING_SECONDS)
+        self._first_seen[topic] = frozenset(() if known else queues)
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic is not subscribed to any more."""
+        self._first_seen.pop(topic, None)
+
+    async def find(self, queue: MessageQueue) -> tuple[int, bool]:
+        """Return where to begin, and whether it was chosen here rather than committed before.
+
+        :raises RocketMQError: that cannot be known now
+        """
+        stored = await self._store.read(queue)
+        if stored is not None:
+            return stored, False
+        if queue.topic.startswith(RETRY_PREFIX):  # its messages are the group's own
+            return await self.offset_of(queue, "earliest"), True
+        new_group = queue in self._first_seen.get(queue.topic, frozenset({queue}))
+        start = self._start_from if new_group else "earliest"
+        offset = await self.offset_of(queue, start)
+        logger.debug("start_position", queue=str(queue), start_from=str(start), offset=offset)
+        return offset, True
+
+    async def offset_of(self, queue: MessageQueue, start: str | datetime) -> int:
+        """Return the offset that a start position means for *queue* now.
+
+        :raises PermissionDeniedError: the account may not ask that
+        """
+        try:
+            if isinstance(start, datetime):
+                return await self._broker.offset_for_time(queue, int(start.timestamp() * 1000))
+            if start == "latest":
+                return await self._broker.max_offset(queue)
+            return await self._broker.min_offset(queue)
+        except PermissionDeniedError as error:
+            if start == "earliest":
+                # Who may read need not be allowed to ask (access control 2.0): the first pull is
+                # told where the queue begins.
+                return 0
+            error.add_note(GET_IS_MISSING.format(start=start, topic=queue.topic))
+            raise
+
+    async def _count_known(self, queues: tuple[MessageQueue, ...]) -> int:
+        """Return in how many of *queues* the group has an offset.
+
+        :raises RocketMQError: none was found, and some queue could not be asked
+        """
+        found: list[int] = []
+        failures: list[RocketMQError] = []
+        limit = anyio.CapacityLimiter(QUERIES_AT_ONCE)
+
+        async def look(queue: MessageQueue) -> None:
+            async with limit:
+                try:
+                    offset = await self._store.read(queue)
+                except RocketMQError as error:
+                    failures.append(error)
+                    return
+            if offset is not None:
+                found.append(offset)
+
+        async with anyio.create_task_group() as tasks:
+            for queue in queues:
+                tasks.start_soon(look, queue)
+        if failures and not found:
+            raise failures[0]
+        return len(found)

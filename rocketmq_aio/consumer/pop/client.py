@@ -1,0 +1,295 @@
+"""Typed calls of pop consumers: pop, acknowledge, change the invisible time, bury."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from rocketmq_aio.consumer.common.broker_clock import BrokerClock
+from rocketmq_aio.consumer.pop.message import PoppedMessage, read_popped
+from rocketmq_aio.consumer.pulling.message_decoder import MessageDecoder
+from rocketmq_aio.errors import (
+    BusyError,
+    CodecError,
+    ConnectionLostError,
+    NotConnectedError,
+    NotSupportedError,
+    RequestTimeoutError,
+    RocketMQError,
+)
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.protocol.bodies import BatchAckRequest
+from rocketmq_aio.protocol.codes import V5_0_0, V5_1_3, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import RequestHeader, read_header
+from rocketmq_aio.protocol.receipt import batch_acks, fits_batch
+from rocketmq_aio.protocol.requests.pop import (
+    AckMessage,
+    BatchAckMessage,
+    ChangeInvisibleTime,
+    ChangeInvisibleTimeResponse,
+    PopMessage,
+    PopMessageResponse,
+)
+from rocketmq_aio.protocol.requests.send_back import ConsumerSendMsgBack
+from rocketmq_aio.protocol.subscription import Subscription
+from rocketmq_aio.remoting.response_errors import broker_error
+
+HOLD_SLACK_SECONDS: Final = 10.0
+NOTHING: Final = (
+    ResponseCode.POLLING_TIMEOUT,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.NO_MESSAGE,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+)
+# Errors after which the same request may succeed later.
+PASSING: Final = (BusyError, ConnectionLostError, NotConnectedError, RequestTimeoutError)
+STRAIGHT_TO_DEAD_LETTERS: Final = -1
+FROM: Final = {"earliest": 0, "latest": 1}
+OLD_BROKER: Final = "popping needs a broker of RocketMQ 5.0 or newer"
+AT_PROXY: Final = (
+    "a proxy does not serve pops of remoting clients: use PushConsumer or LitePullConsumer, "
+    "or connect to the name servers of its brokers"
+)
+READ_AS_PULL: Final = "PullMessageRequestHeader"  # in what a 5.5.0 proxy answers to a pop
+
+
+class PopRequest(NamedTuple):
+    """What a pop asks for; *wait_seconds* 0 is answered at once."""
+
+    most: int
+    invisible_seconds: float
+    wait_seconds: float
+
+
+class Popped(NamedTuple):
+    """What a pop brought; behind *messages* comes what could not be read."""
+
+    messages: list[PoppedMessage]
+    fault: Exception | None
+
+
+class _Master:
+    """What is known of the present master of a broker."""
+
+    __slots__ = ("address", "clock", "refuses_batches")
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.clock = BrokerClock()
+        self.refuses_batches = False
+
+
+class PopClient:
+    """Asks brokers on behalf of one group; errors as those of `BrokerClient`."""
+
+    def __init__(self, instance: MQClientInstance, group: str, *, start_from: str) -> None:
+        self._instance = instance
+        self._group = group
+        self._init_mode = FROM[start_from]
+        self._masters: dict[str, _Master] = {}  # by broker name
+        self._decoder = MessageDecoder(instance)
+
+    def close(self) -> None:
+        """Release the threads that decode large answers."""
+        self._decoder.close()
+
+    def check_version(self, broker_name: str) -> None:
+        """Refuse a broker that is known to be too old.
+
+        :raises NotSupportedError: it is
+        """
+        address = self._instance.routes.master(broker_name) or ""
+        version = self._instance.heartbeats.broker_versions.get(address, V5_0_0)
+        if version < V5_0_0:
+            code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            raise NotSupportedError(code, OLD_BROKER, address)
+
+    async def pop(
+        self, source: MessageQueue, wanted: Subscription, wish: PopRequest, attempt_id: str | None
+    ) -> Popped:
+        """Take messages of *source*, whose queue id may be -1 for all; in order with an id.
+
+        A broker whose time is not known yet is not asked to wait: that needs its time.
+        """
+        master = self._master(source.broker_name)
+        address, clock = master.address, master.clock
+        asked_at = asyncio.get_running_loop().time()
+        header = self._pop_header(source, wanted, wish, clock.now_ms(asked_at), attempt_id)
+        timeout = None
+        if header.poll_time:
+            timeout = wish.wait_seconds + HOLD_SLACK_SECONDS
+        command = await self._instance.remoting.request(address, header, timeout=timeout)
+        now = asyncio.get_running_loop().time()
+        if command.code == ResponseCode.SUCCESS:
+            answer = read_header(command, PopMessageResponse)
+            age = clock.heard(answer.pop_time, asked_at, now)
+            decoded = await self._decoder.decode(command.body, source)
+            return Popped(*read_popped(decoded, answer, source, now, age))
+        if command.code not in NOTHING:
+            raise self._pop_refusal(command, address)
+        _note_time(command, clock, asked_at, now)
+        return Popped([], None)
+
+    def _pop_header(
+        self,
+        source: MessageQueue,
+        wanted: Subscription,
+        wish: PopRequest,
+        broker_ms: int,
+        attempt_id: str | None,
+    ) -> PopMessage:
+        return PopMessage(
+            consumer_group=self._group,
+            topic=source.topic,
+            queue_id=source.queue_id,
+            max_msg_nums=wish.most,
+            invisible_time=int(wish.invisible_seconds * 1000),
+            poll_time=int(wish.wait_seconds * 1000) if broker_ms else 0,
+            born_time=broker_ms,
+            init_mode=self._init_mode,
+            exp_type=wanted.kind,
+            exp=wanted.expression,
+            order=attempt_id is not None,
+            attempt_id=attempt_id,
+            broker_name=source.broker_name,
+        )
+
+    def _pop_refusal(self, command: Command, address: str) -> Exception:
+        if command.code == ResponseCode.POLLING_FULL:
+            return BusyError(command.code, command.remark, address)
+        if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return NotSupportedError(command.code, f"{OLD_BROKER}: {command.remark}", address)
+        if command.code == ResponseCode.SYSTEM_ERROR and self._is_proxy(address, command):
+            return NotSupportedError(command.code, AT_PROXY, address)
+        return broker_error(command, address)
+
+    def _is_proxy(self, address: str, command: Command) -> bool:
+        """Whether a proxy answered: name server and broker in one, it reads pops as pulls."""
+        name_servers = self._instance.name_servers.addresses
+        return address in name_servers or READ_AS_PULL in (command.remark or "")
+
+    # --- about messages -------------------------------------------------------------------------
+
+    async def ack(self, messages: Sequence[PoppedMessage]) -> dict[PoppedMessage, RocketMQError]:
+        """Acknowledge *messages*, all of one broker, in one request where that works.
+
+        Returns those that were not acknowledged, with the reason.
+        """
+        try:
+            master = self._master(messages[0].receipt.broker_name)
+        except NotConnectedError as error:
+            return dict.fromkeys(messages, error)
+        if len(messages) == 1 or not self._takes_batches(master):
+            return await self._ack_one_by_one(master.address, messages)
+        together = [each for each in messages if fits_batch(each.receipt)]
+        failed: dict[PoppedMessage, RocketMQError] = {}
+        alone = [each for each in messages if not fits_batch(each.receipt)]
+        try:
+            if not await self._ack_batch(master, together):
+                alone = list(messages)
+        except RocketMQError as error:
+            failed = dict.fromkeys(together, error)
+        return failed | await self._ack_one_by_one(master.address, alone)
+
+    async def _ack_one_by_one(
+        self, address: str, messages: Sequence[PoppedMessage]
+    ) -> dict[PoppedMessage, RocketMQError]:
+        failed: dict[PoppedMessage, RocketMQError] = {}
+        for number, message in enumerate(messages):
+            try:
+                await self._confirmed(address, self._ack_header(message))
+            except PASSING as error:  # the rest would fail too, each after its own timeout
+                return failed | dict.fromkeys(messages[number:], error)
+            except RocketMQError as error:
+                failed[message] = error
+        return failed
+
+    async def change(self, message: PoppedMessage, seconds: float) -> ChangeInvisibleTimeResponse:
+        """Keep *message* invisible for *seconds* from now on."""
+        address = self._master(message.receipt.broker_name).address
+        done = self._ack_header(message)
+        header = ChangeInvisibleTime(
+            consumer_group=done.consumer_group,
+            topic=done.topic,
+            queue_id=done.queue_id,
+            extra_info=done.extra_info,
+            offset=done.offset,
+            invisible_time=max(1, int(seconds * 1000)),
+            broker_name=done.broker_name,
+        )
+        command = await self._confirmed(address, header)
+        return read_header(command, ChangeInvisibleTimeResponse)
+
+    async def bury(self, message: PoppedMessage) -> None:
+        """Store *message* once more, among the dead letters of the group."""
+        address = self._master(message.receipt.broker_name).address
+        header = ConsumerSendMsgBack(
+            offset=message.commit_log_offset,
+            group=self._group,
+            delay_level=STRAIGHT_TO_DEAD_LETTERS,
+            origin_msg_id=message.message_id,
+            origin_topic=message.topic,
+            max_reconsume_times=0,
+            unit_mode=self._instance.config.unit_mode,
+            broker_name=message.receipt.broker_name,
+        )
+        await self._confirmed(address, header)
+
+    def _takes_batches(self, master: _Master) -> bool:
+        version = self._instance.heartbeats.broker_versions.get(master.address, 0)
+        return version >= V5_1_3 and not master.refuses_batches
+
+    async def _ack_batch(self, master: _Master, messages: Sequence[PoppedMessage]) -> bool:
+        """Return whether the broker knows the request."""
+        if not messages:
+            return True
+        broker_name = messages[0].receipt.broker_name
+        acks = batch_acks(self._group, [(each.topic, each.receipt) for each in messages])
+        body = msgspec.json.encode(BatchAckRequest(broker_name=broker_name, acks=acks))
+        try:
+            await self._confirmed(master.address, BatchAckMessage(), body)
+        except NotSupportedError:
+            master.refuses_batches = True
+            return False
+        return True
+
+    def _ack_header(self, message: PoppedMessage) -> AckMessage:
+        receipt = message.receipt
+        return AckMessage(
+            consumer_group=self._group,
+            topic=receipt.stored_topic(self._group, message.topic),
+            queue_id=receipt.queue_id,
+            extra_info=str(receipt),
+            offset=receipt.offset,
+            broker_name=receipt.broker_name,
+        )
+
+    async def _confirmed(self, address: str, header: RequestHeader, body: bytes = b"") -> Command:
+        command = await self._instance.remoting.request(address, header, body)
+        if command.code != ResponseCode.SUCCESS:
+            raise broker_error(command, address)
+        return command
+
+    def _master(self, broker_name: str) -> _Master:
+        address = self._instance.routes.master(broker_name)
+        if address is None:
+            raise NotConnectedError(broker_name, "no route names a master of this broker")
+        known = self._masters.get(broker_name)
+        if known is None or known.address != address:
+            known = self._masters[broker_name] = _Master(address)
+        return known
+
+
+def _note_time(command: Command, clock: BrokerClock, asked_at: float, now: float) -> None:
+    """Learn the broker's time from an answer without messages, which need not tell it."""
+    try:
+        answered = read_header(command, PopMessageResponse)
+    except CodecError:
+        return
+    if answered.pop_time > 0:
+        clock.heard(answered.pop_time, asked_at, now)

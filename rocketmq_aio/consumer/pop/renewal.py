@@ -1,0 +1,87 @@
+"""Keeping messages invisible while somebody works on them, or they wait for somebody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import Final
+
+import anyio
+
+from rocketmq_aio.consumer.pop.ack_service import AckService
+from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
+from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.log import get_logger
+
+logger = get_logger(__name__)
+
+RENEWALS_AT_ONCE: Final = 16  # at one broker
+LOOKS: Final = 8  # within the time for which messages are invisible
+LONGEST_PAUSE_SECONDS: Final = 1.0
+
+
+class Renewal:
+    """Renews what *in_use* names once half of its time is over, for at most *longest_seconds*.
+
+    *invisible_seconds* is the time that messages have; one task looks after all of them.  What is
+    not renewed any more comes again to the group.
+    """
+
+    def __init__(
+        self,
+        leases: AckService,
+        in_use: Callable[[], Iterable[PoppedMessage]],
+        *,
+        invisible_seconds: float,
+        longest_seconds: float,
+    ) -> None:
+        self._leases = leases
+        self._in_use = in_use
+        self._pause_seconds = min(LONGEST_PAUSE_SECONDS, invisible_seconds / LOOKS)
+        self._longest_seconds = longest_seconds
+        self._under_way: set[PoppedMessage] = set()
+        self._limits: dict[str, anyio.CapacityLimiter] = defaultdict(  # by broker name
+            lambda: anyio.CapacityLimiter(RENEWALS_AT_ONCE)
+        )
+
+    async def run(self) -> None:
+        """Renew messages until cancelled."""
+        loop = asyncio.get_running_loop()
+        async with anyio.create_task_group() as tasks:
+            while True:
+                for message in self._due(loop.time()):
+                    self._under_way.add(message)
+                    tasks.start_soon(self._renew, message)
+                await anyio.sleep(self._pause_seconds)
+
+    def _due(self, now: float) -> list[PoppedMessage]:
+        """Return the messages to renew now, those with the least time left first."""
+        due = [
+            each
+            for each in self._in_use()
+            if each.is_due(now) and each not in self._under_way and self._is_renewable(each, now)
+        ]
+        return sorted(due, key=attrgetter("deadline"))
+
+    def _is_renewable(self, message: PoppedMessage, now: float) -> bool:
+        return (
+            message.fate is AckState.HELD
+            and message.changing is None
+            and not message.doubt
+            and not message.is_expired(now)
+            and now - message.received_at < self._longest_seconds
+        )
+
+    async def _renew(self, message: PoppedMessage) -> None:
+        try:
+            async with self._limits[message.receipt.broker_name]:
+                if self._is_renewable(message, asyncio.get_running_loop().time()):
+                    await self._leases.change(message, message.invisible_seconds)
+        except RocketMQError as error:
+            logger.warning("renewal_failed", queue=str(message.queue), reason=str(error))
+        finally:
+            self._under_way.discard(message)
+            if not self._under_way:
+                self._limits.clear()

@@ -1,0 +1,330 @@
+"""PullConsumer: reads any queue from any offset; the application keeps count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+from weakref import WeakValueDictionary
+
+import anyio
+import msgspec
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.consumer.common.send_back import DEAD_LETTER, SendBack
+from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore, check_offset
+from rocketmq_aio.consumer.pull.result import (
+    Answer,
+    PullResult,
+    PullStatus,
+    RawPull,
+    raw,
+    read_answer,
+    result_of,
+)
+from rocketmq_aio.consumer.pulling.message_decoder import MessageDecoder
+from rocketmq_aio.consumer.pulling.pull_response import HOLD_SLACK_SECONDS
+from rocketmq_aio.errors import ClosedError, ConfigError, NotConnectedError
+from rocketmq_aio.instance.client_base import ClientBase
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import MessageExt, MessageQueue, MessageSelector
+from rocketmq_aio.names import check_topic
+from rocketmq_aio.protocol.codes import MASTER_ID, PULL_SUBSCRIPTION, PULL_SUSPEND, ResponseCode
+from rocketmq_aio.protocol.requests.pull import PullMessage
+from rocketmq_aio.protocol.subscription import Subscription, subscription
+
+MAX_INT: Final = 2**31 - 1
+MAX_DELAY_LEVEL: Final = 18
+MAX_RECONSUME_TIMES: Final = 16
+MAX_CHECKED: Final = 1000  # SQL expressions that are remembered as good
+
+
+class PullConsumer(ClientBase):
+    """Reads queues by offset, for tools and frameworks that keep their own progress.
+
+    It is no member of its group: brokers do not list it, no queues are shared out to it, and those
+    who consume under the same group are not disturbed.  The group names whose offsets `commit`
+    and `committed` are about, and who pays for access rights and flow control.  Everything may be
+    called from several tasks at once.
+
+    It takes no hooks, and `MessageTrace` says nothing of it: who pulls by offset knows what came of
+    each message.  `RPCHook` objects of the `ClientConfig` see its requests.
+
+    :param group: name of the consumer group
+    :param namesrv: where to connect; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
+    :param client: a `ClientConfig` (TLS, credentials, ...) or a running `MQClientInstance` to share
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        namesrv: str | None = None,
+        client: MQClientInstance | ClientConfig | None = None,
+    ) -> None:
+        super().__init__(group, namesrv=namesrv, client=client)
+        self._store = RemoteOffsetStore(self._instance.broker, group)
+        self._committing: WeakValueDictionary[MessageQueue, anyio.Lock] = WeakValueDictionary()
+        self._send_back = SendBack(self._instance, group, max_reconsume_times=MAX_RECONSUME_TIMES)
+        self._decoder = MessageDecoder(self._instance)
+        self._topics: set[str] = set()
+        self._replicas: dict[MessageQueue, int] = {}  # from where brokers say to read
+        self._checked: set[tuple[str, str]] = set()  # SQL expressions that a broker accepted
+        self._under_way: set[anyio.CancelScope] = set()
+
+    # --- messages -------------------------------------------------------------------------------
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_messages: int = 32,
+        selector: str | MessageSelector = "*",
+        *,
+        wait_seconds: float = 0.0,
+        max_bytes: int | None = None,
+    ) -> PullResult:
+        """Return messages of *queue* from *offset* on.
+
+        An offset that does not exist is a result, not an error, and nothing is corrected silently.
+
+        :param max_messages: at most so many; brokers have a limit of their own, 32 by default
+        :param selector: a tag expression such as ``"new || paid"``, or `MessageSelector.by_sql`
+        :param wait_seconds: how long the broker waits for a first message when the queue ends at
+            *offset*; it looks at its clock every 5 s only, so NO_NEW may come that much later
+        :param max_bytes: a hint for 5.x brokers at how many bytes of messages are wanted, which
+            they may not follow (5.5.0 brokers were seen not to)
+        :raises ConfigError: an argument cannot be
+        :raises SubscriptionError: the broker does not accept the SQL expression
+        :raises CodecError: the message at *offset* cannot be read; those before it were returned
+        :raises RouteNotFoundError: there is no such topic
+        :raises RocketMQError: the broker cannot be asked, or refuses
+        """
+        wanted = _subscription(queue, selector)
+        header = self._header(queue, offset, max_messages, wait_seconds, max_bytes)
+        answer = await self._pull(queue, header, wanted)
+        decoded = None
+        if answer.status is PullStatus.FOUND:
+            decoded = await self._decoder.decode(answer.body, queue)
+        return result_of(answer, decoded, offset, wanted)
+
+    async def pull_raw(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_messages: int = 32,
+        selector: str | MessageSelector = "*",
+        *,
+        wait_seconds: float = 0.0,
+        max_bytes: int | None = None,
+    ) -> RawPull:
+        """Return the broker's answer as it came; parameters and errors are those of `pull`."""
+        wanted = _subscription(queue, selector)
+        header = self._header(queue, offset, max_messages, wait_seconds, max_bytes)
+        return raw(await self._pull(queue, header, wanted))
+
+    # --- offsets --------------------------------------------------------------------------------
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Store *offset*, the next one to consume, for the group; return when the broker has it.
+
+        It may go backwards.  Members of the group that run now do not look at it.  Brokers from
+        5.0 refuse a group that does not exist; pulling creates it where they may create groups.
+
+        :raises CommitError: it is not stored, or nobody knows; ``lost`` says why
+        """
+        check_offset(offset)
+        await self._know(_checked_queue(queue))
+        async with self._committing.setdefault(queue, anyio.Lock()):
+            await self._store.update(queue, offset)
+            try:
+                await self._store.persist([queue])
+            finally:
+                await self._store.remove(queue)  # others commit too: nothing stands for sure
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return what is committed for the group; None when nothing ever was.
+
+        Brokers before 5.0 answer 0 for a young queue of which nothing was committed.
+        """
+        await self._know(_checked_queue(queue))
+        return await self._instance.broker.query_offset(self._group, queue)
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Return the offset of the first message that is still stored."""
+        await self._know(_checked_queue(queue))
+        return await self._instance.broker.min_offset(queue)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Return the offset that the next message will get."""
+        await self._know(_checked_queue(queue))
+        return await self._instance.broker.max_offset(queue)
+
+    async def offset_for_time(self, queue: MessageQueue, when: datetime) -> int:
+        """Return the first offset stored at or after *when*, which needs a time zone.
+
+        When everything is older, that is the end of the queue; brokers before 5.0 answer the last
+        message then.
+        """
+        if not isinstance(when, datetime) or when.tzinfo is None:
+            raise ConfigError("when", when, "expected a datetime with a time zone")
+        await self._know(_checked_queue(queue))
+        return await self._instance.broker.offset_for_time(queue, int(when.timestamp() * 1000))
+
+    async def send_back(self, message: MessageExt, delay_level: int = 0) -> None:
+        """Store *message* once more for the group: in its retry topic, or among the dead letters.
+
+        The retry topic, ``%RETRY%`` and the group's name, is read like any other.
+
+        :param delay_level: 1 to 18 of the broker's table; 0: longer with each try, from level 3;
+            -1, and after 16 tries: to the dead letters
+        :raises RocketMQError: no broker took it
+        """
+        if not isinstance(message, MessageExt):
+            raise ConfigError("message", message, "expected a message that was pulled")
+        if type(delay_level) is not int or not DEAD_LETTER <= delay_level <= MAX_DELAY_LEVEL:
+            raise ConfigError("delay_level", delay_level, f"expected -1 to {MAX_DELAY_LEVEL}")
+        await self._know(message.queue)
+        await self._send_back.send_back(message, delay_level)
+
+    async def message_queues(self, topic: str) -> list[MessageQueue]:
+        """Return the readable queues of *topic*, as a name server knows them now.
+
+        :raises RouteNotFoundError: there is no such topic
+        """
+        self._check_running()
+        route = await self._instance.routes.fetch(check_topic(topic))
+        return list(route.subscribe_queues)
+
+    # --- for the instance -----------------------------------------------------------------------
+
+    def topics(self) -> Iterable[str]:
+        """Topics whose routes must be fresh: all that were read."""
+        return self._topics
+
+    def on_route_changed(self, topic: str) -> None:
+        """A topic that is gone is asked for when it is read again."""
+        if self._instance.routes.known(topic) is None:
+            self._topics.discard(topic)
+
+    def on_failed(self, cause: BaseException) -> None:
+        """Nothing works any more: tell whoever waits."""
+        super().on_failed(cause)
+        self._end_pulls()
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        self._instance.register_reader(self)
+
+    async def _shut(self) -> None:
+        self._end_pulls()
+        self._decoder.close()
+        self._instance.unregister_reader(self)
+
+    def _end_pulls(self) -> None:
+        for scope in self._under_way:
+            scope.cancel()
+
+    def _header(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_messages: int,
+        wait_seconds: float,
+        max_bytes: int | None,
+    ) -> PullMessage:
+        """Return the request but for its expression.
+
+        :raises ConfigError: an argument cannot be
+        """
+        check_offset(offset)
+        _check_count("max_messages", max_messages)
+        _check_wait(wait_seconds)
+        if max_bytes is not None:
+            _check_count("max_bytes", max_bytes)
+        return PullMessage(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=max_messages,
+            sys_flag=PULL_SUBSCRIPTION | (PULL_SUSPEND if wait_seconds else 0),
+            commit_offset=0,
+            suspend_timeout_millis=int(wait_seconds * 1000),
+            sub_version=0,
+            max_msg_bytes=max_bytes,
+            broker_name=queue.broker_name,
+        )
+
+    async def _pull(self, queue: MessageQueue, header: PullMessage, wanted: Subscription) -> Answer:
+        await self._know(queue)
+        await self._check_filter(wanted)
+        header = msgspec.structs.replace(
+            header, subscription=wanted.expression, expression_type=wanted.kind
+        )
+        with anyio.CancelScope() as scope:
+            self._under_way.add(scope)
+            try:
+                return await self._ask(queue, header)
+            finally:
+                self._under_way.discard(scope)
+        self._check_running()
+        raise ClosedError(f"{self!r} was closed during a pull")
+
+    async def _ask(self, queue: MessageQueue, header: PullMessage) -> Answer:
+        # Forgotten until an answer names it again: after a failure the master is asked.
+        preferred = self._replicas.pop(queue, MASTER_ID)
+        replica = self._instance.routes.replica_of(queue, preferred)
+        if replica is None:
+            raise NotConnectedError(queue.broker_name, "no route names this broker")
+        address, _ = replica
+        timeout = None
+        if header.sys_flag & PULL_SUSPEND:
+            timeout = header.suspend_timeout_millis / 1000 + HOLD_SLACK_SECONDS
+        command = await self._instance.remoting.request(address, header, timeout=timeout)
+        if command.code == ResponseCode.NOT_LEADER_FOR_QUEUE:
+            self._instance.routes.doubt(queue.topic)
+        answer = read_answer(command, address)
+        if (suggested := answer.fields.suggest_which_broker_id) != MASTER_ID:
+            self._replicas[queue] = suggested
+        return answer
+
+    async def _know(self, queue: MessageQueue) -> None:
+        """Learn who has the queue, and keep that fresh."""
+        self._check_running()
+        if self._instance.routes.known(queue.topic) is None:
+            await self._instance.routes.get(queue.topic)
+        self._topics.add(queue.topic)
+
+    async def _check_filter(self, wanted: Subscription) -> None:
+        """Ask about an SQL expression once: an unchecked one would deliver everything."""
+        key = (wanted.topic, wanted.expression)
+        if not wanted.is_sql or key in self._checked:
+            return
+        await self._instance.broker.check_filter(self._instance.client_id, self._group, wanted)
+        if len(self._checked) >= MAX_CHECKED:
+            self._checked.clear()
+        self._checked.add(key)
+
+
+def _subscription(queue: object, selector: str | MessageSelector) -> Subscription:
+    return subscription(_checked_queue(queue).topic, selector, 0)
+
+
+def _checked_queue(queue: object) -> MessageQueue:
+    if not isinstance(queue, MessageQueue):
+        raise ConfigError("queue", queue, "expected a MessageQueue")
+    return queue
+
+
+def _check_count(setting: str, value: object) -> None:
+    if type(value) is not int or not 1 <= value <= MAX_INT:
+        raise ConfigError(setting, value, f"expected a whole number from 1 to {MAX_INT}")
+
+
+def _check_wait(seconds: object) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
+        raise ConfigError(
+            "wait_seconds", seconds, "expected a number of seconds from 0 to below 1e9"
+        )

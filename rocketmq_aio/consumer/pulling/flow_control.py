@@ -1,0 +1,75 @@
+"""How much may be cached before pulling pauses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rocketmq_aio.config import ConsumerConfig, LitePullConfig, PushConfig
+from rocketmq_aio.consumer.lite_pull.polled_queue import Cache
+from rocketmq_aio.consumer.pulling.queue_state import QueueState
+from rocketmq_aio.message import MessageQueue
+
+
+class QueueLimits:
+    """The bounds on each queue: messages, bytes of bodies, distance of offsets."""
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        self.count = config.pull_threshold_per_queue
+        self.size_bytes = config.pull_threshold_bytes_per_queue
+        self.span = config.max_span
+
+    def has_room(self, assigned: QueueState) -> bool:
+        """Whether more may be pulled of the queue."""
+        held = assigned.process_queue
+        # A queue with nothing cached always may: else the full caches of paused queues starve it.
+        return not held.count or (
+            held.count <= self.count
+            and held.size_bytes <= self.size_bytes
+            and held.span <= self.span
+            and self._has_room_besides(assigned)
+        )
+
+    def _has_room_besides(self, assigned: QueueState) -> bool:
+        return True
+
+
+class CacheLimits(QueueLimits):
+    """Bounds over all queues of the consumer besides."""
+
+    def __init__(self, config: LitePullConfig, cache: Cache) -> None:
+        super().__init__(config)
+        self._total = config.pull_threshold_total
+        self._total_bytes = config.pull_threshold_bytes_total
+        self._cache = cache
+
+    def _has_room_besides(self, assigned: QueueState) -> bool:
+        cache = self._cache
+        return cache.count <= self._total and cache.size_bytes <= self._total_bytes
+
+
+class TopicLimits(QueueLimits):
+    """Bounds per topic besides, shared out among the queues of it that are held.
+
+    :param held: the queues held now, by reference
+    :param orderly: one message of a queue is handled at a time, so distance of offsets is no sign
+        of a message that got stuck
+    """
+
+    def __init__(self, config: PushConfig, held: Iterable[MessageQueue], *, orderly: bool) -> None:
+        super().__init__(config)
+        if orderly:
+            self.span = 2**63
+        self._held = held
+        self._per_topic = config.pull_threshold_per_topic
+        self._bytes_per_topic = config.pull_threshold_bytes_per_topic
+
+    def _has_room_besides(self, assigned: QueueState) -> bool:
+        count, size = self._per_topic, self._bytes_per_topic
+        if count is None and size is None:
+            return True
+        topic = assigned.queue.topic
+        queues = sum(each.topic == topic for each in self._held)
+        held = assigned.process_queue
+        return (count is None or held.count <= max(1, count // queues)) and (
+            size is None or held.size_bytes <= max(1, size // queues)
+        )

@@ -1,0 +1,408 @@
+"""The pull loop of one queue: long polls, flow control, filters, and what to do about failures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, Generic, TypeVar
+
+import anyio
+
+from rocketmq_aio.config import ConsumerConfig
+from rocketmq_aio.consumer.common.events import (
+    ConsumerEvent,
+    MessageUnreadable,
+    OffsetCorrected,
+    PullFailed,
+    QueueHeld,
+)
+from rocketmq_aio.consumer.common.hooks import FilterHooks
+from rocketmq_aio.consumer.offsets.start_position import StartPositions
+from rocketmq_aio.consumer.pulling.flow_control import QueueLimits
+from rocketmq_aio.consumer.pulling.message_decoder import MessageDecoder
+from rocketmq_aio.consumer.pulling.pull_response import (
+    HOLD_SLACK_SECONDS,
+    RESET_REMARK,
+    read_pulled,
+)
+from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, QueueState
+from rocketmq_aio.errors import (
+    AuthError,
+    BrokerError,
+    BusyError,
+    CodecError,
+    NotConnectedError,
+    PermissionDeniedError,
+    RocketMQError,
+    SubscriptionError,
+    with_notes,
+)
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.protocol.codes import (
+    MASTER_ID,
+    PULL_LITE,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    V5_0_0,
+    ResponseCode,
+)
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.requests.pull import LitePullMessage, PullMessage, PullMessageResponse
+from rocketmq_aio.protocol.subscription import Subscription
+from rocketmq_aio.protocol.templates import PullTemplate
+from rocketmq_aio.remoting.backoff import Backoff
+from rocketmq_aio.remoting.response_errors import broker_error
+
+logger = get_logger(__name__)
+
+Q = TypeVar("Q", bound=QueueState)
+
+LEAST_EMPTY_SECONDS: Final = 0.1  # an answer without progress sooner than this is slowed down
+BUSY_SECONDS: Final = 0.02
+LONGEST_BUSY_SECONDS: Final = 0.5
+INTRODUCE_SECONDS: Final = 1.0  # between heartbeats because of refused pulls of any queue
+LONGEST_PAUSE_SECONDS: Final = 2.0
+START_PAUSE_SECONDS: Final = 1.0
+REFUSALS: Final = (AuthError, PermissionDeniedError)
+# No commit rides on a pull: brokers work on requests in any order, so it could overwrite a later
+# one that was answered already (seen on live 4.9.7 and 5.5.0 brokers).
+FLAGS: Final = PULL_SUSPEND | PULL_SUBSCRIPTION
+NO_COMMIT: Final = 0
+
+
+class Puller(Generic[Q]):
+    """Keeps one pull under way for every assigned queue that has room.
+
+    :param lite: use the request of its own that brokers from 5.0 have for lite pull
+    :param interval_seconds: pause after each pull
+    :param subscription_of: what the consumer wants of a topic now; None when nothing
+    :param on_pulled: called after a pull that went on: (queue, messages kept, offsets passed)
+    :param on_messages: called when a queue has messages to hand out
+    :param on_start: called when it is known where a queue begins: (queue, chosen here)
+    :param on_corrected: called before pulling goes on at an earlier offset, or where an
+        administrator wants it
+    :param on_recovered: called when a queue can be pulled again after failures
+    """
+
+    def __init__(
+        self,
+        instance: MQClientInstance,
+        group: str,
+        config: ConsumerConfig,
+        starts: StartPositions,
+        limits: QueueLimits,
+        decoder: MessageDecoder,
+        *,
+        lite: bool = False,
+        interval_seconds: float = 0.0,
+        filters: FilterHooks | None = None,
+        subscription_of: Callable[[str], Subscription | None],
+        on_pulled: Callable[[Q, int, int], None] | None = None,
+        on_messages: Callable[[Q], None],
+        on_start: Callable[[Q, bool], None],
+        on_corrected: Callable[[Q], Awaitable[None]],
+        on_recovered: Callable[[Q], None],
+        on_event: Callable[[ConsumerEvent], None],
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._config = config
+        self._starts = starts
+        self._limits = limits
+        self._lite = lite
+        self._interval = interval_seconds
+        self._filters = filters
+        self._subscription_of = subscription_of
+        self._on_pulled = on_pulled
+        self._on_messages = on_messages
+        self._on_start = on_start
+        self._on_corrected = on_corrected
+        self._on_recovered = on_recovered
+        self._on_event = on_event
+        self._decoder = decoder
+        self._timeout = config.long_poll_seconds + HOLD_SLACK_SECONDS
+        self._introduced = float("-inf")
+
+    async def run(self, assigned: Q, wait_seconds: float = 0.0) -> None:
+        """Pull until the queue is given up; a seek abandons the pull and begins another.
+
+        :param wait_seconds: for the member who had the queue before to commit
+        """
+        if wait_seconds:
+            await anyio.sleep(wait_seconds)
+        while not assigned.dropped:
+            with anyio.CancelScope() as assigned.scope:
+                await self._pull_on(assigned)
+
+    async def _pull_on(self, assigned: Q) -> None:
+        backoff = Backoff(longest=LONGEST_PAUSE_SECONDS)
+        busy = Backoff(BUSY_SECONDS, LONGEST_BUSY_SECONDS)
+        if assigned.next_offset == UNKNOWN:
+            await self._find_start(assigned)
+        while not assigned.dropped:
+            if not self._may_pull(assigned):
+                await self._wait(assigned)
+                continue
+            try:
+                await self._pull(assigned)
+            except BusyError:
+                assigned.broker_id = MASTER_ID
+                await anyio.sleep(busy.next_pause())
+            except RocketMQError as error:
+                await self._recover(assigned, error, backoff)
+            else:
+                if backoff.failures:
+                    self._on_recovered(assigned)
+                backoff.failures = busy.failures = 0
+
+    async def _find_start(self, assigned: Q) -> None:
+        while not assigned.started.is_set():
+            generation = assigned.generation
+            try:
+                offset, chosen = await self._starts.find(assigned.queue)
+            except RocketMQError as error:
+                self._note_unknown_start(assigned, error)
+                await anyio.sleep(START_PAUSE_SECONDS)
+                continue
+            if assigned.generation == generation:
+                assigned.begin(offset)
+                self._on_start(assigned, chosen)
+
+    def _note_unknown_start(self, assigned: Q, error: RocketMQError) -> None:
+        if assigned.trouble is None:
+            reason = with_notes(error)
+            logger.warning("start_unknown", queue=str(assigned.queue), reason=reason)
+            self._on_event(PullFailed(queue=assigned.queue, reason=reason))
+        assigned.trouble = error
+        if isinstance(error, REFUSALS):  # waiting alone will not help: tell whoever waits
+            assigned.refuse(error)
+            self._on_messages(assigned)
+
+    # --- flow control ---------------------------------------------------------------------------
+
+    def _may_pull(self, assigned: Q) -> bool:
+        if assigned.paused or assigned.failure is not None:
+            return False
+        return self._limits.has_room(assigned)
+
+    async def _wait(self, assigned: Q) -> None:
+        """Wait until room, a resume or a seek says that something changed."""
+        assigned.wake = asyncio.get_running_loop().create_future()
+        if not assigned.paused and assigned.failure is None:
+            assigned.block()
+        try:
+            await assigned.wake
+        finally:
+            assigned.wake = None
+            assigned.unblock()
+
+    # --- one pull -------------------------------------------------------------------------------
+
+    async def _pull(self, assigned: Q) -> None:
+        subscription = self._subscription_of(assigned.queue.topic)
+        if subscription is None:
+            await anyio.sleep(LEAST_EMPTY_SECONDS)
+            return
+        loop = asyncio.get_running_loop()
+        assigned.last_pull = started = loop.time()
+        generation, offset = assigned.generation, assigned.next_offset
+        command, address = await self._request(assigned, subscription, offset)
+        if assigned.generation != generation:
+            return  # a seek came in between
+        if command.code == ResponseCode.SUCCESS:
+            await self._found(assigned, subscription, command, offset)
+        elif command.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
+            self._nothing_found(assigned, command, offset)
+        elif command.code == ResponseCode.PULL_OFFSET_MOVED:
+            await self._moved(assigned, command, address, offset)
+        else:
+            raise broker_error(command, address)
+        pause = self._interval
+        if assigned.next_offset == offset or command.code == ResponseCode.PULL_OFFSET_MOVED:
+            # A broker that does not hold the request must not be asked in a storm.
+            pause = max(pause, LEAST_EMPTY_SECONDS - (loop.time() - started))
+        if pause > 0:
+            await anyio.sleep(pause)
+
+    async def _request(
+        self, assigned: Q, subscription: Subscription, offset: int
+    ) -> tuple[Command, str]:
+        queue, remoting = assigned.queue, self._instance.remoting
+        replica = self._instance.routes.replica_of(queue, assigned.broker_id)
+        if replica is None:
+            raise NotConnectedError(queue.broker_name, "no route names this broker")
+        address, _ = replica
+        kind = self._kind(address)
+        if not remoting.takes_prepared:
+            header = self._header(kind, queue, subscription, offset)
+            return await remoting.request(address, header, timeout=self._timeout), address
+        key = (subscription, kind)
+        template = assigned.template
+        if template is None or assigned.template_key != key:
+            template = PullTemplate(self._header(kind, queue, subscription, offset))
+            assigned.template, assigned.template_key = template, key
+
+        def frame(opaque: int) -> tuple[bytes, bytes]:
+            return template.frame(opaque, offset), b""
+
+        return await remoting.exchange(address, template.code, frame, self._timeout), address
+
+    def _kind(self, address: str) -> type[PullMessage]:
+        # Brokers from 5.0 have a request of their own for lite pull; older ones do not know it.
+        if not self._lite or self._instance.heartbeats.broker_versions.get(address, 0) < V5_0_0:
+            return PullMessage
+        return LitePullMessage
+
+    def _header(
+        self,
+        kind: type[PullMessage],
+        queue: MessageQueue,
+        subscription: Subscription,
+        offset: int,
+    ) -> PullMessage:
+        return kind(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=self._config.pull_batch_size,
+            sys_flag=FLAGS | PULL_LITE if self._lite else FLAGS,
+            commit_offset=NO_COMMIT,
+            suspend_timeout_millis=int(self._config.long_poll_seconds * 1000),
+            subscription=subscription.expression,
+            sub_version=subscription.version,
+            expression_type=subscription.kind,
+            broker_name=queue.broker_name,
+        )
+
+    def _nothing_found(self, assigned: Q, command: Command, offset: int) -> None:
+        answer = read_header(command, PullMessageResponse)
+        assigned.broker_id = answer.suggest_which_broker_id
+        if answer.next_begin_offset > offset:
+            assigned.advance(answer.next_begin_offset)
+            if self._on_pulled is not None:
+                self._on_pulled(assigned, 0, answer.next_begin_offset - offset)
+
+    async def _found(
+        self, assigned: Q, subscription: Subscription, command: Command, offset: int
+    ) -> None:
+        answer = read_header(command, PullMessageResponse)
+        assigned.broker_id = answer.suggest_which_broker_id
+        generation = assigned.generation
+        decoded = await self._decoder.decode(command.body, assigned.queue)
+        if assigned.generation != generation:
+            return  # a seek came in between
+        wanted, next_offset, fault = read_pulled(decoded, answer, offset, subscription)
+        if wanted:
+            wanted = self._prepare(wanted)
+            assigned.put(wanted)
+        assigned.advance(next_offset)
+        if self._on_pulled is not None:
+            self._on_pulled(assigned, len(wanted), next_offset - offset)
+        if wanted:
+            self._on_messages(assigned)
+        if fault is not None and next_offset == offset:
+            # With messages before it the next pull begins with it, and tells if it has to.
+            self._unreadable(assigned, offset, fault)
+
+    def _prepare(self, messages: list[MessageExt]) -> list[MessageExt]:
+        """Return those of *messages* that the hooks let through, ready for the application."""
+        if self._filters:
+            messages = self._filters.filter(messages)
+        if (codec := self._config.codec) is not None:
+            for message in messages:
+                message.codec = codec
+        return messages
+
+    # --- what can go wrong ----------------------------------------------------------------------
+
+    def _unreadable(self, assigned: Q, offset: int, fault: CodecError) -> None:
+        """Never go past what cannot be read in silence, or without being told to."""
+        policy = self._config.unreadable
+        event = MessageUnreadable(
+            queue=assigned.queue, offset=offset, reason=str(fault), policy=policy
+        )
+        self._on_event(event)
+        if policy == "hold":
+            raise fault
+        logger.warning("message_skipped", queue=str(assigned.queue), event_value=repr(event))
+        assigned.advance(offset + 1)
+
+    async def _moved(self, assigned: Q, command: Command, address: str, requested: int) -> None:
+        """The broker has no such offset: follow the policy, and never silently."""
+        answer = read_header(command, PullMessageResponse)
+        remark, corrected = command.remark or "", answer.next_begin_offset
+        reset = RESET_REMARK in remark
+        if not reset and assigned.broker_id != MASTER_ID:
+            # A replica may lag behind the master: its end of the queue is not the queue's.
+            assigned.broker_id = MASTER_ID
+            return
+        policy = "broker" if reset else self._config.offset_illegal
+        if policy == "error":
+            self._hold(assigned, broker_error(command, address), requested, corrected)
+            return
+        generation = assigned.generation
+        if policy in ("earliest", "latest"):
+            corrected = await self._starts.offset_of(assigned.queue, policy)
+        if assigned.generation != generation:
+            return
+        dropped = _correct(assigned, requested, corrected, reset=reset)
+        event = OffsetCorrected(
+            queue=assigned.queue,
+            requested=requested,
+            corrected=assigned.next_offset,
+            policy=policy,
+            remark=remark,
+            dropped=dropped,
+        )
+        logger.warning("offset_corrected", queue=str(assigned.queue), event_value=repr(event))
+        self._on_event(event)
+        if reset or corrected < requested:
+            await self._on_corrected(assigned)
+
+    def _hold(self, assigned: Q, error: BrokerError, requested: int, suggested: int) -> None:
+        """Pull nothing more until the application has decided."""
+        assigned.failure = error
+        event = QueueHeld(
+            queue=assigned.queue,
+            requested=requested,
+            suggested=suggested,
+            remark=error.remark or "",
+        )
+        logger.warning("queue_held", queue=str(assigned.queue), event_value=repr(event))
+        self._on_event(event)
+        self._on_messages(assigned)  # wakes a poll, which raises it
+
+    async def _recover(self, assigned: Q, error: RocketMQError, backoff: Backoff) -> None:
+        if not backoff.failures:
+            logger.warning("pull_failed", queue=str(assigned.queue), reason=str(error))
+            self._on_event(PullFailed(queue=assigned.queue, reason=str(error)))
+        pause = backoff.next_pause()
+        # Only an answer names another replica: without this, pulls stay on one that gives none.
+        assigned.broker_id = MASTER_ID
+        if isinstance(error, SubscriptionError):
+            await self._introduce()
+        elif isinstance(error, BrokerError) and error.code == ResponseCode.NOT_LEADER_FOR_QUEUE:
+            self._instance.routes.doubt(assigned.queue.topic)
+        await anyio.sleep(pause)
+
+    async def _introduce(self) -> None:
+        """Tell brokers about the group: one that was restarted knows none."""
+        now = asyncio.get_running_loop().time()
+        if now - self._introduced >= INTRODUCE_SECONDS:
+            self._introduced = now
+            await self._instance.heartbeats.beat_all(anew=True)
+
+
+def _correct(assigned: QueueState, requested: int, corrected: int, *, reset: bool) -> int:
+    """Go on at *corrected*; return how many cached messages were dropped for it."""
+    if reset:
+        return assigned.restart(corrected)
+    if corrected < requested:
+        return assigned.step_back(corrected)
+    # Messages that were deleted before they could be pulled; the cached ones are good.
+    assigned.advance(corrected)
+    return 0

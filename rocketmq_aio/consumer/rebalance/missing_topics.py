@@ -1,0 +1,139 @@
+"""Missing topics: reports subscribed topics that no name server knows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from difflib import SequenceMatcher
+from typing import Final
+
+import anyio
+
+from rocketmq_aio.consumer.common.events import ConsumerEvent, TopicFound, TopicMissing
+from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.names import DLQ_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.namespaces import SHARED_NAMES, SHARED_PREFIXES
+from rocketmq_aio.protocol.requests.admin_topics import GetAllTopics, TopicList
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
+
+logger = get_logger(__name__)
+
+LIST_SECONDS: Final = 3.0  # for the names of all topics; the event does not wait longer for them
+LEAST_LIKENESS: Final = 0.7  # of a name that is proposed, by `SequenceMatcher.ratio`
+NAMES_AT_ONCE: Final = 100  # compared before other tasks run: a cluster can have 50 000 topics
+INTERNAL_PREFIXES: Final = ("%SYS%", *SHARED_PREFIXES)
+
+
+class MissingTopics:
+    """Publishes `TopicMissing` once per missing topic, and `TopicFound` when it appears.
+
+    :param subscribed: the topics to report, asked for on each change of a route
+    """
+
+    def __init__(
+        self,
+        instance: MQClientInstance,
+        group: str,
+        host: BackgroundTasks,
+        *,
+        subscribed: Callable[[], Collection[str]],
+        on_event: Callable[[ConsumerEvent], None],
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._host = host
+        self._subscribed = subscribed
+        self._on_event = on_event
+        self._outages: dict[str, _Outage] = {}
+
+    def check(self, topic: str) -> None:
+        """Compare the route table with what was reported; called when a route changes."""
+        # Brokers make the topic of retries when they first hear of the group.
+        if topic not in self._subscribed() or topic.startswith(RETRY_PREFIX):
+            return
+        routes = self._instance.routes
+        if routes.known(topic) is not None:
+            self._end(topic)
+        elif routes.is_gone(topic) and topic not in self._outages:
+            outage = self._outages[topic] = _Outage()
+            self._host.spawn(self._report, topic, outage, name=f"missing-{topic}")
+
+    def forget(self, topic: str) -> None:
+        """The topic is not subscribed to any more."""
+        self._outages.pop(topic, None)
+
+    def _end(self, topic: str) -> None:
+        outage = self._outages.pop(topic, None)
+        if outage is not None and outage.reported:
+            logger.info("topic_found", group=self._group, topic=topic)
+            self._on_event(TopicFound(topic=topic))
+
+    async def _report(self, topic: str, outage: _Outage) -> None:
+        nearest = await nearest_name(topic, await self._names())
+        if self._outages.get(topic) is not outage:  # found or unsubscribed meanwhile
+            return
+        outage.reported = True
+        servers = tuple(sorted(self._instance.name_servers.addresses))
+        logger.warning(
+            "topic_missing",
+            group=self._group,
+            topic=topic,
+            namesrv=";".join(servers),
+            nearest=nearest,
+        )
+        self._on_event(TopicMissing(topic=topic, namesrv=servers, nearest=nearest))
+
+    async def _names(self) -> set[str]:
+        """Return the names of all topics; none when nobody may or can list them."""
+        names: set[str] = set()
+        try:
+            with anyio.move_on_after(LIST_SECONDS):
+                for answer in await self._instance.name_servers.ask_all(GetAllTopics()):
+                    names.update(read_body(answer.body, TopicList).topic_list)
+        except RocketMQError as error:  # a hint is missing, nothing else
+            logger.debug("topics_not_listed", reason=str(error))
+        namespace = self._instance.remoting.namespace
+        if namespace is None:
+            return names
+        return {inner for name in names if (inner := namespace.inner(name)) != name}
+
+
+class _Outage:
+    """A topic that is missing now."""
+
+    def __init__(self) -> None:
+        self.reported = False
+
+
+async def nearest_name(wanted: str, names: Iterable[str]) -> str | None:
+    """Return the name of a topic that *wanted* may have been meant for; None: none is alike."""
+    matcher: SequenceMatcher[str] = SequenceMatcher(autojunk=False)
+    matcher.set_seq2(_folded(wanted))
+    nearest, likeness = None, LEAST_LIKENESS
+    for number, name in enumerate(names, 1):
+        if number % NAMES_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        if name == wanted or _is_internal(name):
+            continue
+        matcher.set_seq1(_folded(name))
+        # From cheap to exact: each is an upper bound of the next.
+        for ratio in (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio):
+            if (found := ratio()) < likeness:
+                break
+        else:
+            if found > likeness or nearest is None or name < nearest:
+                nearest, likeness = name, found
+    return nearest
+
+
+def _folded(name: str) -> str:
+    return name.casefold().replace("_", "-")
+
+
+def _is_internal(name: str) -> bool:
+    if name.startswith((RETRY_PREFIX, DLQ_PREFIX, *INTERNAL_PREFIXES)):
+        return True
+    return name in SHARED_NAMES or name.endswith(REPLY_TOPIC_SUFFIX)

@@ -1,0 +1,159 @@
+"""Rebalancing: which queues this member reads, worked out again whenever something changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final
+
+import anyio
+
+from rocketmq_aio.config import ConsumerConfig
+from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
+from rocketmq_aio.consumer.rebalance.strategies.averagely import (
+    AllocateStrategy,
+    allocate,
+    strategy_for,
+)
+from rocketmq_aio.errors import ConfigError, NotSupportedError, RocketMQError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.message import MessageModel, MessageQueue
+from rocketmq_aio.names import RETRY_PREFIX
+from rocketmq_aio.protocol.requests.assignment import MessageRequestMode
+
+logger = get_logger(__name__)
+
+UNSETTLED_SECONDS: Final = 0.5  # until the next round when one could not be finished
+LEAST_SECONDS: Final = 0.1  # between rounds: a flood of notifications is one round
+
+
+class Rebalancer:
+    """Works out the assignment in rounds; a round that cannot know changes nothing.
+
+    :param assignment: lets the brokers share the queues out, as far as they can
+    :param topics: what is subscribed to
+    :param apply: makes the assignment of these topics true, as far as it can be now; called in
+        one task, one at a time
+    """
+
+    def __init__(
+        self,
+        instance: MQClientInstance,
+        group: str,
+        config: ConsumerConfig,
+        *,
+        assignment: BrokerAssignment | None = None,
+        topics: Callable[[], Collection[str]],
+        apply: Callable[[dict[str, frozenset[MessageQueue]]], Awaitable[bool]],
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._interval = config.rebalance_interval_seconds
+        self._shared = config.message_model is MessageModel.CLUSTERING
+        self._allocate = config.allocate
+        self._assignment = assignment
+        self._topics = topics
+        self._apply = apply
+        self._wake = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._changes = 0  # of the topics
+        self._ended = False
+        self.popped: dict[str, frozenset[MessageQueue]] = {}  # by topic: what is not to be pulled
+        self.in_company = False  # whether other members were seen in the last round
+
+    def wake(self) -> None:
+        """Begin a round soon."""
+        self._wake.set()
+
+    def expect_more(self) -> None:
+        """The topics changed: what was settled so far is not the whole assignment."""
+        self._changes += 1
+        if not self._ended:
+            self._settled.clear()
+        self._wake.set()
+
+    def end(self) -> None:
+        """Nothing will be settled any more: let go of who waits for it."""
+        self._ended = True
+        self._settled.set()
+
+    async def wait_until_settled(self) -> None:
+        """Return when a round that knew all topics could settle each of them, or at the end."""
+        while not self._settled.is_set():
+            await self._settled.wait()
+
+    async def run(self) -> None:
+        """Rebalance for ever: when woken, and now and then in any case."""
+        while True:
+            self._wake.clear()
+            if not self._topics():
+                await self._wake.wait()
+                continue
+            changes = self._changes
+            settled = await self.round()
+            if settled and changes == self._changes:
+                self._settled.set()
+            wait = self._interval if settled else UNSETTLED_SECONDS
+            await anyio.sleep(LEAST_SECONDS)
+            with anyio.move_on_after(wait):
+                await self._wake.wait()
+
+    async def round(self) -> bool:
+        """Work out and apply the assignment once; False when some topic could not be settled."""
+        wanted: dict[str, frozenset[MessageQueue]] = {}
+        settled = True
+        for topic in list(self._topics()):
+            try:
+                share = await self._share(topic)
+            except ConfigError as error:  # the strategy of the application
+                logger.warning("allocation_failed", topic=topic, reason=str(error))
+                share = None
+            except RocketMQError as error:
+                logger.info("rebalance_failed", topic=topic, reason=str(error))
+                share = None
+            if share is None:
+                # Brokers make the topic of retries when they first hear of the group.
+                settled = settled and topic.startswith(RETRY_PREFIX)
+            else:
+                wanted[topic] = share
+        applied = await self._apply(wanted)
+        return settled and applied
+
+    async def _share(self, topic: str) -> frozenset[MessageQueue] | None:
+        """Return this member's queues of *topic*; None when that cannot be known now."""
+        route = self._instance.routes.known(topic)
+        if route is None:
+            return frozenset() if self._instance.routes.is_gone(topic) else None
+        if not self._shared:
+            return frozenset(route.subscribe_queues)
+        client_id, members = self._instance.client_id, await self._members(topic)
+        if client_id not in members:
+            return None
+        strategy = strategy_for(self._allocate, topic)
+        if self._assignment is not None:
+            try:
+                return await self._assigned(self._assignment, topic, strategy)
+            except NotSupportedError:  # by the broker, or for this topic
+                self.popped.pop(topic, None)
+        share = allocate(strategy, client_id, route.subscribe_queues, members)
+        return None if share is None else frozenset(share)
+
+    async def _members(self, topic: str) -> list[str]:
+        members = await self._instance.broker.consumer_ids(self._group, topic)
+        if self._instance.client_id not in members:
+            # A restarted broker has forgotten everybody: keep what is held, introduce ourselves.
+            await self._instance.heartbeats.beat_all(anew=True)
+            members = await self._instance.broker.consumer_ids(self._group, topic)
+        self.in_company = len(set(members)) > 1
+        return members
+
+    async def _assigned(
+        self, assignment: BrokerAssignment, topic: str, strategy: AllocateStrategy
+    ) -> frozenset[MessageQueue] | None:
+        modes = await assignment.of(topic, strategy)
+        if modes is None:
+            return None
+        pop = MessageRequestMode.POP
+        self.popped[topic] = frozenset(queue for queue, mode in modes.items() if mode is pop)
+        return frozenset(modes)

@@ -1,0 +1,108 @@
+"""Strategies that know in which machine room a broker or a client stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar, Final, Protocol, TypeVar
+
+from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateStrategy, strategy_name
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.message import MessageQueue
+
+T = TypeVar("T")
+
+ROOM_SEPARATOR: Final = "@"
+
+
+class MachineRoomResolver(Protocol):
+    """Says where things stand; every member of a group must say the same.
+
+    Both answers are non-empty strings; anything else fails the round, which changes nothing.
+    """
+
+    def room_of_broker(self, queue: MessageQueue) -> str:
+        """Return the room of the broker that holds *queue*."""
+        ...
+
+    def room_of_client(self, client_id: str) -> str:
+        """Return the room of a member; its own address is the part before the ``@``."""
+        ...
+
+
+class AllocateByMachineRoom:
+    """The queues of brokers named ``<room>@<broker>`` in *rooms*, in blocks; others nobody reads.
+
+    :raises ConfigError: *rooms* is not a collection of names; when called: no broker of the
+        topic is named so
+    """
+
+    name: ClassVar[str] = "MACHINE_ROOM"
+
+    def __init__(self, rooms: Iterable[str]) -> None:
+        if isinstance(rooms, str):
+            raise ConfigError("rooms", rooms, "expected a collection of names, not one string")
+        self.rooms = frozenset(rooms)
+        if not self.rooms or not all(isinstance(room, str) and room for room in self.rooms):
+            raise ConfigError("rooms", rooms, "expected at least one name, and only names")
+
+    def __call__(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """Return the block of *client_id*, and one of those left over behind all blocks."""
+        if client_id not in client_ids:
+            return []
+        kept = [queue for queue in queues if _room_in_name(queue) in self.rooms]
+        if queues and all(_room_in_name(queue) is None for queue in queues):
+            raise ConfigError("rooms", queues[0].broker_name, "no broker is named <room>@<broker>")
+        index = client_ids.index(client_id)
+        share, surplus = divmod(len(kept), len(client_ids))
+        last = len(client_ids) * share + index
+        return kept[index * share : (index + 1) * share] + kept[last : last + (index < surplus)]
+
+
+class AllocateMachineRoomNearby:
+    """Members read the queues of their own room; those of rooms without members are for all.
+
+    *inner* shares out the queues of each room: among the room's members, or among all.
+
+    :raises ConfigError: *inner* is no strategy or *resolver* no resolver; when called: the
+        resolver does not know a room
+    """
+
+    def __init__(self, inner: AllocateStrategy, resolver: MachineRoomResolver) -> None:
+        if not callable(inner):
+            raise ConfigError("inner", inner, "expected a strategy")
+        for method in ("room_of_broker", "room_of_client"):
+            if not callable(getattr(resolver, method, None)):
+                raise ConfigError("resolver", resolver, f"expected an object with {method}()")
+        self._inner = inner
+        self._resolver = resolver
+        self.name = f"MACHINE_ROOM_NEARBY-{strategy_name(inner)}"
+
+    def __call__(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """Return the share of *client_id* in its own room and in every room without members."""
+        queues_in = _by_room(queues, self._resolver.room_of_broker)
+        members_in = _by_room(client_ids, self._resolver.room_of_client)
+        given: list[MessageQueue] = []
+        for room in sorted(queues_in):
+            members = members_in.get(room, client_ids)
+            if client_id in members:
+                given += self._inner(client_id, queues_in[room], members)
+        return given
+
+
+def _room_in_name(queue: MessageQueue) -> str | None:
+    room, *rest = queue.broker_name.split(ROOM_SEPARATOR)
+    return room if len(rest) == 1 else None
+
+
+def _by_room(things: Iterable[T], room_of: Callable[[T], str]) -> dict[str, list[T]]:
+    found: dict[str, list[T]] = {}
+    for thing in things:
+        room = room_of(thing)
+        if not isinstance(room, str) or not room:
+            raise ConfigError("resolver", room, f"expected the name of the room of {thing!r}")
+        found.setdefault(room, []).append(thing)
+    return found

@@ -1,0 +1,448 @@
+"""Group check: detects members that subscribe differently or share a client id.
+
+A broker keeps one subscription per topic for a whole group: that of the member that subscribed
+last, of the topics in the last heartbeat.  So its table shows a difference to some members only,
+and the member that subscribed last sees nothing but itself.  Members therefore ask each other, too:
+brokers pass GET_CONSUMER_RUNNING_INFO on to the client with an id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final, TypeAlias
+
+import anyio
+import msgspec
+
+from rocketmq_aio.consumer.common.events import (
+    ClientIdNotUnique,
+    ConsumerEvent,
+    SubscriptionMatchesNothing,
+    SubscriptionsDiffer,
+)
+from rocketmq_aio.consumer.rebalance.fault_history import UNPROVEN_SECONDS, FaultHistory
+from rocketmq_aio.errors import (
+    AuthError,
+    NotSupportedError,
+    PermissionDeniedError,
+    RocketMQError,
+)
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.names import RETRY_PREFIX
+from rocketmq_aio.protocol.bodies import ConsumerRunningInfo, SubscriptionData
+from rocketmq_aio.protocol.requests.connections import (
+    Connection,
+    ConsumerConnections,
+    MemberState,
+)
+from rocketmq_aio.protocol.subscription import ALL, Subscription
+
+logger = get_logger(__name__)
+
+Fault: TypeAlias = SubscriptionsDiffer | ClientIdNotUnique
+
+CHECK_SECONDS: Final = 60.0
+# Heartbeats of members change the broker's table in turn, always at the same distance: checks at
+# a fixed distance could see the same member's table for ever.
+LATER_BY_UP_TO: Final = 0.5  # of the interval
+LEAST_SECONDS: Final = 1.0  # between checks: a flood of notifications is one check
+SETTLING_SECONDS: Final = 2.0  # between checks after a join; longer in groups of more than 16
+PENDING_SECONDS: Final = 10.0  # between checks while a fault is seen and not reported
+SMALL_GROUP: Final = 16
+# A member that does not answer holds a thread of the broker for 10 s, of 16 that brokers have for
+# such requests: few members are asked at once, by few, and those that are silent never again.
+ASKED_AT_ONCE: Final = 4
+ASK_SECONDS: Final = 3.0
+ENOUGH_ANSWERS: Final = 3  # of a member whose subscriptions are the same
+MOST_OWN_ASKS: Final = 3  # about this member's own id, for each change of its addresses
+PYTHON: Final = "PYTHON"
+ANSWERING: Final = frozenset({"JAVA", PYTHON, "GO"})  # languages whose clients know the request
+CHECK_ID: Final = "PROP_GROUP_CHECK_ID"
+DEPARTED: Final = "PROP_MEMBER_LEFT_SECONDS_AGO"
+PROOF_SECONDS: Final = 15.0  # how long it counts that another process used this client id
+NOTHING_MESSAGES: Final = 1000
+NOTHING_SECONDS: Final = 60.0
+
+
+class SubscriptionCheck:
+    """Compares this member with its group, and reports each fault once until it is gone.
+
+    :param subscriptions: what this consumer wants now
+    :param on_event: called with `SubscriptionsDiffer`, `ClientIdNotUnique` and
+        `SubscriptionMatchesNothing`
+    :param unique_ids: whether members with one client id disturb each other
+    :param clock: monotonic seconds
+    """
+
+    def __init__(
+        self,
+        instance: MQClientInstance,
+        group: str,
+        *,
+        subscriptions: Callable[[], Iterable[Subscription]],
+        on_event: Callable[[ConsumerEvent], None],
+        unique_ids: bool = True,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.matches = MatchWatch()
+        self._instance = instance
+        self._group = group
+        self._subscriptions = subscriptions
+        self._on_event = on_event
+        self._unique_ids = unique_ids
+        self._clock = clock
+        self._refused = False
+        self._wake = asyncio.Event()
+        self._id: str | None = None  # made when it is needed: a fork must not copy it
+        self._history: FaultHistory[Fault] | None = None  # since the first check
+        self._peers: dict[str, _Peer] = {}
+        self._namesake_proven: float | None = None
+        self._own_addresses: set[str] = set()
+        self._own_asks = 0  # since they changed
+        # What answers were compared with: own subscriptions, and differences to the table.
+        self._basis: tuple[object, list[SubscriptionsDiffer]] = ((), [])
+        self._connection: int | None = None  # the number of the one to the broker
+        self._reconnected: float | None = None  # when it was replaced
+
+    def wake(self) -> None:
+        """Check soon: members came or went, or something was subscribed to."""
+        self._wake.set()
+
+    async def keep_checking(self, interval_seconds: float = CHECK_SECONDS) -> None:
+        """Check, for ever; a broker that cannot be asked now is asked the next time."""
+        while True:
+            self._wake.clear()
+            await self.check()
+            await anyio.sleep(min(LEAST_SECONDS, interval_seconds))
+            with anyio.move_on_after(self._pause(interval_seconds)):
+                await self._wake.wait()
+
+    def _pause(self, interval_seconds: float) -> float:
+        regular = interval_seconds * random.uniform(1, 1 + LATER_BY_UP_TO)
+        if self._history is None or self._refused:
+            return regular
+        if self._history.is_settling(self._clock()):
+            crowd = max(1.0, len(self._peers) / SMALL_GROUP)
+            return min(regular, SETTLING_SECONDS * crowd - LEAST_SECONDS)
+        return min(regular, PENDING_SECONDS) if self._history.has_pending() else regular
+
+    async def check(self) -> None:
+        """Look once; failures of the request are logged."""
+        wanted = {each.topic: each for each in self._subscriptions() if not _is_retry(each.topic)}
+        for barren in self.matches.barren(wanted.values(), self._clock()):
+            self._report("subscription_matches_nothing", barren)
+        if not wanted or self._refused:
+            return
+        address = self._broker_of(wanted)
+        if address is None:
+            return
+        found = await self._connections(address)
+        if found is not None:
+            await self._compare(wanted, found, address)
+
+    async def _connections(self, address: str) -> ConsumerConnections | None:
+        try:
+            return await self._instance.broker.consumer_connections(self._group, address)
+        except (AuthError, PermissionDeniedError, NotSupportedError) as error:
+            self._refused = True  # who may consume need not be allowed to ask this
+            logger.debug("group_check_refused", group=self._group, reason=str(error))
+        except RocketMQError as error:
+            logger.debug("group_check_failed", group=self._group, reason=str(error))
+        return None
+
+    def _broker_of(self, topics: Iterable[str]) -> str | None:
+        """Return always the same broker, for each sees other addresses; connected already."""
+        routes = [self._instance.routes.known(topic) for topic in sorted(topics)]
+        brokers = [each for route in routes if route for each in sorted(route.brokers.items())]
+        addresses = [address for _, by_id in brokers for _, address in sorted(by_id.items())]
+        return next(filter(self._instance.remoting.is_connected, addresses), None)
+
+    async def _compare(
+        self, wanted: Mapping[str, Subscription], found: ConsumerConnections, address: str
+    ) -> None:
+        own = self._instance.client_id
+        addresses = [each.client_addr for each in found.connection_set if each.client_id == own]
+        if not addresses:
+            return  # the broker was restarted and does not know this member yet
+        others = {each.client_id: each for each in found.connection_set if each.client_id != own}
+        if self._history is None:
+            self._history = FaultHistory(self._clock())
+        self._history.note_members({*others, *addresses}, self._clock())
+        if set(addresses) != self._own_addresses:
+            self._own_addresses, self._own_asks = set(addresses), 0
+        shared = namesakes(own, addresses) if self._unique_ids else []
+        table = differences(wanted, found.subscription_table) if found.subscription_table else []
+        self._begin_sample(wanted, others, table)
+        faults: list[Fault] = [*shared]
+        if not self._was_reconnected(address):
+            asked = _askable(found.connection_set)
+            faults += await self._ask_peers(wanted, asked, address)
+            if shared:
+                await self._ask_own_id(address)
+        if shared or not self._all_agree(others):
+            faults += table
+        self._note(self._history, faults, () if self._has_namesake() else shared)
+
+    def _note(
+        self, history: FaultHistory[Fault], faults: list[Fault], unproven: Collection[Fault]
+    ) -> None:
+        for fault in history.note_faults(faults, self._clock(), unproven=unproven):
+            is_id = isinstance(fault, ClientIdNotUnique)
+            self._report("client_id_not_unique" if is_id else "subscriptions_differ", fault)
+
+    def _begin_sample(
+        self,
+        wanted: Mapping[str, Subscription],
+        others: Iterable[str],
+        table: list[SubscriptionsDiffer],
+    ) -> None:
+        self._peers = {name: self._peers.get(name) or _Peer() for name in others}
+        basis = tuple(sorted((each.topic, each.kind, each.expression) for each in wanted.values()))
+        if (basis, table) != self._basis:  # somebody changed subscriptions: who agreed may not now
+            self._basis = basis, table
+            for peer in self._peers.values():
+                peer.reopen()
+
+    def _all_agree(self, others: Mapping[str, Connection]) -> bool:
+        """Whether the broker's table holds what nobody wants any more: its member left.
+
+        Members in Python send their expressions with each pull; others depend on the table.
+        """
+        agreeing = {name for name, peer in self._peers.items() if peer.answers}
+        return all(o.language == PYTHON and name in agreeing for name, o in others.items())
+
+    def _was_reconnected(self, address: str) -> bool:
+        """Whether the connection is so new that brokers may list, and ask, an old one instead.
+
+        After a network partition that holds for all members at once.
+        """
+        number, now = self._instance.connects[address], self._clock()
+        if self._connection not in (None, number):
+            self._reconnected = now
+        self._connection = number
+        return self._reconnected is not None and now - self._reconnected < UNPROVEN_SECONDS
+
+    def _report(self, name: str, event: ConsumerEvent) -> None:
+        logger.warning(name, group=self._group, event_value=repr(event))
+        self._on_event(event)
+
+    # --- asking other members -------------------------------------------------------------------
+
+    async def _ask_peers(
+        self, wanted: Mapping[str, Subscription], askable: Collection[str], address: str
+    ) -> list[SubscriptionsDiffer]:
+        """Ask some of the other members; return how they differ."""
+        share = ASKED_AT_ONCE / max(ASKED_AT_ONCE, len(self._peers))
+        peers = self._peers.items()
+        names = [n for n, p in peers if p.is_open and n in askable and random.random() < share]
+        found: list[SubscriptionsDiffer] = []
+
+        async def ask(name: str, peer: _Peer) -> None:
+            state = await self._state_of(name, address)
+            found.extend(peer.note(state, wanted))
+            if state is not None:
+                self._note_departure(state)
+
+        async with anyio.create_task_group() as tasks:
+            for name in random.sample(names, min(len(names), ASKED_AT_ONCE)):
+                tasks.start_soon(ask, name, self._peers[name])
+        return found
+
+    async def _ask_own_id(self, address: str) -> None:
+        """Ask who has this member's id: one of those that do answers, always the same one.
+
+        If that is this member, the other one finds out by asking, and tells it by the id in its
+        request.
+        """
+        if self._has_namesake() or self._own_asks >= MOST_OWN_ASKS:
+            return
+        self._own_asks += 1
+        state = await self._state_of(self._instance.client_id, address, check_id=self.check_id)
+        if state is None:
+            self._own_asks = MOST_OWN_ASKS  # a connection that is gone is asked, and stays listed
+        elif state.properties.get(CHECK_ID) != self.check_id:
+            self._note_departure(state)
+            self._namesake_proven = self._clock()
+
+    async def _state_of(
+        self, client_id: str, address: str, *, check_id: str | None = None
+    ) -> MemberState | None:
+        try:
+            return await self._instance.broker.member_state(
+                self._group, client_id, address, check_id=check_id, timeout=ASK_SECONDS
+            )
+        except RocketMQError as error:
+            logger.debug("member_did_not_answer", client_id=client_id, reason=str(error))
+            return None
+
+    def _note_departure(self, state: MemberState) -> None:
+        """Learn that members left before this one came: a deployment may be under way."""
+        text = state.properties.get(DEPARTED, "")
+        if self._history is not None and text.isascii() and text[:9].isdigit():
+            self._history.note_departure(self._clock() - int(text[:9]))
+
+    def _has_namesake(self) -> bool:
+        proven = self._namesake_proven
+        return proven is not None and self._clock() - proven <= PROOF_SECONDS
+
+    # --- being asked ----------------------------------------------------------------------------
+
+    @property
+    def check_id(self) -> str:
+        """What tells this consumer from another one with its client id."""
+        if self._id is None:
+            self._id = secrets.token_hex(8)
+        return self._id
+
+    def on_own_id_asked(self, check_id: str) -> None:
+        """A consumer asked about its own client id, and the broker passed it on to this one."""
+        if check_id != self.check_id:
+            self._namesake_proven = self._clock()
+            self.wake()
+
+    def describe(self, info: ConsumerRunningInfo, *, leaving: bool) -> ConsumerRunningInfo:
+        """Return *info* with what checks of other members read.
+
+        :param leaving: this member is closing, and may take a while for it
+        """
+        properties = {**info.properties, CHECK_ID: self.check_id}
+        history = self._history
+        seconds = None if history is None else history.seconds_since_departure(self._clock())
+        if leaving or seconds is not None:
+            properties[DEPARTED] = "0" if leaving else str(int(seconds or 0))
+        return msgspec.structs.replace(info, properties=properties)
+
+
+@dataclass(slots=True)
+class _Peer:
+    """What is known of another member."""
+
+    answers: int = 0  # that agreed, one after another
+    silent: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is to be asked again."""
+        return not self.silent and self.answers < ENOUGH_ANSWERS
+
+    def reopen(self) -> None:
+        """What it said may have changed."""
+        self.answers = 0
+
+    def note(
+        self, state: MemberState | None, wanted: Mapping[str, Subscription]
+    ) -> list[SubscriptionsDiffer]:
+        """Note what it answered, None for nothing; return how it differs."""
+        table = {} if state is None else {each.topic: each for each in state.subscription_set}
+        differing = differences(wanted, table) if table else []  # else it subscribes soon
+        self.silent = state is None
+        self.answers = self.answers + 1 if table and not differing else 0
+        return differing
+
+
+def _askable(connections: Iterable[Connection]) -> set[str]:
+    """Return the clients that answer and have one connection: else a broker may ask a dead one."""
+    times = Counter(each.client_id for each in connections)
+    return {
+        each.client_id
+        for each in connections
+        if each.language in ANSWERING and times[each.client_id] == 1
+    }
+
+
+def differences(
+    wanted: Mapping[str, Subscription], table: Mapping[str, SubscriptionData]
+) -> list[SubscriptionsDiffer]:
+    """Return the topics about which this member and the broker's table for the group disagree."""
+    theirs = {topic: each for topic, each in table.items() if not _is_retry(topic)}
+    return [
+        SubscriptionsDiffer(
+            topic=topic,
+            ours=_text(ours.kind, ours.expression) if ours else None,
+            theirs=_text(other.expression_type, other.sub_string) if other else None,
+        )
+        for topic in sorted(wanted.keys() | theirs.keys())
+        if not _agree(ours := wanted.get(topic), other := theirs.get(topic))
+    ]
+
+
+def namesakes(client_id: str, addresses: list[str]) -> list[ClientIdNotUnique]:
+    """Return the fault that one client id comes from several *addresses*, if it does."""
+    several = tuple(sorted(set(addresses)))
+    return [ClientIdNotUnique(client_id=client_id, addresses=several)] if len(several) > 1 else []
+
+
+def _agree(ours: Subscription | None, theirs: SubscriptionData | None) -> bool:
+    if ours is None or theirs is None or ours.kind != theirs.expression_type:
+        return False
+    if ours.is_sql:
+        return ours.expression.strip() == theirs.sub_string.strip()
+    tags = {tag.strip() for tag in theirs.sub_string.split("||")} - {"", ALL}
+    return ours.tags == tags
+
+
+def _is_retry(topic: str) -> bool:
+    return topic.startswith(RETRY_PREFIX)
+
+
+def _text(kind: str, expression: str) -> str:
+    return expression if kind == "TAG" else f"{kind}: {expression}"
+
+
+@dataclass(slots=True)
+class _Barren:
+    messages: int = 0
+    text: str | None = None  # of the expression, and since when it is watched
+    since: float = 0.0
+    told: bool = False
+
+
+class MatchWatch:
+    """Counts what was read of topics with a filter since something last came through it."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, _Barren] = {}
+
+    def note(self, topic: str, advanced: int, matched: int) -> None:
+        """A pull went on by *advanced* offsets and brought *matched* messages."""
+        if matched:
+            self._topics.pop(topic, None)
+            return
+        barren = self._topics.get(topic)
+        if barren is None:
+            barren = self._topics[topic] = _Barren()
+        barren.messages += advanced
+
+    def barren(
+        self, wanted: Iterable[Subscription], now: float
+    ) -> list[SubscriptionMatchesNothing]:
+        """Return the filters that nothing comes through; each is told once until something does."""
+        return [
+            SubscriptionMatchesNothing(
+                topic=each.topic, expression=_text(each.kind, each.expression), messages=messages
+            )
+            for each in wanted
+            if (each.tags or each.is_sql) and (messages := self._read_in_vain(each, now))
+        ]
+
+    def _read_in_vain(self, wanted: Subscription, now: float) -> int:
+        barren = self._topics.get(wanted.topic)
+        if barren is None:
+            return 0
+        text = _text(wanted.kind, wanted.expression)
+        if barren.text != text:
+            messages = barren.messages if barren.text is None else 0  # those of another expression
+            self._topics[wanted.topic] = _Barren(messages, text, now)
+            return 0
+        enough = barren.messages >= NOTHING_MESSAGES and now - barren.since >= NOTHING_SECONDS
+        if barren.told or not enough:
+            return 0
+        barren.told = True
+        return barren.messages

@@ -1,0 +1,58 @@
+"""Listeners for the queues of a topic: told when some come or go."""
+
+from __future__ import annotations
+
+import anyio
+
+from rocketmq_aio.consumer.common.listeners import Listener, call_listener
+from rocketmq_aio.instance.routes import RouteTable
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
+
+
+class QueueWatch:
+    """One listener per topic; the first route that becomes known is no change."""
+
+    def __init__(self, routes: RouteTable, host: BackgroundTasks) -> None:
+        self._routes = routes
+        self._host = host
+        self._listeners: dict[str, Listener] = {}
+        self._known: dict[str, tuple[MessageQueue, ...]] = {}
+
+    def topics(self) -> set[str]:
+        """The topics that are listened to."""
+        return set(self._listeners)
+
+    def add(self, topic: str, listener: Listener) -> None:
+        """Listen to *topic*; replaces the listener it has."""
+        self._listeners[topic] = listener
+        self._remember(topic)
+
+    def forget(self, topic: str) -> None:
+        """Listen no more."""
+        self._listeners.pop(topic, None)
+        self._known.pop(topic, None)
+
+    def check(self, topic: str) -> None:
+        """The route of *topic* changed: tell the listener if its queues did."""
+        listener = self._listeners.get(topic)
+        if listener is None:
+            return
+        before = self._known.get(topic)
+        self._remember(topic)
+        now = self._known.get(topic, ())
+        if before is not None and before != now:
+            self._host.spawn(call_listener, listener, topic, list(now), name="listener")
+
+    async def keep_watching(self, interval_seconds: float) -> None:
+        """Ask for the routes of all listened topics, for ever; a change arrives at `check`."""
+        while True:
+            await anyio.sleep(interval_seconds)
+            await self._routes.refresh(self.topics())
+
+    def _remember(self, topic: str) -> None:
+        route = self._routes.known(topic)
+        if route is not None:
+            self._known[topic] = route.subscribe_queues
+        elif topic in self._known:
+            self._known[topic] = ()

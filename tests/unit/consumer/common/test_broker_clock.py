@@ -1,0 +1,56 @@
+"""The clock of a broker, told by its answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rocketmq_aio.consumer.common.broker_clock import STALE_SECONDS, BrokerClock
+
+START_MS = 1_700_000_000_000  # the broker's time when the clock here says 0
+
+
+def clock_of(*answers: tuple[float, float, float]) -> tuple[BrokerClock, list[Any]]:
+    """Return a clock that heard (asked at, stamped at, came at), and the ages it gave."""
+    clock = BrokerClock()
+    ages = [clock.heard(START_MS + int(at * 1000), asked, now) for asked, at, now in answers]
+    return clock, [pytest.approx(age, abs=0.002) for age in ages]
+
+
+def test_before_any_answer_the_time_is_not_known() -> None:
+    assert BrokerClock().now_ms(5.0) == 0
+
+
+def test_the_first_answer_may_be_as_old_as_its_request() -> None:
+    clock, ages = clock_of((1.0, 1.2, 1.3))
+
+    assert ages == [0.3]
+    assert clock.now_ms(2.0) == START_MS + 1900
+
+
+def test_an_answer_that_is_held_is_young_when_its_stamp_is() -> None:
+    _, ages = clock_of((0.0, 0.05, 0.1), (1.0, 9.95, 10.0), (10.0, 10.1, 10.5))
+
+    assert ages == [0.1, 0.0, 0.35]
+
+
+def test_the_fastest_answer_tells_the_time() -> None:
+    clock, _ = clock_of((0.0, 0.0, 1.0), (2.0, 2.001, 2.001), (3.0, 3.0, 3.5))
+
+    assert clock.now_ms(4.0) == pytest.approx(START_MS + 4000, abs=2)
+
+
+def test_a_clock_that_was_set_is_noticed() -> None:
+    clock, ages = clock_of((0.0, 0.0, 0.0), (1.0, -3600.0, 1.1), (2.0, -3598.9, 2.1))
+
+    assert ages == [0.0, 0.1, 0.0]
+    assert clock.now_ms(3.0) == pytest.approx(START_MS - 3_598_000, abs=200)
+
+
+def test_drift_is_followed() -> None:
+    late = STALE_SECONDS + 1
+    clock, ages = clock_of((0.0, 0.0, 0.0), (late, late - 0.05, late + 0.1))
+
+    assert ages == [0.0, 0.1]
+    assert clock.now_ms(late + 0.1) == pytest.approx(START_MS + (late - 0.05) * 1000, abs=2)

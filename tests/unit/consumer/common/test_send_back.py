@@ -1,0 +1,392 @@
+"""Messages go back to their broker; where it cannot take them, a copy goes to any."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.consumer.common.send_back import COPY_ATTEMPTS, SendBack, copy_of, restore_topic
+from rocketmq_aio.errors import BrokerError, BusyError, NotConnectedError, RouteNotFoundError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.properties import parse_properties
+from rocketmq_aio.protocol.codes import COMPRESSED, COMPRESSION_BITS, INNER_BATCH, RequestCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.compression import compress, inflate
+from rocketmq_aio.protocol.header import to_ext_fields
+from rocketmq_aio.protocol.record import decode_messages
+from tests.fakes.broker import FakeBroker
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.script import Reply
+from tests.fakes.state import now_ms
+from tests.fakes.store import Incoming, Stored
+from tests.unit.remoting.until import until
+
+BACK, SEND = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2
+GROUP = "billing"
+RETRIES, DEAD = f"%RETRY%{GROUP}", f"%DLQ%{GROUP}"
+LIMIT = 16
+REFUSED = Reply(1, remark="look message by offset failed")
+PROPERTIES = "KEYS\x01k\x02TAGS\x01t\x02UNIQ_KEY\x01ID\x02own\x01x\x02"
+
+
+class Shop:
+    """A cluster without delays, and a member of the group in it."""
+
+    def __init__(self, cluster: FakeCluster, instance: MQClientInstance) -> None:
+        self.cluster = cluster
+        self.broker = cluster.broker
+        self.instance = instance
+        self.back = SendBack(instance, GROUP, max_reconsume_times=LIMIT)
+
+    def message(self, topic: str = "orders", **stored: Any) -> MessageExt:  # noqa: ANN401
+        """Return a message of the first broker."""
+        fields: dict[str, Any] = {"body": b"body", "properties": PROPERTIES, "flag": 5} | stored
+        fields["properties"] = fields["properties"].encode()
+        incoming = Incoming(topic=topic, queue_id=0, born_ms=now_ms(), **fields)
+        record = self.broker.state.store.append(incoming, now_ms()).record
+        (message,), fault = decode_messages(record, MessageQueue(topic, self.broker.name, 0))
+        assert fault is None
+        return message
+
+    async def arrived(self, topic: str, broker: FakeBroker | None = None) -> list[Stored]:
+        """Return what *topic* holds, once it holds anything."""
+        place = broker or self.broker
+        await until(lambda: topic in place.topics and place.messages(topic), topic)
+        return place.messages(topic)
+
+
+@pytest_asyncio.fixture
+async def shops() -> AsyncIterator[Callable[..., Any]]:
+    async with AsyncExitStack() as stack:
+
+        async def open_shop(
+            brokers: int = 1, *, version: str = "5.5.0", unit_mode: bool = False
+        ) -> Shop:
+            cluster = FakeCluster(brokers, version=version, topics={"orders": 1})
+            for broker in cluster.brokers:
+                broker.delays.seconds = [0.0] * 18
+                broker.state.make_retry_topic(GROUP)
+            await stack.enter_async_context(cluster)
+            config = ClientConfig(
+                namesrv=cluster.namesrv, request_timeout_seconds=5, unit_mode=unit_mode
+            )
+            instance = await stack.enter_async_context(MQClientInstance(config))
+            await instance.routes.get("orders")
+            await instance.routes.get(RETRIES)
+            return Shop(cluster, instance)
+
+        yield open_shop
+
+
+@pytest_asyncio.fixture
+async def shop(shops: Callable[..., Any]) -> Shop:
+    opened: Shop = await shops()
+    return opened
+
+
+def fields(command: Command) -> dict[str, str]:
+    return dict(command.ext_fields())
+
+
+# --- by the broker that has it -----------------------------------------------------------------
+
+
+async def test_the_broker_that_stored_a_message_is_asked_to_store_it_again(shop: Shop) -> None:
+    shop.message()
+    message = shop.message()
+    await shop.back.send_back(message, 4)
+    (again,) = await shop.arrived(RETRIES)
+
+    assert fields(shop.broker.requests_of(BACK)[0]) == {
+        "offset": str(message.commit_log_offset),
+        "group": GROUP,
+        "delayLevel": "4",
+        "originMsgId": message.offset_message_id,
+        "originTopic": "orders",
+        "unitMode": "false",
+        "maxReconsumeTimes": str(LIMIT),
+        "bname": "broker-a",
+    }
+    assert (again.body, again.properties["RETRY_TOPIC"]) == (b"body", "orders")
+    assert shop.broker.requests_of(SEND) == []
+
+
+async def test_a_unit_is_named_by_what_goes_back_and_by_copies(shops: Callable[..., Any]) -> None:
+    shop = await shops(unit_mode=True)
+    await shop.back.send_back(shop.message())
+    await shop.back.send_back(shop.message(sys_flag=INNER_BATCH))
+
+    (back,), (copy,) = shop.broker.requests_of(BACK), shop.broker.requests_of(SEND)
+    assert (fields(back)["unitMode"], fields(copy)["k"]) == ("true", "true")
+
+
+async def test_a_retry_goes_back_under_the_topic_it_is_stored_in(shop: Shop) -> None:
+    message = shop.message(RETRIES, properties=f"{PROPERTIES}RETRY_TOPIC\x01orders\x02")
+    restore_topic(message)
+    await shop.back.send_back(message)
+
+    assert message.topic == "orders"
+    assert fields(shop.broker.requests_of(BACK)[0])["originTopic"] == RETRIES
+
+
+@pytest.mark.parametrize(
+    ("topic", "properties", "shown"),
+    [
+        (RETRIES, "RETRY_TOPIC\x01orders\x02", "orders"),
+        (RETRIES, "TAGS\x01t\x02", RETRIES),
+        ("orders", "RETRY_TOPIC\x01other\x02", "orders"),
+    ],
+)
+async def test_only_messages_of_retry_topics_are_shown_under_another(
+    shop: Shop, topic: str, properties: str, shown: str
+) -> None:
+    message = shop.message(topic, properties=properties)
+    restore_topic(message)
+
+    assert (message.topic, message.queue.topic) == (shown, topic)
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
+async def test_a_dead_letter_keeps_everything(shops: Callable[..., Any], version: str) -> None:
+    shop = await shops(version=version)
+    await shop.back.dead_letter(shop.message(), "no JSON")
+    (dead,) = await shop.arrived(DEAD)
+
+    assert dead.body == b"body"
+    sent = parse_properties(PROPERTIES.encode())
+    assert dead.properties.items() >= (sent | {"RETRY_TOPIC": "orders"}).items()
+
+
+async def test_a_group_that_keeps_no_retries_loses_no_message(shop: Shop) -> None:
+    shop.broker.topics[RETRIES].queues.clear()
+    await shop.instance.routes.fetch(RETRIES)
+
+    with pytest.raises(RouteNotFoundError, match="retryQueueNums"):
+        await shop.back.send_back(shop.message())
+    with pytest.raises(RouteNotFoundError, match="retryQueueNums"):
+        await shop.back.dead_letter(shop.message(), "no JSON")
+    assert shop.broker.requests_of(BACK) == []
+
+
+# --- as a copy ---------------------------------------------------------------------------------
+
+
+async def test_a_refused_message_is_copied_with_all_that_belongs_to_it(shop: Shop) -> None:
+    shop.broker.on(BACK, REFUSED)
+    message = shop.message(reconsume_times=2)
+    await shop.back.send_back(message)
+    (copy,) = await shop.arrived(RETRIES)
+
+    sent = fields(shop.broker.requests_of(SEND)[0])
+    added = {"RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": message.offset_message_id, "DELAY": "5"}
+    assert copy.body == b"body"
+    assert copy.properties.items() >= (message.properties | added).items()
+    assert {sent[letter] for letter in "ab"} == {"CLIENT_INNER_PRODUCER", RETRIES}
+    assert (sent["h"], sent["j"]) == ("5", "3")
+
+
+async def test_a_copy_of_a_retry_keeps_where_it_came_from(shop: Shop) -> None:
+    shop.broker.on(BACK, REFUSED)
+    origin = "RETRY_TOPIC\x01orders\x02ORIGIN_MESSAGE_ID\x01FIRST\x02"
+    await shop.back.send_back(shop.message(RETRIES, properties=origin, reconsume_times=1))
+    _, copy = await shop.arrived(RETRIES)
+
+    wanted = {"RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": "FIRST", "DELAY": "4"}
+    assert copy.properties.items() >= wanted.items()
+
+
+async def test_a_copy_has_the_delay_that_was_asked_for(shop: Shop) -> None:
+    shop.broker.on(BACK, REFUSED)
+    await shop.back.send_back(shop.message(reconsume_times=2), 9)
+    (copy,) = await shop.arrived(RETRIES)
+
+    assert copy.properties["DELAY"] == "9"
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
+@pytest.mark.parametrize(("times", "level"), [(0, -1), (3, -1), (LIMIT, 0), (LIMIT + 1, 2)])
+async def test_copies_that_are_to_be_dead_are(
+    shops: Callable[..., Any], version: str, times: int, level: int
+) -> None:
+    shop = await shops(version=version)
+    shop.broker.on(BACK, REFUSED)
+    await shop.back.send_back(shop.message(reconsume_times=times), level)
+    (dead,) = await shop.arrived(DEAD)
+
+    assert dead.body == b"body"
+    assert dead.properties.get("DELAY", "0") == "0"
+    assert shop.broker.messages(RETRIES) == []
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
+@pytest.mark.parametrize("times", [0, LIMIT - 1])
+async def test_copies_that_may_be_retried_are(
+    shops: Callable[..., Any], version: str, times: int
+) -> None:
+    shop = await shops(version=version)
+    shop.broker.on(BACK, REFUSED)
+    await shop.back.send_back(shop.message(reconsume_times=times))
+
+    assert len(await shop.arrived(RETRIES)) == 1
+    assert DEAD not in shop.broker.topics
+
+
+@pytest.mark.parametrize("bits", [0, *COMPRESSION_BITS.values()])
+async def test_a_body_that_was_compressed_is_sent_so(shop: Shop, bits: int) -> None:
+    kind = next((name for name, value in COMPRESSION_BITS.items() if value == bits), "zlib")
+    body, flag = b"much of the same " * 1000, COMPRESSED | bits
+    message = shop.message(body=compress(body, kind, 5), sys_flag=flag)
+    header, sent = copy_of(message, RETRIES, 3)
+
+    assert message.body == body
+    assert header.sys_flag == flag
+    assert len(sent) < len(body)
+    assert inflate(sent, flag) == body
+
+
+async def test_a_copy_is_neither_delayed_twice_nor_half_of_a_transaction(shop: Shop) -> None:
+    names = ["TRAN_MSG", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "DELAY"]
+    message = shop.message(properties="".join(f"{name}\x01true\x02" for name in names))
+    header, _ = copy_of(message, RETRIES, None)
+
+    assert parse_properties((header.properties or "").encode()).keys().isdisjoint(names)
+
+
+async def test_an_entry_of_an_inner_batch_goes_alone(shop: Shop) -> None:
+    message = shop.message()
+    batched = bytearray(message.head)
+    batched[36:40] = (INNER_BATCH | COMPRESSED).to_bytes(4, "big")
+    message.head = bytes(batched)
+    await shop.back.send_back(message)
+    (copy,) = await shop.arrived(RETRIES)
+
+    assert copy.body == b"body"
+    assert fields(shop.broker.requests_of(SEND)[0])["f"] == "0"
+    assert shop.broker.requests_of(BACK) == []
+
+
+async def test_messages_of_static_topics_are_copied_at_once(shop: Shop) -> None:
+    message = shop.message()
+    message.queue = MessageQueue("orders", "__syslo__global", 0)
+    route = await shop.instance.routes.get("orders")
+    route.owners[message.queue] = shop.broker.name
+    await shop.back.send_back(message)
+
+    assert len(await shop.arrived(RETRIES)) == 1
+    assert shop.broker.requests_of(BACK) == []
+
+
+async def test_tries_that_no_broker_knows_of_are_counted_by_a_copy(shop: Shop) -> None:
+    message = shop.message(reconsume_times=1)
+    message.local_retries = 4
+    await shop.back.send_back(message)
+    (copy,) = await shop.arrived(RETRIES)
+
+    assert fields(shop.broker.requests_of(SEND)[0])["j"] == "6"
+    assert copy.properties["DELAY"] == "8"
+    assert shop.broker.requests_of(BACK) == []
+
+
+async def test_a_copy_goes_to_another_broker_where_one_is(shops: Callable[..., Any]) -> None:
+    shop = await shops(2)
+    message = shop.message()
+    await shop.broker.stop()
+    await shop.back.send_back(message)
+
+    assert len(await shop.arrived(RETRIES, shop.cluster.brokers[1])) == 1
+
+
+async def test_the_messages_own_broker_is_the_last_to_be_tried(shops: Callable[..., Any]) -> None:
+    shop = await shops(2)
+    shop.broker.on(BACK, REFUSED)
+    shop.cluster.brokers[1].on(SEND, Reply(2))
+    await shop.back.send_back(shop.message())
+
+    assert len(shop.cluster.brokers[1].requests_of(SEND)) == 1
+    assert len(await shop.arrived(RETRIES)) == 1
+
+
+async def test_a_broker_without_the_retry_topic_makes_it_if_need_be(
+    shops: Callable[..., Any],
+) -> None:
+    shop = await shops(2)
+    del shop.broker.topics[RETRIES]
+    await shop.instance.routes.fetch(RETRIES)
+    shop.broker.on(BACK, REFUSED)
+    shop.cluster.brokers[1].on(SEND, Reply(2))
+    await shop.back.send_back(shop.message())
+
+    assert len(await shop.arrived(RETRIES)) == 1
+
+
+async def test_no_more_than_a_few_brokers_are_tried(shops: Callable[..., Any]) -> None:
+    shop = await shops(COPY_ATTEMPTS + 2)
+    for broker in shop.cluster.brokers:
+        broker.on(BACK, REFUSED)
+        broker.on(SEND, Reply(2))
+
+    with pytest.raises(BusyError):
+        await shop.back.send_back(shop.message())
+    tried = sum(len(broker.requests_of(SEND)) for broker in shop.cluster.brokers)
+    assert tried == COPY_ATTEMPTS
+
+
+@pytest.mark.parametrize("code", [10, 11, 12])
+async def test_a_copy_that_is_stored_less_firmly_is_stored(shop: Shop, code: int) -> None:
+    shop.broker.on(BACK, REFUSED)
+    shop.broker.on(SEND, Reply(code))
+    await shop.back.send_back(shop.message())
+
+    assert len(shop.broker.requests_of(SEND)) == 1
+
+
+async def test_without_a_retry_topic_the_messages_own_broker_gets_the_copy(shop: Shop) -> None:
+    del shop.broker.topics[RETRIES]
+    shop.instance.routes._routes.pop(RETRIES)
+    shop.broker.on(BACK, REFUSED)
+    await shop.back.send_back(shop.message())
+
+    assert len(await shop.arrived(RETRIES)) == 1
+
+
+async def test_what_nobody_takes_is_an_error_and_stays_as_it_was(shop: Shop) -> None:
+    shop.broker.on(BACK, REFUSED)
+    shop.broker.on(SEND, Reply(13, remark="too long"))
+    message = shop.message()
+    assert message.properties["own"] == "x"
+    before = msgspec.structs.astuple(message)
+
+    with pytest.raises(BrokerError, match="too long"):
+        await shop.back.send_back(message)
+    assert msgspec.structs.astuple(message) == before
+
+
+async def test_what_a_handler_did_to_the_properties_is_not_copied(shop: Shop) -> None:
+    message = shop.message()
+    message.properties["own"] = "changed"
+    message.properties["more"] = "y"
+    header, _ = copy_of(message, RETRIES, 3)
+
+    copied = parse_properties((header.properties or "").encode())
+    assert (copied["own"], "more" in copied) == ("x", False)
+
+
+async def test_a_broker_that_no_route_names_is_an_error(shop: Shop) -> None:
+    shop.instance.routes._routes.clear()
+    await shop.cluster.name_server.stop()
+
+    with pytest.raises(NotConnectedError):
+        await shop.back.send_back(shop.message())
+
+
+async def test_a_copy_has_the_fields_of_a_send(shop: Shop) -> None:
+    header, _ = copy_of(shop.message(), RETRIES, 3)
+
+    assert to_ext_fields(header).keys() == set("abcdefghijklm")

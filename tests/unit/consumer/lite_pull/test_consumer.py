@@ -1,0 +1,209 @@
+"""The lite pull consumer on a scripted cluster: its arguments and its life."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig, LitePullConfig, ProducerConfig
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
+from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import MessageSelector
+from tests.fakes.cluster import FakeCluster
+from tests.unit.consumer.consuming import (
+    GROUP,
+    TOPIC,
+    bodies,
+    consumer_of,
+    consuming,
+    put,
+    queue,
+)
+from tests.unit.instance.guests import nothing_left
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "setting"),
+    [
+        ({"group": ""}, "group"),
+        ({"group": "a b"}, "group"),
+        ({"namesrv": "nowhere"}, "namesrv"),
+        ({"namesrv": "127.0.0.1:9876", "client": ClientConfig()}, "namesrv"),
+        ({"client": "127.0.0.1:9876"}, "client"),
+        ({"namesrv": "127.0.0.1:9876", "config": ProducerConfig()}, "config"),
+        ({"namesrv": "127.0.0.1:9876", "config": {"auto_commit": False}}, "config"),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_named(arguments: dict[str, Any], setting: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        LitePullConsumer(**{"group": GROUP, **arguments})
+
+    assert caught.value.setting == setting
+
+
+def test_a_misspelt_setting_is_named() -> None:
+    with pytest.raises(ConfigError, match="did you mean auto_commit"):
+        LitePullConfig(autocommit=False)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("topic", ["", "a b", "t" * 128, None, 7])
+async def test_a_wrong_topic_is_refused_before_and_after_the_start(
+    cluster: FakeCluster,
+    topic: Any,  # noqa: ANN401
+) -> None:
+    consumer = consumer_of(cluster)
+    with pytest.raises(ConfigError) as caught:
+        await consumer.subscribe(topic)
+    assert (caught.value.setting, caught.value.value) == ("topic", topic)
+    async with consumer:
+        with pytest.raises(ConfigError):
+            await consumer.subscribe(topic)
+        with pytest.raises(ConfigError):
+            await consumer.message_queues(topic)
+
+
+@pytest.mark.parametrize("selector", ["||", " || ", 7, ["a"], MessageSelector("a", "XPATH")])
+async def test_a_wrong_selector_is_refused(
+    cluster: FakeCluster,
+    selector: Any,  # noqa: ANN401
+) -> None:
+    consumer = consumer_of(cluster)
+    with pytest.raises(ConfigError) as caught:
+        await consumer.subscribe(TOPIC, selector)
+    assert caught.value.setting == "selector"
+    with pytest.raises(ConfigError):
+        await consumer.assign([queue()], selector)
+
+
+@pytest.mark.parametrize("queues", [[], None, 5, "orders", ["orders"], [queue(), None]])
+async def test_what_are_no_queues_is_refused(
+    cluster: FakeCluster,
+    queues: Any,  # noqa: ANN401
+) -> None:
+    consumer = consumer_of(cluster)
+    with pytest.raises(ConfigError) as caught:
+        await consumer.assign(queues)
+
+    assert (caught.value.setting, caught.value.value) == ("queues", queues)
+
+
+# --- states --------------------------------------------------------------------------------------
+
+
+def uses() -> dict[str, Callable[[LitePullConsumer], Any]]:
+    """Every call that needs a running consumer."""
+    return {
+        "poll": lambda c: c.poll(0),
+        "anext": lambda c: c.__anext__(),
+        "commit": lambda c: c.commit(),
+        "committed": lambda c: c.committed(queue()),
+        "position": lambda c: c.position(queue()),
+        "lag": lambda c: c.lag(),
+        "seek": lambda c: c.seek(queue(), 0),
+        "seek_to_begin": lambda c: c.seek_to_begin(queue()),
+        "seek_to_end": lambda c: c.seek_to_end(queue()),
+        "message_queues": lambda c: c.message_queues(TOPIC),
+        "ready": lambda c: c.ready(0.1),
+    }
+
+
+async def use(consumer: LitePullConsumer, name: str) -> object:
+    return await uses()[name](consumer)
+
+
+@pytest.mark.parametrize("name", uses())
+async def test_before_the_start_it_cannot_be_used(cluster: FakeCluster, name: str) -> None:
+    with pytest.raises(NotRunningError, match="not started"):
+        await use(consumer_of(cluster), name)
+
+
+@pytest.mark.parametrize("name", sorted(set(uses()) - {"anext"}))
+async def test_after_the_close_it_cannot_be_used(cluster: FakeCluster, name: str) -> None:
+    async with consuming(cluster) as consumer:
+        pass
+    with pytest.raises(ClosedError):
+        await use(consumer, name)
+
+
+async def test_after_the_close_nothing_can_be_prepared(cluster: FakeCluster) -> None:
+    async with consuming(cluster) as consumer:
+        pass
+    with pytest.raises(ClosedError):
+        await consumer.subscribe(TOPIC)
+    with pytest.raises(ClosedError):
+        await consumer.unsubscribe(TOPIC)
+    with pytest.raises(ClosedError):
+        await consumer.assign([queue()])
+    with pytest.raises(ClosedError):
+        consumer.pause([queue()])
+    assert consumer.assignment() == []
+
+
+def test_it_belongs_to_one_event_loop() -> None:
+    async def start() -> tuple[FakeCluster, LitePullConsumer]:
+        cluster = await FakeCluster(topics={TOPIC: 1}).__aenter__()
+        consumer = consumer_of(cluster)
+        await consumer.start()
+        await consumer.subscribe(TOPIC)
+        return cluster, consumer
+
+    async def use_elsewhere() -> None:
+        for name in uses():
+            with pytest.raises(NotRunningError, match="another event loop"):
+                await use(consumer, name)
+        with pytest.raises(NotRunningError, match="another event loop"):
+            await consumer.subscribe("invoices")
+
+    async def close() -> None:
+        await consumer.close()
+        await cluster.__aexit__(None, None, None)
+
+    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
+    try:
+        cluster, consumer = first.run_until_complete(start())
+        second.run_until_complete(use_elsewhere())
+        first.run_until_complete(close())
+    finally:
+        first.close()
+        second.close()
+
+
+async def test_it_may_be_started_and_closed_in_different_tasks(cluster: FakeCluster) -> None:
+    async with nothing_left():
+        consumer = consumer_of(cluster)
+        await consumer.subscribe(TOPIC)
+        put(cluster, "a")
+        await asyncio.create_task(consumer.start())
+
+        assert bodies(await asyncio.create_task(consumer.poll(5))) == ["a"]
+        await asyncio.create_task(consumer.close())
+
+
+async def test_two_groups_share_one_client(cluster: FakeCluster) -> None:
+    put(cluster, "a")
+    async with MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client:
+        async with (
+            consuming(cluster, client=client, group="billing") as one,
+            consuming(cluster, client=client, group="shipping") as other,
+        ):
+            assert bodies(await one.poll(5)) == bodies(await other.poll(5)) == ["a"]
+            assert len(cluster.broker.connections) == 1
+        client.check_running()
+
+
+async def test_a_group_is_in_a_client_once(cluster: FakeCluster) -> None:
+    async with (
+        MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client,
+        consuming(cluster, client=client),
+    ):
+        second = consumer_of(cluster, client=client)
+        with pytest.raises(ConfigError) as caught:
+            await second.start()
+        assert (caught.value.setting, caught.value.value) == ("group", GROUP)

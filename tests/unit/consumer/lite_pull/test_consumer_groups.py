@@ -1,0 +1,209 @@
+"""Groups on a scripted cluster: members that share, and where their progress is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.consumer.common.events import QueuesAssigned, QueuesRevoked
+from rocketmq_aio.consumer.group import engine as group_engine
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
+from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
+from rocketmq_aio.errors import ClosedError, CommitError, ConfigError
+from rocketmq_aio.message import MessageModel, MessageQueue
+from tests.fakes.cluster import FakeCluster
+from tests.unit.consumer.consuming import (
+    GROUP,
+    TOPIC,
+    bodies,
+    consumer_of,
+    consuming,
+    numbers,
+    polled,
+    put,
+    queue,
+)
+from tests.unit.consumer.stores import AppStore, StoreError
+from tests.unit.remoting.until import until
+
+# --- a group -------------------------------------------------------------------------------------
+
+
+async def test_members_share_the_queues_and_hand_them_over_settled(cluster: FakeCluster) -> None:
+    for number in range(4):
+        put(cluster, *numbers(3), queue_id=number)
+    async with consuming(cluster) as one:
+        await polled(one, 12)
+        joined = asyncio.create_task(one.poll(60))
+        async with consuming(cluster) as other:
+            await until(lambda: len(one.assignment()) == len(other.assignment()) == 2)
+            assert set(one.assignment()) | set(other.assignment()) == {
+                queue(number) for number in range(4)
+            }
+            assert await other.poll(0.02) == []
+            for number in range(4):
+                put(cluster, "new", queue_id=number)
+            taken = await polled(other, 2) + await joined
+            taken += await polled(one, 4 - len(taken)) if len(taken) < 4 else []
+            assert bodies(taken) == ["new"] * 4
+        await until(lambda: len(one.assignment()) == 4)
+
+
+async def test_listeners_hear_of_queues_that_come_and_go(cluster: FakeCluster) -> None:
+    heard: list[tuple[str, int]] = []
+
+    async def on_assigned(queues: tuple[MessageQueue, ...]) -> None:
+        heard.append(("assigned", len(queues)))
+
+    def on_revoked(queues: tuple[MessageQueue, ...]) -> None:
+        heard.append(("revoked", len(queues)))
+
+    listeners = {"on_assigned": on_assigned, "on_revoked": on_revoked}
+    async with consuming(cluster, listeners=listeners) as one:
+        events = one.events()
+        async with consuming(cluster):
+            await until(lambda: len(heard) == 2)
+        await until(lambda: len(heard) == 3)
+
+    assert heard == [("assigned", 4), ("revoked", 2), ("assigned", 2), ("revoked", 4)]
+    kinds = [type(event) async for event in events]
+    assert kinds == [QueuesRevoked, QueuesAssigned, QueuesRevoked]
+
+
+async def test_what_is_done_can_be_committed_when_queues_are_taken_away(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_engine, "HAND_OVER_SECONDS", 2.0)
+    for number in range(4):
+        put(cluster, *numbers(5), queue_id=number)
+
+    async def on_revoked(_: object) -> None:
+        await one.commit()
+
+    listeners = {"on_revoked": on_revoked}
+    async with consuming(cluster, auto_commit=False, listeners=listeners) as one:
+        await polled(one, 20)
+        polling = asyncio.create_task(one.poll(60))
+        async with consuming(cluster) as other:
+            await until(lambda: len(other.assignment()) == 2)
+            assert [await other.position(each) for each in other.assignment()] == [5, 5]
+        polling.cancel()
+
+
+async def test_what_is_done_can_be_committed_while_the_consumer_closes(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(cluster, *numbers(5))
+
+    async def on_revoked(queues: tuple[MessageQueue, ...]) -> None:
+        await consumer.commit([each for each in queues if each.queue_id == 0])
+
+    listeners = {"on_revoked": on_revoked}
+    async with consuming(cluster, auto_commit=False, listeners=listeners) as consumer:
+        await polled(consumer, 5)
+
+    assert cluster.broker.committed(GROUP, TOPIC, 0) == 5
+    assert "listener_failed" not in caplog.text
+    with pytest.raises(ClosedError):
+        await consumer.commit()
+
+
+async def test_a_queue_that_was_taken_away_cannot_be_committed(cluster: FakeCluster) -> None:
+    async with consuming(cluster) as one, consuming(cluster):
+        await until(lambda: len(one.assignment()) == 2)
+        [gone, *_] = sorted({queue(number) for number in range(4)} - set(one.assignment()))
+        await until(lambda: gone not in one._engine.table)
+        with pytest.raises(CommitError) as caught:
+            await one.commit({gone: 1})
+
+        assert isinstance(caught.value.lost[gone], ConfigError)
+
+
+async def test_an_idle_member_takes_over_at_once(cluster: FakeCluster) -> None:
+    cluster.create_topic("single", 1)
+    put(cluster, "a", topic="single")
+    async with consumer_of(cluster) as one, consumer_of(cluster) as other:
+        await one.subscribe("single")
+        await other.subscribe("single")
+        await one.ready(5)
+        await other.ready(5)
+        await until(lambda: len(one.assignment() + other.assignment()) == 1)
+        owner, idle = (one, other) if one.assignment() else (other, one)
+        await owner.close()
+
+        assert bodies(await polled(idle, 1)) == ["a"]
+
+
+# --- stores --------------------------------------------------------------------------------------
+
+
+async def test_an_application_can_keep_progress_itself(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(6))
+    store = AppStore()
+    async with consuming(cluster, offset_store=store) as consumer:
+        await polled(consumer, 4, max_messages=4)
+
+    assert store.kept[queue()] == 4
+    assert cluster.broker.committed(GROUP, TOPIC, 0) is None
+    async with consuming(cluster, offset_store=store) as consumer:
+        assert bodies(await polled(consumer, 2)) == ["4", "5"]
+        assert await consumer.committed(queue()) == 4
+
+
+async def test_a_store_that_is_down_for_a_while_only_delays(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(3))
+    store = AppStore()
+    async with consuming(cluster, offset_store=store, commit_interval_seconds=0.01) as consumer:
+        store.fail = {"update": StoreError("down"), "persist": StoreError("down")}
+        await polled(consumer, 3)
+        assert await consumer.poll(0.03) == []
+        store.fail.clear()
+        await until(lambda: store.kept.get(queue()) == 3)
+
+
+async def test_a_store_that_cannot_be_opened_ends_the_start(cluster: FakeCluster) -> None:
+    store = AppStore()
+    store.fail = {"load": StoreError("down")}
+
+    with pytest.raises(StoreError):
+        await consumer_of(cluster, offset_store=store).start()
+
+
+async def test_every_member_of_a_broadcasting_group_gets_everything(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    def member(name: str) -> LitePullConsumer:
+        return consumer_of(
+            cluster,
+            client=ClientConfig(namesrv=cluster.namesrv, instance_name=name),
+            message_model=MessageModel.BROADCASTING,
+            offset_store=LocalFileOffsetStore(tmp_path),
+        )
+
+    put(cluster, *numbers(4))
+    for rest in (numbers(4), ["new"]):
+        async with member("one") as one, member("two") as two:
+            for consumer in (one, two):
+                await consumer.subscribe(TOPIC)
+                await consumer.ready(5)
+                assert bodies(await polled(consumer, len(rest))) == rest
+                assert len(consumer.assignment()) == 4
+        put(cluster, "new")
+
+    assert cluster.broker.committed(GROUP, TOPIC, 0) is None
+
+
+async def test_an_offset_file_is_free_again_after_the_close(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    store = LocalFileOffsetStore(tmp_path)
+    never_started = consumer_of(cluster, offset_store=store)
+    await never_started.close()
+    for _ in range(2):
+        async with consuming(cluster, offset_store=store):
+            rival = consumer_of(cluster, offset_store=LocalFileOffsetStore(tmp_path))
+            with pytest.raises(ConfigError, match="another consumer"):
+                await rival.start()

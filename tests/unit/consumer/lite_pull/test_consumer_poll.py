@@ -1,0 +1,330 @@
+"""Polling and iterating on a scripted cluster: what comes, in which order, and who waits."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from anyio import wait_all_tasks_blocked
+
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
+from rocketmq_aio.consumer.pulling.puller import Puller
+from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError, OffsetIllegalError
+from rocketmq_aio.message import MessageExt
+from tests.fakes.cluster import FakeCluster
+from tests.unit.consumer.consuming import (
+    TOPIC,
+    bodies,
+    consumer_of,
+    consuming,
+    numbers,
+    polled,
+    put,
+    queue,
+)
+from tests.unit.instance.guests import nothing_left
+from tests.unit.remoting.until import until
+
+
+async def cached(consumer: LitePullConsumer, count: int) -> None:
+    """Return once so many messages wait in the consumer."""
+    await until(lambda: held(consumer) == count, f"{count} cached messages")
+
+
+def held(consumer: LitePullConsumer) -> int:
+    return sum(each.process_queue.count for each in consumer._engine.table.values())
+
+
+# --- poll ----------------------------------------------------------------------------------------
+
+
+async def test_when_nothing_comes_the_list_is_empty(cluster: FakeCluster) -> None:
+    async with consuming(cluster) as consumer:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+
+        assert await consumer.poll(0.05) == []
+        assert loop.time() - began >= 0.04  # a loop may count in whole milliseconds
+
+
+async def test_a_poll_returns_as_soon_as_something_comes(cluster: FakeCluster) -> None:
+    async with consuming(cluster) as consumer:
+        polling = asyncio.create_task(consumer.poll(60))
+        await wait_all_tasks_blocked()
+        put(cluster, "a")
+
+        assert bodies(await asyncio.wait_for(polling, 15)) == ["a"]
+
+
+async def test_no_more_comes_than_was_asked_for(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(10))
+    async with consuming(cluster) as consumer:
+        await cached(consumer, 10)
+
+        assert bodies(await consumer.poll(5, max_messages=3)) == ["0", "1", "2"]
+        assert bodies(await consumer.poll(5, max_messages=1)) == ["3"]
+        assert bodies(await consumer.poll(5)) == numbers(6, first=4)
+
+
+async def test_messages_of_a_queue_come_in_order_and_all_queues_have_their_turn(
+    cluster: FakeCluster,
+) -> None:
+    for number in range(4):
+        put(cluster, *numbers(100), queue_id=number)
+    async with consuming(cluster) as consumer:
+        taken = await polled(consumer, 400, max_messages=10)
+
+    for number in range(4):
+        assert bodies(m for m in taken if m.queue.queue_id == number) == numbers(100)
+    assert len({message.queue.queue_id for message in taken[:80]}) == 4
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "7", True])
+async def test_a_wrong_number_of_messages_is_named(
+    cluster: FakeCluster,
+    limit: Any,  # noqa: ANN401
+) -> None:
+    async with consuming(cluster) as consumer:
+        with pytest.raises(ConfigError) as caught:
+            await consumer.poll(0, max_messages=limit)
+        assert (caught.value.setting, caught.value.value) == ("max_messages", limit)
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "5", None, True])
+async def test_a_wrong_timeout_is_named(
+    cluster: FakeCluster,
+    seconds: Any,  # noqa: ANN401
+) -> None:
+    async with consuming(cluster) as consumer:
+        with pytest.raises(ConfigError) as caught:
+            await consumer.poll(seconds)
+        assert caught.value.setting == "timeout_seconds"
+
+
+async def test_a_refused_poll_settles_nothing(cluster: FakeCluster) -> None:
+    put(cluster, "a")
+    async with consuming(cluster) as consumer:
+        await polled(consumer, 1)
+        with pytest.raises(ConfigError):
+            await consumer.poll(-1)
+
+        assert consumer._engine.table[queue()].settled == 0
+
+
+async def test_polling_without_a_timeout_lets_everybody_else_work(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(100))
+    async with consuming(cluster, pull_batch_size=8) as consumer:
+        taken: list[MessageExt] = []
+        async with asyncio.timeout(15):
+            while len(taken) < 100:
+                taken += await consumer.poll(0)
+
+        assert bodies(taken) == numbers(100)
+
+
+async def test_other_calls_do_not_wait_for_a_poll(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(5))
+    async with consuming(cluster) as consumer:
+        await polled(consumer, 5)
+        polling = asyncio.create_task(consumer.poll(60))
+        await wait_all_tasks_blocked()
+        async with asyncio.timeout(15):
+            await consumer.commit()
+            assert await consumer.committed(queue()) == 5
+            assert await consumer.position(queue()) == 5
+            assert sum((await consumer.lag()).values()) == 0
+            consumer.pause([queue(1)])
+            consumer.resume([queue(1)])
+            assert not polling.done()
+            await consumer.seek(queue(), 3)
+            assert bodies(await polling) == ["3", "4"]
+
+
+@pytest.mark.parametrize("awaited", ["nothing", "messages"])
+async def test_a_poll_cancelled_at_any_step_loses_nothing(
+    cluster: FakeCluster, awaited: str
+) -> None:
+    async with consuming(cluster) as consumer:
+        taken: list[MessageExt] = []
+        for steps in range(40):
+            polling = asyncio.create_task(consumer.poll(60))
+            await asyncio.sleep(0)
+            if awaited == "messages":
+                put(cluster, str(steps))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            polling.cancel()
+            await asyncio.wait([polling])
+            if not polling.cancelled():
+                taken += polling.result()
+        if awaited == "nothing":
+            put(cluster, *numbers(40))
+
+        taken += await polled(consumer, 40 - len(taken)) if len(taken) < 40 else []
+        assert bodies(taken) == numbers(40)
+
+
+async def test_a_poll_under_a_deadline_loses_nothing(cluster: FakeCluster) -> None:
+    async with consuming(cluster) as consumer:
+        taken: list[MessageExt] = []
+        for number in range(40):
+            put(cluster, str(number))
+            try:
+                async with asyncio.timeout(0.0001 * number):
+                    taken += await consumer.poll(60)
+            except TimeoutError:
+                continue
+
+        taken += await polled(consumer, 40 - len(taken)) if len(taken) < 40 else []
+        assert bodies(taken) == numbers(40)
+
+
+async def test_of_two_tasks_that_poll_each_message_comes_to_one(cluster: FakeCluster) -> None:
+    async with consuming(cluster) as consumer:
+        taken: list[list[MessageExt]] = [[], []]
+
+        async def poll_on(into: list[MessageExt]) -> None:
+            while True:
+                into += await consumer.poll(60, max_messages=3)
+                await asyncio.sleep(0)
+
+        pollers = [asyncio.create_task(poll_on(each)) for each in taken]
+        await wait_all_tasks_blocked()
+        for number in range(4):
+            put(cluster, *numbers(25, first=25 * number), queue_id=number)
+        await until(lambda: len(taken[0]) + len(taken[1]) == 100)
+        for poller in pollers:
+            poller.cancel()
+
+    assert sorted(map(int, bodies(taken[0] + taken[1]))) == list(range(100))
+    assert all(taken)
+
+
+async def test_a_poll_ends_with_an_error_when_the_consumer_is_closed(cluster: FakeCluster) -> None:
+    async with consuming(cluster) as consumer:
+        polling = [asyncio.create_task(consumer.poll(60)) for _ in range(3)]
+        await wait_all_tasks_blocked()
+    ended = await asyncio.wait_for(asyncio.gather(*polling, return_exceptions=True), 15)
+
+    assert [type(each) for each in ended] == [ClosedError] * 3
+
+
+# --- async for -----------------------------------------------------------------------------------
+
+
+async def test_messages_come_as_a_stream(cluster: FakeCluster) -> None:
+    for number in range(4):
+        put(cluster, *numbers(50), queue_id=number)
+    taken: list[MessageExt] = []
+    async with consuming(cluster) as consumer:
+        async for message in consumer:
+            taken.append(message)
+            if len(taken) == 200:
+                break
+
+    for number in range(4):
+        assert bodies(m for m in taken if m.queue.queue_id == number) == numbers(50)
+
+
+async def test_a_stream_waits_for_what_comes(cluster: FakeCluster) -> None:
+    async with consuming(cluster) as consumer:
+        reading = asyncio.create_task(consumer.__anext__())
+        await wait_all_tasks_blocked()
+        put(cluster, "late")
+
+        assert (await asyncio.wait_for(reading, 15)).body == b"late"
+
+
+async def test_a_stream_ends_when_the_consumer_is_closed(cluster: FakeCluster) -> None:
+    put(cluster, "a", "b")
+
+    async def read() -> list[MessageExt]:
+        return [message async for message in consumer]
+
+    consumer = consumer_of(cluster)
+    await consumer.subscribe(TOPIC)
+    await consumer.start()
+    reading = asyncio.create_task(read())
+    await until(lambda: consumer._engine.table and consumer._engine.table[queue()].delivered == 2)
+    await consumer.close()
+
+    assert bodies(await asyncio.wait_for(reading, 15)) == ["a", "b"]
+    assert await asyncio.wait_for(read(), 15) == []
+
+
+async def test_a_stream_that_is_left_can_be_taken_up_again(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(6))
+    async with consuming(cluster) as consumer:
+        first = [await anext(consumer) for _ in range(3)]
+        second = await polled(consumer, 1, max_messages=1)
+        third = [await anext(consumer) for _ in range(2)]
+
+    assert bodies(first + second + third) == numbers(6)
+
+
+async def test_a_stream_cancelled_at_any_step_loses_nothing(cluster: FakeCluster) -> None:
+    async with consuming(cluster) as consumer:
+        taken: list[MessageExt] = []
+        for steps in range(40):
+            reading = asyncio.create_task(consumer.__anext__())
+            await asyncio.sleep(0)
+            put(cluster, str(steps))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            reading.cancel()
+            await asyncio.wait([reading])
+            if not reading.cancelled():
+                taken.append(reading.result())
+
+        taken += await polled(consumer, 40 - len(taken)) if len(taken) < 40 else []
+        assert bodies(taken) == numbers(40)
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+
+async def test_an_illegal_offset_is_raised_until_somebody_seeks(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(10))
+    cluster.broker.topics[TOPIC].queues[0].drop_before(4)
+    cluster.broker.commit("billing", TOPIC, 0, 1)
+    async with consuming(cluster, offset_illegal="error") as consumer:
+        with pytest.raises(OffsetIllegalError):
+            await consumer.poll(5)
+        with pytest.raises(OffsetIllegalError):
+            await consumer.__anext__()
+        with pytest.raises(OffsetIllegalError):
+            await consumer.poll(0)
+        await consumer.seek_to_begin(queue())
+
+        assert bodies(await polled(consumer, 6)) == numbers(6, first=4)
+
+
+async def test_a_bug_ends_the_consumer_loudly(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nothing_left():
+        consumer = consumer_of(cluster)
+        await consumer.subscribe(TOPIC)
+        await consumer.start()
+        await consumer.ready(5)
+        events = consumer.events()
+        polling = asyncio.create_task(consumer.poll(60))
+        reading = asyncio.create_task(consumer.__anext__())
+        await wait_all_tasks_blocked()
+
+        def bug(*_: object) -> None:
+            raise LookupError("a bug")
+
+        monkeypatch.setattr(Puller, "_found", bug)
+        put(cluster, "a")
+        ended = await asyncio.wait_for(asyncio.gather(polling, reading, return_exceptions=True), 15)
+
+        for error in ended:
+            assert isinstance(error, NotRunningError)
+            assert isinstance(error.__cause__, LookupError)
+        with pytest.raises(NotRunningError, match="a bug"):
+            await consumer.ready()
+        assert [event async for event in events] == []
+        assert "background_task_failed" in caplog.text
+        await consumer.close()

@@ -1,0 +1,277 @@
+"""The parts together on a scripted cluster: beginnings, routes that change, brokers that ask."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.consumer.common.events import OffsetCorrected
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.protocol.bodies import ConsumerRunningInfo, HeartbeatData
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.requests.from_broker import (
+    GetConsumerRunningInfo,
+    GetConsumerStatus,
+    ResetOffset,
+)
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.script import Reply
+from tests.unit.consumer.consuming import (
+    GROUP,
+    TOPIC,
+    bodies,
+    committed,
+    consumer_of,
+    consuming,
+    numbers,
+    polled,
+    put,
+    queue,
+)
+from tests.unit.consumer.puller_env import moved
+from tests.unit.remoting.until import until
+
+
+def config(cluster: FakeCluster) -> ClientConfig:
+    """Look for changed routes so often that a test need not wait."""
+    return ClientConfig(namesrv=cluster.namesrv, route_refresh_interval_seconds=0.02)
+
+
+# --- where it starts -----------------------------------------------------------------------------
+
+
+async def test_a_new_group_skips_what_is_there_and_misses_nothing_after(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(5))
+    async with consuming(cluster, start_from="latest") as consumer:
+        await committed(cluster, {number: 5 if number == 0 else 0 for number in range(4)})
+        put(cluster, "new")
+
+        assert bodies(await polled(consumer, 1)) == ["new"]
+
+
+async def test_latest_means_the_same_after_a_crash(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(5))
+
+    async def crash() -> None:
+        async with consuming(cluster, start_from="latest", auto_commit=False):
+            await committed(cluster, {0: 5})
+            put(cluster, "meanwhile")
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        await crash()
+    async with consuming(cluster, start_from="latest") as consumer:
+        assert bodies(await polled(consumer, 1)) == ["meanwhile"]
+
+
+async def test_a_new_group_may_begin_at_an_instant(cluster: FakeCluster) -> None:
+    put(cluster, "old")
+    cluster.broker.state.store.topics[TOPIC].queues[0].messages.clear()
+    put(cluster, *numbers(3))
+    hour = timedelta(hours=1)
+    async with consuming(cluster, start_from=datetime.now(UTC) - hour) as consumer:
+        assert bodies(await polled(consumer, 3)) == numbers(3)
+    async with consuming(cluster, start_from=datetime.now(UTC) + hour, group="late") as consumer:
+        assert await consumer.position(queue()) == 3
+
+
+async def test_a_topic_that_appears_later_is_read_from_its_beginning(
+    cluster: FakeCluster,
+) -> None:
+    async with (
+        consumer_of(cluster, "one", start_from="latest") as latest,
+        consumer_of(cluster, "other", start_from="earliest") as earliest,
+    ):
+        await latest.subscribe("invoices")
+        await earliest.subscribe("invoices")
+        cluster.create_topic("invoices", 2)
+        put(cluster, "first", topic="invoices")
+        async with asyncio.timeout(15):
+            assert bodies(await polled(latest, 1)) == ["first"]
+            assert bodies(await polled(earliest, 1)) == ["first"]
+
+
+@pytest.mark.parametrize("start_from", ["latest", "earliest"])
+async def test_a_queue_that_is_added_later_is_read_from_its_beginning(
+    cluster: FakeCluster, start_from: str
+) -> None:
+    client = config(cluster)
+    async with consuming(cluster, client=client, start_from=start_from) as consumer:
+        cluster.create_topic(TOPIC, 6)
+        put(cluster, "in a new queue", queue_id=5)
+
+        assert bodies(await polled(consumer, 1)) == ["in a new queue"]
+        assert len(consumer.assignment()) == 6
+
+
+async def test_a_young_queue_of_an_old_broker_is_read_from_its_beginning() -> None:
+    async with FakeCluster(version="4.9.7", topics={TOPIC: 1}) as cluster:
+        put(cluster, *numbers(3))
+        async with consuming(cluster, start_from="latest") as consumer:
+            assert bodies(await polled(consumer, 3)) == numbers(3)
+    assert cluster.broker.requests_of(RequestCode.LITE_PULL_MESSAGE) == []
+
+
+# --- routes that change --------------------------------------------------------------------------
+
+
+async def test_queues_come_and_go_with_the_route(cluster: FakeCluster) -> None:
+    async with consuming(cluster, client=config(cluster)) as consumer:
+        put(cluster, "kept", queue_id=1)
+        cluster.create_topic(TOPIC, 8)
+        await until(lambda: len(consumer.assignment()) == 8)
+        del cluster.broker.topics[TOPIC].queues[4:]
+        await until(lambda: len(consumer.assignment()) == 4)
+
+        assert bodies(await polled(consumer, 1)) == ["kept"]
+
+
+async def test_a_broker_that_is_removed_is_let_go_of() -> None:
+    async with (
+        FakeCluster(2, topics={TOPIC: 2}) as cluster,
+        consuming(cluster, client=config(cluster)) as consumer,
+    ):
+        assert len(consumer.assignment()) == 4
+        await cluster.brokers[1].stop()
+        cluster.name_server.unregister(cluster.brokers[1])
+        await until(lambda: len(consumer.assignment()) == 2)
+        put(cluster, "a")
+
+        assert bodies(await polled(consumer, 1)) == ["a"]
+
+
+async def test_a_topic_that_is_deleted_is_let_go_of_and_taken_up_again(
+    cluster: FakeCluster,
+) -> None:
+    async with consuming(cluster, client=config(cluster)) as consumer:
+        gone = cluster.broker.topics.pop(TOPIC)
+        await until(lambda: consumer.assignment() == [])
+        cluster.broker.topics[TOPIC] = gone
+        await until(lambda: len(consumer.assignment()) == 4)
+
+
+async def test_a_listener_hears_when_the_queues_of_a_topic_change(cluster: FakeCluster) -> None:
+    heard: list[tuple[str, int]] = []
+
+    def listener(topic: str, queues: list[MessageQueue]) -> None:
+        heard.append((topic, len(queues)))
+
+    async with consumer_of(cluster, client=config(cluster)) as consumer:
+        await consumer.subscribe(TOPIC, on_queues_changed=listener)
+        cluster.create_topic("invoices", 1)
+        await consumer.listen_queues("invoices", listener)
+        await consumer.ready(5)
+        cluster.create_topic(TOPIC, 5)
+        cluster.create_topic("invoices", 2)
+        await until(lambda: len(heard) == 2)
+
+    assert sorted(heard) == [("invoices", 2), (TOPIC, 5)]
+
+
+async def test_listeners_look_for_changes_of_their_own_accord(cluster: FakeCluster) -> None:
+    heard: list[int] = []
+    async with consumer_of(cluster, topic_check_interval_seconds=0.01) as consumer:
+        await consumer.listen_queues(TOPIC, lambda _topic, queues: heard.append(len(queues)))
+        cluster.create_topic(TOPIC, 7)
+        await until(lambda: heard == [7])
+
+
+# --- what brokers ask ----------------------------------------------------------------------------
+
+
+async def test_heartbeats_tell_what_is_wanted_and_from_where(cluster: FakeCluster) -> None:
+    async with consuming(cluster, "a || b", start_from="latest"):
+        body = cluster.broker.requests_of(RequestCode.HEART_BEAT)[-1].body
+    [group] = read_body(body, HeartbeatData).consumer_data_set
+    [wanted] = group.subscription_data_set
+
+    assert (group.group_name, group.message_model) == (GROUP, "CLUSTERING")
+    assert group.consume_type == "CONSUME_ACTIVELY"
+    assert group.consume_from_where == "CONSUME_FROM_LAST_OFFSET"
+    assert (wanted.topic, wanted.sub_string, set(wanted.tags_set)) == (TOPIC, "a || b", {"a", "b"})
+
+
+@pytest.mark.parametrize("target", [2, 7])
+async def test_an_old_broker_may_move_the_group(target: int) -> None:
+    async with FakeCluster(version="4.9.7", topics={TOPIC: 2}) as cluster:
+        put(cluster, *numbers(10))
+        async with consuming(cluster, auto_commit=False) as consumer:
+            await polled(consumer, 5, max_messages=5)
+            key = {"topic": TOPIC, "brokerName": "broker-a", "queueId": 0}
+            body = msgspec.json.encode({"offsetTable": [{**key, "offset": target}]})
+            header = ResetOffset(topic=TOPIC, group=GROUP, timestamp=-1, is_force=True)
+            await cluster.broker.push(header, body=body)
+
+            await committed(cluster, {0: target})
+            assert bodies(await polled(consumer, 10 - target)) == numbers(10 - target, target)
+
+
+async def test_a_reset_of_somebody_elses_queues_moves_nothing() -> None:
+    async with FakeCluster(version="4.9.7", topics={TOPIC: 2}) as cluster:
+        put(cluster, *numbers(4))
+        async with consuming(cluster) as consumer:
+            await polled(consumer, 4)
+            for each in (
+                {"topic": TOPIC, "brokerName": "broker-z", "queueId": 0, "offset": 0},
+                {"topic": "invoices", "brokerName": "broker-a", "queueId": 0, "offset": 0},
+                {"topic": TOPIC, "brokerName": "broker-a", "queueId": 0, "offset": -5},
+            ):
+                header = ResetOffset(topic=TOPIC, group=GROUP, timestamp=-1, is_force=True)
+                body = msgspec.json.encode({"offsetTable": [each]})
+                await cluster.broker.push(header, body=body)
+
+            assert await consumer.position(queue()) == 4
+
+
+async def test_a_reset_at_the_broker_is_followed_stored_and_told(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(10))
+    async with consuming(cluster, auto_commit=False) as consumer:
+        await polled(consumer, 10)
+        await consumer.commit()
+        events = consumer.events()
+
+        reset = Reply(ResponseCode.PULL_OFFSET_MOVED, moved(3).ext, remark="OFFSET_RESET")
+        cluster.broker.on(RequestCode.LITE_PULL_MESSAGE, reset)
+        put(cluster, "wakes the pull")
+
+        taken = await polled(consumer, 8)
+        event = await asyncio.wait_for(anext(events), 15)
+        assert isinstance(event, OffsetCorrected)
+        assert (event.corrected, event.remark) == (3, "OFFSET_RESET")
+        assert bodies(taken)[-8:] == [*numbers(7, 3), "wakes the pull"]
+        await committed(cluster, {0: 3})
+
+
+async def test_a_broker_may_ask_where_a_group_stands(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(10))
+    async with consuming(cluster) as consumer:
+        await polled(consumer, 6, max_messages=6)
+        reply = await cluster.broker.push(GetConsumerStatus(topic=TOPIC, group=GROUP))
+        assert reply is not None
+
+    table = read_body(reply.body, dict[str, dict[str, int]])["messageQueueTable"]
+    assert sorted(table.values()) == [0, 0, 0, 6]
+
+
+async def test_a_broker_may_ask_how_a_consumer_is(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(10))
+    async with consuming(cluster, "a || b", long_poll_seconds=7.0) as consumer:
+        header = GetConsumerRunningInfo(
+            consumer_group=GROUP, client_id=consumer.client.client_id, jstack_enable=False
+        )
+        reply = await cluster.broker.push(header)
+        assert reply is not None
+    info = read_body(reply.body, ConsumerRunningInfo)
+
+    assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
+    assert info.properties["brokerSuspendMaxTimeMillis"] == "7000"
+    assert info.properties["PROP_NAMESERVER_ADDR"] == cluster.namesrv
+    assert [each.sub_string for each in info.subscription_set] == ["a || b"]
+    assert b'"queueId":3' in reply.body

@@ -1,0 +1,279 @@
+"""One tenure of a queue: nothing is skipped, nothing comes twice, and what may be committed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from rocketmq_aio.consumer.lite_pull.polled_queue import Cache, PolledQueue
+from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN
+from tests.unit.consumer.parts import assigned_queue, message, offsets, pull, queue
+
+LOG_END = 200
+UNWANTED = 5  # every fifth message is filtered out
+
+
+class Tenure(RuleBasedStateMachine):
+    """A queue beside a list of what should come out of it next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = Cache()
+        self.assigned = PolledQueue(queue(), self.cache)
+        self.assigned.begin(0)
+        self.next = 0  # everything below was handed out or is not wanted
+        self.done = 0  # everything below was settled
+
+    @rule(most=st.integers(1, 40))
+    def pulled(self, most: int) -> None:
+        begin = self.assigned.next_offset
+        end = min(begin + most, LOG_END)
+        pull(
+            self.assigned,
+            *[offset for offset in range(begin, end) if offset % UNWANTED],
+            next_offset=end,
+        )
+
+    @rule(limit=st.integers(1, 50))
+    def take(self, limit: int) -> None:
+        if self.assigned.process_queue.count:
+            for taken in self.assigned.take(limit):
+                self.expect(taken.queue_offset)
+
+    @rule()
+    def take_one(self) -> None:
+        if self.assigned.process_queue.count:
+            self.expect(self.assigned.take_one().queue_offset)
+
+    def expect(self, offset: int) -> None:
+        assert offset == next(o for o in range(self.next, LOG_END) if o % UNWANTED)
+        self.next = offset + 1
+
+    @rule()
+    def settle(self) -> None:
+        self.assigned.settle()
+        self.done = self.next
+
+    @rule(to=st.integers(0, LOG_END))
+    def seek(self, to: int) -> None:
+        self.assigned.move(to)
+        self.next = self.done = to
+
+    @rule()
+    def other_expression(self) -> None:
+        self.assigned.refetch()
+
+    @rule(to=st.integers(0, LOG_END))
+    def broker_lost_its_tail(self, to: int) -> None:
+        if to < self.assigned.next_offset:
+            self.assigned.step_back(to)
+            self.next = min(self.next, to)
+            self.done = min(self.done, self.next)
+
+    @invariant()
+    def offsets_ascend(self) -> None:
+        assigned = self.assigned
+        assert assigned.settled <= assigned.delivered <= assigned.next_offset
+
+    @invariant()
+    def nothing_wanted_lies_below_what_may_be_committed(self) -> None:
+        settled = self.assigned.settled
+        assert not [o for o in range(self.done, settled) if o % UNWANTED]
+
+    @invariant()
+    def what_was_settled_may_be_committed(self) -> None:
+        assert self.assigned.settled >= self.done
+
+    @invariant()
+    def the_cache_knows_what_is_held(self) -> None:
+        held = self.assigned.process_queue
+        assert (self.cache.count, self.cache.size_bytes) == (held.count, held.size_bytes)
+
+
+def test_a_tenure_hands_out_every_wanted_message_once_whatever_happens() -> None:
+    async def in_a_loop() -> None:
+        run_state_machine_as_test(Tenure, settings=settings(stateful_step_count=40))
+
+    asyncio.run(in_a_loop())
+
+
+def test_a_new_queue_does_not_know_where_it_begins() -> None:
+    assigned = PolledQueue(queue(), Cache())
+
+    assert assigned.delivered == assigned.settled == UNKNOWN
+    assert not assigned.in_hands
+
+
+def test_what_is_in_hands_is_not_settled() -> None:
+    assigned = assigned_queue(cached=3)
+    assigned.take(2)
+
+    assert (assigned.delivered, assigned.settled, assigned.in_hands) == (2, 0, True)
+
+
+def test_coming_back_settles_what_was_taken_and_no_more() -> None:
+    assigned = assigned_queue(cached=3)
+    assigned.take(2)
+    assigned.settle()
+
+    assert (assigned.settled, assigned.in_hands) == (2, False)
+
+
+def test_a_queue_of_which_nothing_is_wanted_moves_on() -> None:
+    assigned = assigned_queue()
+    pull(assigned, next_offset=32)
+
+    assert (assigned.delivered, assigned.settled) == (32, 32)
+
+
+def test_what_was_filtered_behind_messages_in_hands_is_settled_with_them() -> None:
+    assigned = assigned_queue(cached=3)
+    assigned.take(3)
+    pull(assigned, next_offset=10)
+
+    assert (assigned.delivered, assigned.settled) == (10, 0)
+    assigned.settle()
+    assert assigned.settled == 10
+
+
+def test_what_was_filtered_behind_cached_messages_waits_for_them() -> None:
+    assigned = assigned_queue()
+    pull(assigned, 0, 1, next_offset=10)
+    assigned.take_one()
+
+    assert (assigned.delivered, assigned.next_offset) == (1, 10)
+
+
+def test_the_application_may_say_itself_how_far_it_is() -> None:
+    assigned = assigned_queue(cached=10)
+    assigned.take(10)
+    assigned.settle_at(4)
+
+    assert (assigned.settled, assigned.in_hands) == (4, True)
+
+
+def test_an_early_commit_is_not_taken_back_by_the_next_poll() -> None:
+    assigned = assigned_queue(cached=10)
+    assigned.take(2)
+    assigned.settle_at(8)
+    assigned.settle()
+    pull(assigned, next_offset=10)
+
+    assert (assigned.settled, assigned.in_hands) == (8, False)
+
+
+@pytest.mark.parametrize("how", ["settle", "settle_at"])
+async def test_whoever_waits_for_the_last_batch_hears_that_it_is_done(how: str) -> None:
+    assigned = assigned_queue(cached=3)
+    assigned.take(3)
+    assigned.all_settled = anyio.Event()
+    assigned.settle_at(2)
+    assert not assigned.all_settled.is_set()
+
+    assigned.settle() if how == "settle" else assigned.settle_at(3)
+
+    assert assigned.all_settled.is_set()
+
+
+def test_a_seek_forgets_cache_failure_and_older_pulls() -> None:
+    assigned = assigned_queue(cached=5)
+    generation = assigned.generation
+    assigned.move(3)
+
+    assert assigned.process_queue.count == 0
+    assert assigned.next_offset == assigned.delivered == assigned.settled == 3
+    assert assigned.generation != generation
+
+
+def test_messages_come_again_after_a_seek_back() -> None:
+    assigned = assigned_queue(cached=5)
+    assigned.take(5)
+    assigned.move(2)
+    pull(assigned, 2, 3)
+
+    assert offsets(assigned.take(10)) == [2, 3]
+
+
+def test_a_seek_before_the_start_is_known_decides_where_to_begin() -> None:
+    assigned = PolledQueue(queue(), Cache())
+    assigned.move(7)
+
+    assert assigned.started.is_set()
+    assert assigned.next_offset == 7
+
+
+def test_a_commit_before_the_start_is_known_is_kept() -> None:
+    assigned = PolledQueue(queue(), Cache())
+    assigned.settle_at(50)
+    assigned.begin(7)
+
+    assert (assigned.delivered, assigned.settled) == (7, 50)
+
+
+def test_a_broker_that_lost_its_tail_does_not_cost_what_was_not_handed_out() -> None:
+    assigned = assigned_queue(begin=50, cached=50)
+    assigned.take(5)
+
+    assert assigned.step_back(80) == 45
+    assert assigned.next_offset == assigned.delivered == 55
+    assert assigned.settled == 50
+
+
+def test_a_wiped_broker_is_read_from_its_beginning() -> None:
+    assigned = assigned_queue(begin=50, cached=50)
+    assigned.take(5)
+    assigned.step_back(0)
+
+    assert assigned.next_offset == assigned.delivered == assigned.settled == 0
+
+
+def test_pulling_again_keeps_what_is_in_hands() -> None:
+    assigned = assigned_queue(cached=5)
+    assigned.take(2)
+    assigned.refetch()
+
+    assert (assigned.next_offset, assigned.delivered, assigned.settled) == (2, 2, 0)
+
+
+def test_pulling_again_before_the_start_is_known_changes_nothing() -> None:
+    assigned = PolledQueue(queue(), Cache())
+    assigned.refetch()
+
+    assert assigned.next_offset == UNKNOWN
+    assert not assigned.started.is_set()
+
+
+async def test_a_queue_that_is_given_up_lets_go_of_everybody() -> None:
+    assigned = PolledQueue(queue(), Cache())
+    with anyio.CancelScope() as assigned.scope:
+        assigned.drop()
+        await anyio.sleep_forever()
+
+    assert assigned.started.is_set()
+
+
+async def test_room_in_the_cache_wakes_the_pull_loops_that_wait_for_it() -> None:
+    cache = Cache()
+    full, blocked = assigned_queue(0, cached=9, cache=cache), assigned_queue(1, cache=cache)
+    blocked.wake = asyncio.get_running_loop().create_future()
+    cache.blocked.add(blocked)
+    full.drop()
+
+    assert blocked.wake.done()
+
+
+def test_sizes_are_those_of_the_bodies() -> None:
+    cache = Cache()
+    assigned = assigned_queue(cache=cache)
+    assigned.put([message(0, size=10), message(1, size=20), message(2, size=30)])
+    assert (cache.count, cache.size_bytes) == (3, 60)
+
+    assigned.take_one()
+    assert (cache.count, cache.size_bytes) == (2, 50)
+    assigned.take(1)
+    assert (cache.count, cache.size_bytes) == (1, 30)

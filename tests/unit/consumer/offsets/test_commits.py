@@ -1,0 +1,375 @@
+"""What is committed, when, and what a failure means."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from anyio import wait_all_tasks_blocked
+
+from rocketmq_aio.consumer.common.events import CommitFailed, ConsumerEvent
+from rocketmq_aio.consumer.lite_pull.manual_commit import RequestedCommits
+from rocketmq_aio.consumer.lite_pull.polled_queue import Cache, PolledQueue
+from rocketmq_aio.errors import CommitError, ConfigError, NotConnectedError
+from rocketmq_aio.message import MessageQueue
+from tests.unit.consumer.parts import assigned_queue, queue
+from tests.unit.consumer.stores import AppStore, StoreError
+from tests.unit.remoting.until import until
+
+DOWN = NotConnectedError("127.0.0.1:10911", "connection refused")
+
+
+@pytest.fixture
+def store() -> AppStore:
+    return AppStore()
+
+
+@pytest.fixture
+def table() -> dict[MessageQueue, PolledQueue]:
+    """Two queues of ten messages, of which five were handed out and three settled."""
+    table = {}
+    for number in range(2):
+        assigned = table[queue(number)] = assigned_queue(number, cached=10)
+        assigned.take(3)
+        assigned.settle()
+        assigned.take(2)
+    return table
+
+
+@pytest.fixture
+def events() -> list[ConsumerEvent]:
+    return []
+
+
+@pytest.fixture
+def commits(
+    store: AppStore, table: dict[MessageQueue, PolledQueue], events: list[ConsumerEvent]
+) -> RequestedCommits:
+    return RequestedCommits(store, table, automatic=True, on_event=events.append)
+
+
+# --- by itself -----------------------------------------------------------------------------------
+
+
+async def test_only_what_is_settled_is_committed_by_itself(
+    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
+) -> None:
+    await commits.commit_settled(table.values())
+
+    assert store.kept == {queue(0): 3, queue(1): 3}
+
+
+async def test_a_queue_that_has_not_begun_has_nothing_to_commit(
+    commits: RequestedCommits, store: AppStore
+) -> None:
+    await commits.commit_settled([PolledQueue(queue(2), Cache())])
+
+    assert store.kept == {}
+
+
+async def test_without_auto_commit_nothing_is_committed_by_itself(
+    store: AppStore, table: dict[MessageQueue, PolledQueue], events: list[ConsumerEvent]
+) -> None:
+    commits = RequestedCommits(store, table, automatic=False, on_event=events.append)
+    await commits.commit_settled(table.values())
+
+    assert store.calls == []
+
+
+async def test_it_goes_on_committing_whatever_happens(
+    commits: RequestedCommits, store: AppStore
+) -> None:
+    store.fail["persist"] = StoreError("down")
+    committing = asyncio.create_task(commits.keep_committing(0.001))
+    await until(lambda: len(store.called("persist")) >= 3)
+    del store.fail["persist"]
+    await until(lambda: store.kept)
+    committing.cancel()
+
+    assert store.kept == {queue(0): 3, queue(1): 3}
+
+
+@pytest.mark.parametrize(
+    ("method", "error", "lost"),
+    [
+        ("persist", CommitError({queue(1): DOWN}), (queue(1),)),
+        ("persist", StoreError("down"), (queue(0), queue(1))),
+        ("update", StoreError("down"), (queue(0), queue(1))),
+    ],
+)
+async def test_a_commit_that_fails_by_itself_is_an_event(
+    commits: RequestedCommits,
+    store: AppStore,
+    table: dict[MessageQueue, PolledQueue],
+    events: list[ConsumerEvent],
+    method: str,
+    error: Exception,
+    lost: tuple[MessageQueue, ...],
+) -> None:
+    store.fail[method] = error
+    await commits.commit_settled(table.values())
+
+    [event] = events
+    assert isinstance(event, CommitFailed)
+    assert event.queues == lost
+    assert "refused" in event.reason or "down" in event.reason
+
+
+async def test_a_bug_in_a_store_is_no_failed_commit(
+    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
+) -> None:
+    store.fail["persist"] = LookupError("a bug")
+
+    with pytest.raises(LookupError):
+        await commits.commit_settled(table.values())
+
+
+# --- on request ----------------------------------------------------------------------------------
+
+
+async def test_everything_that_was_returned_can_be_committed(
+    commits: RequestedCommits, store: AppStore
+) -> None:
+    await commits.commit(None)
+
+    assert store.kept == {queue(0): 5, queue(1): 5}
+
+
+async def test_what_was_returned_of_some_queues_can_be_committed(
+    commits: RequestedCommits, store: AppStore
+) -> None:
+    await commits.commit([queue(1)])
+
+    assert store.kept == {queue(1): 5}
+
+
+@pytest.mark.parametrize("offset", [0, 2, 4, 100])
+async def test_any_offset_can_be_committed(
+    commits: RequestedCommits, store: AppStore, offset: int
+) -> None:
+    await commits.commit({queue(1): offset})
+
+    assert store.kept == {queue(1): offset}
+
+
+async def test_what_was_committed_is_settled(
+    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
+) -> None:
+    await commits.commit({queue(0): 4})
+    await commits.commit_settled(table.values())
+
+    assert store.kept == {queue(0): 4, queue(1): 3}
+
+
+async def test_a_commit_returns_when_it_is_durable(
+    commits: RequestedCommits, store: AppStore
+) -> None:
+    store.may_persist = asyncio.Event()
+    committing = asyncio.create_task(commits.commit(None))
+    await wait_all_tasks_blocked()
+    assert not committing.done()
+    store.may_persist.set()
+    await committing
+
+    assert store.kept == {queue(0): 5, queue(1): 5}
+
+
+async def test_a_queue_of_somebody_else_is_lost_and_the_others_are_committed(
+    commits: RequestedCommits, store: AppStore
+) -> None:
+    with pytest.raises(CommitError) as caught:
+        await commits.commit({queue(7): 1, queue(0): 5})
+
+    assert list(caught.value.lost) == [queue(7)]
+    assert isinstance(caught.value.lost[queue(7)], ConfigError)
+    assert store.kept == {queue(0): 5}
+
+
+async def test_a_queue_that_is_being_given_up_can_still_be_committed(
+    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
+) -> None:
+    table[queue(0)].drop()
+    await commits.commit([queue(0)])
+
+    assert store.kept == {queue(0): 5}
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (CommitError({queue(1): DOWN}), {queue(1)}),
+        (StoreError("down"), {queue(0), queue(1)}),
+    ],
+)
+async def test_what_could_not_be_stored_is_raised(
+    commits: RequestedCommits, store: AppStore, error: Exception, lost: set[MessageQueue]
+) -> None:
+    store.fail["persist"] = error
+
+    with pytest.raises(CommitError) as caught:
+        await commits.commit(None)
+    assert set(caught.value.lost) == lost
+
+
+async def test_a_queue_that_has_not_begun_is_passed_over(
+    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
+) -> None:
+    table[queue(2)] = PolledQueue(queue(2), Cache())
+    await commits.commit(None)
+
+    assert set(store.kept) == {queue(0), queue(1)}
+
+
+@pytest.mark.parametrize("offset", [-1, 1.5, "7", True, 2**63])
+async def test_what_is_no_offset_is_refused_before_anything_is_committed(
+    commits: RequestedCommits, store: AppStore, offset: object
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        await commits.commit({queue(0): 5, queue(1): offset})
+
+    assert (caught.value.setting, caught.value.value) == ("offset", offset)
+    assert store.calls == []
+
+
+@pytest.mark.parametrize("offsets", [5, "orders", queue(0), object()])
+async def test_what_are_no_queues_is_refused(commits: RequestedCommits, offsets: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        await commits.commit(offsets)  # type: ignore[arg-type]
+
+    assert caught.value.setting == "offsets"
+
+
+@pytest.mark.parametrize("given", [["orders"], {"orders": 5}, [None]])
+async def test_what_is_no_queue_is_refused(commits: RequestedCommits, given: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        await commits.commit(given)  # type: ignore[arg-type]
+
+    assert caught.value.setting == "queue"
+
+
+# --- leaving -------------------------------------------------------------------------------------
+
+
+async def test_a_store_that_cannot_forget_does_not_keep_queues_from_leaving(
+    commits: RequestedCommits, store: AppStore
+) -> None:
+    store.fail["remove"] = StoreError("down")
+    await commits.forget([queue(0), queue(1)])
+
+    assert store.called("remove") == [queue(0), queue(1)]
+
+
+# --- a store that is slow ------------------------------------------------------------------------
+
+
+async def test_a_slow_store_is_given_the_position_after_a_seek(
+    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
+) -> None:
+    store.hold_update = asyncio.Event()
+    committing = asyncio.create_task(commits.commit_settled(list(table.values())))
+    await until(lambda: store.called("update") == [(queue(0), 3)])
+    table[queue(1)].seek(1)
+    store.hold_update.set()
+    await committing
+
+    assert store.kept == {queue(0): 3, queue(1): 1}
+
+
+async def test_a_slow_store_is_given_nothing_of_a_queue_that_was_released(
+    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
+) -> None:
+    store.hold_update = asyncio.Event()
+    committing = asyncio.create_task(commits.commit_settled(list(table.values())))
+    await until(lambda: store.called("update"))
+    table.pop(queue(1)).released = True
+    store.hold_update.set()
+    await committing
+
+    assert store.kept == {queue(0): 3}
+
+
+async def test_an_update_of_a_queue_waits_for_the_one_before(
+    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
+) -> None:
+    store.hold_update = asyncio.Event()
+    first = asyncio.create_task(commits.commit_settled([table[queue(0)]]))
+    await until(lambda: store.called("update"))
+    table[queue(0)].settle()
+    second = asyncio.create_task(commits.commit_settled([table[queue(0)]]))
+    await wait_all_tasks_blocked()
+    assert store.called("update") == [(queue(0), 3)]
+    store.hold_update.set()
+    await asyncio.gather(first, second)
+
+    assert store.called("update") == [(queue(0), 3), (queue(0), 5)]
+    assert store.kept == {queue(0): 5}
+
+
+async def test_a_commit_on_request_of_a_queue_released_meanwhile_is_lost(
+    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
+) -> None:
+    store.hold_update = asyncio.Event()
+    committing = asyncio.create_task(commits.commit(None))
+    await until(lambda: store.called("update"))
+    table.pop(queue(1)).released = True
+    store.hold_update.set()
+
+    with pytest.raises(CommitError) as caught:
+        await committing
+    assert isinstance(caught.value.lost[queue(1)], ConfigError)
+    assert store.kept == {queue(0): 5}
+
+
+async def test_a_queue_whose_update_fails_does_not_keep_the_others_from_being_committed(
+    commits: RequestedCommits,
+    store: AppStore,
+    table: dict[MessageQueue, PolledQueue],
+    events: list[ConsumerEvent],
+) -> None:
+    store.fail_queues[queue(0)] = StoreError("no such row")
+    await commits.commit_settled(table.values())
+
+    assert store.kept == {queue(1): 3}
+    [event] = events
+    assert isinstance(event, CommitFailed)
+    assert event.queues == (queue(0),)
+
+
+# --- positions that are due without automatic commits --------------------------------------------
+
+
+async def test_a_position_that_is_due_is_tried_until_it_is_stored_and_then_left_alone(
+    store: AppStore, events: list[ConsumerEvent]
+) -> None:
+    assigned = PolledQueue(queue(0), Cache(), auto_commit=False)
+    commits = RequestedCommits(store, {queue(0): assigned}, automatic=False, on_event=events.append)
+    assigned.begin(7)
+    assigned.commit_due = True
+    store.fail["persist"] = StoreError("down")
+    await commits.commit_settled([assigned])
+    assert store.kept == {}
+    del store.fail["persist"]
+    await commits.commit_settled([assigned])
+    await commits.commit_settled([assigned])
+
+    assert store.kept == {queue(0): 7}
+    assert store.called("persist") == [(queue(0),), (queue(0),)]
+
+
+async def test_a_reset_while_a_position_is_stored_stays_due(
+    store: AppStore, events: list[ConsumerEvent]
+) -> None:
+    assigned = PolledQueue(queue(0), Cache(), auto_commit=False)
+    commits = RequestedCommits(store, {queue(0): assigned}, automatic=False, on_event=events.append)
+    assigned.begin(7)
+    assigned.commit_due = True
+    store.may_persist = asyncio.Event()
+    committing = asyncio.create_task(commits.commit_settled([assigned]))
+    await until(lambda: store.called("persist"))
+    assigned.move(2)
+    store.may_persist.set()
+    await committing
+    assert assigned.commit_due
+
+    await commits.commit_settled([assigned])
+    assert store.kept == {queue(0): 2}

@@ -1,0 +1,203 @@
+"""Rivals for an offset file, and threads that go on when their task is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from rocketmq_aio.consumer.offsets.local_file import (
+    Disk,
+    LocalFileOffsetStore,
+    OffsetFile,
+    decode_offsets,
+)
+from rocketmq_aio.errors import ConfigError
+from tests.unit.consumer.failing_disks import HangingDisk
+from tests.unit.consumer.offset_files import CLIENT, commit, file_in, opened, queue
+
+
+def lowest_free_descriptor() -> int:
+    descriptor = os.open(os.devnull, os.O_RDONLY)
+    os.close(descriptor)
+    return descriptor
+
+
+# --- rivals -------------------------------------------------------------------------------------
+
+
+async def test_a_second_consumer_of_the_same_names_is_refused_until_the_first_is_closed(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as store:
+        with pytest.raises(ConfigError, match="instance_name") as caught:
+            async with opened(tmp_path):
+                pass
+        assert (caught.value.setting, caught.value.value) == ("client_id", CLIENT)
+        await commit(store, {queue(0): 5})
+
+    async with opened(tmp_path) as store:
+        assert await store.read(queue(0)) == 5
+
+
+def test_a_refused_rival_leaves_no_descriptor(tmp_path: Path) -> None:
+    first, second = (OffsetFile(tmp_path, CLIENT, "billing", Disk()) for _ in range(2))
+    first.open()
+    before = lowest_free_descriptor()
+
+    with pytest.raises(ConfigError):
+        second.open()
+
+    assert lowest_free_descriptor() == before
+    first.close()
+
+
+def test_a_forked_child_does_not_keep_the_file_locked(tmp_path: Path) -> None:
+    first, second = (OffsetFile(tmp_path, CLIENT, "billing", Disk()) for _ in range(2))
+    first.open()
+    child_reads, may_end = os.pipe()
+    parent_reads, begun = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(may_end)
+        os.write(begun, b"1")
+        os.read(child_reads, 1)
+        os._exit(0)
+    try:
+        os.read(parent_reads, 1)  # what runs in the child after a fork has run
+        with pytest.raises(ConfigError):
+            second.open()  # the child has not unlocked it either
+        first.close()
+        second.open()
+    finally:
+        for each in (may_end, child_reads, parent_reads, begun):
+            os.close(each)
+        os.waitpid(child, 0)
+        first.close()
+        second.close()
+
+
+async def test_another_group_or_client_has_its_own_file(tmp_path: Path) -> None:
+    async with (
+        opened(tmp_path) as one,
+        opened(tmp_path, group="stock") as two,
+        opened(tmp_path, client_id="10.0.0.2@DEFAULT") as three,
+    ):
+        await commit(one, {queue(0): 1})
+        await commit(two, {queue(0): 2})
+        await commit(three, {queue(0): 3})
+
+    async with opened(tmp_path, group="stock") as two:
+        assert await two.read(queue(0)) == 2
+
+
+async def test_one_store_serves_one_consumer_at_a_time(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        with pytest.raises(ConfigError, match="offset_store="):
+            store.bind(CLIENT, "stock")
+        await commit(store, {queue(0): 5})
+
+    store.bind(CLIENT, "stock")
+    await store.load()
+    assert await store.read(queue(0)) is None
+    await store.close()
+
+
+async def test_loading_again_is_no_rival(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await commit(store, {queue(0): 5})
+        await store.load()
+
+        assert await store.read(queue(0)) == 5
+
+
+# --- cancellation -------------------------------------------------------------------------------
+
+
+async def cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_cancelled_save_cannot_undo_a_later_one(tmp_path: Path) -> None:
+    disk = HangingDisk()
+    async with opened(tmp_path, disk=disk) as store:
+        disk.hang()
+        first = asyncio.create_task(commit(store, {queue(0): 1}))
+        await to_thread.run_sync(disk.reached.wait)
+        await cancelled(first)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(commit, store, {queue(0): 2})
+            await anyio.wait_all_tasks_blocked()
+            disk.released.set()
+
+    assert decode_offsets(file_in(tmp_path).read_bytes()) == {queue(0): 2}
+
+
+async def test_close_waits_for_a_cancelled_save_before_it_lets_go(tmp_path: Path) -> None:
+    disk = HangingDisk()
+    async with opened(tmp_path, disk=disk) as store:
+        disk.hang()
+        saving = asyncio.create_task(commit(store, {queue(0): 1}))
+        await to_thread.run_sync(disk.reached.wait)
+        await cancelled(saving)
+        closing = asyncio.create_task(store.close())
+        await anyio.wait_all_tasks_blocked()
+        assert not closing.done()
+        with pytest.raises(ConfigError, match="instance_name"):
+            async with opened(tmp_path):
+                pass
+        disk.released.set()
+        await closing
+
+    async with opened(tmp_path) as store:
+        assert await store.read(queue(0)) == 1
+
+
+async def test_closing_after_a_cancelled_load_lets_the_file_go(tmp_path: Path) -> None:
+    disk = HangingDisk()
+    disk.hang()
+    store = LocalFileOffsetStore(tmp_path, disk=disk)
+    store.bind(CLIENT, "billing")
+    loading = asyncio.create_task(store.load())
+    await to_thread.run_sync(disk.reached.wait)
+    await cancelled(loading)
+    closing = asyncio.create_task(store.close())
+    await anyio.wait_all_tasks_blocked()
+    disk.released.set()
+    await closing
+
+    async with opened(tmp_path):
+        pass
+
+
+async def test_a_load_whose_thread_begins_after_close_takes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late: list[Callable[[], object]] = []
+
+    async def cancelled_before_it_began(
+        work: Callable[..., object], *args: object, **_: object
+    ) -> None:
+        late.append(partial(work, *args))
+        raise asyncio.CancelledError
+
+    store = LocalFileOffsetStore(tmp_path)
+    store.bind(CLIENT, "billing")
+    with monkeypatch.context() as patched:
+        patched.setattr(to_thread, "run_sync", cancelled_before_it_began)
+        with pytest.raises(asyncio.CancelledError):
+            await store.load()
+    await store.close()
+
+    await to_thread.run_sync(late[0])
+
+    async with opened(tmp_path):
+        pass

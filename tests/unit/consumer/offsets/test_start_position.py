@@ -1,0 +1,221 @@
+"""Where reading begins: never guessed, never skipping what a known group has not seen."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+
+from rocketmq_aio.config import LitePullConfig
+from rocketmq_aio.consumer.offsets import start_position as start_position_module
+from rocketmq_aio.consumer.offsets.start_position import StartPositions
+from rocketmq_aio.errors import NotConnectedError, RocketMQError, RouteNotFoundError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.instance.routes import TopicRoute
+from rocketmq_aio.message import MessageQueue
+from tests.unit.consumer.parts import queue
+from tests.unit.consumer.stores import AppStore
+
+DOWN = NotConnectedError("127.0.0.1:10911", "connection refused")
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+class Ends:
+    """Queues from 10 to 90, with offset 50 at noon, on brokers that may be down."""
+
+    def __init__(self) -> None:
+        self.broker = self.routes = self
+        self.queues: int | None = 4
+        self.down: set[MessageQueue] = set()
+
+    async def get(self, topic: str) -> TopicRoute:
+        if self.queues is None:
+            raise RouteNotFoundError(topic, "the name server knows no such topic")
+        queues = tuple(queue(number) for number in range(self.queues))
+        return TopicRoute(topic=topic, publish_queues=queues, subscribe_queues=queues)
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        return self._of(queue, 10)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        return self._of(queue, 90)
+
+    async def offset_for_time(self, queue: MessageQueue, millis: int) -> int:
+        assert millis == int(NOON.timestamp() * 1000)
+        return self._of(queue, 50)
+
+    def _of(self, queue: MessageQueue, offset: int) -> int:
+        if queue in self.down:
+            raise DOWN
+        return offset
+
+
+class Store(AppStore):
+    """Offsets of the group; *down* are queues that cannot be asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down: set[MessageQueue] = set()
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        if queue in self.down:
+            raise DOWN
+        return await super().read(queue)
+
+
+@pytest.fixture
+def ends() -> Ends:
+    return Ends()
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_position_module, "NOTING_SECONDS", 0.01)
+
+
+def starts(ends: Ends, store: Store, start_from: Any) -> StartPositions:  # noqa: ANN401
+    config = LitePullConfig(start_from=start_from)
+    return StartPositions(cast(MQClientInstance, ends), config, store)
+
+
+@pytest.mark.parametrize(
+    ("start_from", "offset"), [("latest", 90), ("earliest", 10), (NOON, 50)], ids=str
+)
+async def test_a_new_group_begins_where_it_is_told(
+    ends: Ends, store: Store, start_from: object, offset: int
+) -> None:
+    positions = starts(ends, store, start_from)
+    await positions.note_topic("orders")
+
+    assert await positions.find(queue(0)) == (offset, True)
+
+
+@pytest.mark.parametrize("start_from", ["latest", "earliest", NOON], ids=str)
+async def test_a_group_goes_on_where_it_stopped(
+    ends: Ends, store: Store, start_from: object
+) -> None:
+    store.kept = {queue(number): 33 for number in range(4)}
+    positions = starts(ends, store, start_from)
+    await positions.note_topic("orders")
+
+    assert await positions.find(queue(0)) == (33, False)
+
+
+@pytest.mark.parametrize("start_from", ["latest", "earliest", NOON], ids=str)
+async def test_a_queue_that_is_new_to_a_known_group_is_read_from_its_beginning(
+    ends: Ends, store: Store, start_from: object
+) -> None:
+    store.kept = {queue(0): 33}
+    positions = starts(ends, store, start_from)
+    await positions.note_topic("orders")
+
+    assert await positions.find(queue(1)) == (10, True)
+
+
+@pytest.mark.parametrize("start_from", ["latest", "earliest", NOON], ids=str)
+async def test_a_queue_added_after_the_group_began_is_read_from_its_beginning(
+    ends: Ends, store: Store, start_from: object
+) -> None:
+    positions = starts(ends, store, start_from)
+    await positions.note_topic("orders")
+
+    assert await positions.find(queue(4)) == (10, True)
+
+
+@pytest.mark.parametrize("start_from", ["latest", "earliest", NOON], ids=str)
+async def test_of_a_topic_that_did_not_exist_nothing_is_missed(
+    ends: Ends, store: Store, start_from: object
+) -> None:
+    ends.queues = None
+    positions = starts(ends, store, start_from)
+    await positions.note_topic("orders")
+    ends.queues = 4
+
+    assert await positions.find(queue(0)) == (10, True)
+
+
+async def test_what_was_noted_stays_when_the_expression_changes(ends: Ends, store: Store) -> None:
+    positions = starts(ends, store, "latest")
+    await positions.note_topic("orders")
+    store.kept = {queue(0): 33}
+    await positions.note_topic("orders")
+
+    assert await positions.find(queue(1)) == (90, True)
+
+
+async def test_a_topic_that_was_left_is_looked_at_anew(ends: Ends, store: Store) -> None:
+    positions = starts(ends, store, "latest")
+    await positions.note_topic("orders")
+    positions.forget_topic("orders")
+    store.kept = {queue(0): 33}
+    await positions.note_topic("orders")
+
+    assert await positions.find(queue(1)) == (10, True)
+
+
+@pytest.mark.parametrize("start_from", ["latest", "earliest", NOON], ids=str)
+async def test_queues_assigned_by_hand_begin_where_told(
+    ends: Ends, store: Store, start_from: object
+) -> None:
+    offset = {"latest": 90, "earliest": 10}.get(str(start_from), 50)
+
+    assert await starts(ends, store, start_from).find(queue(0)) == (offset, True)
+
+
+async def test_members_of_a_new_group_that_start_together_agree(ends: Ends, store: Store) -> None:
+    store.kept = {queue(0): 90}  # another member has just begun, and notes its queues one by one
+    positions = starts(ends, store, "latest")
+    others = {queue(number): 90 for number in range(4)}
+    asyncio.get_running_loop().call_later(0.002, store.kept.update, others)
+    await positions.note_topic("orders")
+
+    assert await positions.find(queue(3)) == (90, False)
+
+
+# --- what cannot be known ------------------------------------------------------------------------
+
+
+async def test_an_offset_that_cannot_be_known_is_not_guessed(ends: Ends, store: Store) -> None:
+    positions = starts(ends, store, "latest")
+    await positions.note_topic("orders")
+    store.down = {queue(0)}
+    with pytest.raises(NotConnectedError):
+        await positions.find(queue(0))
+    store.down, ends.down = set(), {queue(0)}
+    with pytest.raises(NotConnectedError):
+        await positions.find(queue(0))
+
+
+async def test_whether_a_group_is_new_is_not_guessed(ends: Ends, store: Store) -> None:
+    store.down = {queue(2)}
+    positions = starts(ends, store, "latest")
+    with pytest.raises(RocketMQError) as caught:
+        await positions.note_topic("orders")
+    assert caught.value is DOWN
+
+    store.down, store.kept = set(), {queue(2): 33}
+    await positions.note_topic("orders")
+    assert await positions.find(queue(0)) == (10, True)
+
+
+async def test_one_offset_is_enough_to_know_a_group_though_a_broker_is_down(
+    ends: Ends, store: Store
+) -> None:
+    store.down, store.kept = {queue(2)}, {queue(0): 33}
+    positions = starts(ends, store, "latest")
+    await positions.note_topic("orders")
+
+    assert await positions.find(queue(1)) == (10, True)
+
+
+async def test_who_begins_at_the_beginning_need_not_ask_first(ends: Ends, store: Store) -> None:
+    store.down = {queue(number) for number in range(4)}
+
+    await starts(ends, store, "earliest").note_topic("orders")

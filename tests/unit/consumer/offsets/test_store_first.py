@@ -1,0 +1,158 @@
+"""Brokers that lose commits: the first ones of a topic, and the last ones before a kill."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from anyio import create_task_group, wait_all_tasks_blocked
+
+from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore
+from rocketmq_aio.errors import CommitError, RequestTimeoutError
+from tests.unit.consumer.offset_brokers import Brokers
+from tests.unit.consumer.parts import queue
+
+TIMEOUT = RequestTimeoutError("127.0.0.1:10911", 15, 3.0)
+
+
+@pytest.fixture
+def brokers() -> Brokers:
+    return Brokers()
+
+
+@pytest.fixture
+def store(brokers: Brokers) -> RemoteOffsetStore:
+    return RemoteOffsetStore(brokers, "billing")
+
+
+async def commit(store: RemoteOffsetStore, *numbers: int) -> None:
+    for number in numbers:
+        await store.update(queue(number), number)
+    await store.persist([queue(number) for number in numbers])
+
+
+async def test_the_first_commit_of_a_topic_goes_alone(
+    brokers: Brokers, store: RemoteOffsetStore
+) -> None:
+    brokers.hold()
+    async with create_task_group() as tasks:
+        tasks.start_soon(commit, store, 0, 1, 2, 3)
+        tasks.start_soon(commit, store, 4, 5, 6, 7)
+        await wait_all_tasks_blocked()
+        assert len(brokers.updates) == 1
+        brokers.let_go()
+
+    assert brokers.kept == {queue(number): number for number in range(8)}
+
+
+async def test_every_broker_and_topic_has_its_own_first(
+    brokers: Brokers, store: RemoteOffsetStore
+) -> None:
+    firsts = [queue(0), queue(1), queue(0, "broker-b"), queue(0, topic="invoices")]
+    brokers.hold()
+    brokers.hold("broker-b")
+    for each in firsts:
+        await store.update(each, 7)
+    persisting = asyncio.create_task(store.persist(firsts))
+    await wait_all_tasks_blocked()
+
+    assert {each for each, _ in brokers.updates} == set(firsts) - {queue(1)}
+    brokers.let_go()
+    brokers.let_go("broker-b")
+    await persisting
+
+
+async def test_after_it_they_go_at_once(brokers: Brokers, store: RemoteOffsetStore) -> None:
+    await commit(store, 0)
+    brokers.hold()
+    committing = asyncio.create_task(commit(store, 1, 2, 3))
+    await wait_all_tasks_blocked()
+
+    assert len(brokers.updates) == 4
+    brokers.let_go()
+    await committing
+
+
+async def test_a_first_that_fails_leaves_the_place_to_the_next(
+    brokers: Brokers, store: RemoteOffsetStore
+) -> None:
+    brokers.errors[queue(0)] = [TIMEOUT]
+    with pytest.raises(CommitError) as caught:
+        await commit(store, 0, 1, 2)
+
+    assert set(caught.value.lost) == {queue(0)}
+    assert set(brokers.kept) == {queue(1), queue(2)}
+
+
+async def test_behind_a_first_that_was_not_answered_all_others_go_at_once(
+    brokers: Brokers, store: RemoteOffsetStore
+) -> None:
+    brokers.errors[queue(0)] = [TIMEOUT]
+    for number in range(8):
+        await store.update(queue(number), 7)
+    brokers.hold()
+    persisting = asyncio.create_task(store.persist([queue(number) for number in range(8)]))
+    await wait_all_tasks_blocked()
+    brokers.let_go()
+    brokers.hold()
+    await wait_all_tasks_blocked()
+    sent = len(brokers.updates)
+    brokers.let_go()
+    with pytest.raises(CommitError) as caught:
+        await persisting
+
+    assert sent == 8
+    assert set(caught.value.lost) == {queue(0)}
+
+
+async def test_a_broker_that_failed_may_have_forgotten_everything(
+    brokers: Brokers, store: RemoteOffsetStore
+) -> None:
+    await commit(store, 0)
+    brokers.errors[queue(1)] = [TIMEOUT]
+    with pytest.raises(CommitError):
+        await commit(store, 1)
+    brokers.hold()
+    committing = asyncio.create_task(commit(store, 1, 2, 3))
+    await wait_all_tasks_blocked()
+
+    assert len(brokers.updates) == 3
+    brokers.let_go()
+    await committing
+
+
+async def test_what_a_broker_may_have_lost_is_sent_again(
+    brokers: Brokers, store: RemoteOffsetStore
+) -> None:
+    await commit(store, 0, 1)
+    store.doubt(queue(1))
+    await store.persist([queue(0), queue(1)])
+
+    assert brokers.updates == [(queue(0), 0), (queue(1), 1), (queue(1), 1)]
+
+
+async def test_without_a_commit_there_is_nothing_to_doubt(
+    brokers: Brokers, store: RemoteOffsetStore
+) -> None:
+    store.doubt(queue(0))
+    await store.persist([queue(0)])
+
+    assert brokers.updates == []
+
+
+async def test_what_waited_while_the_queue_was_lost_does_not_leave(
+    brokers: Brokers, store: RemoteOffsetStore
+) -> None:
+    ours = {queue(0), queue(1), queue(2)}
+    store.may_send = ours.__contains__
+    brokers.hold()
+    committing = asyncio.create_task(commit(store, 0, 1, 2))
+    await wait_all_tasks_blocked()
+    ours.remove(queue(1))  # the process stood still, and others have it now
+    brokers.let_go()
+
+    with pytest.raises(CommitError) as caught:
+        await committing
+    assert list(caught.value.lost) == [queue(1)]
+    assert "may be another member's" in str(caught.value)
+    assert brokers.kept == {queue(0): 0, queue(2): 2}

@@ -1,0 +1,444 @@
+"""The pop consumer on a scripted cluster: receiving, settling, and its life."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig, PopConfig, ProducerConfig
+from rocketmq_aio.consumer.pop.consumer import PopConsumer
+from rocketmq_aio.consumer.pop.message import PoppedMessage
+from rocketmq_aio.errors import (
+    AckError,
+    BrokerError,
+    CodecError,
+    ConfigError,
+    ReceiptError,
+    SubscriptionError,
+)
+from rocketmq_aio.message import MessageSelector
+from rocketmq_aio.protocol.codes import RequestCode
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.script import Reply
+from tests.fakes.state import now_ms
+from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put
+from tests.unit.consumer.popping import RETRY_TOPIC, bodies, leases, popper_of, popping
+from tests.unit.remoting.hurry import hurry
+from tests.unit.remoting.until import until
+
+POP = RequestCode.POP_MESSAGE
+ACK = RequestCode.ACK_MESSAGE
+BATCH = RequestCode.BATCH_ACK_MESSAGE
+CHANGE = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+
+
+async def received(consumer: PopConsumer, count: int, **wanted: Any) -> list[PoppedMessage]:  # noqa: ANN401
+    """Receive until *count* messages have come."""
+    taken: list[PoppedMessage] = []
+    while len(taken) < count:
+        messages = await consumer.receive(**{"wait_seconds": 5, **wanted})
+        assert messages, f"{len(taken)} of {count} came"
+        taken += messages
+    return taken
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "setting"),
+    [
+        ({"group": "a b"}, "group"),
+        ({"namesrv": "127.0.0.1:9876", "client": ClientConfig()}, "namesrv"),
+        ({"namesrv": "127.0.0.1:9876", "config": ProducerConfig()}, "config"),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_named(arguments: dict[str, Any], setting: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        PopConsumer(**{"group": GROUP, **arguments})
+
+    assert caught.value.setting == setting
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("invisible_seconds", 0),
+        ("batch_size", 33),
+        ("batch_size", 0),
+        ("wait_seconds", -1),
+        ("max_reconsume_times", -1),
+        ("start_from", "middle"),
+        ("orderly", "yes"),
+        ("renew_seconds", 0),
+    ],
+)
+def test_a_wrong_setting_is_named(setting: str, value: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        PopConfig(**{setting: value})  # type: ignore[arg-type]
+
+    assert caught.value.setting == setting
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_messages", 0),
+        ("max_messages", 33),
+        ("max_messages", True),
+        ("invisible_seconds", 0),
+        ("invisible_seconds", "1"),
+        ("wait_seconds", -1),
+        ("wait_seconds", float("nan")),
+    ],
+)
+async def test_a_wrong_wish_is_named(cluster: FakeCluster, name: str, value: object) -> None:
+    async with popping(cluster) as consumer:
+        with pytest.raises(ConfigError) as caught:
+            await consumer.receive(**{name: value})  # type: ignore[arg-type]
+
+    assert caught.value.setting == name
+
+
+async def test_only_what_was_received_can_be_settled(cluster: FakeCluster) -> None:
+    async with popping(cluster) as consumer:
+        for settle in (consumer.ack, consumer.retry):
+            with pytest.raises(ConfigError, match="receive"):
+                await settle("message")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("topic", ["", "a b", None])
+async def test_a_wrong_topic_or_selector_is_refused(cluster: FakeCluster, topic: Any) -> None:  # noqa: ANN401
+    consumer = popper_of(cluster)
+    with pytest.raises(ConfigError):
+        await consumer.subscribe(topic)
+    with pytest.raises(ConfigError):
+        await consumer.subscribe(TOPIC, "||")
+
+
+# --- receiving -----------------------------------------------------------------------------------
+
+
+async def test_messages_of_all_queues_and_brokers_come_once() -> None:
+    async with FakeCluster(brokers=2, topics={TOPIC: 4}) as cluster:
+        for broker in (0, 1):
+            for queue_id in range(4):
+                put(cluster, f"{broker}-{queue_id}", queue_id=queue_id, broker=broker)
+        async with popping(cluster) as consumer:
+            taken = await received(consumer, 8)
+            await consumer.ack(taken)
+            assert await consumer.receive(wait_seconds=0) == []
+
+        places = {f"{m.queue.broker_name[-1]}-{m.queue.queue_id}" for m in taken}
+        assert bodies(taken) == [f"{b}-{q}" for b in (0, 1) for q in range(4)]
+        assert places == {f"{'ab'[b]}-{q}" for b in (0, 1) for q in range(4)}
+        assert leases(cluster) == 0
+
+
+async def test_no_more_comes_than_is_asked_for(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(10))
+    async with popping(cluster) as consumer:
+        assert bodies(await consumer.receive(3)) == ["0", "1", "2"]
+        assert leases(cluster) == 3
+        assert bodies(await consumer.receive(7)) == ["3", "4", "5", "6", "7", "8", "9"]
+
+
+async def test_a_message_that_comes_ends_the_wait(cluster: FakeCluster) -> None:
+    async with popping(cluster) as consumer:
+        waiting = asyncio.ensure_future(consumer.receive(wait_seconds=5))
+        await cluster.broker.wait_for(POP, 2)  # the first one asks for no wait
+        put(cluster, "awaited")
+
+        assert bodies(await waiting) == ["awaited"]
+
+
+async def test_without_messages_a_wait_ends_empty(cluster: FakeCluster) -> None:
+    async with popping(cluster) as consumer:
+        assert await consumer.receive(wait_seconds=0.05) == []
+        assert await consumer.receive(wait_seconds=0) == []
+
+
+async def test_a_broker_is_asked_to_wait_by_its_own_clock(cluster: FakeCluster) -> None:
+    async with popping(cluster) as consumer:
+        await consumer.receive(wait_seconds=0.05)
+
+    first, second = cluster.broker.requests_of(POP)[:2]
+    assert first.ext_fields()["bornTime"] == first.ext_fields()["pollTime"] == "0"
+    assert int(second.ext_fields()["bornTime"]) > 1_700_000_000_000
+    assert 0 < int(second.ext_fields()["pollTime"]) <= 50
+
+
+async def test_a_cancelled_receive_loses_nothing(cluster: FakeCluster) -> None:
+    async with popping(cluster) as consumer:
+        held = cluster.broker.hold(POP, times=1)
+        put(cluster, "1", "2")
+        waiting = asyncio.ensure_future(consumer.receive(wait_seconds=5))
+        await held.wait(1)
+        waiting.cancel()
+        held.release()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+        assert bodies(await consumer.receive(wait_seconds=5)) == ["1", "2"]
+        assert len(cluster.broker.requests_of(POP)) == 1
+
+
+async def test_many_callers_share_what_comes(cluster: FakeCluster) -> None:
+    async with popping(cluster) as consumer:
+        waiting = [asyncio.ensure_future(consumer.receive(1, wait_seconds=5)) for _ in range(20)]
+        await cluster.broker.wait_for(POP)
+        put(cluster, *numbers(20))
+        taken = [message for each in await asyncio.gather(*waiting) for message in each]
+
+    assert bodies(taken) == sorted(numbers(20))
+
+
+async def test_messages_whose_time_is_over_are_not_handed_out(cluster: FakeCluster) -> None:
+    async with popping(cluster) as consumer:
+        held = cluster.broker.hold(POP, times=1)
+        put(cluster, "1")
+        waiting = asyncio.ensure_future(consumer.receive(invisible_seconds=0.05, wait_seconds=30))
+        await held.wait(1)
+        await until(lambda: _has_come_again(cluster))
+        held.release()
+
+        [message] = await waiting
+        assert message.body == b"1"
+        assert message.reconsume_times > 0
+
+
+def _has_come_again(cluster: FakeCluster) -> bool:
+    cluster.broker.pops.revive(now_ms())
+    return RETRY_TOPIC in cluster.broker.topics
+
+
+async def test_wrong_tags_of_equal_hash_are_acknowledged_unseen(cluster: FakeCluster) -> None:
+    put(cluster, "no", tag="BB")
+    put(cluster, "yes", tag="Aa")
+    async with popping(cluster, "Aa") as consumer:
+        [message] = await consumer.receive()
+        assert message.body == b"yes"
+        await consumer.ack(message)
+        await until(lambda: leases(cluster) == 0)
+
+
+async def test_sql_is_checked_before_it_is_used(cluster: FakeCluster) -> None:
+    async with popping(cluster) as consumer:
+        with pytest.raises(SubscriptionError):
+            await consumer.subscribe(TOPIC, MessageSelector.by_sql("(BAD"))
+    consumer = popper_of(cluster)
+    await consumer.subscribe(TOPIC, MessageSelector.by_sql("(BAD"))
+    with pytest.raises(SubscriptionError):
+        await consumer.start()
+
+
+# --- settling ------------------------------------------------------------------------------------
+
+
+async def test_several_messages_are_acknowledged_with_one_request(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(5))
+    put(cluster, *numbers(5), queue_id=1)
+    async with popping(cluster) as consumer:
+        taken = await received(consumer, 10)
+        await consumer.ack(taken)
+        await consumer.ack(taken)  # again: harmless, and nobody is asked
+
+        assert leases(cluster) == 0
+        assert len(cluster.broker.requests_of(BATCH)) == 1
+        assert cluster.broker.requests_of(ACK) == []
+
+
+async def test_a_broker_without_batches_is_told_one_by_one(cluster: FakeCluster) -> None:
+    cluster.broker.on(BATCH, Reply(3), times=None)
+    put(cluster, *numbers(4))
+    async with popping(cluster) as consumer:
+        for _ in range(2):
+            await consumer.ack(await received(consumer, 2, max_messages=2))
+
+    assert leases(cluster) == 0
+    assert len(cluster.broker.requests_of(ACK)) == 4
+    assert len(cluster.broker.requests_of(BATCH)) == 1
+
+
+async def test_a_busy_broker_is_told_again(cluster: FakeCluster) -> None:
+    put(cluster, "1")
+    cluster.broker.on(ACK, Reply(2), times=2)
+    async with popping(cluster) as consumer:
+        await consumer.ack(await consumer.receive())
+
+    assert leases(cluster) == 0
+    assert len(cluster.broker.requests_of(ACK)) == 3
+
+
+async def test_a_refused_ack_names_the_messages(cluster: FakeCluster) -> None:
+    put(cluster, "1")
+    cluster.broker.on(ACK, Reply(13, remark="queue"))
+    async with popping(cluster) as consumer:
+        [message] = await consumer.receive()
+        with pytest.raises(AckError) as caught:
+            await consumer.ack(message)
+        assert isinstance(caught.value.lost[message], BrokerError)
+        await consumer.ack(message)
+
+    assert leases(cluster) == 0
+
+
+async def test_message_without_time_to_retry_does_not_stop_the_retries_of_its_batch(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(3))
+    cluster.broker.on(BATCH, Reply(2))
+    async with popping(cluster) as consumer:
+        taken = await received(consumer, 3)
+        taken[0].deadline = 0.0
+        with pytest.raises(AckError) as caught:
+            await consumer.ack(taken)
+
+    assert list(caught.value.lost) == taken[:1]
+    assert leases(cluster) == 1
+
+
+async def test_refused_ack_does_not_stop_the_acks_behind_it(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(3))
+    cluster.broker.on(BATCH, Reply(3))
+    cluster.broker.on(ACK, Reply(13, remark="queue"), times=1)
+    async with popping(cluster) as consumer:
+        taken = await received(consumer, 3)
+        with pytest.raises(AckError) as caught:
+            await consumer.ack(taken)
+
+    assert list(caught.value.lost) == taken[:1]
+    assert leases(cluster) == 1
+
+
+async def test_ack_of_a_message_in_change_does_not_delay_the_others(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(3))
+    async with popping(cluster) as consumer:
+        taken = await received(consumer, 3)
+        held = cluster.broker.hold(CHANGE)
+        changing = asyncio.ensure_future(consumer.change_invisible(taken[0], 30))
+        await held.wait(1)
+        done = asyncio.ensure_future(consumer.ack(taken))
+        await until(lambda: leases(cluster) == 1, "the other acknowledgements")
+        held.release()
+        await changing
+        await done
+
+    assert leases(cluster) == 0
+
+
+async def test_an_ack_after_the_time_says_so(cluster: FakeCluster) -> None:
+    put(cluster, "1")
+    async with popping(cluster) as consumer:
+        [message] = await consumer.receive(invisible_seconds=0.01)
+        now = asyncio.get_running_loop().time
+        await until(lambda: message.is_expired(now()))
+        with pytest.raises(AckError) as caught:
+            await consumer.ack(message)
+
+    assert isinstance(caught.value.lost[message], ReceiptError)
+
+
+async def test_a_change_replaces_the_receipt(cluster: FakeCluster) -> None:
+    put(cluster, "1")
+    async with popping(cluster) as consumer:
+        [message] = await consumer.receive(invisible_seconds=5)
+        before, deadline = message.receipt, message.deadline
+        await consumer.change_invisible(message, 60)
+        assert message.receipt != before
+        assert message.deadline > deadline + 50
+        await consumer.ack(message)
+
+    assert leases(cluster) == 0
+
+
+async def test_requests_about_one_message_never_overlap(cluster: FakeCluster) -> None:
+    put(cluster, "1")
+    async with popping(cluster) as consumer:
+        [message] = await consumer.receive()
+        held = cluster.broker.hold(CHANGE)
+        first = asyncio.ensure_future(consumer.change_invisible(message, 30))
+        await held.wait(1)
+        second = asyncio.ensure_future(consumer.change_invisible(message, 30))
+        done = asyncio.ensure_future(consumer.ack(message))
+        held.release()
+        await first
+        await held.wait(1)
+        assert cluster.broker.requests_of(ACK) == []
+        held.release()
+        await second
+        await done
+
+    assert leases(cluster) == 0
+
+
+async def test_after_a_lost_change_nothing_is_changed_again(cluster: FakeCluster) -> None:
+    put(cluster, "1")
+    async with popping(cluster) as consumer:
+        [message] = await consumer.receive()
+        cluster.broker.on(CHANGE, None)
+        hurry(consumer.client, CHANGE)
+        with pytest.raises(TimeoutError):
+            await consumer.change_invisible(message, 30)
+        with pytest.raises(ReceiptError, match="lost"):
+            await consumer.change_invisible(message, 30)
+        with pytest.raises(AckError):
+            await consumer.ack(message)
+
+    assert len(cluster.broker.requests_of(CHANGE)) == 1
+    assert len(cluster.broker.requests_of(ACK)) == 1
+
+
+async def test_after_an_unreadable_answer_to_a_change_nothing_is_changed_again(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, "1")
+    cluster.broker.on(CHANGE, Reply(ext={"popTime": "soon"}))
+    async with popping(cluster) as consumer:
+        [message] = await consumer.receive()
+        for kind in (CodecError, ReceiptError):
+            with pytest.raises(kind):
+                await consumer.change_invisible(message, 30)
+
+
+async def test_a_refused_change_can_be_repeated(cluster: FakeCluster) -> None:
+    put(cluster, "1")
+    cluster.broker.on(CHANGE, Reply(2))
+    async with popping(cluster) as consumer:
+        [message] = await consumer.receive()
+        with pytest.raises(BrokerError):
+            await consumer.change_invisible(message, 30)
+        await consumer.change_invisible(message, 30)
+        await consumer.ack(message)
+
+    assert leases(cluster) == 0
+
+
+@pytest.mark.parametrize("second_way", [False, True])
+async def test_a_retried_message_comes_again(cluster: FakeCluster, *, second_way: bool) -> None:
+    cluster.broker.pops.retry_v2 = second_way
+    put(cluster, "1")
+    async with popping(cluster) as consumer:
+        for tries in range(4):
+            [message] = await consumer.receive()
+            assert (message.reconsume_times, message.topic) == (tries, TOPIC)
+            await consumer.retry(message, 0.01)
+        await consumer.ack(await consumer.receive())
+
+    assert leases(cluster) == 0
+
+
+async def test_the_delay_of_a_retry_grows(cluster: FakeCluster) -> None:
+    put(cluster, "1")
+    async with popping(cluster) as consumer:
+        [message] = await consumer.receive()
+        await consumer.retry(message)
+        [change] = await cluster.broker.wait_for(CHANGE)
+        assert change.ext_fields()["invisibleTime"] == "10000"
+        with pytest.raises(ReceiptError, match="given back"):
+            await consumer.retry(message)
+        with pytest.raises(AckError):
+            await consumer.ack(message)

@@ -1,0 +1,391 @@
+"""The life of a pop consumer, its topics and brokers, order and dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.consumer.common.events import MessageDeadLettered, PullFailed
+from rocketmq_aio.consumer.pop.consumer import PopConsumer
+from rocketmq_aio.errors import (
+    BrokerError,
+    ClosedError,
+    NotRunningError,
+    NotSupportedError,
+    PermissionDeniedError,
+)
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.protocol.codes import RequestCode
+from tests.fakes.changed import WAIT_SECONDS
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.script import Reply
+from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put
+from tests.unit.consumer.popping import bodies, leases, popper_of, popping
+from tests.unit.remoting.hurry import hurry
+from tests.unit.remoting.until import until
+
+POP = RequestCode.POP_MESSAGE
+CHANGE = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
+
+
+# --- life ----------------------------------------------------------------------------------------
+
+
+async def test_before_the_start_and_after_the_end_nothing_is_received(cluster: FakeCluster) -> None:
+    consumer = popper_of(cluster)
+    with pytest.raises(NotRunningError):
+        await consumer.receive()
+    async with consumer:
+        pass
+    with pytest.raises(ClosedError):
+        await consumer.receive()
+    with pytest.raises(ClosedError):
+        await consumer.subscribe(TOPIC)
+    assert [message async for message in consumer] == []
+
+
+async def test_failed_consumer_leaves_its_group_and_pops_nothing_more(
+    cluster: FakeCluster,
+) -> None:
+    async def fail() -> None:
+        raise LookupError("a bug")
+
+    async with popping(cluster) as consumer:
+        waiting = asyncio.ensure_future(consumer.receive(wait_seconds=60))
+        await cluster.broker.wait_for(POP, 2)
+        consumer._engine._host.spawn(fail, name="bug")
+        with pytest.raises(NotRunningError, match="a bug"):
+            await waiting
+        await until(lambda: GROUP not in cluster.broker.members.groups, "the group to be left")
+        put(cluster, "a")
+
+        assert all(loop.stopped for loop in consumer._engine.loops.values())
+
+
+async def test_closing_ends_who_waits(cluster: FakeCluster) -> None:
+    async with popping(cluster) as consumer:
+        waiting = asyncio.ensure_future(consumer.receive(wait_seconds=60))
+        await cluster.broker.wait_for(POP, 2)
+    with pytest.raises(ClosedError):
+        await waiting
+
+
+async def test_closing_gives_back_what_nobody_took(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(4))
+    async with popping(cluster) as consumer:
+        async for message in consumer:
+            await consumer.ack(message)
+            break
+
+    changes = cluster.broker.requests_of(CHANGE)
+    assert [each.ext_fields()["invisibleTime"] for each in changes] == ["1000"] * 3
+    assert cluster.broker.requests_of(RequestCode.BATCH_ACK_MESSAGE) == []
+
+
+async def test_what_comes_after_the_end_over_a_shared_client_is_given_back(
+    cluster: FakeCluster,
+) -> None:
+    async with MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client:
+        async with popping(cluster, client=client) as consumer:
+            waiting = asyncio.ensure_future(consumer.receive(wait_seconds=5))
+            await cluster.broker.wait_for(POP, 2)
+        with pytest.raises(ClosedError):
+            await waiting
+        put(cluster, "late")
+
+        [change] = await cluster.broker.wait_for(CHANGE)
+        assert change.ext_fields()["invisibleTime"] == "1000"
+
+
+async def test_the_group_is_registered_and_leaves(cluster: FakeCluster) -> None:
+    async with popping(cluster, "a || b"):
+        [group] = cluster.broker.members.groups.values()
+        assert group.subscriptions[TOPIC].sub_string == "a || b"
+    await until(lambda: not cluster.broker.members.groups)
+
+
+async def test_administrators_see_what_it_takes(cluster: FakeCluster) -> None:
+    async with popping(cluster, orderly=True) as consumer:
+        info = consumer.running_info()
+
+    assert info.properties["PROP_CONSUMEORDERLY"] == "true"
+    assert [each.topic for each in info.subscription_set] == [TOPIC]
+    assert b'"broker-a","queueId":-1' in bytes(info.mq_pop_table)
+
+
+# --- brokers -------------------------------------------------------------------------------------
+
+
+async def test_brokers_before_5_are_refused_at_once() -> None:
+    async with FakeCluster(version="4.9.7", topics={TOPIC: 4}) as cluster:
+        consumer = popper_of(cluster)
+        await consumer.subscribe(TOPIC)
+        with pytest.raises(NotSupportedError, match="popping needs a broker"):
+            await consumer.start()
+        async with popper_of(cluster) as late:
+            with pytest.raises(NotSupportedError):
+                await late.subscribe(TOPIC)
+            assert await late.receive(wait_seconds=0) == []
+
+
+@pytest.mark.parametrize("remark", ["PullMessageRequestHeader.getSysFlag() is null", None])
+async def test_a_proxy_is_named_as_what_cannot_serve_pops(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, remark: str | None
+) -> None:
+    """It answers a pop with what became of it as a pull; newer or older ones may say else."""
+    cluster.broker.on(RequestCode.POP_MESSAGE, Reply(1, remark=remark), times=None)
+    async with popping(cluster) as consumer:
+        if remark is None:
+            name_servers = consumer.client.name_servers
+            monkeypatch.setattr(name_servers, "_addresses", (cluster.broker.address,))
+        with pytest.raises(NotSupportedError, match="a proxy does not serve pops"):
+            await consumer.receive(1)
+
+
+async def test_what_every_broker_refuses_is_raised_each_time(cluster: FakeCluster) -> None:
+    cluster.broker.on(POP, Reply(16, remark="no"), times=2)
+    put(cluster, "1")
+    async with popping(cluster) as consumer:
+        for _ in range(2):
+            with pytest.raises(PermissionDeniedError):
+                await consumer.receive(wait_seconds=5)
+        assert bodies(await consumer.receive(wait_seconds=5)) == ["1"]
+
+
+async def test_one_broker_that_refuses_keeps_nobody_from_the_others() -> None:
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
+        cluster.brokers[0].on(POP, Reply(16, remark="no"), times=None)
+        async with popping(cluster) as consumer:
+            events = consumer.events()
+            put(cluster, "1", broker=1)
+            assert bodies(await consumer.receive()) == ["1"]
+            waiting = asyncio.ensure_future(consumer.receive())
+            event = await anext(events)
+            put(cluster, "2", broker=1)
+            assert bodies(await waiting) == ["2"]
+
+    assert isinstance(event, PullFailed)
+    assert event.queue == MessageQueue(TOPIC, "broker-a", -1)
+
+
+async def test_a_silent_broker_keeps_nobody_from_the_others() -> None:
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
+        cluster.brokers[0].on(POP, None, times=None)
+        put(cluster, "1", broker=1)
+        async with popping(cluster) as consumer:
+            assert bodies(await consumer.receive()) == ["1"]
+
+
+@pytest.mark.parametrize("code", [2, 209, 215])
+async def test_a_busy_broker_is_asked_again(cluster: FakeCluster, code: int) -> None:
+    cluster.broker.on(POP, Reply(code))
+    put(cluster, "1")
+    async with popping(cluster) as consumer:
+        assert bodies(await consumer.receive()) == ["1"]
+
+
+async def test_a_topic_that_appears_later_is_taken(cluster: FakeCluster) -> None:
+    async with popper_of(cluster) as consumer:
+        await consumer.subscribe("later")
+        waiting = asyncio.ensure_future(consumer.receive())
+        await asyncio.sleep(0)
+        cluster.create_topic("later", 1)
+        put(cluster, "1", topic="later")
+
+        assert bodies(await waiting) == ["1"]
+
+
+async def test_an_unsubscribed_topic_gives_back_what_waits(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(3))
+    async with popping(cluster) as consumer:
+        async for message in consumer:
+            await consumer.unsubscribe(TOPIC)
+            await consumer.ack(message)
+            break
+        assert await consumer.receive(wait_seconds=0) == []
+
+        assert len(cluster.broker.requests_of(CHANGE)) == 2
+        await consumer.subscribe(TOPIC)
+        put(cluster, "new")
+        assert "new" in bodies(await consumer.receive())
+
+
+# --- order ---------------------------------------------------------------------------------------
+
+
+async def test_an_ordered_queue_gives_nothing_before_its_messages_are_done(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(4))
+    async with popping(cluster, orderly=True) as consumer:
+        first = await consumer.receive(2)
+        assert await consumer.receive(wait_seconds=0) == []
+        await consumer.ack(first)
+        second = await consumer.receive(2)
+        await consumer.ack(second)
+
+    assert [each.body for each in (*first, *second)] == [b"0", b"1", b"2", b"3"]
+    asked = [each.ext_fields() for each in cluster.broker.requests_of(POP)]
+    assert {each["order"] for each in asked} == {"true"}
+    assert len({each["attemptId"] for each in asked}) == len(asked)
+
+
+async def test_after_a_lost_answer_the_same_attempt_gets_the_same_messages(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, "1")
+
+    def lose(command: object, connection: object) -> None:
+        cluster.broker.answer(command, connection)  # type: ignore[arg-type]
+
+    cluster.broker.on(POP, lose)
+    async with popping(cluster, orderly=True) as consumer:
+        hurry(consumer.client, POP)
+        [message] = await consumer.receive()
+        assert (message.body, message.reconsume_times) == (b"1", 0)
+        await consumer.ack(message)
+
+    first, second = (each.ext_fields() for each in cluster.broker.requests_of(POP)[:2])
+    assert first["attemptId"] == second["attemptId"]
+
+
+async def test_tasks_never_work_on_one_ordered_queue_together(cluster: FakeCluster) -> None:
+    for queue_id in range(2):
+        put(cluster, *numbers(10), queue_id=queue_id)
+    seen: list[tuple[int, bytes]] = []
+    working: set[int] = set()
+
+    async def work(consumer: PopConsumer) -> None:
+        async for message in consumer:
+            number = message.queue.queue_id
+            assert number not in working
+            working.add(number)
+            await asyncio.sleep(0)
+            seen.append((number, message.body))
+            working.remove(number)
+
+    async with popping(cluster, orderly=True) as consumer:
+        tasks = [asyncio.ensure_future(work(consumer)) for _ in range(3)]
+        await until(lambda: len(seen) == 20)
+    await asyncio.gather(*tasks)
+
+    for queue_id in range(2):
+        texts = [body.decode() for number, body in seen if number == queue_id]
+        assert texts == numbers(10)
+
+
+async def test_an_ordered_retry_takes_what_is_behind_with_it(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(3))
+    async with popping(cluster, orderly=True) as consumer:
+        seen: list[tuple[bytes, int]] = []
+        async for message in consumer:
+            seen.append((message.body, message.reconsume_times))
+            if len(seen) == 1:
+                await consumer.retry(message, 0.05)
+            if len(seen) == 4:
+                await consumer.ack(message)
+                break
+
+    assert [body for body, _ in seen] == [b"0", b"0", b"1", b"2"]
+    assert [tries for _, tries in seen[:2]] == [0, 1]
+
+
+async def test_expired_message_comes_before_those_behind_it_in_order(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(3))
+    async with popping(cluster, orderly=True) as consumer:
+        first = await anext(aiter(consumer))  # the others are cached
+        await consumer.change_invisible(first, 0.05)
+        again = await consumer.receive()
+
+    assert [each.body for each in again] == [b"0", b"1", b"2"]
+
+
+async def test_ack_lets_a_waiting_call_have_the_next_message_in_order(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(2))
+    async with popping(cluster, orderly=True) as consumer:
+        first = await anext(aiter(consumer))
+        asked = len(cluster.broker.requests_of(POP))
+        waiting = asyncio.ensure_future(consumer.receive(wait_seconds=600))
+        await cluster.broker.wait_for(POP, asked + 2)  # the second one waits at the broker
+        await consumer.ack(first)
+        async with asyncio.timeout(WAIT_SECONDS):
+            [second] = await waiting
+
+    assert second.body == b"1"
+
+
+async def test_message_behind_one_that_used_up_its_retries_is_delivered(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(2))
+    async with popping(cluster, orderly=True, max_reconsume_times=1) as consumer:
+        seen: list[bytes] = []
+        async for message in consumer:
+            seen.append(message.body)
+            if message.body == b"1":
+                await consumer.ack(message)
+                break
+            await consumer.retry(message, 0.01)
+
+    assert seen == [b"0", b"0", b"1"]
+    assert [each.body for each in cluster.broker.messages(f"%DLQ%{GROUP}")] == [b"0"]
+
+
+async def test_only_the_first_message_of_a_queue_is_overdue_in_order(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(3))
+    async with popping(cluster, orderly=True, max_reconsume_times=0) as consumer:
+        await consumer.receive(3, invisible_seconds=0.05)
+        [second, third] = await consumer.receive()
+        await consumer.ack([second, third])
+
+    assert [second.body, third.body] == [b"1", b"2"]
+    assert [each.body for each in cluster.broker.messages(f"%DLQ%{GROUP}")] == [b"0"]
+
+
+# --- dead letters --------------------------------------------------------------------------------
+
+
+async def test_after_the_last_try_a_message_is_a_dead_letter(cluster: FakeCluster) -> None:
+    put(cluster, "1")
+    async with popping(cluster, max_reconsume_times=1) as consumer:
+        events = consumer.events()
+        for _ in range(2):
+            [message] = await consumer.receive()
+            await consumer.retry(message, 0.01)
+        event = await anext(events)
+
+    assert isinstance(event, MessageDeadLettered)
+    assert (event.reconsume_times, leases(cluster)) == (1, 0)
+    assert [each.body for each in cluster.broker.messages(f"%DLQ%{GROUP}")] == [b"1"]
+
+
+async def test_a_message_that_only_expires_becomes_a_dead_letter_too(cluster: FakeCluster) -> None:
+    put(cluster, "1")
+    async with popping(cluster, max_reconsume_times=0, invisible_seconds=0.1) as consumer:
+        events = consumer.events()
+        assert bodies(await consumer.receive()) == ["1"]
+        waiting = asyncio.ensure_future(consumer.receive())
+        event = await anext(events)
+        put(cluster, "2")
+        assert bodies(await waiting) == ["2"]
+
+    assert isinstance(event, MessageDeadLettered)
+
+
+async def test_what_cannot_be_buried_is_not_acknowledged(cluster: FakeCluster) -> None:
+    put(cluster, "1")
+    cluster.broker.on(SEND_BACK, Reply(1, remark="no"))
+    async with popping(cluster, max_reconsume_times=0) as consumer:
+        [message] = await consumer.receive()
+        with pytest.raises(BrokerError):
+            await consumer.retry(message)
+        assert leases(cluster) == 1
+        await consumer.retry(message)
+
+    assert leases(cluster) == 0

@@ -1,0 +1,530 @@
+"""PullConsumer on a scripted cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from anyio import wait_all_tasks_blocked
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.consumer.pull.consumer import PullConsumer
+from rocketmq_aio.consumer.pull.result import PullStatus
+from rocketmq_aio.errors import (
+    BusyError,
+    ClosedError,
+    CodecError,
+    CommitError,
+    ConfigError,
+    NotRunningError,
+    RocketMQError,
+    RouteNotFoundError,
+    SubscriptionError,
+)
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import MessageSelector
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import read_header
+from rocketmq_aio.protocol.record import decode_messages
+from rocketmq_aio.protocol.requests.pull import PullMessage
+from rocketmq_aio.protocol.requests.send_back import ConsumerSendMsgBack
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.script import Close, Outcome, Reply
+from tests.unit.consumer.consuming import TOPIC, bodies, numbers, put, queue
+from tests.unit.consumer.parts import message
+from tests.unit.consumer.puller_env import found, moved
+from tests.unit.remoting.until import until
+from tests.unit.stored import Stored
+
+GROUP = "tools"
+QUICK = 0.001
+
+
+@pytest_asyncio.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster(topics={TOPIC: 4}) as cluster:
+        cluster.broker.create_group(GROUP)
+        yield cluster
+
+
+@pytest_asyncio.fixture
+async def puller(cluster: FakeCluster) -> AsyncIterator[PullConsumer]:
+    async with PullConsumer(GROUP, namesrv=cluster.namesrv) as consumer:
+        yield consumer
+
+
+def pulls(cluster: FakeCluster) -> list[PullMessage]:
+    """Return what the broker was asked."""
+    asked: list[Command] = cluster.broker.requests_of(RequestCode.PULL_MESSAGE)
+    return [read_header(command, PullMessage) for command in asked]
+
+
+# --- what a pull comes to ------------------------------------------------------------------------
+
+
+async def test_a_queue_is_read_from_offset_to_offset(
+    cluster: FakeCluster, puller: PullConsumer
+) -> None:
+    put(cluster, *numbers(50))
+    first = await puller.pull(queue(), 0)
+    second = await puller.pull(queue(), first.next_offset, 10)
+    back = await puller.pull(queue(), 3, 2)
+
+    assert (first.status, bodies(first.messages)) == (PullStatus.FOUND, numbers(32))
+    assert (first.next_offset, first.min_offset, first.max_offset) == (32, 0, 50)
+    assert bodies(second.messages) == numbers(10, first=32)
+    assert bodies(back.messages) == ["3", "4"]
+
+
+async def test_at_its_end_a_queue_has_nothing_new(
+    cluster: FakeCluster, puller: PullConsumer
+) -> None:
+    put(cluster, *numbers(5))
+    result = await puller.pull(queue(), 5)
+
+    assert (result.status, result.messages, result.next_offset) == (PullStatus.NO_NEW, [], 5)
+    assert pulls(cluster)[0].suspend_timeout_millis == 0
+
+
+async def test_waiting_ends_with_the_first_message(
+    cluster: FakeCluster, puller: PullConsumer
+) -> None:
+    waiting = asyncio.ensure_future(puller.pull(queue(), 0, wait_seconds=60))
+    await cluster.broker.wait_for(RequestCode.PULL_MESSAGE)
+    assert not waiting.done()
+    put(cluster, "late")
+
+    assert bodies((await waiting).messages) == ["late"]
+    assert pulls(cluster)[0].suspend_timeout_millis == 60_000
+
+
+async def test_waiting_ends_without_one_after_its_time(puller: PullConsumer) -> None:
+    result = await puller.pull(queue(), 0, wait_seconds=QUICK)
+
+    assert result.status is PullStatus.NO_NEW
+
+
+async def test_an_offset_that_does_not_exist_is_a_result(
+    cluster: FakeCluster, puller: PullConsumer
+) -> None:
+    put(cluster, *numbers(5))
+    result = await puller.pull(queue(), 99)
+
+    assert result.status is PullStatus.OFFSET_ILLEGAL
+    assert (result.messages, result.next_offset, result.max_offset) == ([], 5, 5)
+
+
+async def test_a_reset_by_an_administrator_is_told(
+    cluster: FakeCluster, puller: PullConsumer
+) -> None:
+    answer = moved(3)
+    cluster.broker.on(
+        RequestCode.PULL_MESSAGE, Reply(answer.code, answer.ext, remark="OFFSET_RESET")
+    )
+    result = await puller.pull(queue(), 9)
+
+    assert (result.status, result.next_offset) == (PullStatus.OFFSET_RESET, 3)
+
+
+# --- filters -------------------------------------------------------------------------------------
+
+
+async def test_only_wanted_tags_are_returned(cluster: FakeCluster, puller: PullConsumer) -> None:
+    put(cluster, "a", tag="Aa")
+    put(cluster, "b", tag="BB")  # the same hash, so the broker sends it
+    put(cluster, "c", tag="other")
+    both = await puller.pull(queue(), 0, selector="Aa || more")
+    none = await puller.pull(queue(), 1, 1, selector="Aa")
+    late = await puller.pull(queue(), 2, selector=MessageSelector.by_tag("Aa"))
+
+    assert (bodies(both.messages), both.next_offset) == (["a"], 3)
+    for result, next_offset in ((none, 2), (late, 3)):
+        assert (result.status, result.messages) == (PullStatus.NO_MATCH, [])
+        assert result.next_offset == next_offset
+
+
+async def test_sql_is_checked_once_and_judged_by_the_broker(
+    cluster: FakeCluster, puller: PullConsumer
+) -> None:
+    put(cluster, *numbers(4))
+    cluster.broker.pulls.sql = lambda expression, properties: expression == "a > 1"
+    for _ in range(3):
+        result = await puller.pull(queue(), 0, selector=MessageSelector.by_sql("a > 1"))
+        assert len(result.messages) == 4
+
+    assert len(cluster.broker.requests_of(RequestCode.CHECK_CLIENT_CONFIG)) == 1
+    assert pulls(cluster)[0].expression_type == "SQL92"
+
+
+async def test_sql_that_no_broker_accepts_is_not_pulled_with(
+    cluster: FakeCluster, puller: PullConsumer
+) -> None:
+    refused = Reply(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark="no expression")
+    cluster.broker.on(RequestCode.CHECK_CLIENT_CONFIG, refused)
+    with pytest.raises(SubscriptionError):
+        await puller.pull(queue(), 0, selector=MessageSelector.by_sql("a >"))
+
+    assert pulls(cluster) == []
+
+
+# --- raw -----------------------------------------------------------------------------------------
+
+
+async def test_a_raw_pull_brings_the_records_as_they_are_stored(
+    cluster: FakeCluster, puller: PullConsumer
+) -> None:
+    put(cluster, *numbers(5), tag="new")
+    raw = await puller.pull_raw(queue(), 1, 3, "new", max_bytes=65_536)
+    messages, fault = decode_messages(raw.body, queue())
+
+    assert fault is None
+    assert bodies(messages) == ["1", "2", "3"]
+    assert (raw.status, raw.next_offset, raw.offset_delta) == (PullStatus.FOUND, 4, 0)
+    assert (raw.min_offset, raw.max_offset) == (0, 5)
+    assert pulls(cluster)[0].max_msg_bytes == 65_536
+
+
+async def test_the_offsets_of_a_static_topic_are_told_apart_and_added_when_decoded(
+    cluster: FakeCluster, puller: PullConsumer
+) -> None:
+    record = Stored(topic=TOPIC.encode(), queue_offset=7).to_bytes()
+    answer = found(108, record)
+    shifted = Reply(answer.code, {**answer.ext, "offsetDelta": "100"}, answer.body)
+    cluster.broker.on(RequestCode.PULL_MESSAGE, shifted, times=2)
+    raw = await puller.pull_raw(queue(), 107)
+    result = await puller.pull(queue(), 107)
+
+    assert (raw.body, raw.offset_delta, raw.next_offset) == (record, 100, 108)
+    assert [each.queue_offset for each in result.messages] == [107]
+
+
+# --- faults --------------------------------------------------------------------------------------
+
+
+async def test_messages_before_an_unreadable_one_are_returned_first(
+    cluster: FakeCluster, puller: PullConsumer
+) -> None:
+    good = Stored(topic=TOPIC.encode(), queue_offset=7).to_bytes()
+    bad = Stored(topic=TOPIC.encode(), queue_offset=8).to_bytes()[:-3]
+    cluster.broker.on(RequestCode.PULL_MESSAGE, found(9, good + bad))
+    result = await puller.pull(queue(), 7)
+    cluster.broker.on(RequestCode.PULL_MESSAGE, found(9, bad))
+
+    assert (len(result.messages), result.next_offset) == (1, 8)
+    with pytest.raises(CodecError):
+        await puller.pull(queue(), result.next_offset)
+
+
+async def test_a_broker_never_sends_a_reader_backwards(
+    cluster: FakeCluster, puller: PullConsumer
+) -> None:
+    record = Stored(topic=TOPIC.encode(), queue_offset=7).to_bytes()
+    cluster.broker.on(RequestCode.PULL_MESSAGE, found(3, record))
+    with pytest.raises(CodecError, match="nextBeginOffset"):
+        await puller.pull(queue(), 7)
+
+
+async def test_what_the_broker_refuses_is_raised(
+    cluster: FakeCluster, puller: PullConsumer
+) -> None:
+    cluster.broker.on(RequestCode.PULL_MESSAGE, Reply(ResponseCode.SYSTEM_BUSY, remark="busy"))
+    with pytest.raises(BusyError):
+        await puller.pull(queue(), 0)
+
+
+async def test_a_topic_that_does_not_exist_is_told(puller: PullConsumer) -> None:
+    with pytest.raises(RouteNotFoundError):
+        await puller.pull(queue(topic="nowhere"), 0)
+    with pytest.raises(RouteNotFoundError):
+        await puller.message_queues("nowhere")
+    assert list(puller.topics()) == []
+
+
+def note_replicas(puller: PullConsumer, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the list in which the broker ids of pulls will be noted."""
+    asked: list[int] = []
+    replica = puller.client.routes.replica
+
+    def note(broker_name: str, broker_id: int) -> tuple[str, int] | None:
+        asked.append(broker_id)
+        return replica(broker_name, broker_id)
+
+    monkeypatch.setattr(puller.client.routes, "replica", note)
+    return asked
+
+
+def suggest_replica(cluster: FakeCluster) -> None:
+    """Let the next pull find nothing and suggest the replica."""
+    answer = found(0, code=ResponseCode.PULL_NOT_FOUND)
+    elsewhere = Reply(answer.code, {**answer.ext, "suggestWhichBrokerId": "1"})
+    cluster.broker.on(RequestCode.PULL_MESSAGE, elsewhere)
+
+
+async def test_a_replica_is_read_where_the_broker_says_so(
+    cluster: FakeCluster, puller: PullConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = note_replicas(puller, monkeypatch)
+    suggest_replica(cluster)
+    for _ in range(3):
+        await puller.pull(queue(), 0)
+
+    assert asked == [0, 1, 0]
+
+
+@pytest.mark.parametrize("answer", [Close(), Reply(ResponseCode.SYSTEM_ERROR)], ids=str)
+async def test_a_pull_that_failed_at_a_replica_goes_to_the_master_next(
+    cluster: FakeCluster,
+    puller: PullConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Outcome,
+) -> None:
+    asked = note_replicas(puller, monkeypatch)
+    suggest_replica(cluster)
+    await puller.pull(queue(), 0)
+    cluster.broker.on(RequestCode.PULL_MESSAGE, answer)
+    with pytest.raises(RocketMQError):
+        await puller.pull(queue(), 0)
+    await puller.pull(queue(), 0)
+
+    assert asked == [0, 1, 0]
+
+
+async def test_a_pull_that_the_caller_gave_up_at_a_replica_goes_to_the_master_next(
+    cluster: FakeCluster, puller: PullConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = note_replicas(puller, monkeypatch)
+    suggest_replica(cluster)
+    await puller.pull(queue(), 0)
+    held = cluster.broker.hold(RequestCode.PULL_MESSAGE, 1)
+    pulling = asyncio.create_task(puller.pull(queue(), 0))
+    await cluster.broker.wait_for(RequestCode.PULL_MESSAGE, 2)
+    pulling.cancel()
+    await asyncio.wait([pulling])
+    held.release()
+    await puller.pull(queue(), 0)
+
+    assert asked == [0, 1, 0]
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "call"),
+    [
+        ("queue", "orders", lambda p: p.pull("orders", 0)),
+        ("offset", -1, lambda p: p.pull(queue(), -1)),
+        ("offset", 2**63, lambda p: p.pull_raw(queue(), 2**63)),
+        ("offset", 1.0, lambda p: p.pull(queue(), 1.0)),
+        ("max_messages", 0, lambda p: p.pull(queue(), 0, 0)),
+        ("max_messages", True, lambda p: p.pull(queue(), 0, True)),
+        ("max_messages", 2**31, lambda p: p.pull_raw(queue(), 0, 2**31)),
+        ("selector", 5, lambda p: p.pull(queue(), 0, selector=5)),
+        ("selector", "||", lambda p: p.pull(queue(), 0, selector="||")),
+        ("wait_seconds", -1, lambda p: p.pull(queue(), 0, wait_seconds=-1)),
+        ("wait_seconds", True, lambda p: p.pull(queue(), 0, wait_seconds=True)),
+        ("wait_seconds", "5", lambda p: p.pull_raw(queue(), 0, wait_seconds="5")),
+        ("max_bytes", 0, lambda p: p.pull(queue(), 0, max_bytes=0)),
+        ("queue", None, lambda p: p.commit(None, 0)),
+        ("offset", -5, lambda p: p.commit(queue(), -5)),
+        ("queue", 3, lambda p: p.committed(3)),
+        ("queue", 3, lambda p: p.min_offset(3)),
+        ("queue", 3, lambda p: p.max_offset(3)),
+        ("when", 5, lambda p: p.offset_for_time(queue(), 5)),
+        ("message", "one", lambda p: p.send_back("one")),
+        ("delay_level", 19, lambda p: p.send_back(message(0), 19)),
+        ("delay_level", -2, lambda p: p.send_back(message(0), -2)),
+        ("topic", "no good", lambda p: p.message_queues("no good")),
+    ],
+)
+async def test_arguments_that_cannot_be_are_refused_before_anybody_is_asked(
+    cluster: FakeCluster,
+    puller: PullConsumer,
+    setting: str,
+    value: object,
+    call: Callable[[Any], Awaitable[object]],
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        await call(puller)
+
+    assert (caught.value.setting, caught.value.value) == (setting, value)
+    assert pulls(cluster) == []
+
+
+# --- offsets -------------------------------------------------------------------------------------
+
+
+async def test_offsets_are_committed_as_the_application_says_also_backwards(
+    cluster: FakeCluster, puller: PullConsumer
+) -> None:
+    put(cluster, *numbers(9))
+    assert await puller.committed(queue()) is None
+    for offset in (7, 2, 2):
+        await puller.commit(queue(), offset)
+        assert await puller.committed(queue()) == offset
+        assert cluster.broker.committed(GROUP, TOPIC, 0) == offset
+
+    assert len(cluster.broker.requests_of(RequestCode.UPDATE_CONSUMER_OFFSET)) == 3
+
+
+async def test_a_group_that_nobody_knows_cannot_commit_until_it_has_pulled(
+    cluster: FakeCluster,
+) -> None:
+    async with PullConsumer("newcomers", namesrv=cluster.namesrv) as consumer:
+        with pytest.raises(CommitError, match="does not exist"):
+            await consumer.commit(queue(), 0)
+        await consumer.pull(queue(), 0)
+        await consumer.commit(queue(), 0)
+
+
+async def test_of_commits_at_once_the_last_one_stands(
+    cluster: FakeCluster, puller: PullConsumer
+) -> None:
+    await asyncio.gather(*[puller.commit(queue(), offset) for offset in range(1, 20)])
+
+    assert cluster.broker.committed(GROUP, TOPIC, 0) == 19
+
+
+async def test_a_commit_that_fails_is_told_and_the_next_one_is_sent(
+    cluster: FakeCluster, puller: PullConsumer
+) -> None:
+    cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, Reply(1, remark="full"))
+    with pytest.raises(CommitError, match="full"):
+        await puller.commit(queue(), 5)
+    await puller.commit(queue(), 5)
+
+    assert cluster.broker.committed(GROUP, TOPIC, 0) == 5
+
+
+async def test_the_ends_of_a_queue_and_instants_can_be_looked_up(
+    cluster: FakeCluster, puller: PullConsumer
+) -> None:
+    put(cluster, *numbers(3))
+    now = datetime.now(UTC)
+
+    assert [each.queue_id for each in await puller.message_queues(TOPIC)] == [0, 1, 2, 3]
+    assert (await puller.min_offset(queue()), await puller.max_offset(queue())) == (0, 3)
+    assert await puller.offset_for_time(queue(), now - timedelta(hours=1)) == 0
+    assert await puller.offset_for_time(queue(), now + timedelta(hours=1)) == 3
+
+
+@pytest.mark.parametrize(("level", "prefix"), [(1, "%RETRY%"), (-1, "%DLQ%")])
+async def test_a_message_goes_back_for_another_try_or_to_the_dead_letters(
+    cluster: FakeCluster, puller: PullConsumer, level: int, prefix: str
+) -> None:
+    put(cluster, "one")
+    (pulled,) = (await puller.pull(queue(), 0)).messages
+    await puller.send_back(pulled, level)
+    (header,) = cluster.broker.requests_of(RequestCode.CONSUMER_SEND_MSG_BACK)
+
+    assert read_header(header, ConsumerSendMsgBack).delay_level == level
+    await until(lambda: f"{prefix}{GROUP}" in cluster.broker.topics)
+
+
+# --- life ----------------------------------------------------------------------------------------
+
+
+async def test_brokers_do_not_hear_of_it(cluster: FakeCluster, puller: PullConsumer) -> None:
+    put(cluster, "one")
+    await puller.pull(queue(), 0)
+    await puller.client.heartbeats.beat_all(anew=True)
+
+    assert cluster.broker.requests_of(RequestCode.HEART_BEAT) == []
+
+
+async def test_several_of_one_group_may_share_a_client(cluster: FakeCluster) -> None:
+    put(cluster, "one")
+    async with MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client:
+        one, other = (PullConsumer(GROUP, client=client) for _ in range(2))
+        for consumer in (one, other):
+            await consumer.start()
+            assert bodies((await consumer.pull(queue(), 0)).messages) == ["one"]
+        await other.close()
+
+        assert bodies((await one.pull(queue(), 0)).messages) == ["one"]
+        with pytest.raises(ClosedError):
+            await other.pull(queue(), 0)
+        await one.close()
+
+
+async def test_routes_of_what_is_read_are_kept_and_followed(
+    cluster: FakeCluster, puller: PullConsumer
+) -> None:
+    await puller.pull(queue(), 0)
+    assert puller.client._topics() == {TOPIC}
+
+    puller.client.routes._routes.clear()
+    puller.on_route_changed(TOPIC)
+    assert puller.client._topics() == set()
+    await puller.pull(queue(), 0)
+    assert puller.client._topics() == {TOPIC}
+
+
+async def test_closing_ends_the_pulls_that_wait(cluster: FakeCluster) -> None:
+    async with MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client:
+        consumer = PullConsumer(GROUP, client=client)
+        await consumer.start()
+        waiting = asyncio.ensure_future(consumer.pull(queue(), 0, wait_seconds=60))
+        await cluster.broker.wait_for(RequestCode.PULL_MESSAGE)
+        await consumer.close()
+        with pytest.raises(ClosedError):
+            await waiting
+
+
+async def test_a_failure_of_the_client_ends_the_pulls_that_wait(
+    cluster: FakeCluster, puller: PullConsumer
+) -> None:
+    waiting = asyncio.ensure_future(puller.pull(queue(), 0, wait_seconds=60))
+    await cluster.broker.wait_for(RequestCode.PULL_MESSAGE)
+    puller.client._fail(ValueError("a bug"))
+    with pytest.raises(NotRunningError, match="a bug"):
+        await waiting
+
+
+async def test_a_pull_that_is_cancelled_leaves_nothing_behind(
+    cluster: FakeCluster, puller: PullConsumer
+) -> None:
+    waiting = asyncio.ensure_future(puller.pull(queue(), 0, wait_seconds=60))
+    await cluster.broker.wait_for(RequestCode.PULL_MESSAGE)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    put(cluster, "one")
+
+    assert puller._under_way == set()
+    assert bodies((await puller.pull(queue(), 0)).messages) == ["one"]
+
+
+async def test_it_works_between_start_and_close_only(cluster: FakeCluster) -> None:
+    consumer = PullConsumer(GROUP, namesrv=cluster.namesrv)
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: consumer.pull(queue(), 0),
+        lambda: consumer.commit(queue(), 0),
+        lambda: consumer.committed(queue()),
+        lambda: consumer.message_queues(TOPIC),
+    ]
+    for call in calls:
+        with pytest.raises(NotRunningError):
+            await call()
+    async with consumer:
+        await wait_all_tasks_blocked()
+    for call in calls:
+        with pytest.raises(ClosedError):
+            await call()
+
+
+async def test_pulls_go_on_when_the_broker_comes_back(
+    cluster: FakeCluster, puller: PullConsumer
+) -> None:
+    put(cluster, "one")
+    await puller.pull(queue(), 0)
+    await cluster.broker.stop()
+    await until(lambda: not puller.client.remoting.is_connected(cluster.broker.address))
+    await cluster.broker.start()
+
+    assert bodies((await puller.pull(queue(), 0)).messages) == ["one"]

@@ -1,0 +1,43 @@
+"""Raw pulls by offset: what they remember of brokers and expressions."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.consumer.pull import raw_pulls as pull_raw
+from rocketmq_aio.consumer.pull.raw_pulls import RawPulls
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import MessageSelector
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.subscription import subscription
+from tests.fakes.cluster import FakeCluster
+from tests.unit.consumer.consuming import TOPIC, queue
+
+
+async def test_the_remembered_expressions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_raw, "MAX_CHECKED", 2)
+    async with (
+        FakeCluster(topics={TOPIC: 4}) as cluster,
+        MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as instance,
+    ):
+        pulls = RawPulls(instance, "tools")
+        for version in range(3):  # another version is the same expression
+            for number in range(2):
+                wanted = subscription(TOPIC, MessageSelector.by_sql(f"a = {number}"), version)
+                await pulls._prepare(queue(0), wanted)
+        checks = cluster.broker.requests_of(RequestCode.CHECK_CLIENT_CONFIG)
+        assert len(checks) == 2
+        await pulls._prepare(queue(0), subscription(TOPIC, MessageSelector.by_sql("b = 1"), 0))
+
+        assert len(pulls._checked) == 2
+
+
+async def test_the_remembered_old_brokers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_raw, "MAX_OLD", 2)
+    pulls = RawPulls(MQClientInstance(ClientConfig(namesrv="127.0.0.1:9876")), "tools")
+    for port in range(5):
+        pulls._note_old(f"127.0.0.1:{port}")
+
+        assert f"127.0.0.1:{port}" in pulls._old
+        assert len(pulls._old) <= 2

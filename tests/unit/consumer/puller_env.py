@@ -1,0 +1,214 @@
+"""A puller beside a fake broker in memory: requests and answers, but no sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from rocketmq_aio.config import LitePullConfig
+from rocketmq_aio.consumer.common.events import ConsumerEvent
+from rocketmq_aio.consumer.lite_pull.polled_queue import Cache, PolledQueue
+from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
+from rocketmq_aio.consumer.offsets.start_position import StartPositions
+from rocketmq_aio.consumer.pulling.flow_control import CacheLimits
+from rocketmq_aio.consumer.pulling.message_decoder import MessageDecoder
+from rocketmq_aio.consumer.pulling.puller import Puller
+from rocketmq_aio.errors import ConnectionLostError, RocketMQError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.properties import TAGS, encode_properties
+from rocketmq_aio.protocol.codes import MASTER_ID, V5_0_0, RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import RequestHeader, read_header, to_ext_fields
+from rocketmq_aio.protocol.record import decode_messages
+from rocketmq_aio.protocol.requests.pull import PullMessage
+from rocketmq_aio.protocol.subscription import Subscription, subscription
+from tests.fakes.broker import FakeBroker
+from tests.fakes.connection import FakeConnection
+from tests.fakes.frame_rules import read_frame
+from tests.fakes.script import Outcome, Reply, resolve
+from tests.unit.consumer.parts import queue
+from tests.unit.remoting.until import until
+
+ADDRESS: Final = "127.0.0.1:10911"
+PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+
+
+class Wire:
+    """Stands for the whole instance; every request goes straight to the broker's answers."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self.remoting = self.routes = self.heartbeats = self
+        self.takes_prepared = True
+        self.decode = decode_messages
+        self.broker_versions = {ADDRESS: V5_0_0}
+        self.addresses: dict[int, str] = {MASTER_ID: ADDRESS}
+        self.beats = 0
+        self.asked: list[PullMessage] = []
+        self.addressed: list[str] = []
+        self.codes: list[int] = []
+        self.at: list[float] = []
+        self.timeouts: set[float] = set()
+        self._broker = broker
+
+    def replica_of(self, queue: MessageQueue, broker_id: int) -> tuple[str, int] | None:
+        for each in (broker_id, MASTER_ID, *self.addresses):
+            if each in self.addresses:
+                return self.addresses[each], each
+        return None
+
+    async def beat_all(self, *, anew: bool) -> None:
+        assert anew
+        self.beats += 1
+
+    async def request(self, address: str, header: RequestHeader, *, timeout: float) -> Command:
+        self.addressed.append(address)
+        return await self._ask(Command(header.code, 0, ext=to_ext_fields(header)), timeout)
+
+    async def exchange(
+        self, address: str, code: int, frame: Callable[[int], tuple[bytes, bytes]], timeout: float
+    ) -> Command:
+        command = read_frame(b"".join(frame(7)))
+        assert command is not None
+        assert (command.code, command.opaque) == (code, 7)
+        self.addressed.append(address)
+        return await self._ask(command, timeout)
+
+    async def _ask(self, command: Command, timeout: float) -> Command:
+        self.asked.append(read_header(command, PullMessage))
+        self.codes.append(command.code)
+        self.at.append(asyncio.get_running_loop().time())
+        self.timeouts.add(timeout)
+        handler = self._broker._script.take(command.code) or self._broker.answer
+        outcome: Outcome = await resolve(handler(command, cast(FakeConnection, None)))
+        if not isinstance(outcome, Reply):
+            raise ConnectionLostError(ADDRESS, command.code, "closed by the peer")
+        return Command(
+            outcome.code, 0, remark=outcome.remark, ext=dict(outcome.ext), body=outcome.body
+        )
+
+
+class Starts:
+    """Where reading begins, as a test says."""
+
+    def __init__(self) -> None:
+        self.found: tuple[int, bool] = (0, False)
+        self.errors: list[RocketMQError] = []
+        self.offsets = {"earliest": 0, "latest": 0}
+
+    async def find(self, queue: object) -> tuple[int, bool]:
+        if self.errors:
+            raise self.errors.pop(0)
+        return self.found
+
+    async def offset_of(self, queue: object, start: str) -> int:
+        return self.offsets[start]
+
+
+class Rig:
+    """A puller of group ``billing`` on topic ``orders``, and the queues that it pulls."""
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401
+        self.broker = FakeBroker(name="broker-a")
+        self.broker.create_topic("orders", 4)
+        self.wire = Wire(self.broker)
+        self.starts = Starts()
+        self.cache = Cache()
+        self.line = ReadyQueues(self.cache)
+        self.subscription: Subscription | None = subscription("orders", "*", 1)
+        self.events: list[ConsumerEvent] = []
+        self.started: list[tuple[PolledQueue, bool]] = []
+        self.corrected: list[int] = []
+        self.recovered: list[PolledQueue] = []
+        self.decoder = MessageDecoder(cast(MQClientInstance, self.wire))
+        self.puller = Puller(
+            cast(MQClientInstance, self.wire),
+            "billing",
+            LitePullConfig(**settings),
+            cast(StartPositions, self.starts),
+            CacheLimits(LitePullConfig(**settings), self.cache),
+            self.decoder,
+            lite=True,
+            subscription_of=lambda _topic: self.subscription,
+            on_messages=self.line.add,
+            on_start=lambda assigned, chosen: self.started.append((assigned, chosen)),
+            on_corrected=self._correct,
+            on_recovered=self.recovered.append,
+            on_event=self.events.append,
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def _correct(self, assigned: PolledQueue) -> None:
+        self.corrected.append(assigned.settled)
+
+    def subscribe(self, expression: str) -> None:
+        self.subscription = subscription("orders", expression, 1)
+
+    def begin(self, queue_id: int = 0, **arguments: float) -> PolledQueue:
+        """Pull a queue from now on."""
+        assigned = PolledQueue(queue(queue_id), self.cache)
+        run = self.puller.run(assigned, **arguments)
+        self._tasks.append(asyncio.get_running_loop().create_task(run))
+        return assigned
+
+    def put(self, *bodies: str, queue_id: int = 0, tag: str | None = None) -> None:
+        properties = encode_properties({TAGS: tag}) if tag is not None else ""
+        for body in bodies:
+            self.broker.put("orders", body.encode(), queue_id=queue_id, properties=properties)
+
+    def answer(self, what: object, times: int | None = 1) -> None:
+        """Let the next pulls be answered so."""
+        for code in PULLS:
+            self.broker.on(code, cast(Any, what), times)
+
+    def usual(self) -> None:
+        """Let pulls be answered as always."""
+        for code in PULLS:
+            self.broker.off(code)
+
+    async def polled(self, count: int) -> list[MessageExt]:
+        """Return *count* messages once they are there."""
+        taken: list[MessageExt] = []
+
+        def poll() -> bool:
+            self.line.settle_handed()
+            taken.extend(self.line.take(count - len(taken)))
+            return len(taken) >= count
+
+        await until(poll, f"{count} messages")
+        return taken
+
+    async def pulled(self, count: int) -> list[PullMessage]:
+        """Return the pulls once there were *count*."""
+        await until(lambda: len(self.wire.asked) >= count, f"{count} pulls")
+        return self.wire.asked
+
+    async def close(self) -> None:
+        """Stop; fail if a pull loop has ended by an error."""
+        for task in self._tasks:
+            task.cancel()
+        ended = await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.decoder.close()
+        errors = [e for e in ended if isinstance(e, Exception)]
+        assert errors == []
+
+
+def bodies(taken: list[MessageExt]) -> list[str]:
+    return [each.body.decode() for each in taken]
+
+
+def found(next_offset: int, body: bytes = b"", code: int = 0) -> Reply:
+    """Return the answer to a pull after which the next one begins at *next_offset*."""
+    ext = {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": str(next_offset),
+        "minOffset": "0",
+        "maxOffset": "100",
+    }
+    return Reply(code, ext, body)
+
+
+def moved(offset: int) -> Reply:
+    """Return the answer that there is no such offset, but *offset*."""
+    return found(offset, code=ResponseCode.PULL_OFFSET_MOVED)

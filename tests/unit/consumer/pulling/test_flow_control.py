@@ -1,0 +1,187 @@
+"""How much may be cached: per queue, per topic, and when a pull loop that waits is woken."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rocketmq_aio.config import PushConfig
+from rocketmq_aio.consumer.pulling.flow_control import TopicLimits
+from rocketmq_aio.consumer.push.dispatch_queue import WAKE_AFTER, DispatchQueue
+from rocketmq_aio.message import MessageExt, MessageQueue
+from tests.fakes.cluster import FakeCluster
+from tests.unit.consumer.consuming import TOPIC, numbers, put
+from tests.unit.consumer.parts import message, queue
+from tests.unit.consumer.pushing import pushing
+from tests.unit.remoting.until import until
+
+
+def holding(
+    count: int, *, size: int = 1, last: int | None = None, queue_id: int = 0
+) -> DispatchQueue:
+    """A queue with *count* messages cached, the last of them at offset *last*."""
+    assigned = DispatchQueue(queue(queue_id))
+    assigned.begin(0)
+    offsets = [*range(count - 1), count - 1 if last is None else last]
+    assigned.put([message(offset, assigned.queue, size) for offset in offsets[:count]])
+    return assigned
+
+
+def limits(
+    held: list[MessageQueue] | None = None,
+    *,
+    orderly: bool = False,
+    **settings: Any,  # noqa: ANN401
+) -> TopicLimits:
+    return TopicLimits(PushConfig(**settings), held or [queue()], orderly=orderly)
+
+
+@pytest.mark.parametrize(
+    ("count", "room"),
+    [(0, True), (10, True), (11, False)],
+)
+def test_so_many_messages_of_a_queue_are_cached(count: int, room: bool) -> None:
+    assert limits(pull_threshold_per_queue=10).has_room(holding(count)) is room
+
+
+@pytest.mark.parametrize(("size", "room"), [(50, True), (51, False)])
+def test_so_many_bytes_of_a_queue_are_cached(size: int, room: bool) -> None:
+    bound = limits(pull_threshold_bytes_per_queue=100)
+
+    assert bound.has_room(holding(2, size=size)) is room
+
+
+@pytest.mark.parametrize(("last", "room"), [(20, True), (21, False)])
+def test_the_first_message_holds_back_those_far_behind_it(last: int, room: bool) -> None:
+    assert limits(max_span=20).has_room(holding(2, last=last)) is room
+
+
+def test_in_order_the_distance_of_offsets_is_no_sign_of_anything() -> None:
+    assert limits(orderly=True, max_span=1).has_room(holding(2, last=10**9))
+
+
+@pytest.mark.parametrize(("count", "room"), [(25, True), (26, False)])
+def test_the_bound_of_a_topic_is_shared_out_among_its_queues(count: int, room: bool) -> None:
+    held = [queue(number) for number in range(4)] + [queue(0, topic="others")]
+    bound = limits(held, pull_threshold_per_topic=100)
+
+    assert bound.has_room(holding(count)) is room
+
+
+@pytest.mark.parametrize(("size", "room"), [(25, True), (26, False)])
+def test_so_is_the_bound_on_bytes(size: int, room: bool) -> None:
+    held = [queue(number) for number in range(4)]
+    bound = limits(held, pull_threshold_bytes_per_topic=100)
+
+    assert bound.has_room(holding(1, size=size)) is room
+
+
+def test_a_bound_below_the_number_of_queues_leaves_each_a_message() -> None:
+    held = [queue(number) for number in range(4)]
+    bound = limits(held, pull_threshold_per_topic=1)
+
+    assert bound.has_room(holding(1))
+    assert not bound.has_room(holding(2))
+
+
+def test_shares_grow_when_queues_are_given_up() -> None:
+    held = [queue(0), queue(1)]
+    bound = limits(held, pull_threshold_per_topic=10)
+    assert not bound.has_room(holding(8))
+
+    del held[1]
+    assert bound.has_room(holding(8))
+
+
+# --- waiting for room ----------------------------------------------------------------------------
+
+
+async def blocked(assigned: DispatchQueue) -> asyncio.Future[None]:
+    """Let the pull loop of *assigned* wait for room."""
+    assigned.wake = asyncio.get_running_loop().create_future()
+    assigned.block()
+    return assigned.wake
+
+
+async def test_a_full_queue_is_woken_when_there_is_room_for_a_pull() -> None:
+    assigned = holding(1001)
+    wake = await blocked(assigned)
+    taken = assigned.take(WAKE_AFTER)
+    for each in taken[:-1]:
+        assigned.settle(each)
+    assert not wake.done()
+
+    assigned.settle(taken[-1])
+    assert wake.done()
+
+
+async def test_few_messages_far_apart_wake_it_one_by_one() -> None:
+    """The one that is left may take for ever, and there is room besides it."""
+    assigned = holding(3, last=5000)
+    wake = await blocked(assigned)
+    first, *_ = assigned.take(3)
+    assigned.settle(first)
+
+    assert wake.done()
+
+
+async def test_a_stuck_message_behind_a_gap_does_not_stop_the_queue(cluster: FakeCluster) -> None:
+    stuck, go = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: MessageExt) -> None:
+        if message.queue_offset == 30:
+            stuck.set()
+            await go.wait()
+
+    put(cluster, "first", tag="a")
+    put(cluster, *numbers(29), tag="b")
+    put(cluster, "stuck", tag="a")
+    async with pushing(
+        cluster, handle, selector="a", max_span=20, close_timeout_seconds=0
+    ) as consumer:
+        await stuck.wait()
+        put(cluster, *numbers(5), tag="a")
+        held = consumer._engine.table[queue()]
+        await until(lambda: held.next_offset == 36, "the pulls to go on")
+        await until(lambda: held.process_queue.count == 1, "all others to be done")
+
+
+async def test_no_more_than_the_threshold_is_cached_while_handlers_are_busy(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(500))
+    go = asyncio.Event()
+
+    async def handle(_: MessageExt) -> None:
+        await go.wait()
+
+    async with pushing(
+        cluster, handle, pull_threshold_per_queue=50, pull_batch_size=10
+    ) as consumer:
+        held = consumer._engine.table[queue()]
+        await until(lambda: held.wake is not None, "the pull loop to wait")
+        assert 50 < held.process_queue.count <= 60
+
+        go.set()
+        await until(lambda: held.settled == 500, "the rest")
+
+
+async def test_so_much_of_a_topic_is_cached(cluster: FakeCluster) -> None:
+    for number in range(4):
+        put(cluster, *numbers(200), queue_id=number)
+    go, handled = asyncio.Event(), 0
+
+    async def handle(_: MessageExt) -> None:
+        nonlocal handled
+        await go.wait()
+        handled += 1
+
+    async with pushing(cluster, handle, pull_threshold_per_topic=40, pull_batch_size=5) as consumer:
+        held = [each for each in consumer._engine.table.values() if each.queue.topic == TOPIC]
+        await until(lambda: all(each.wake for each in held), "the pull loops to wait")
+        assert all(10 < each.process_queue.count <= 15 for each in held)
+
+        go.set()
+        await until(lambda: handled == 800, "the rest")

@@ -1,0 +1,211 @@
+"""Workers, and what concurrent consumption does with results."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rocketmq_aio.consumer.common.events import MessageDeadLettered, MessageDropped
+from rocketmq_aio.consumer.push import concurrent
+from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater
+from rocketmq_aio.message import MessageExt
+from tests.unit.consumer.parts import offsets
+from tests.unit.consumer.working import Shop
+from tests.unit.remoting.until import until
+
+
+async def test_what_a_handler_returns_from_is_settled() -> None:
+    seen: list[int] = []
+
+    async def handle(message: MessageExt) -> None:
+        seen.append(message.queue_offset)
+
+    async with Shop(handle) as shop:
+        shop.pull(*range(100))
+        await shop.settled(100)
+
+    assert sorted(seen) == list(range(100))
+    assert shop.back.sent == []
+    assert shop.statistics.snapshot("orders").consumed_per_second > 0
+
+
+@pytest.mark.parametrize(
+    ("error", "level"),
+    [(ValueError("bad"), 0), (RetryLater(), 0), (RetryLater(5), 5), (RetryLater(-1), -1)],
+    ids=repr,
+)
+async def test_a_message_that_failed_is_sent_back_and_settled(error: Exception, level: int) -> None:
+    async def handle(message: MessageExt) -> None:
+        if message.queue_offset == 1:
+            raise error
+
+    async with Shop(handle) as shop:
+        shop.pull(0, 1, 2)
+        await shop.settled(3)
+
+    assert shop.back.sent == [(1, level)]
+    dead = [each for each in shop.events if isinstance(each, MessageDeadLettered)]
+    assert len(dead) == (level == -1)
+
+
+@pytest.mark.parametrize("kind", ["async", "plain", "batch"])
+async def test_an_answer_that_is_returned_counts_as_if_it_was_raised(kind: str) -> None:
+    async def handle(_: object, __: object = None) -> object:
+        return RetryLater(7)
+
+    handlers: dict[str, dict[str, Any]] = {
+        "async": {"on_message": handle},
+        "plain": {"on_message": lambda _: RetryLater(7)},
+        "batch": {"on_batch": handle},
+    }
+    async with Shop(**handlers[kind]) as shop:
+        shop.pull(0)
+        await shop.settled(1)
+
+    assert shop.back.sent == [(0, 7)]
+
+
+async def test_a_failure_is_logged_with_its_traceback_the_first_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def handle(message: MessageExt) -> None:
+        if message.queue_offset == 0:
+            raise ValueError("bad")
+        raise RetryLater(1)
+
+    with caplog.at_level("INFO", "rocketmq_aio"):
+        async with Shop(handle) as shop:
+            shop.pull(0, 1)
+            await shop.settled(2)
+
+    failures = [each for each in caplog.records if "message_failed" in each.getMessage()]
+    assert [each.levelname for each in failures] == ["WARNING", "INFO"]
+    assert [each.exc_info is not None for each in failures] == [True, False]
+
+
+async def test_the_last_try_is_told() -> None:
+    async def handle(_: MessageExt) -> None:
+        raise ValueError("bad")
+
+    async with Shop(handle, max_reconsume_times=0) as shop:
+        shop.pull(0)
+        await shop.settled(1)
+
+    (event,) = shop.events
+    assert isinstance(event, MessageDeadLettered)
+    assert "bad" in event.reason
+
+
+async def test_a_message_that_cannot_be_sent_back_holds_the_offset_and_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(concurrent, "LOCAL_RETRY_SECONDS", 0.001)
+    tries: list[int] = []
+
+    async def handle(message: MessageExt) -> None:
+        tries.append(message.local_retries)
+        if len(tries) < 3:
+            raise ValueError("bad")
+
+    async with Shop(handle) as shop:
+        shop.back.down = 2
+        shop.pull(0)
+        await shop.settled(1)
+
+    assert tries == [0, 1, 2]
+    assert shop.back.sent == []
+
+
+async def test_in_broadcasting_a_failure_is_reported_and_that_is_all() -> None:
+    async def handle(_: MessageExt) -> None:
+        raise ValueError("bad")
+
+    async with Shop(handle, broadcasting=True) as shop:
+        shop.pull(0)
+        await shop.settled(1)
+
+    (event,) = shop.events
+    assert isinstance(event, MessageDropped)
+
+
+async def test_busy_queues_take_turns() -> None:
+    seen: list[int] = []
+
+    async def handle(message: MessageExt) -> None:
+        seen.append(message.queue.queue_id)
+
+    async with Shop(handle, size=1) as shop:
+        shop.pull(*range(100), queue_id=0)
+        shop.pull(*range(100), queue_id=1)
+        await shop.settled(100, 0)
+        await shop.settled(100, 1)
+
+    assert seen.index(1) == concurrent.TURN
+
+
+@pytest.mark.parametrize(
+    ("ack_index", "back"),
+    [(None, []), (2, [3, 4]), (-1, [0, 1, 2, 3, 4]), (4, []), (99, []), (-7, [0, 1, 2, 3, 4])],
+)
+async def test_a_batch_handler_says_how_far_it_came(ack_index: int | None, back: list[int]) -> None:
+    batches: list[list[int]] = []
+
+    async def handle(messages: list[MessageExt], context: BatchContext) -> None:
+        batches.append(offsets(messages))
+        context.ack_index = ack_index
+        context.delay_level = 3
+
+    async with Shop(on_batch=handle, batch_size=5) as shop:
+        shop.pull(*range(5))
+        await shop.settled(5)
+
+    assert batches == [[0, 1, 2, 3, 4]]
+    assert sorted(shop.back.sent) == [(offset, 3) for offset in back]
+
+
+@pytest.mark.parametrize("nonsense", ["2", 1.5, True])
+async def test_a_nonsense_ack_index_settles_nothing(nonsense: Any) -> None:  # noqa: ANN401
+    async def handle(_: list[MessageExt], context: BatchContext) -> None:
+        context.ack_index = nonsense
+
+    async with Shop(on_batch=handle, batch_size=2) as shop:
+        shop.pull(0, 1)
+        await shop.settled(2)
+
+    assert sorted(shop.back.sent) == [(0, 0), (1, 0)]
+
+
+async def test_a_batch_holds_messages_of_one_queue_only() -> None:
+    batches: list[set[int]] = []
+
+    async def handle(messages: list[MessageExt], _: BatchContext) -> None:
+        batches.append({each.queue.queue_id for each in messages})
+
+    async with Shop(on_batch=handle, batch_size=10) as shop:
+        shop.pull(0, 1, queue_id=0)
+        shop.pull(0, 1, queue_id=1)
+        await shop.settled(2, 0)
+        await shop.settled(2, 1)
+
+    assert all(len(queues) == 1 for queues in batches)
+
+
+async def test_a_message_that_a_reset_forgot_is_not_sent_back() -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: MessageExt) -> None:
+        begun.set()
+        await go.wait()
+        raise ValueError("bad")
+
+    async with Shop(handle) as shop:
+        assigned = shop.pull(0)
+        await begun.wait()
+        assigned.restart(10)
+        go.set()
+        await until(lambda: not assigned.in_hands, "the handler's end")
+
+    assert shop.back.sent == []
+    assert assigned.settled == 10

@@ -1,0 +1,390 @@
+"""The push consumer on a scripted cluster: handlers at work, suspended, more and fewer of them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from rocketmq_aio.consumer.common.events import MessageDeadLettered, OffsetCorrected, QueueHeld
+from rocketmq_aio.consumer.push.handlers import RetryLater
+from rocketmq_aio.hooks import ConsumeContext
+from rocketmq_aio.message import MessageExt
+from rocketmq_aio.protocol.codes import RequestCode
+from tests.fakes.cluster import FakeCluster
+from tests.unit.consumer.consuming import GROUP, TOPIC, committed, numbers, put, queue
+from tests.unit.consumer.pushing import DEAD, RETRIES, Events, Notes, push_consumer, pushing
+from tests.unit.remoting.until import until
+
+SOON: dict[str, Any] = {"commit_interval_seconds": 0.01}
+
+
+class Gate:
+    """A handler that waits until it may go on, and counts who is inside."""
+
+    def __init__(self) -> None:
+        self.inside = 0
+        self.most = 0
+        self.done = 0
+        self.go = asyncio.Event()
+
+    async def __call__(self, _: MessageExt) -> None:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        await self.go.wait()
+        self.inside -= 1
+        self.done += 1
+
+
+# --- suspending ----------------------------------------------------------------------------------
+
+
+async def test_while_suspended_nothing_is_handled_cached_or_not(cluster: FakeCluster) -> None:
+    handled = Notes()
+    async with pushing(cluster, handled) as consumer:
+        held = consumer._engine.table[queue()]
+        await cluster.broker.wait_for(RequestCode.PULL_MESSAGE, 5)
+        consumer.suspend()
+        assert consumer.is_suspended()
+        put(cluster, *numbers(3))  # the pull that is under way brings them
+        await until(lambda: held.process_queue.count == 3, "the messages")
+        put(cluster, "later")
+        await until(lambda: held.wake is not None, "the pull loop to wait")
+        assert held.next_offset == 3
+        assert handled.seen == []
+
+        consumer.resume()
+        assert not consumer.is_suspended()
+        await handled.have(4)
+
+    assert sorted(handled.bodies()) == ["0", "1", "2", "later"]
+
+
+async def test_running_handlers_end_while_suspended(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(3))
+    gate = Gate()
+    async with pushing(cluster, gate, concurrency=1, **SOON) as consumer:
+        await until(lambda: gate.inside == 1, "a handler")
+        consumer.suspend()
+        gate.go.set()
+        await committed(cluster, {0: 1})
+        assert gate.done == 1
+
+        consumer.resume()
+        await committed(cluster, {0: 3})
+
+
+async def test_a_queue_that_is_assigned_while_suspended_is_suspended_too(
+    cluster: FakeCluster,
+) -> None:
+    cluster.create_topic("invoices", 1)
+    put(cluster, "invoice", topic="invoices")
+    handled = Notes()
+    async with pushing(cluster, handled) as consumer:
+        consumer.suspend()
+        await consumer.subscribe("invoices")
+        await consumer.ready(5)
+        held = consumer._engine.table[queue(topic="invoices")]
+        await until(lambda: held.wake is not None, "the pull loop to wait")
+        assert (held.paused, held.process_queue.count) == (True, 0)
+
+        consumer.resume()
+        await handled.have(1)
+
+
+async def test_an_orderly_consumer_is_suspended_between_two_messages(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(3))
+    gate = Gate()
+    async with pushing(cluster, gate, arguments={"orderly": True}, **SOON) as consumer:
+        await until(lambda: gate.inside == 1, "a handler")
+        consumer.suspend()
+        gate.go.set()
+        await committed(cluster, {0: 1})
+        assert gate.done == 1
+
+        consumer.resume()
+        await committed(cluster, {0: 3})
+
+
+# --- how many at once ----------------------------------------------------------------------------
+
+
+async def test_more_and_fewer_handlers_run_under_load(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(40))
+    gate = Gate()
+    async with pushing(cluster, gate, concurrency=2, **SOON) as consumer:
+        await until(lambda: gate.inside == 2, "two handlers")
+        consumer.set_concurrency(10)
+        await until(lambda: gate.inside == 10, "ten handlers")
+        consumer.set_concurrency(1)
+        gate.go.set()
+        await committed(cluster, {0: 40})
+        gate.go.clear()
+        put(cluster, *numbers(5))
+        await until(lambda: gate.inside == 1, "one handler")
+        consumer.set_concurrency(4)
+        await until(lambda: gate.inside == 4, "four handlers")
+        gate.go.set()
+        await committed(cluster, {0: 45})
+
+    assert gate.most == 10
+
+
+async def test_as_many_threads_run_as_there_may_be_handlers(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(20))
+    together, go, done = threading.Barrier(3), threading.Event(), threading.Semaphore(0)
+    first = iter(range(3))
+
+    def handle(_: MessageExt) -> None:
+        if next(first, None) is not None:
+            together.wait(15)  # breaks unless three are here at once
+            go.wait(15)
+        done.release()
+
+    async with pushing(cluster, handle, concurrency=1, **SOON) as consumer:
+        consumer.set_concurrency(3)
+        await until(lambda: together.n_waiting == 0 and len(consumer._engine.workers.busy) == 3)
+        consumer.set_concurrency(2)
+        go.set()
+        await committed(cluster, {0: 20})
+
+    assert not together.broken
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+
+def failing(_: MessageExt) -> None:
+    raise RetryLater(1)
+
+
+async def test_without_retries_the_first_failure_is_the_last(cluster: FakeCluster) -> None:
+    put(cluster, "bad")
+    handled, events = Notes(failing), Events()
+    async with pushing(cluster, handled, arguments={"on_event": events}, max_reconsume_times=0):
+        await events.have(MessageDeadLettered)
+
+    assert handled.bodies() == ["bad"]
+    assert [stored.body for stored in cluster.broker.messages(DEAD)] == [b"bad"]
+
+
+async def test_sixteen_retries_are_the_default_of_a_concurrent_consumer(
+    cluster: FakeCluster,
+) -> None:
+    cluster.broker.delays.seconds[0] = 0.0
+    put(cluster, "bad")
+    handled, events = Notes(failing), Events()
+    async with pushing(cluster, handled, arguments={"on_event": events}):
+        await events.have(MessageDeadLettered)
+
+    assert [message.reconsume_times for message in handled.seen] == list(range(17))
+    assert {message.topic for message in handled.seen} == {TOPIC}
+
+
+@pytest.mark.parametrize(("times", "tries"), [(0, 1), (3, 4)])
+async def test_an_orderly_consumer_tries_so_often_in_place(
+    cluster: FakeCluster, times: int, tries: int
+) -> None:
+    put(cluster, "bad", "good")
+    handled = Notes(lambda message: failing(message) if message.body == b"bad" else None)
+    async with pushing(
+        cluster,
+        handled,
+        arguments={"orderly": True},
+        max_reconsume_times=times,
+        suspend_seconds=0.001,
+    ):
+        await handled.have(tries + 1)
+
+    assert handled.bodies() == ["bad"] * tries + ["good"]
+    assert [stored.body for stored in cluster.broker.messages(DEAD)] == [b"bad"]
+    assert RETRIES not in cluster.broker.topics or not cluster.broker.messages(RETRIES)
+
+
+async def test_an_orderly_consumer_tries_for_ever_by_default(cluster: FakeCluster) -> None:
+    put(cluster, "bad", "good")
+    tries: list[tuple[bytes, int]] = []
+
+    def react(message: MessageExt) -> None:
+        tries.append((message.body, message.reconsume_times))
+        failing(message)
+
+    handled = Notes(react)
+    async with pushing(cluster, handled, arguments={"orderly": True}, suspend_seconds=0.001):
+        await handled.have(30)
+
+    assert tries[:30] == [(b"bad", number) for number in range(30)]
+
+
+# --- hooks ---------------------------------------------------------------------------------------
+
+
+class Chooser:
+    """A filter hook; *fails* is raised for every pull."""
+
+    def __init__(self, left_out: Sequence[bytes] = (), fails: bool = False) -> None:
+        self.left_out = left_out
+        self.fails = fails
+        self.saw: list[list[bytes]] = []
+
+    def filter(self, messages: Sequence[MessageExt]) -> list[MessageExt]:
+        self.saw.append([each.body for each in messages])
+        if self.fails:
+            raise ValueError("a bad hook")
+        return [each for each in messages if each.body not in self.left_out]
+
+
+class Watcher:
+    """A consume hook."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.fails = fails
+        self.heard: list[tuple[str, int, str | None]] = []
+
+    def before(self, context: ConsumeContext) -> None:
+        self._hear("before", context)
+
+    def after(self, context: ConsumeContext) -> None:
+        self._hear("after", context)
+
+    def _hear(self, what: str, context: ConsumeContext) -> None:
+        self.heard.append((what, context.messages[0].queue_offset, context.status))
+        if self.fails:
+            raise ValueError("a bad hook")
+
+
+async def test_what_filters_leave_out_is_done_and_bad_hooks_change_nothing(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(4))
+    bad, first, second = Chooser(fails=True), Chooser([b"1"]), Chooser([b"2", b"3"])
+    watcher, bad_watcher = Watcher(), Watcher(fails=True)
+    handled = Notes()
+    hooks = [bad, first, second, bad_watcher, watcher]
+    async with pushing(cluster, handled, arguments={"hooks": hooks}, **SOON):
+        await committed(cluster, {0: 4})
+
+    assert handled.bodies() == ["0"]
+    assert bad.saw == first.saw == [[b"0", b"1", b"2", b"3"]]
+    assert second.saw == [[b"0", b"2", b"3"]]
+    assert watcher.heard == bad_watcher.heard == [("before", 0, None), ("after", 0, "ok")]
+
+
+# --- offsets that do not exist -------------------------------------------------------------------
+
+
+async def test_a_queue_whose_offset_does_not_exist_is_held_until_somebody_decides(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(5))
+    put(cluster, "other", queue_id=1)
+    cluster.broker.commit(GROUP, TOPIC, 0, 3)
+    cluster.broker.topics[TOPIC].queues[0].drop_before(4)
+    handled, events = Notes(), Events()
+    async with pushing(
+        cluster, handled, arguments={"on_event": events}, offset_illegal="error"
+    ) as consumer:
+        (held,) = await events.have(QueueHeld)
+        await handled.have(1)
+        assert handled.bodies() == ["other"]
+        await consumer.seek(held.queue, held.suggested)
+        await handled.have(2)
+
+    assert (held.queue, held.requested, held.suggested) == (queue(), 3, 4)
+    assert "OFFSET_TOO_SMALL" in held.remark
+    assert handled.bodies() == ["other", "4"]
+    assert events.of(OffsetCorrected) == []
+
+
+async def test_a_held_queue_stays_held_when_everything_is_resumed(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(5))
+    cluster.broker.commit(GROUP, TOPIC, 0, 9)
+    handled, events = Notes(), Events()
+    async with pushing(
+        cluster, handled, arguments={"on_event": events}, offset_illegal="error"
+    ) as consumer:
+        await events.have(QueueHeld)
+        pulls = len(cluster.broker.requests_of(RequestCode.PULL_MESSAGE))
+        consumer.suspend()
+        consumer.resume()
+        put(cluster, "other", queue_id=1)
+        await handled.have(1)
+
+        assert len(events.of(QueueHeld)) == 1
+        await cluster.broker.wait_for(RequestCode.PULL_MESSAGE, pulls + 1)
+        assert consumer._engine.table[queue()].next_offset == 9
+
+
+# --- where reading begins ------------------------------------------------------------------------
+
+
+async def test_retries_are_read_from_their_beginning_wherever_reading_starts(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, "old")
+    cluster.create_topic(RETRIES, 1)
+    put(cluster, "retried before", topic=RETRIES)
+    handled = Notes()
+    async with pushing(cluster, handled, start_from="latest", **SOON):
+        put(cluster, "new")
+        await handled.have(2)
+        await committed(cluster, {0: 1}, topic=RETRIES)
+
+    assert sorted(handled.bodies()) == ["new", "retried before"]
+
+
+# --- events --------------------------------------------------------------------------------------
+
+
+async def test_a_listener_that_raises_changes_nothing(cluster: FakeCluster) -> None:
+    put(cluster, "a")
+    told: list[object] = []
+
+    def listen(event: object) -> None:
+        told.append(event)
+        raise ValueError("a bad listener")
+
+    handled = Notes()
+    async with pushing(cluster, handled, arguments={"on_event": listen}):
+        await handled.have(1)
+
+    assert len(told) >= 2
+
+
+async def test_events_are_streamed_to_whoever_asks_until_the_end(cluster: FakeCluster) -> None:
+    consumer = push_consumer(cluster, Notes())
+    stream = consumer.events()
+    async with consumer:
+        await consumer.subscribe(TOPIC)
+        await consumer.ready(5)
+        late = consumer.events()
+    kinds = [type(event).__name__ async for event in stream]
+
+    assert kinds[0] == "QueuesAssigned"
+    assert kinds[-1] == "QueuesRevoked"
+    assert [type(event).__name__ async for event in late] == ["QueuesRevoked"]
+
+
+async def test_it_is_ready_when_all_queues_know_where_they_begin(cluster: FakeCluster) -> None:
+    held_back = cluster.broker.hold(RequestCode.QUERY_CONSUMER_OFFSET)
+    async with push_consumer(cluster, Notes()) as consumer:
+        await consumer.subscribe(TOPIC)
+        with pytest.raises(TimeoutError):
+            await consumer.ready(0.05)
+        assert _unknown(consumer)
+        held_back.release()
+        cluster.broker.off(RequestCode.QUERY_CONSUMER_OFFSET)
+        await consumer.ready(5)
+
+        assert not _unknown(consumer)
+        assert [q for q in consumer.assignment() if q.topic == TOPIC] == [
+            queue(number) for number in range(4)
+        ]
+
+
+def _unknown(consumer: Any) -> bool:  # noqa: ANN401
+    table = consumer._engine.table
+    return not table or any(not each.started.is_set() for each in table.values())

@@ -1,0 +1,439 @@
+"""The life of a push consumer: `run`, closing in time, and the end that nobody wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from rocketmq_aio.consumer.push.consumer import PushConsumer
+from rocketmq_aio.errors import ClosedError, NotRunningError
+from rocketmq_aio.message import MessageExt
+from rocketmq_aio.protocol.codes import RequestCode
+from tests.fakes.cluster import FakeCluster
+from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put, queue
+from tests.unit.consumer.pushing import Notes, push_consumer, pushing
+from tests.unit.consumer.working import forever
+from tests.unit.instance.guests import nothing_left
+from tests.unit.remoting.until import until
+
+
+@asynccontextmanager
+async def running(consumer: PushConsumer) -> AsyncIterator[asyncio.Task[None]]:
+    """A consumer inside `run`, with its queues."""
+    await consumer.subscribe(TOPIC)
+    task = asyncio.ensure_future(consumer.run())
+    await until(lambda: not consumer._can_prepare() and consumer._running, "the start")
+    await consumer.ready(15)
+    yield task
+    await asyncio.wait([task], timeout=15)
+    assert task.done()
+
+
+class Bugs(Exception):  # noqa: N818 - what a bug in this package raises
+    """Not known to anybody."""
+
+
+def break_down(consumer: PushConsumer) -> None:
+    """Let a background task of the consumer fail."""
+
+    async def fail() -> None:
+        raise Bugs("a bug")
+
+    consumer._engine._host.spawn(fail, name="bug")
+
+
+# --- run -----------------------------------------------------------------------------------------
+
+
+async def test_run_starts_consumes_and_returns_when_it_is_closed_elsewhere(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(3))
+    handled = Notes()
+    consumer = push_consumer(cluster, handled)
+    async with nothing_left():
+        async with running(consumer) as task:
+            await handled.have(3)
+            await consumer.close()
+        task.result()
+
+    assert cluster.broker.committed(GROUP, TOPIC, 0) == 3
+
+
+async def test_run_serves_a_consumer_that_is_started(cluster: FakeCluster) -> None:
+    async with pushing(cluster, Notes()) as consumer:
+        task = asyncio.ensure_future(consumer.run())
+        await asyncio.sleep(0)
+        assert not task.done()
+        await consumer.close()
+        await task
+
+
+async def test_run_that_is_cancelled_closes_in_order(cluster: FakeCluster) -> None:
+    put(cluster, "a")
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: MessageExt) -> None:
+        begun.set()
+        await go.wait()
+
+    consumer = push_consumer(cluster, handle)
+    async with nothing_left(), running(consumer) as task:
+        await begun.wait()
+        task.cancel()
+        await until(lambda: consumer._engine.table[queue()].dropped, "the hand-over")
+        go.set()
+
+    assert task.cancelled()
+    assert cluster.broker.committed(GROUP, TOPIC, 0) == 1
+
+
+@pytest.fixture
+def program() -> Iterator[list[int]]:
+    """The signals that a program has handled with its own handlers."""
+    handled: list[int] = []
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {n: signal.signal(n, lambda number, _: handled.append(number)) for n in numbers}
+    yield handled
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_run_ends_on_a_signal_and_puts_handlers_back(
+    cluster: FakeCluster, number: signal.Signals, program: list[int]
+) -> None:
+    async with nothing_left(), running(push_consumer(cluster, Notes())) as task:
+        os.kill(os.getpid(), number)
+    task.result()
+    assert program == []
+
+    os.kill(os.getpid(), number)
+    assert program == [number]
+
+
+async def test_one_signal_ends_every_run(cluster: FakeCluster, program: list[int]) -> None:
+    put(cluster, "a")
+    go = asyncio.Event()
+    begun: list[str] = []
+
+    async def handle(message: MessageExt) -> None:
+        begun.append(message.body.decode())
+        await go.wait()
+
+    consumers = [push_consumer(cluster, handle, group=group) for group in ("first", "second")]
+    async with nothing_left(), running(consumers[0]) as one, running(consumers[1]) as other:
+        await until(lambda: len(begun) == 2, "both handlers")
+        os.kill(os.getpid(), signal.SIGTERM)
+        await until(lambda: all(each._engine.table[queue()].dropped for each in consumers))
+        go.set()
+    one.result()
+    other.result()
+
+    assert [cluster.broker.committed(group, TOPIC, 0) for group in ("first", "second")] == [1, 1]
+
+
+async def test_signal_ends_a_run_after_another_run_has_ended(
+    cluster: FakeCluster, program: list[int]
+) -> None:
+    first, second = (push_consumer(cluster, Notes(), group=g) for g in ("first", "second"))
+    async with nothing_left(), running(second) as other:
+        async with running(first) as one:
+            await first.close()
+        one.result()
+        os.kill(os.getpid(), signal.SIGTERM)
+    other.result()
+
+    assert program == []
+
+
+async def test_handlers_of_the_event_loop_work_after_a_run(cluster: FakeCluster) -> None:
+    heard = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, heard.set)
+    try:
+        async with nothing_left(), running(push_consumer(cluster, Notes())) as task:
+            task.cancel()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(heard.wait(), 15)
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+async def test_run_needs_no_signal_handlers_of_the_event_loop(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Event loops of Windows have none."""
+
+    def missing(*_: object) -> None:
+        raise NotImplementedError
+
+    for kind in (asyncio.AbstractEventLoop, type(asyncio.get_running_loop())):
+        with suppress(TypeError):  # uvloop's cannot be changed
+            monkeypatch.setattr(kind, "add_signal_handler", missing)
+    async with nothing_left(), running(push_consumer(cluster, Notes())) as task:
+        os.kill(os.getpid(), signal.SIGTERM)
+    task.result()
+
+
+async def test_run_outside_the_main_thread_leaves_signals_alone(cluster: FakeCluster) -> None:
+    consumers: list[PushConsumer] = []
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def consume() -> None:
+        loops.append(asyncio.get_running_loop())
+        consumer = push_consumer(cluster, Notes())
+        consumers.append(consumer)
+        await consumer.subscribe(TOPIC)
+        await consumer.run()
+
+    thread = threading.Thread(target=lambda: asyncio.run(consume()))
+    thread.start()
+    try:
+        await until(lambda: consumers and consumers[0]._running, "the start")
+        closing = asyncio.run_coroutine_threadsafe(consumers[0].close(), loops[0])
+        await asyncio.wrap_future(closing)
+    finally:
+        await asyncio.to_thread(thread.join, 15)
+
+    assert not thread.is_alive()
+
+
+PROGRAM = """
+import asyncio, sys
+from rocketmq_aio import PushConfig, PushConsumer
+
+async def handle(message):
+    print("begun", flush=True)
+    await asyncio.sleep(0.2)
+    print("done", flush=True)
+
+async def main():
+    config = PushConfig(start_from="earliest")
+    consumer = PushConsumer("billing", on_message=handle, namesrv=sys.argv[1], config=config)
+    await consumer.subscribe("orders")
+    await consumer.run()
+    print("ended", flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_program_that_is_asked_to_end_finishes_its_work(cluster: FakeCluster) -> None:
+    put(cluster, "a")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", PROGRAM, cluster.namesrv), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(15):
+            assert await process.stdout.readline() == b"begun\n"
+            process.terminate()
+            rest = await process.stdout.read()
+            code = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+
+    assert (rest, code) == (b"done\nended\n", 0)
+    assert cluster.broker.committed(GROUP, TOPIC, 0) == 1
+    assert GROUP not in cluster.broker.members.groups
+
+
+# --- failing -------------------------------------------------------------------------------------
+
+
+async def test_run_ends_with_what_a_background_task_failed_with(cluster: FakeCluster) -> None:
+    consumer = push_consumer(cluster, Notes())
+    async with nothing_left(), running(consumer) as task:
+        break_down(consumer)
+
+    with pytest.raises(NotRunningError) as caught:
+        task.result()
+    assert isinstance(caught.value.__cause__, Bugs)
+
+
+async def test_after_a_failure_every_call_says_so_and_streams_end(cluster: FakeCluster) -> None:
+    async with nothing_left(), pushing(cluster, Notes()) as consumer:
+        stream = consumer.events()
+        break_down(consumer)
+        async for _ in stream:
+            pass
+        for call in (consumer.suspend, consumer.resume, lambda: consumer.set_concurrency(2)):
+            with pytest.raises(NotRunningError, match="a bug"):
+                call()
+        with pytest.raises(NotRunningError, match="a bug"):
+            await consumer.ready()
+
+
+async def test_after_a_failure_closing_waits_for_no_handler(cluster: FakeCluster) -> None:
+    put(cluster, "a")
+    async with asyncio.timeout(15):
+        async with pushing(cluster, forever, close_timeout_seconds=3600.0) as consumer:
+            await until(lambda: consumer._engine.workers.busy, "a handler")
+            stream = consumer.events()
+            break_down(consumer)
+            async for _ in stream:
+                pass
+
+
+async def test_failed_consumer_leaves_its_group(cluster: FakeCluster) -> None:
+    """Without waiting for its close: others are to have its queues."""
+    async with pushing(cluster, Notes()) as consumer:
+        assert GROUP in cluster.broker.members.groups
+        break_down(consumer)
+        await until(lambda: GROUP not in cluster.broker.members.groups, "the group to be left")
+        await consumer.client.heartbeats.beat_all(anew=True)
+
+        assert GROUP not in cluster.broker.members.groups
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit])
+async def test_foreign_cancellation_in_a_listener_does_not_end_the_consumer(
+    cluster: FakeCluster, error: type[BaseException]
+) -> None:
+    def listener(*_: object) -> None:
+        raise error
+
+    put(cluster, *numbers(3))
+    handled = Notes()
+    listeners = {"on_assigned": listener, "on_revoked": listener, "on_event": listener}
+    async with pushing(cluster, handled, arguments=listeners):
+        await handled.have(3)
+
+    assert cluster.broker.committed(GROUP, TOPIC, 0) == 3
+
+
+async def test_run_raises_when_a_background_task_is_cancelled_by_others(
+    cluster: FakeCluster,
+) -> None:
+    consumer = push_consumer(cluster, Notes())
+    async with nothing_left(), running(consumer) as task:
+        [commits] = [each for each in asyncio.all_tasks() if each.get_name().endswith(":commits")]
+        commits.cancel()
+
+    with pytest.raises(NotRunningError, match="commits was cancelled"):
+        task.result()
+
+
+# --- closing while handlers run ------------------------------------------------------------------
+
+
+async def test_closing_waits_for_running_handlers_and_commits_what_they_did(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, *numbers(3))
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: MessageExt) -> None:
+        begun.set()
+        await go.wait()
+
+    async with (
+        nothing_left(),
+        pushing(cluster, handle, concurrency=1, close_timeout_seconds=60.0) as consumer,
+    ):
+        await begun.wait()
+        closing = asyncio.ensure_future(consumer.close())
+        held = consumer._engine.table[queue()]
+        await until(lambda: held.all_settled is not None, "the wait for the handler")
+        go.set()
+        await closing
+
+    assert cluster.broker.committed(GROUP, TOPIC, 0) == 1  # those that had not begun come again
+
+
+@pytest.mark.parametrize("seconds", [0, 0.05])
+async def test_a_handler_that_does_not_end_is_cancelled_and_settles_nothing(
+    cluster: FakeCluster, seconds: float
+) -> None:
+    put(cluster, "a")
+    cancelled = asyncio.Event()
+
+    async def handle(_: MessageExt) -> None:
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async with (
+        nothing_left(),
+        asyncio.timeout(15),
+        pushing(cluster, handle, close_timeout_seconds=seconds) as consumer,
+    ):
+        await until(lambda: consumer._engine.workers.busy, "a handler")
+
+    assert cancelled.is_set()
+    assert cluster.broker.committed(GROUP, TOPIC, 0) in (None, 0)
+
+
+async def test_a_plain_function_that_does_not_end_keeps_its_thread_but_not_the_consumer(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, "a")
+    begun, go = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+
+    def handle(_: MessageExt) -> None:
+        threads.append(threading.current_thread())
+        begun.set()
+        go.wait()
+
+    try:
+        async with (
+            nothing_left(),
+            asyncio.timeout(15),
+            pushing(cluster, handle, close_timeout_seconds=0.05),
+        ):
+            await until(begun.is_set, "a handler")
+        assert threads[0].is_alive()
+    finally:
+        go.set()
+    await until(lambda: not threads[0].is_alive(), "the end of the thread")
+
+    assert cluster.broker.committed(GROUP, TOPIC, 0) in (None, 0)
+
+
+async def test_threads_end_with_the_consumer(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(20))
+    threads: set[threading.Thread] = set()
+
+    def handle(_: MessageExt) -> None:
+        threads.add(threading.current_thread())
+
+    async with pushing(cluster, handle) as consumer:
+        await until(lambda: consumer._engine.table[queue()].settled == 20, "all messages")
+    await until(lambda: not any(thread.is_alive() for thread in threads), "their end")
+
+
+async def test_what_is_closed_is_closed(cluster: FakeCluster) -> None:
+    async with pushing(cluster, Notes()) as consumer:
+        pass
+
+    calls: list[Callable[[], object]] = [consumer.suspend, consumer.resume]
+    for call in calls:
+        with pytest.raises(ClosedError):
+            call()
+    with pytest.raises(ClosedError):
+        await consumer.run()
+    await consumer.close()
+
+
+async def test_who_waits_until_it_is_ready_learns_of_the_end(cluster: FakeCluster) -> None:
+    cluster.broker.hold(RequestCode.QUERY_CONSUMER_OFFSET)
+    async with push_consumer(cluster, Notes()) as consumer:
+        await consumer.subscribe(TOPIC)
+        waiting = asyncio.ensure_future(consumer.ready())
+        await until(lambda: consumer._engine.table, "queues")
+        await consumer.close()
+
+        with pytest.raises(ClosedError):
+            await waiting

@@ -1,0 +1,256 @@
+"""What a push consumer reads: subscriptions, the retry topic, and what heartbeats tell of them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
+from rocketmq_aio.consumer.push.consumer import PushConsumer
+from rocketmq_aio.errors import ConfigError, SubscriptionError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.message import MessageExt, MessageModel, MessageQueue, MessageSelector
+from rocketmq_aio.protocol.codes import RequestCode
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.members import BAD_EXPRESSION
+from tests.unit.consumer.consuming import GROUP, TOPIC, committed, numbers, put, queue
+from tests.unit.consumer.pushing import (
+    RETRIES,
+    Events,
+    Notes,
+    push_consumer,
+    pushing,
+    told,
+    topics_of,
+)
+from tests.unit.instance.guests import nothing_left
+from tests.unit.remoting.until import until
+
+SOON: dict[str, Any] = {"commit_interval_seconds": 0.01}
+
+
+# --- heartbeats ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_heartbeats_tell_of_a_passive_member_and_the_retry_topic(
+    cluster: FakeCluster, orderly: bool
+) -> None:
+    async with pushing(cluster, Notes(), selector="a || b", arguments={"orderly": orderly}):
+        data = told(cluster.broker)
+
+    assert (data.consume_type, data.message_model) == ("CONSUME_PASSIVELY", "CLUSTERING")
+    assert data.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
+    assert topics_of(data) == {TOPIC: "a || b", RETRIES: "*"}
+
+
+async def test_broadcasting_reads_everything_but_no_retries(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    cluster.create_topic(RETRIES, 1)
+    put(cluster, "retry", topic=RETRIES)
+    put(cluster, *numbers(3))
+    handled = Notes()
+    async with pushing(
+        cluster,
+        handled,
+        message_model=MessageModel.BROADCASTING,
+        offset_store=LocalFileOffsetStore(tmp_path),
+    ) as consumer:
+        await handled.have(3)
+        data = told(cluster.broker)
+        assert {each.topic for each in consumer.assignment()} == {TOPIC}
+
+    assert data.message_model == "BROADCASTING"
+    assert topics_of(data) == {TOPIC: "*"}
+    assert sorted(handled.bodies()) == numbers(3)
+
+
+async def test_the_retry_topic_is_read_once_the_broker_has_made_it(cluster: FakeCluster) -> None:
+    handled = Notes()
+    async with pushing(cluster, handled) as consumer:
+        await until(lambda: queue(topic=RETRIES) in consumer.assignment(), "the retry queue", 10)
+        put(cluster, "again", topic=RETRIES)
+        await handled.have(1)
+
+
+# --- subscribing at run time ---------------------------------------------------------------------
+
+
+async def test_topics_come_and_go_at_run_time(cluster: FakeCluster) -> None:
+    cluster.create_topic("invoices", 2)
+    put(cluster, "order")
+    put(cluster, "invoice", topic="invoices")
+    handled = Notes()
+    async with pushing(cluster, handled, **SOON) as consumer:
+        await handled.have(1)
+        await consumer.subscribe("invoices")
+        await handled.have(2)
+        assert topics_of(told(cluster.broker)) == {TOPIC: "*", "invoices": "*", RETRIES: "*"}
+
+        await consumer.unsubscribe(TOPIC)
+        assert {each.topic for each in consumer.assignment()} <= {"invoices", RETRIES}
+        assert topics_of(told(cluster.broker)) == {"invoices": "*", RETRIES: "*"}
+        assert cluster.broker.committed(GROUP, TOPIC, 0) == 1
+        put(cluster, "unread")
+        put(cluster, "read", topic="invoices")
+        await handled.have(3)
+
+    assert handled.bodies() == ["order", "invoice", "read"]
+
+
+async def test_unsubscribing_lets_running_handlers_end(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(2))
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: MessageExt) -> None:
+        begun.set()
+        await go.wait()
+
+    async with pushing(cluster, handle, concurrency=1, close_timeout_seconds=60.0) as consumer:
+        await begun.wait()
+        leaving = asyncio.ensure_future(consumer.unsubscribe(TOPIC))
+        held = consumer._engine.table[queue()]
+        await until(lambda: held.all_settled is not None, "the wait for the handler")
+        go.set()
+        await leaving
+
+        assert cluster.broker.committed(GROUP, TOPIC, 0) == 1
+
+
+async def test_a_handler_can_unsubscribe_without_waiting_for_itself(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(2))
+    left = asyncio.Event()
+
+    async def handle(_: MessageExt) -> None:
+        await consumer.unsubscribe(TOPIC)
+        left.set()
+
+    async with pushing(cluster, handle, concurrency=1, close_timeout_seconds=60.0) as consumer:
+        async with asyncio.timeout(15):
+            await left.wait()
+
+
+async def test_another_expression_holds_for_what_no_handler_was_given(
+    cluster: FakeCluster,
+) -> None:
+    for number in range(10):
+        put(cluster, str(number), tag="even" if number % 2 == 0 else "odd")
+    begun, go = asyncio.Event(), asyncio.Event()
+    seen: list[str] = []
+
+    async def handle(message: MessageExt) -> None:
+        seen.append(message.body.decode())
+        if message.body == b"2":
+            begun.set()
+            await go.wait()
+
+    async with pushing(cluster, handle, selector="even", concurrency=1, **SOON) as consumer:
+        await begun.wait()
+        await consumer.subscribe(TOPIC, "odd")
+        go.set()
+        await committed(cluster, {0: 10})
+
+    assert seen == ["0", "2", "5", "7", "9"]
+
+
+async def test_what_is_tried_again_is_kept_when_the_expression_changes(
+    cluster: FakeCluster,
+) -> None:
+    put(cluster, "0", tag="old")
+    put(cluster, "1", "2", tag="old")
+    put(cluster, "3", tag="new")
+    seen: list[str] = []
+    may_pass = False
+
+    async def handle(message: MessageExt) -> None:
+        seen.append(message.body.decode())
+        if not may_pass:
+            raise ValueError("not yet")
+
+    async with pushing(
+        cluster,
+        handle,
+        selector="old",
+        arguments={"orderly": True},
+        suspend_seconds=0.001,
+        **SOON,
+    ) as consumer:
+        await until(lambda: len(seen) >= 2, "a second try")
+        await consumer.subscribe(TOPIC, "new")
+        may_pass = True
+        await committed(cluster, {0: 4})
+
+    assert [*dict.fromkeys(seen)] == ["0", "3"]
+
+
+async def test_sql_that_the_broker_cannot_parse_is_refused(cluster: FakeCluster) -> None:
+    bad = MessageSelector.by_sql(BAD_EXPRESSION)
+    async with pushing(cluster, Notes(), selector="a") as consumer:
+        with pytest.raises(SubscriptionError):
+            await consumer.subscribe(TOPIC, bad)
+        assert topics_of(told(cluster.broker))[TOPIC] == "a"
+
+    async with nothing_left():
+        prepared = push_consumer(cluster, Notes())
+        await prepared.subscribe(TOPIC, bad)
+        with pytest.raises(SubscriptionError):
+            await prepared.start()
+
+
+# --- several consumers ---------------------------------------------------------------------------
+
+
+async def test_two_groups_share_one_instance(cluster: FakeCluster) -> None:
+    put(cluster, *numbers(5))
+    first, second = Notes(), Notes()
+    async with MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client:
+        async with pushing(cluster, first, client=client):
+            async with pushing(cluster, second, client=client, group="shipping"):
+                await first.have(5)
+                await second.have(5)
+            put(cluster, "more")
+            await first.have(6)
+
+        assert len(cluster.broker.connections) == 1
+    assert len(second.seen) == 5
+
+
+async def test_a_group_is_in_an_instance_once(cluster: FakeCluster) -> None:
+    put(cluster, "a")
+    handled = Notes()
+    async with (
+        MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client,
+        pushing(cluster, handled, client=client),
+    ):
+        twin = push_consumer(cluster, Notes(), client=client)
+        with pytest.raises(ConfigError) as caught:
+            await twin.start()
+        await handled.have(1)
+        put(cluster, "b")
+        await handled.have(2)
+
+    assert (caught.value.setting, caught.value.value) == ("group", GROUP)
+
+
+async def test_members_share_the_queues(cluster: FakeCluster) -> None:
+    first, second, events = Notes(), Notes(), Events()
+    async with pushing(cluster, first, arguments={"on_event": events}) as one:
+        async with pushing(cluster, second) as other:
+            await until(lambda: len(_of_topic(one)) == len(_of_topic(other)) == 2, "two each")
+            assert {*_of_topic(one)} | {*_of_topic(other)} == {queue(n) for n in range(4)}
+            for number in range(4):
+                put(cluster, *numbers(5), queue_id=number)
+            await until(lambda: len(first.seen) + len(second.seen) == 20, "all messages")
+            assert len(first.seen) == len(second.seen) == 10
+        await until(lambda: len(_of_topic(one)) == 4, "all queues")
+
+    assert len(cluster.broker.requests_of(RequestCode.UNREGISTER_CLIENT)) == 2
+
+
+def _of_topic(consumer: PushConsumer) -> list[MessageQueue]:
+    return [each for each in consumer.assignment() if each.topic == TOPIC]

@@ -1,0 +1,210 @@
+"""What a push consumer does with messages that its codec cannot read."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from rocketmq_aio.codec import JSONCodec
+from rocketmq_aio.consumer.common.events import (
+    MessageDeadLettered,
+    MessageDropped,
+    MessageUndecodable,
+)
+from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
+from rocketmq_aio.consumer.push.handlers import BatchContext, UndecodableError
+from rocketmq_aio.errors import PayloadError
+from rocketmq_aio.hooks import ConsumeContext
+from rocketmq_aio.message import MessageExt, MessageModel
+from tests.fakes.cluster import FakeCluster
+from tests.unit.consumer.consuming import committed, numbers, put
+from tests.unit.consumer.pushing import DEAD, RETRIES, Events, Notes, pushing
+from tests.unit.consumer.working import Shop
+from tests.unit.remoting.until import until
+
+CODEC = JSONCodec(int)
+
+
+class Values:
+    """A batch handler that keeps the values it was given."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+
+    async def __call__(self, messages: list[MessageExt], context: BatchContext) -> None:
+        self.batches.append([message.value for message in messages])
+
+    @property
+    def values(self) -> list[int]:
+        return [value for batch in self.batches for value in batch]
+
+
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+@pytest.mark.parametrize("policy", ["skip", "dead_letter"])
+async def test_the_good_ones_of_a_batch_are_handled_once_and_in_order(
+    cluster: FakeCluster, policy: str, orderly: bool
+) -> None:
+    put(cluster, "0", "1", "two", "3", "four", "5")
+    handled, events = Values(), Events()
+    async with pushing(
+        cluster,
+        arguments={"on_batch": handled, "orderly": orderly, "on_event": events},
+        consume_batch_size=6,
+        codec=CODEC,
+        undecodable=policy,
+        commit_interval_seconds=0.01,
+    ):
+        await committed(cluster, {0: 6})
+
+    assert handled.values == [0, 1, 3, 5]
+    told = events.of(MessageUndecodable)
+    assert [(each.offset, each.policy) for each in told] == [(2, policy), (4, policy)]
+    dead = [] if policy == "skip" else [b"two", b"four"]
+    topics = cluster.broker.topics
+    assert [m.body for m in (cluster.broker.messages(DEAD) if DEAD in topics else [])] == dead
+    assert len(events.of(MessageDeadLettered)) == len(dead)
+
+
+async def test_a_concurrent_consumer_sends_back_what_it_is_to_retry(cluster: FakeCluster) -> None:
+    cluster.broker.delays.seconds[2] = 0.0
+    put(cluster, "0", "one", "2")
+    handled, events = Values(), Events()
+    async with pushing(
+        cluster,
+        arguments={"on_batch": handled, "on_event": events},
+        consume_batch_size=3,
+        codec=CODEC,
+        max_reconsume_times=1,
+        commit_interval_seconds=0.01,
+    ):
+        await committed(cluster, {0: 3})
+        await events.have(MessageDeadLettered)
+
+    assert handled.values == [0, 2]
+    assert [m.body for m in cluster.broker.messages(RETRIES)] == [b"one"]
+    assert [m.body for m in cluster.broker.messages(DEAD)] == [b"one"]
+    assert len(events.of(MessageUndecodable)) == 2
+
+
+async def test_an_orderly_consumer_holds_the_queue_while_it_retries(cluster: FakeCluster) -> None:
+    put(cluster, "0", "one", "2")
+    put(cluster, *numbers(3), queue_id=1)
+    handled, events = Notes(), Events()
+    async with pushing(
+        cluster,
+        handled,
+        arguments={"orderly": True, "on_event": events},
+        codec=CODEC,
+        suspend_seconds=0.001,
+    ):
+        await events.have(MessageUndecodable, 3)
+        await until(lambda: len([m for m in handled.seen if m.queue.queue_id == 1]) == 3)
+
+    assert [m.value for m in handled.seen if m.queue.queue_id == 0] == [0]
+
+
+async def test_an_orderly_consumer_gives_up_after_enough_tries(cluster: FakeCluster) -> None:
+    put(cluster, "0", "one", "2")
+    handled = Notes()
+    async with pushing(
+        cluster,
+        handled,
+        arguments={"orderly": True},
+        codec=CODEC,
+        suspend_seconds=0.001,
+        max_reconsume_times=2,
+        commit_interval_seconds=0.01,
+    ):
+        await committed(cluster, {0: 3})
+
+    assert [m.value for m in handled.seen] == [0, 2]
+    assert [m.body for m in cluster.broker.messages(DEAD)] == [b"one"]
+
+
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+@pytest.mark.parametrize("policy", ["retry", "dead_letter"])
+async def test_broadcasting_has_no_dead_letters_and_drops_what_would_be_one(
+    cluster: FakeCluster, tmp_path: Path, policy: str, orderly: bool
+) -> None:
+    put(cluster, "0", "one", "2")
+    handled, events = Notes(), Events()
+    async with pushing(
+        cluster,
+        handled,
+        arguments={"orderly": orderly, "on_event": events},
+        codec=CODEC,
+        undecodable=policy,
+        message_model=MessageModel.BROADCASTING,
+        offset_store=LocalFileOffsetStore(tmp_path),
+        suspend_seconds=0.001,
+        max_reconsume_times=1,
+    ):
+        await handled.have(2)
+        (dropped,) = await events.have(MessageDropped)
+
+    assert [m.value for m in handled.seen] == [0, 2]
+    assert dropped.offset == 1
+    tries = 2 if orderly and policy == "retry" else 1
+    assert len(events.of(MessageUndecodable)) == tries
+
+
+async def test_hooks_hear_of_handlers_that_run_only(cluster: FakeCluster) -> None:
+    put(cluster, "0", "one", "2")
+    seen: list[list[bytes]] = []
+
+    class Hook:
+        def before(self, context: ConsumeContext) -> None:
+            seen.append([message.body for message in context.messages])
+
+        def after(self, context: ConsumeContext) -> None: ...
+
+    handled = Notes()
+    async with pushing(
+        cluster, handled, arguments={"hooks": [Hook()]}, codec=CODEC, undecodable="skip"
+    ):
+        await handled.have(2)
+
+    assert seen == [[b"0"], [b"2"]]
+
+
+async def test_a_failure_without_words_is_a_failure_like_any_other(cluster: FakeCluster) -> None:
+    class MuteError(Exception):
+        def __repr__(self) -> str:
+            raise ValueError("no words")
+
+    def react(_: MessageExt) -> None:
+        raise MuteError
+
+    put(cluster, "0")
+    events = Events()
+    async with pushing(
+        cluster, Notes(react), arguments={"on_event": events}, max_reconsume_times=0
+    ):
+        (dead,) = await events.have(MessageDeadLettered)
+
+    assert dead.reason == "MuteError"
+
+
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+@pytest.mark.parametrize("policy", ["skip", "dead_letter"])
+async def test_what_the_next_owner_of_a_queue_gets_is_not_dealt_with_here(
+    policy: str, orderly: bool
+) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: MessageExt) -> None:
+        begun.set()
+        await go.wait()
+        raise UndecodableError([(message, PayloadError("codec", "bad"))])
+
+    async with Shop(handle, orderly=orderly, undecodable=policy) as shop:
+        assigned = shop.pull(0)
+        await begun.wait()
+        assigned.drop()
+        assigned.release()
+        go.set()
+        await until(lambda: not assigned.in_hands, "the handler's end")
+
+    assert (shop.events, shop.back.sent, shop.back.dead) == ([], [], [])

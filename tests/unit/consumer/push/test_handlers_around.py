@@ -1,0 +1,132 @@
+"""What is put around handlers: values of messages, and hooks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rocketmq_aio.codec import JSONCodec
+from rocketmq_aio.consumer.common.hooks import ConsumeHooks
+from rocketmq_aio.consumer.push.handlers import Handler, UndecodableError, decoding, hooked
+from rocketmq_aio.hooks import ConsumeContext
+from rocketmq_aio.message import MessageExt
+from tests.unit.consumer.parts import message, offsets, queue
+from tests.unit.consumer.working import handling
+
+
+def with_body(offset: int, body: bytes) -> MessageExt:
+    of = queue()
+    return MessageExt(of.topic, body, of, offset, bytes(88), b"")
+
+
+async def test_messages_have_their_values_before_the_handler_is_called() -> None:
+    values: list[object] = []
+
+    async def handle(message: MessageExt) -> None:
+        values.append(message.value)
+
+    with handling(handle) as handler:
+        handler.wrap(lambda call: decoding(call, JSONCodec(dict[str, int])))
+        await handler.call([with_body(0, b'{"id": 1}')])
+
+    assert values == [{"id": 1}]
+
+
+async def test_no_handler_is_called_with_a_message_that_has_no_value() -> None:
+    seen: list[int] = []
+
+    async def handle(message: MessageExt) -> None:
+        seen.append(message.queue_offset)
+
+    with handling(handle) as handler:
+        handler.wrap(lambda call: decoding(call, JSONCodec(int)))
+        good, bad = with_body(0, b"1"), with_body(1, b"one")
+        with pytest.raises(UndecodableError) as caught:
+            await handler.call([good, bad])
+
+    assert seen == []
+    assert [each for each, _ in caught.value.messages] == [bad]
+
+
+class Hook:
+    """Notes what it is told of."""
+
+    def __init__(self, name: str, notes: list[str], fails: bool = False) -> None:
+        self.name = name
+        self.notes = notes
+        self.fails = fails
+        self.last: ConsumeContext | None = None
+
+    def before(self, context: ConsumeContext) -> None:
+        self.notes.append(f"before {self.name} {context.status}")
+        self._fail()
+
+    def after(self, context: ConsumeContext) -> None:
+        self.last = context
+        self.notes.append(f"after {self.name} {context.status}")
+        self._fail()
+
+    def _fail(self) -> None:
+        if self.fails:
+            raise ValueError("a bad hook")
+
+
+@asynccontextmanager
+async def watched(handler: object, notes: list[str]) -> AsyncIterator[tuple[Handler, Hook]]:
+    """A handler with three hooks, the second of which fails."""
+    hooks = [Hook("a", notes), Hook("b", notes, fails=True), Hook("c", notes)]
+    with handling(handler) as made:
+        made.wrap(lambda call: hooked(call, ConsumeHooks(hooks), "billing"))
+        yield made, hooks[-1]
+
+
+async def test_hooks_are_told_in_order_and_one_that_fails_changes_nothing() -> None:
+    notes: list[str] = []
+
+    async def handle(_: MessageExt) -> None:
+        notes.append("handler")
+
+    async with watched(handle, notes) as (handler, hook):
+        await handler.call([message(3)])
+
+    before = [f"before {name} None" for name in "abc"]
+    assert notes == [*before, "handler", *(f"after {name} ok" for name in "abc")]
+    assert hook.last is not None
+    assert (hook.last.group, hook.last.topic, hook.last.queue) == ("billing", "orders", queue())
+    assert offsets(hook.last.messages) == [3]
+    assert hook.last.seconds is not None
+
+
+async def test_hooks_are_told_what_the_handler_failed_with() -> None:
+    error = ValueError("bad")
+
+    async def handle(_: MessageExt) -> None:
+        raise error
+
+    async with watched(handle, []) as (handler, hook):
+        with pytest.raises(ValueError, match="bad"):
+            await handler.call([message(0)])
+
+    assert hook.last is not None
+    assert (hook.last.status, hook.last.error) == ("failed", error)
+
+
+async def test_hooks_are_told_of_a_handler_that_was_cancelled() -> None:
+    begun = asyncio.Event()
+
+    async def handle(_: MessageExt) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with watched(handle, []) as (handler, hook):
+        task = asyncio.ensure_future(handler.call([message(0)]))
+        await begun.wait()
+        task.cancel()
+        await asyncio.wait([task])
+
+    assert task.cancelled()
+    assert hook.last is not None
+    assert isinstance(hook.last.error, asyncio.CancelledError)

@@ -1,0 +1,358 @@
+"""Queue locks: leases that hold by the clock, renewed broker by broker, reported when lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from rocketmq_aio.consumer.push import locks as locks_module
+from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.script import Close, Reply
+from tests.unit.consumer.lock_members import (
+    GROUP,
+    INTERVAL,
+    OFTEN,
+    Member,
+    give_away,
+    joined,
+)
+from tests.unit.remoting.until import until
+
+LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
+A0, A1 = (MessageQueue("orders", "broker-a", number) for number in range(2))
+B0 = MessageQueue("orders", "broker-b", 0)
+NOWHERE = MessageQueue("orders", "broker-z", 0)
+LEASE = 30.0
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks_module, "LOOKS_PER_INTERVAL", OFTEN)
+
+
+@pytest_asyncio.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster(brokers=2, topics={"orders": 4}) as cluster:
+        yield cluster
+
+
+@pytest_asyncio.fixture
+async def member(cluster: FakeCluster) -> AsyncIterator[Member]:
+    async with joined(cluster) as member:
+        yield member
+
+
+async def test_what_a_broker_grants_is_held(cluster: FakeCluster, member: Member) -> None:
+    give_away(cluster, A1)
+
+    assert await member.locks.acquire([A0, A1, B0]) == {A0, B0}
+    assert [member.locks.holds(queue) for queue in (A0, A1, B0)] == [True, False, True]
+    assert member.lost == []
+
+
+async def test_each_broker_is_asked_once_for_all_its_queues(
+    cluster: FakeCluster, member: Member
+) -> None:
+    await member.locks.acquire([A0, A1, B0])
+
+    bodies = [json.loads(b.requests_of(LOCK)[0].body) for b in cluster.brokers]
+    assert [len(b.requests_of(LOCK)) for b in cluster.brokers] == [1, 1]
+    assert [len(body["mqSet"]) for body in bodies] == [2, 1]
+    assert {body["clientId"] for body in bodies} == {member.client_id}
+    assert {body["consumerGroup"] for body in bodies} == {GROUP}
+
+
+async def test_nothing_to_lock_is_no_request(cluster: FakeCluster, member: Member) -> None:
+    assert await member.locks.acquire([]) == frozenset()
+    assert cluster.broker.requests_of(LOCK) == []
+
+
+async def test_logical_queues_are_locked_where_they_are(
+    cluster: FakeCluster, member: Member
+) -> None:
+    logical = [MessageQueue("orders", "__syslo__global__", number) for number in range(2)]
+    owners = zip(logical, cluster.brokers, strict=True)
+    (await member.routes.get("orders")).owners.update({q: broker.name for q, broker in owners})
+
+    assert await member.locks.acquire(logical) == frozenset(logical)
+    assert [b.locks.owner(GROUP, logical[0]) for b in cluster.brokers] == [member.client_id, None]
+    assert [b.locks.owner(GROUP, logical[1]) for b in cluster.brokers] == [None, member.client_id]
+
+
+async def test_a_queue_has_one_owner_until_it_is_released(
+    cluster: FakeCluster, member: Member
+) -> None:
+    async with joined(cluster) as other:
+        await member.locks.acquire([A0])
+        refused = await other.locks.acquire([A0])
+        await member.locks.release([A0])
+
+        assert refused == frozenset()
+        assert not member.locks.holds(A0)
+        assert await other.locks.acquire([A0]) == {A0}
+
+
+async def test_a_lease_is_counted_from_when_it_was_asked_for(
+    cluster: FakeCluster, member: Member
+) -> None:
+    held = cluster.broker.hold(LOCK)
+    acquiring = asyncio.create_task(member.locks.acquire([A0]))
+    await held.wait(1)
+    member.clock.now += LEASE - 1
+    held.release()
+
+    assert await acquiring == {A0}
+    member.clock.now += 1
+    assert not member.locks.holds(A0)
+
+
+async def test_a_grant_that_comes_after_its_lease_is_none(
+    cluster: FakeCluster, member: Member
+) -> None:
+    held = cluster.broker.hold(LOCK)
+    acquiring = asyncio.create_task(member.locks.acquire([A0]))
+    await held.wait(1)
+    member.clock.now += LEASE
+    held.release()
+
+    assert await acquiring == frozenset()
+
+
+async def test_a_stall_is_noticed_at_the_first_look_after_it(member: Member) -> None:
+    await member.locks.acquire([A0])
+    member.clock.now += LEASE
+
+    assert not member.locks.holds(A0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [Reply(ResponseCode.SYSTEM_ERROR), Reply(body=b"[no json"), Close()],
+    ids=["refused", "garbled", "cut"],
+)
+async def test_a_broker_that_fails_grants_nothing_and_the_others_do(
+    cluster: FakeCluster, member: Member, answer: Reply | Close
+) -> None:
+    cluster.broker.on(LOCK, answer)
+
+    assert await member.locks.acquire([A0, B0, NOWHERE]) == {B0}
+    assert member.lost == []
+
+
+async def test_a_failed_question_leaves_a_lease_as_it_is(
+    cluster: FakeCluster, member: Member
+) -> None:
+    await member.locks.acquire([A0])
+    cluster.broker.on(LOCK, Reply(ResponseCode.SYSTEM_BUSY))
+
+    assert await member.locks.acquire([A0]) == {A0}
+
+
+async def test_a_held_queue_that_is_refused_is_lost(cluster: FakeCluster, member: Member) -> None:
+    await member.locks.acquire([A0])
+    give_away(cluster, A0)
+
+    assert await member.locks.acquire([A0]) == frozenset()
+    assert member.lost == [A0]
+
+
+async def test_leases_are_renewed_when_the_interval_is_over(
+    cluster: FakeCluster, member: Member
+) -> None:
+    await member.locks.acquire([A0, A1])
+    async with member.renewing():
+        member.clock.now += INTERVAL - 1
+        await member.locks.acquire([B0])  # a round trip: the loop had its chance
+        early = len(cluster.broker.requests_of(LOCK))
+        member.clock.now += 1
+        renewal = (await cluster.broker.wait_for(LOCK, 2))[1]
+        await until(lambda: not member.locks._renewing, "the renewal")
+        member.clock.now += LEASE - 1
+
+        assert early == 1
+        assert len(json.loads(renewal.body)["mqSet"]) == 2
+        assert member.locks.holds(A0)
+        assert member.locks.holds(A1)
+
+
+async def test_what_a_renewal_lacks_is_lost_once(cluster: FakeCluster, member: Member) -> None:
+    await member.locks.acquire([A0, A1])
+    give_away(cluster, A0)
+    async with member.renewing():
+        member.clock.now += INTERVAL
+        await until(lambda: bool(member.lost), "the loss")
+        member.clock.now += INTERVAL
+        await cluster.broker.wait_for(LOCK, 3)
+
+        assert member.lost == [A0]
+        assert not member.locks.holds(A0)
+        assert member.locks.holds(A1)
+
+
+async def test_failed_renewals_are_repeated_and_lose_nothing_before_the_lease_ends(
+    cluster: FakeCluster, member: Member
+) -> None:
+    await member.locks.acquire([A0])
+    cluster.broker.on(LOCK, Reply(ResponseCode.SYSTEM_BUSY), times=None)
+    async with member.renewing():
+        member.clock.now += INTERVAL
+        await cluster.broker.wait_for(LOCK, 4)
+        kept, lost = member.locks.holds(A0), list(member.lost)
+        member.clock.now += LEASE - INTERVAL
+        await until(lambda: bool(member.lost), "the loss")
+
+        assert (kept, lost) == (True, [])
+        assert member.lost == [A0]
+        assert not member.locks.holds(A0)
+
+
+async def test_a_renewal_that_succeeds_at_last_keeps_the_queue(
+    cluster: FakeCluster, member: Member
+) -> None:
+    await member.locks.acquire([A0])
+    cluster.broker.on(LOCK, Close(), times=2)
+    async with member.renewing():
+        member.clock.now += LEASE - 1
+        await cluster.broker.wait_for(LOCK, 4)
+        await until(lambda: not member.locks._renewing, "the renewal")
+        member.clock.now += LEASE - 1
+
+        assert member.locks.holds(A0)
+        assert member.lost == []
+
+
+async def test_a_broker_that_hangs_does_not_hold_up_the_others(
+    cluster: FakeCluster, member: Member
+) -> None:
+    await member.locks.acquire([A0, B0])
+    cluster.broker.on(LOCK, None, times=None)
+    async with member.renewing():
+        for _ in range(2):
+            member.clock.now += INTERVAL
+            await until(lambda: member.locks._due(INTERVAL) <= {"broker-a"}, "broker-b")
+
+        assert member.locks.holds(B0)
+        assert member.lost == [A0]
+
+
+async def test_a_broker_is_asked_once_until_it_answers(
+    cluster: FakeCluster, member: Member
+) -> None:
+    await member.locks.acquire([A0])
+    held = cluster.broker.hold(LOCK, times=1)
+    async with member.renewing():
+        member.clock.now += INTERVAL
+        await held.wait(1)
+        for _ in range(50):  # the loop looks many times meanwhile
+            await member.locks.acquire([B0])
+        held.release()
+        await until(lambda: not member.locks._renewing, "the renewal")
+        await member.locks.release([A0])
+
+        assert len(cluster.broker.requests_of(LOCK)) == 2
+
+
+async def test_a_lease_that_ended_before_the_answer_came_stays_lost(
+    cluster: FakeCluster, member: Member
+) -> None:
+    await member.locks.acquire([A0])
+    held = cluster.broker.hold(LOCK, times=1)
+    async with member.renewing():
+        member.clock.now += INTERVAL
+        await held.wait(1)
+        member.clock.now += LEASE - INTERVAL
+        await until(lambda: bool(member.lost), "the loss")
+        held.release()
+        await until(lambda: not member.locks._renewing, "the renewal")
+
+        assert not member.locks.holds(A0)
+        assert member.lost == [A0]
+
+
+async def test_a_renewal_under_way_does_not_outlast_a_release(
+    cluster: FakeCluster, member: Member
+) -> None:
+    await member.locks.acquire([A0])
+    held = cluster.broker.hold(LOCK, times=1)
+    async with member.renewing():
+        member.clock.now += INTERVAL
+        await held.wait(1)
+        releasing = asyncio.create_task(member.locks.release([A0]))
+        await until(lambda: not member.locks.holds(A0), "the release to begin")
+        early = cluster.broker.requests_of(UNLOCK)
+        held.release()
+        await releasing
+
+        assert early == []
+        assert cluster.broker.locks.owner(GROUP, A0) is None
+        assert not member.locks.holds(A0)
+        assert member.lost == []
+
+
+async def test_what_was_asked_for_by_a_cancelled_caller_can_be_released(
+    cluster: FakeCluster, member: Member
+) -> None:
+    held = cluster.broker.hold(LOCK, times=1)
+    acquiring = asyncio.create_task(member.locks.acquire([A0]))
+    await held.wait(1)
+    acquiring.cancel()
+    await asyncio.gather(acquiring, return_exceptions=True)
+    owner = cluster.broker.locks.owner(GROUP, A0)
+    await member.locks.release([A0])
+
+    assert owner == member.client_id
+    assert cluster.broker.locks.owner(GROUP, A0) is None
+
+
+async def test_a_release_while_the_grant_is_awaited_wins(
+    cluster: FakeCluster, member: Member
+) -> None:
+    held = cluster.broker.hold(LOCK, times=1)
+    acquiring = asyncio.create_task(member.locks.acquire([A0]))
+    await held.wait(1)
+    releasing = asyncio.create_task(member.locks.release([A0]))
+    held.release()
+    await releasing
+    await acquiring
+
+    assert not member.locks.holds(A0)
+    assert cluster.broker.locks.owner(GROUP, A0) is None
+
+
+async def test_a_release_that_fails_is_no_error(cluster: FakeCluster, member: Member) -> None:
+    await member.locks.acquire([A0, B0])
+    cluster.broker.on(UNLOCK, Close())
+    await member.locks.release([A0, B0, NOWHERE])
+
+    assert not member.locks.holds(A0)
+    assert cluster.brokers[1].locks.owner(GROUP, B0) is None
+
+
+async def test_a_lock_that_nobody_renews_is_free_for_others(
+    cluster: FakeCluster, member: Member
+) -> None:
+    await member.locks.acquire([A0])
+    cluster.broker.locks.kept_seconds = 0.0
+    async with joined(cluster) as other:
+        assert await other.locks.acquire([A0]) == {A0}
+
+
+async def test_release_tells_of_no_loss(cluster: FakeCluster, member: Member) -> None:
+    await member.locks.acquire([A0])
+    await member.locks.release([A0])
+    give_away(cluster, A0)
+    async with member.renewing():
+        member.clock.now += LEASE
+        await member.locks.acquire([B0])
+
+        assert member.lost == []
+
+
+def test_brokers_keep_a_lock_longer_than_it_is_believed() -> None:
+    assert locks_module.RENEW_SECONDS < locks_module.LEASE_SECONDS < 60

@@ -1,0 +1,320 @@
+"""What orderly consumption does with results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from rocketmq_aio.consumer.common.events import MessageDeadLettered
+from rocketmq_aio.consumer.push import orderly
+from rocketmq_aio.consumer.push.handlers import (
+    BatchContext,
+    RetryLater,
+    SuspendQueue,
+    UndecodableError,
+)
+from rocketmq_aio.errors import PayloadError
+from rocketmq_aio.message import MessageExt
+from tests.unit.consumer.parts import messages, offsets
+from tests.unit.consumer.working import Back, Shop
+from tests.unit.remoting.until import until
+
+
+class Watcher:
+    """A handler that notes who runs, and fails as often as it is told for an offset."""
+
+    def __init__(self, fails: dict[int, int] | None = None, error: Exception | None = None) -> None:
+        self.seen: list[tuple[int, int]] = []
+        self.running: set[int] = set()
+        self.fails = dict(fails or {})
+        self.error = error or ValueError("bad")
+
+    async def __call__(self, message: MessageExt) -> None:
+        of = message.queue.queue_id
+        assert of not in self.running, "two handlers of one queue"
+        self.running.add(of)
+        self.seen.append((of, message.queue_offset))
+        await asyncio.sleep(0)
+        self.running.discard(of)
+        if self.fails.get(message.queue_offset):
+            self.fails[message.queue_offset] -= 1
+            raise self.error
+
+    def of(self, queue_id: int) -> list[int]:
+        return [offset for of, offset in self.seen if of == queue_id]
+
+
+async def test_each_queue_is_handled_in_order_by_one_handler_at_a_time() -> None:
+    handle = Watcher()
+    async with Shop(handle, orderly=True) as shop:
+        for number in range(3):
+            shop.pull(*range(50), queue_id=number)
+        for number in range(3):
+            await shop.settled(50, number)
+
+    assert all(handle.of(number) == list(range(50)) for number in range(3))
+
+
+async def test_a_message_that_failed_is_tried_again_before_the_next() -> None:
+    handle = Watcher({1: 3})
+    async with Shop(handle, orderly=True) as shop:
+        shop.pull(0, 1, 2)
+        await shop.settled(3)
+
+    assert handle.of(0) == [0, 1, 1, 1, 1, 2]
+    assert not shop.back.sent
+    assert not shop.back.dead
+
+
+async def test_other_queues_go_on_while_one_is_suspended() -> None:
+    handle = Watcher({0: 1}, SuspendQueue(3600))
+    async with Shop(handle, orderly=True) as shop:
+        shop.pull(0, queue_id=0)
+        await until(lambda: handle.of(0) == [0], "the failure")
+        shop.pull(1, 2, 3, queue_id=1)
+        await shop.settled(4, 1)
+
+        assert handle.of(0) == [0]
+        assert not shop.queue(0).in_hands  # a hand-over need not wait for it
+
+
+async def test_enough_tries_make_a_dead_letter() -> None:
+    handle = Watcher({1: 99})
+    async with Shop(handle, orderly=True, max_reconsume_times=2) as shop:
+        shop.pull(0, 1, 2)
+        await shop.settled(3)
+
+    assert handle.of(0) == [0, 1, 1, 1, 2]
+    assert shop.back.dead == [1]
+    (event,) = shop.events
+    assert isinstance(event, MessageDeadLettered)
+
+
+async def test_a_handler_can_make_a_dead_letter_at_once() -> None:
+    handle = Watcher({0: 1}, RetryLater(-1))
+    async with Shop(handle, orderly=True) as shop:
+        shop.pull(0, 1)
+        await shop.settled(2)
+
+    assert handle.of(0) == [0, 1]
+    assert shop.back.dead == [0]
+
+
+async def test_a_dead_letter_that_cannot_be_stored_holds_the_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(orderly, "DEAD_LETTER_PAUSE_SECONDS", 0.001)
+    handle = Watcher({0: 99})
+    async with Shop(handle, orderly=True, max_reconsume_times=0) as shop:
+        shop.back.down = 2
+        shop.pull(0, 1)
+        await shop.settled(2)
+
+    assert handle.of(0) == [0, 0, 0, 1]
+    assert shop.back.dead == [0]
+
+
+async def test_without_the_lock_nothing_more_is_handled() -> None:
+    handle = Watcher()
+    async with Shop(handle, orderly=True) as shop:
+        shop.lost.add(shop.queue(0).queue)
+        shop.pull(0, 1, queue_id=0)
+        shop.pull(0, 1, queue_id=1)
+        await shop.settled(2, 1)
+
+    assert handle.of(0) == []
+
+
+async def test_a_queue_that_comes_back_waits_for_the_handler_of_its_last_tenure() -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+    seen: list[int] = []
+    running = 0
+
+    async def handle(message: MessageExt) -> None:
+        nonlocal running
+        running += 1
+        assert running == 1
+        seen.append(message.queue_offset)
+        begun.set()
+        if message.queue_offset == 0:
+            await go.wait()
+        running -= 1
+
+    async with Shop(handle, orderly=True) as shop:
+        shop.pull(0, 1)
+        await begun.wait()
+        shop.revoke()
+        shop.pull(1, 2)
+        await asyncio.sleep(0)
+        assert seen == [0]
+
+        go.set()
+        await shop.settled(3)
+
+    assert seen == [0, 1, 2]
+
+
+async def test_a_message_is_not_tried_again_for_an_owner_that_is_gone() -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: MessageExt) -> None:
+        begun.set()
+        await go.wait()
+        raise ValueError("bad")
+
+    async with Shop(handle, orderly=True, max_reconsume_times=0) as shop:
+        assigned = shop.pull(0)
+        await begun.wait()
+        assigned.drop()
+        assigned.release()
+        go.set()
+        await until(lambda: not assigned.in_hands, "the handler's end")
+
+    assert shop.back.dead == []
+
+
+async def test_batches_wait_for_a_commit_where_the_handler_wants_to_say_so() -> None:
+    batches: list[list[int]] = []
+
+    async def handle(messages: list[MessageExt], context: BatchContext) -> None:
+        batches.append(offsets(messages))
+        context.auto_commit = False
+        if messages[-1].queue_offset == 5:
+            context.commit()
+
+    async with Shop(on_batch=handle, orderly=True, batch_size=2) as shop:
+        shop.pull(0, 1, 2, 3)
+        await until(lambda: len(batches) == 2, "two batches")
+        await until(lambda: not shop.queue().in_hands, "their end")
+        assert shop.queue().settled == 0
+
+        shop.pull(4, 5)
+        await shop.settled(6)
+
+    assert batches == [[0, 1], [2, 3], [4, 5]]
+
+
+async def test_a_rollback_brings_everything_since_the_last_commit_again() -> None:
+    batches: list[list[int]] = []
+
+    async def handle(messages: list[MessageExt], context: BatchContext) -> None:
+        batches.append(offsets(messages))
+        context.auto_commit = False
+        if len(batches) == 2:
+            context.rollback()
+        if messages[-1].queue_offset == 3 and len(batches) > 2:
+            context.commit()
+
+    async with Shop(on_batch=handle, orderly=True, batch_size=2) as shop:
+        shop.pull(0, 1, 2, 3)
+        await shop.settled(4)
+
+    assert batches == [[0, 1], [2, 3], [0, 1], [2, 3]]
+
+
+async def test_the_part_of_a_batch_that_failed_comes_again() -> None:
+    batches: list[list[int]] = []
+
+    async def handle(messages: list[MessageExt], context: BatchContext) -> None:
+        batches.append(offsets(messages))
+        if len(batches) == 1:
+            context.ack_index = 0
+
+    async with Shop(on_batch=handle, orderly=True, batch_size=3) as shop:
+        shop.pull(0, 1, 2)
+        await shop.settled(3)
+
+    assert batches == [[0, 1, 2], [1, 2]]
+
+
+async def test_messages_that_come_while_a_queue_is_suspended_wait_with_it() -> None:
+    handle = Watcher({0: 1}, SuspendQueue(0.05))
+    async with Shop(handle, orderly=True) as shop:
+        assigned = shop.pull(0)
+        await until(lambda: handle.of(0) == [0], "the failure")
+        await until(lambda: not assigned.in_hands, "its end")
+        assigned.put(messages(1, of=assigned.queue))
+        assigned.advance(2)
+        shop.service.add(assigned)
+        await shop.settled(2)
+
+    assert handle.of(0) == [0, 0, 1]
+
+
+async def test_pause_after_a_failed_dead_letter_holds_no_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(orderly, "DEAD_LETTER_PAUSE_SECONDS", 3600.0)
+    handle = Watcher({0: 99})
+    async with Shop(handle, orderly=True, max_reconsume_times=0, size=1) as shop:
+        shop.back.down = 1
+        assigned = shop.pull(0, queue_id=0)
+        shop.pull(1, 2, queue_id=1)
+        await shop.settled(3, 1)
+
+        assert handle.of(0) == [0]
+        assert assigned.settled == 0
+        assert not assigned.in_hands  # a hand-over need not wait for the pause
+
+
+class SlowDeadLetters(Back):
+    """Stores dead letters when it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go = asyncio.Event(), asyncio.Event()
+
+    async def dead_letter(self, message: MessageExt, reason: str) -> None:
+        self.begun.set()
+        await self.go.wait()
+        await super().dead_letter(message, reason)
+
+
+def undecodable(message: MessageExt) -> Exception:
+    return UndecodableError([(message, PayloadError("JSON", "bad"))])
+
+
+@pytest.mark.parametrize("reason", [lambda _: RetryLater(-1), undecodable], ids=["said", "codec"])
+async def test_storing_a_dead_letter_holds_its_queue_and_no_worker(
+    reason: Callable[[MessageExt], Exception],
+) -> None:
+    handled: list[tuple[int, int]] = []
+
+    async def handle(message: MessageExt) -> None:
+        handled.append((message.queue.queue_id, message.queue_offset))
+        if message.queue_offset == 0:
+            raise reason(message)
+
+    back = SlowDeadLetters()
+    async with Shop(handle, orderly=True, undecodable="dead_letter", size=1, back=back) as shop:
+        assigned = shop.pull(0, 1, queue_id=0)
+        await back.begun.wait()
+        shop.pull(2, 3, queue_id=1)
+        await shop.settled(4, 1)
+        assert handled == [(0, 0), (1, 2), (1, 3)]
+        assert assigned.in_hands
+
+        back.go.set()
+        await shop.settled(2, 0)
+
+    assert back.dead == [0]
+    assert handled[3:] == [(0, 1)]
+
+
+async def test_messages_behind_a_dead_letter_of_a_batch_keep_their_order() -> None:
+    batches: list[list[int]] = []
+
+    async def handle(messages: list[MessageExt], _: BatchContext) -> None:
+        batches.append(offsets(messages))
+        if 1 in batches[-1]:
+            messages[1].local_retries = 3
+            raise ValueError("bad")
+
+    async with Shop(on_batch=handle, orderly=True, batch_size=3, max_reconsume_times=3) as shop:
+        shop.pull(0, 1, 2, 3)
+        await shop.settled(4)
+
+    assert batches == [[0, 1, 2], [0, 2, 3]]
+    assert shop.back.dead == [1]

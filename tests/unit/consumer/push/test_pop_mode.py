@@ -1,0 +1,214 @@
+"""Push consumers whose queues are popped, on a scripted cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from rocketmq_aio.consumer.common.events import MessageDeadLettered
+from rocketmq_aio.consumer.pop import acks as pop_acks
+from rocketmq_aio.consumer.pop.acks import PopAcks
+from rocketmq_aio.consumer.pop.message import PoppedMessage
+from rocketmq_aio.consumer.push import pop_mode as push_pops
+from rocketmq_aio.consumer.push.consumer import PushConsumer
+from rocketmq_aio.consumer.push.dispatch_queue import InFlight
+from rocketmq_aio.consumer.push.pop_mode import PoppedQueue
+from rocketmq_aio.message import MessageExt
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.requests.assignment import MessageRequestMode
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.script import Close, Outcome, Reply
+from tests.fakes.state import now_ms
+from tests.fakes.store import Incoming
+from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put, queue
+from tests.unit.consumer.popping import RETRY_TOPIC, hold_acks, leases, popped
+from tests.unit.consumer.pushing import DEAD, Events, Notes, pushing
+from tests.unit.remoting.hurry import hurry
+from tests.unit.remoting.until import until
+
+POP = RequestCode.POP_MESSAGE
+SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
+
+
+@asynccontextmanager
+async def push_popping(
+    cluster: FakeCluster,
+    handler: Any,  # noqa: ANN401 - as the constructor takes it
+    **arguments: Any,  # noqa: ANN401 - those of `pushing`
+) -> AsyncIterator[PushConsumer]:
+    """A started consumer whose queues every broker wants popped."""
+    for broker in cluster.brokers:
+        broker.assignments.modes[TOPIC, GROUP] = MessageRequestMode.POP
+    async with pushing(cluster, handler, client_rebalance=False, **arguments) as consumer:
+        yield consumer
+
+
+def put_retried(cluster: FakeCluster, body: str, times: int) -> None:
+    """Store a message that was retried *times* already."""
+    store = cluster.broker.state.store
+    store.create_topic(RETRY_TOPIC, 1)
+    again = Incoming(
+        topic=RETRY_TOPIC,
+        queue_id=0,
+        body=body.encode(),
+        properties=b"",
+        born_ms=now_ms(),
+        reconsume_times=times,
+    )
+    store.append(again, now_ms())
+
+
+def redeliver_all(cluster: FakeCluster) -> None:
+    """Let the invisible time of all messages end now."""
+    pops = cluster.broker.pops
+    pops.leases = dict.fromkeys(pops.leases, 0)
+    pops.revive(now_ms())
+    cluster.broker.state.store.changed.notify()
+
+
+def waiting(consumer: PushConsumer) -> list[MessageExt]:
+    """Return the messages that no handler has taken yet."""
+    queues = consumer._engine.table.values()
+    return [m for each in queues if isinstance(each, PoppedQueue) for m in each.waiting]
+
+
+class Blocked(Notes):
+    """A handler that ends when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = asyncio.Event()
+
+    async def __call__(self, message: MessageExt) -> None:
+        await super().__call__(message)
+        await self.let_go.wait()
+
+
+# --- dead letters --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", [None, Close(reset=True), Reply(1, remark="no")], ids=str)
+async def test_failed_send_to_dlq_is_repeated_when_the_message_is_redelivered(
+    cluster: FakeCluster, outcome: Outcome
+) -> None:
+    handled, events = Notes(), Events()
+    cluster.broker.on(SEND_BACK, outcome, times=1)
+    async with push_popping(
+        cluster, handled, max_reconsume_times=0, arguments={"on_event": events}
+    ) as consumer:
+        hurry(consumer.client, SEND_BACK)
+        put_retried(cluster, "dead", 1)
+        await cluster.broker.wait_for(SEND_BACK)
+        put(cluster, "next")
+        await handled.have(1)
+        await until(lambda: leases(cluster) == 1, "the acknowledgement of the handled message")
+        assert DEAD not in cluster.broker.topics
+        redeliver_all(cluster)
+        [event] = await events.have(MessageDeadLettered)
+
+    assert event.reconsume_times == 2
+    assert [each.body for each in cluster.broker.messages(DEAD)] == [b"dead"]
+    assert handled.bodies() == ["next"]
+
+
+async def test_dead_letter_of_a_failing_handler_is_reported_once(cluster: FakeCluster) -> None:
+    def fail(_message: MessageExt) -> None:
+        raise ZeroDivisionError
+
+    events = Events()
+    put(cluster, "1")
+    async with push_popping(
+        cluster, Notes(fail), max_reconsume_times=0, arguments={"on_event": events}
+    ):
+        await events.have(MessageDeadLettered)
+
+    assert len(events.of(MessageDeadLettered)) == 1
+    assert [each.body for each in cluster.broker.messages(DEAD)] == [b"1"]
+
+
+# --- room ----------------------------------------------------------------------------------------
+
+
+async def test_popping_goes_on_when_cached_messages_have_expired(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push_pops, "LOOK_SECONDS", 0.01)
+    handler = Blocked()
+    put(cluster, "1", "2", "3")
+    async with push_popping(
+        cluster, handler, concurrency=1, pop_batch_size=2, pop_threshold_per_queue=1
+    ) as consumer:
+        await until(lambda: handler.seen and waiting(consumer))
+        asked = len(cluster.broker.requests_of(POP))
+        [cached] = waiting(consumer)
+        assert isinstance(cached, PoppedMessage)
+        cached.deadline = 0.0
+
+        await cluster.broker.wait_for(POP, asked + 1)
+        await until(lambda: [each.body for each in waiting(consumer)] == [b"3"])
+        handler.let_go.set()
+
+
+async def test_popping_goes_on_when_another_expression_empties_the_cache(
+    cluster: FakeCluster,
+) -> None:
+    handler = Blocked()
+    put(cluster, "1", "2", tag="old")
+    async with push_popping(
+        cluster,
+        handler,
+        selector="old",
+        concurrency=1,
+        pop_batch_size=2,
+        pop_threshold_per_queue=1,
+    ) as consumer:
+        await until(lambda: handler.seen and waiting(consumer))
+        put(cluster, "3", tag="new")
+        await consumer.subscribe(TOPIC, "new")
+
+        await until(lambda: [each.body for each in waiting(consumer)] == [b"3"])
+        handler.let_go.set()
+
+
+async def test_popping_pauses_while_too_many_acks_are_unconfirmed(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_acks, "MAX_UNCONFIRMED", 3)
+    handled = Notes()
+    release = hold_acks(cluster.broker)
+    put(cluster, *numbers(20))
+    async with push_popping(cluster, handled, pop_batch_size=2) as consumer:
+        [loop] = [q.loop for q in consumer._engine.table.values() if isinstance(q, PoppedQueue)]
+        assert loop is not None
+        await until(lambda: loop._wake is not None and len(handled.seen) > 3, "the loop to pause")
+        assert len(handled.seen) < 8
+        release()
+        await handled.have(20)
+
+
+async def test_expired_messages_are_not_put_back_for_a_local_retry() -> None:
+    assigned = PoppedQueue(queue(-1), InFlight(), cast(PopAcks, None), lambda _: None)
+    now = asyncio.get_running_loop().time()
+    fresh = popped(2, deadline=now + 60)
+    assigned.put_back([popped(1, deadline=now), fresh])
+
+    assert list(assigned.waiting) == [fresh]
+
+
+async def test_failed_consumer_pops_nothing_more(cluster: FakeCluster) -> None:
+    async def fail() -> None:
+        raise LookupError("a bug")
+
+    async with push_popping(cluster, Notes()) as consumer:
+        await cluster.broker.wait_for(POP, 1)
+        table = consumer._engine.table
+        loops = [each.loop for each in table.values() if isinstance(each, PoppedQueue)]
+        consumer._engine._host.spawn(fail, name="bug")
+        await consumer._engine.stopped.wait()
+
+        assert loops
+        assert all(loop is not None and loop.stopped for loop in loops)

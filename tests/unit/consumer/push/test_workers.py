@@ -1,0 +1,546 @@
+"""Workers: how many, how long they may take, and what a handler cannot do to them.
+
+Most hold for both ways of calling a handler: with single messages, and with lists of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from rocketmq_aio.consumer.common.events import HandlerStuck
+from rocketmq_aio.consumer.common.listeners import is_async
+from rocketmq_aio.consumer.push import workers as workers_module
+from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater, SuspendQueue
+from rocketmq_aio.consumer.push.workers import STREAK
+from rocketmq_aio.message import MessageExt
+from tests.unit.consumer.working import Back, Shop, forever
+from tests.unit.remoting.until import until
+
+ShopOf = Callable[..., Shop]
+
+
+@pytest.fixture(params=["single", "list"])
+def shop_of(request: pytest.FixtureRequest) -> ShopOf:
+    """Makes shops of a handler of single messages, called as it is or with lists of one."""
+
+    def make(handler: Callable[[MessageExt], object], **settings: object) -> Shop:
+        if request.param == "single":
+            return Shop(handler, **settings)  # type: ignore[arg-type]  # as the class takes them
+        return Shop(on_batch=_with_lists(handler), **settings)  # type: ignore[arg-type]
+
+    return make
+
+
+def _with_lists(handler: Callable[[MessageExt], object]) -> Callable[..., object]:
+    assert is_async(handler)
+
+    async def handle(messages: list[MessageExt], _: BatchContext) -> object:
+        (message,) = messages
+        return await handler(message)  # type: ignore[misc]  # it is async
+
+    return handle
+
+
+async def test_a_backlog_of_one_queue_does_not_keep_the_statistics_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rocketmq_aio.consumer.push.workers.TALLY_SECONDS", 0.0)
+    reached, go = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: MessageExt) -> None:
+        if message.queue_offset == 5:
+            reached.set()
+            await go.wait()
+
+    async with Shop(handle, size=1) as shop:
+        shop.pull(*range(10))
+        await reached.wait()
+        so_far = shop.statistics.snapshot("orders")
+        touched = shop.queue().last_consume
+        go.set()
+        await shop.settled(10)
+
+    assert so_far.consumed_per_second == 5
+    assert touched > 0
+
+
+async def test_so_many_handlers_run_at_once_as_there_are_workers(shop_of: ShopOf) -> None:
+    running, most, go = 0, 0, asyncio.Event()
+
+    async def handle(_: MessageExt) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await go.wait()
+        running -= 1
+
+    async with shop_of(handle, size=3) as shop:
+        shop.pull(*range(10))
+        await until(lambda: running == 3, "three handlers")
+        go.set()
+        await shop.settled(10)
+
+    assert most == 3
+
+
+async def test_more_and_fewer_workers_at_run_time(shop_of: ShopOf) -> None:
+    running, go = 0, asyncio.Event()
+
+    async def handle(_: MessageExt) -> None:
+        nonlocal running
+        running += 1
+        await go.wait()
+        running -= 1
+
+    async with shop_of(handle, size=1) as shop:
+        shop.pull(*range(20))
+        await until(lambda: running == 1, "one handler")
+        shop.workers.resize(5)
+        await until(lambda: running == 5, "five handlers")
+        shop.workers.resize(2)
+        go.set()
+        await shop.settled(20)
+        await until(lambda: len(shop.workers._workers) == 2, "two workers")
+
+
+async def test_plain_functions_run_in_threads() -> None:
+    names: set[str] = set()
+
+    def handle(_: MessageExt) -> None:
+        names.add(threading.current_thread().name)
+
+    async with Shop(handle) as shop:
+        shop.pull(*range(5))
+        await shop.settled(5)
+
+    assert all(name.startswith("shop") for name in names)
+
+
+async def test_a_plain_function_may_return_a_coroutine() -> None:
+    seen: list[int] = []
+
+    async def handle(message: MessageExt) -> None:
+        seen.append(message.queue_offset)
+
+    async with Shop(lambda message: handle(message)) as shop:
+        shop.pull(0)
+        await shop.settled(1)
+
+    assert seen == [0]
+
+
+async def test_a_handler_that_takes_too_long_is_cancelled_and_its_message_retried(
+    shop_of: ShopOf,
+) -> None:
+    async with shop_of(forever, timeout_seconds=0.02) as shop:
+        shop.pull(0)
+        await shop.settled(1)
+        assert shop.back.sent == [(0, 0)]
+        shop.pull(1)  # and the worker goes on
+        await shop.settled(2)
+
+
+async def test_a_late_result_does_not_count(shop_of: ShopOf) -> None:
+    async def handle(_: MessageExt) -> None:
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            return  # as if all was well
+
+    async with shop_of(handle, timeout_seconds=0.02) as shop:
+        shop.pull(0)
+        await shop.settled(1)
+
+    assert shop.back.sent == [(0, 0)]
+
+
+async def test_a_thread_that_takes_too_long_is_waited_for_and_its_result_does_not_count() -> None:
+    go, begun = threading.Event(), threading.Event()
+
+    def handle(_: MessageExt) -> None:
+        begun.set()
+        go.wait()
+
+    async with Shop(handle, timeout_seconds=0.02) as shop:
+        assigned = shop.pull(0)
+        await until(lambda: any(each.expired for each in shop.workers.busy), "the time is over")
+        assert assigned.settled == 0  # never twice at once: not while it still runs
+        go.set()
+        await shop.settled(1)
+
+    assert shop.back.sent == [(0, 0)]
+
+
+async def test_a_stuck_handler_is_told_once_with_queue_and_offset(shop_of: ShopOf) -> None:
+    async with shop_of(forever, stuck_seconds=0.01) as shop:
+        assigned = shop.pull(7)
+        await until(lambda: bool(shop.events), "an event")
+        worker = shop.workers.busy[0]
+        shop.workers._look(worker, 100)
+
+    (event,) = shop.events
+    assert isinstance(event, HandlerStuck)
+    assert (event.queue, event.offset) == (assigned.queue, 7)
+
+
+async def test_a_stuck_message_does_not_stop_the_others(shop_of: ShopOf) -> None:
+    async def handle(message: MessageExt) -> None:
+        if message.queue_offset == 0:
+            await forever()
+
+    async with shop_of(handle) as shop:
+        assigned = shop.pull(*range(100))
+        await until(lambda: assigned.process_queue.count == 1, "all but one")
+
+        assert assigned.settled == 0
+
+
+async def test_a_handler_that_cancels_itself_settles_nothing(shop_of: ShopOf) -> None:
+    async def handle(_: MessageExt) -> None:
+        raise asyncio.CancelledError
+
+    async with shop_of(handle) as shop:
+        shop.pull(0)
+        await shop.settled(1)
+
+    assert shop.back.sent == [(0, 0)]
+
+
+async def test_closing_cancels_handlers_and_settles_nothing(shop_of: ShopOf) -> None:
+    async with shop_of(forever) as shop:
+        assigned = shop.pull(0, 1)
+        await until(lambda: assigned.active == 2, "two handlers")
+
+    assert assigned.settled == 0
+    assert shop.back.sent == []
+
+
+async def test_nothing_is_handled_while_suspended(shop_of: ShopOf) -> None:
+    seen: list[int] = []
+
+    async def handle(message: MessageExt) -> None:
+        seen.append(message.queue_offset)
+
+    async with shop_of(handle) as shop:
+        shop.service.suspended = True
+        shop.pull(0, 1)
+        await asyncio.sleep(0)
+        assert seen == []
+
+        shop.service.suspended = False
+        shop.workers.wake_all()
+        await shop.settled(2)
+
+
+async def test_workers_that_are_too_many_leave_nothing_undone(shop_of: ShopOf) -> None:
+    running, go = 0, asyncio.Event()
+
+    async def handle(_: MessageExt) -> None:
+        nonlocal running
+        running += 1
+        await go.wait()
+
+    async with shop_of(handle, size=4) as shop:
+        shop.pull(*range(4))
+        await until(lambda: running == 4, "four handlers")
+        shop.workers.resize(1)
+        shop.workers.resize(2)  # before the others have noticed
+        shop.pull(*range(4, 40))
+        go.set()
+        await shop.settled(40)
+        await until(lambda: len(shop.workers._workers) == 2, "two workers")
+        shop.pull(40)
+        await shop.settled(41)
+
+
+async def test_nothing_more_is_begun_once_suspended(shop_of: ShopOf) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+    seen: list[int] = []
+
+    async def handle(message: MessageExt) -> None:
+        seen.append(message.queue_offset)
+        begun.set()
+        await go.wait()
+
+    async with shop_of(handle, size=1) as shop:
+        shop.pull(0, 1)
+        await begun.wait()
+        shop.service.suspended = True
+        go.set()
+        await shop.settled(1)
+        await until(lambda: not shop.workers.busy, "the worker to rest")
+        assert seen == [0]
+
+        shop.service.suspended = False
+        shop.workers.wake_all()
+        await shop.settled(2)
+
+
+async def test_handlers_that_never_wait_leave_others_their_turn(shop_of: ShopOf) -> None:
+    count, at_last_turn, longest = 0, 0, 0
+
+    async def handle(_: MessageExt) -> None:
+        nonlocal count
+        count += 1
+
+    async def others() -> None:
+        nonlocal at_last_turn, longest
+        while count < 1000:
+            longest = max(longest, count - at_last_turn)
+            at_last_turn = count
+            await asyncio.sleep(0)
+
+    async with shop_of(handle, size=1) as shop:
+        shop.pull(*range(1000))
+        await others()
+        await shop.settled(1000)
+
+    assert longest <= STREAK
+
+
+async def test_messages_that_were_fetched_again_are_handled_once(shop_of: ShopOf) -> None:
+    """Another expression: what waits is forgotten while a handler is at work."""
+    begun, go = asyncio.Event(), asyncio.Event()
+    seen: list[int] = []
+
+    async def handle(message: MessageExt) -> None:
+        seen.append(message.queue_offset)
+        begun.set()
+        await go.wait()
+
+    async with shop_of(handle, size=1) as shop:
+        assigned = shop.pull(*range(6))
+        await begun.wait()
+        assigned.refetch()
+        shop.pull(*range(1, 8))
+        go.set()
+        await shop.settled(8)
+
+    assert seen == list(range(8))
+    assert assigned.process_queue.count == 0
+
+
+async def test_a_queue_that_is_given_up_has_its_running_handler_counted(shop_of: ShopOf) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+    seen: list[int] = []
+
+    async def handle(message: MessageExt) -> None:
+        seen.append(message.queue_offset)
+        begun.set()
+        await go.wait()
+
+    async with shop_of(handle, size=1) as shop:
+        assigned = shop.pull(0, 1, 2)
+        await begun.wait()
+        assigned.drop()
+        assert assigned.in_hands
+        go.set()
+        await until(lambda: not assigned.in_hands, "the handler's end")
+
+    assert seen == [0]
+    assert assigned.settled == 1
+
+
+async def test_a_handler_that_ignores_its_cancellation_is_waited_for(shop_of: ShopOf) -> None:
+    """Its message is tried again only when it has ended: never twice at once."""
+    cancelled, go = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: MessageExt) -> None:
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            cancelled.set()
+            await go.wait()
+
+    async with shop_of(handle, timeout_seconds=0.02) as shop:
+        assigned = shop.pull(0)
+        await cancelled.wait()
+        assert (assigned.settled, shop.back.sent) == (0, [])
+        go.set()
+        await shop.settled(1)
+
+    assert shop.back.sent == [(0, 0)]
+
+
+# --- cancellations that handlers leave behind -----------------------------------------------------
+
+
+async def cancel_own_task() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+async def raise_generator_exit() -> None:
+    raise GeneratorExit
+
+
+async def cancel_own_task_and_wait() -> None:
+    await cancel_own_task()
+    await asyncio.sleep(0)
+
+
+async def await_cancelled_task() -> None:
+    inner = asyncio.create_task(forever())
+    inner.cancel()
+    await inner
+
+
+async def cancel_own_task_and_raise() -> None:
+    await cancel_own_task()
+    raise LookupError("bad")
+
+
+@pytest.mark.parametrize(
+    "leak",
+    [
+        raise_generator_exit,
+        cancel_own_task_and_wait,
+        await_cancelled_task,
+        cancel_own_task_and_raise,
+    ],
+)
+async def test_foreign_cancellation_fails_its_message_only(
+    shop_of: ShopOf, leak: Callable[[], Awaitable[None]]
+) -> None:
+    async def handle(message: MessageExt) -> None:
+        if message.queue_offset == 1:
+            await leak()
+        await asyncio.sleep(0)
+
+    async with shop_of(handle, size=1) as shop:
+        shop.pull(*range(5))
+        await shop.settled(5)
+        shop.pull(5)  # the worker has waited for messages in between
+        await shop.settled(6)
+
+    assert shop.back.sent == [(1, 0)]
+
+
+async def test_message_is_done_when_its_handler_returns_with_a_cancellation_pending(
+    shop_of: ShopOf,
+) -> None:
+    cancelling: list[int] = []
+
+    async def handle(message: MessageExt) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        cancelling.append(task.cancelling())
+        if message.queue_offset == 0:
+            task.cancel()
+        else:
+            await asyncio.sleep(0)
+
+    async with shop_of(handle, size=1) as shop:
+        shop.pull(0, 1, 2)
+        await shop.settled(3)
+
+    assert shop.back.sent == []
+    assert cancelling == [0, 0, 0]
+
+
+async def test_worker_that_is_cancelled_between_messages_fails_the_consumer() -> None:
+    tasks: list[asyncio.Task[object] | None] = []
+
+    async def handle(_: MessageExt) -> None:
+        tasks.append(asyncio.current_task())
+
+    shop = Shop(handle, size=1)
+    async with shop:
+        shop.pull(0)
+        await shop.settled(1)
+        await until(lambda: bool(shop.workers._idle), "the worker to rest")
+        assert tasks[0] is not None
+        tasks[0].cancel()
+        await until(lambda: bool(shop.failures), "the failure")
+        assert "worker-0" in str(shop.failures.pop())
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+class SlowBack(Back):
+    """Takes a message back when it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go = asyncio.Event(), asyncio.Event()
+
+    async def send_back(self, message: MessageExt, delay_level: int = 0) -> None:
+        self.begun.set()
+        await self.go.wait()
+        await super().send_back(message, delay_level)
+
+
+async def test_sending_a_message_back_is_not_charged_to_the_next_handler(
+    shop_of: ShopOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(workers_module, "monotonic", lambda: now)
+    since: list[float] = []
+
+    async def handle(message: MessageExt) -> None:
+        since.append(shop.workers.busy[0].since)
+        if message.queue_offset == 0:
+            raise ValueError("bad")
+
+    back = SlowBack()
+    async with shop_of(handle, size=1, back=back) as shop:
+        shop.pull(0, 1)
+        await back.begun.wait()
+        now = 2000.0
+        back.go.set()
+        await shop.settled(2)
+
+    assert since == [1000.0, 2000.0]
+
+
+@pytest.mark.parametrize("answer", [RetryLater(), SuspendQueue(), None, LookupError("late")])
+async def test_expired_handler_leaves_nothing_to_the_next_message(
+    shop_of: ShopOf, answer: object
+) -> None:
+    """Whatever an overdue handler returns or raises after its cancellation."""
+    seen: list[tuple[int, int]] = []
+
+    async def handle(message: MessageExt) -> object:
+        task = asyncio.current_task()
+        assert task is not None
+        seen.append((message.queue_offset, task.cancelling()))
+        if message.queue_offset == 0:
+            try:
+                await forever()
+            except asyncio.CancelledError:
+                if isinstance(answer, LookupError):
+                    raise answer from None
+                return answer
+        await asyncio.sleep(0)
+        return None
+
+    async with shop_of(handle, size=1) as shop:
+        shop.pull(0, 1, 2)
+        await until(lambda: bool(shop.workers.busy), "the handler")
+        shop.workers._look(shop.workers.busy[0], 3600)
+        await shop.settled(3)
+
+    assert seen == [(0, 0), (1, 0), (2, 0)]
+    assert shop.back.sent == [(0, 0)]
+
+
+async def test_expired_batch_is_not_done_whatever_its_context_says() -> None:
+    async def handle(_: list[MessageExt], context: BatchContext) -> None:
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            context.ack_index = 1
+
+    async with Shop(on_batch=handle, size=1, batch_size=2) as shop:
+        shop.pull(0, 1)
+        await until(lambda: bool(shop.workers.busy), "the handler")
+        shop.workers._look(shop.workers.busy[0], 3600)
+        await shop.settled(2)
+
+    assert sorted(shop.back.sent) == [(0, 0), (1, 0)]

@@ -1,0 +1,140 @@
+"""Assignment as brokers say it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rocketmq_aio import (
+    AllocateAveragely,
+    AllocateAveragelyByCircle,
+    AllocateConsistentHash,
+    ClientConfig,
+    CodecError,
+    ConfigError,
+    MessageModel,
+    MessageQueue,
+    MQClientInstance,
+    NotSupportedError,
+)
+from rocketmq_aio.consumer.rebalance.broker_assignment import (
+    ALL_QUEUES,
+    BrokerAssignment,
+    broker_strategy,
+    query_assignment,
+)
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.requests.assignment import MessageRequestMode
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.members import Group
+from tests.fakes.script import Reply
+from tests.fakes.static_topics import share_out
+
+PULL, POP = MessageRequestMode.PULL, MessageRequestMode.POP
+
+
+@asynccontextmanager
+async def asking(version: str = "5.5.0") -> AsyncIterator[tuple[FakeCluster, MQClientInstance]]:
+    """A topic of four queues, and a group with this client and one after it."""
+    async with (
+        FakeCluster(version=version, topics={"orders": 4}) as cluster,
+        MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client,
+    ):
+        await client.routes.get("orders")
+        group = cluster.broker.members.groups["billing"] = Group()
+        group.members = {-1: client.client_id, -2: f"{client.client_id}-2"}
+        yield cluster, client
+
+
+def queue(number: int) -> MessageQueue:
+    return MessageQueue("orders", "broker-a", number)
+
+
+async def test_a_broker_says_which_queues_this_client_pulls() -> None:
+    async with asking() as (_, client):
+        blocks = await query_assignment(client, "billing", "orders", "AVG")
+        dealt = await query_assignment(client, "billing", "orders", "AVG_BY_CIRCLE")
+
+    assert blocks == {queue(0): PULL, queue(1): PULL}
+    assert dealt == {queue(0): PULL, queue(2): PULL}
+
+
+async def test_a_broker_says_that_queues_are_to_be_popped() -> None:
+    async with asking() as (cluster, client):
+        cluster.broker.assignments.modes["orders", "billing"] = POP
+
+        assert await query_assignment(client, "billing", "orders", "AVG") == {
+            queue(ALL_QUEUES): POP
+        }
+
+
+async def test_all_queues_are_for_everybody_when_broadcasting() -> None:
+    async with asking() as (_, client):
+        said = await query_assignment(client, "any", "orders", "AVG", MessageModel.BROADCASTING)
+
+    assert said == {queue(number): PULL for number in range(4)}
+
+
+async def test_a_broker_that_cannot_know_changes_nothing() -> None:
+    async with asking() as (_, client):
+        assert await query_assignment(client, "unheard-of", "orders", "AVG") is None
+
+
+async def test_who_is_no_member_reads_nothing() -> None:
+    async with asking() as (cluster, client):
+        cluster.broker.members.groups["billing"].members = {-2: "somebody"}
+
+        assert await query_assignment(client, "billing", "orders", "AVG") == {}
+
+
+async def test_a_way_to_fetch_that_nobody_knows_is_an_error() -> None:
+    body = (
+        b'{"messageQueueAssignments":[{"messageQueue":'
+        b'{"topic":"orders","brokerName":"broker-a","queueId":0},"mode":"PUSH"}]}'
+    )
+    async with asking() as (cluster, client):
+        cluster.broker.on(RequestCode.QUERY_ASSIGNMENT, Reply(body=body))
+
+        with pytest.raises(CodecError, match="'PUSH' is no way"):
+            await query_assignment(client, "billing", "orders", "AVG")
+
+
+async def test_brokers_before_5_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with asking("4.9.7") as (cluster, client):
+        assignment = BrokerAssignment(client, "billing")
+        with caplog.at_level("WARNING", "rocketmq_aio"):
+            for _ in range(2):
+                with pytest.raises(NotSupportedError):
+                    await assignment.of("orders", AllocateAveragely())
+
+        assert caplog.text.count("broker_assignment_unsupported") == 1
+        assert cluster.broker.address in caplog.text
+
+
+async def test_newer_brokers_are_asked_again_and_again() -> None:
+    async with asking() as (_, client):
+        assignment = BrokerAssignment(client, "billing")
+        said = [await assignment.of("orders", AllocateAveragelyByCircle()) for _ in range(2)]
+
+        assert said == [{queue(0): PULL, queue(2): PULL}] * 2
+
+
+async def test_brokers_are_not_asked_about_static_topics() -> None:
+    async with asking() as (cluster, client):
+        share_out(cluster, "orders", ["broker-a"] * 4)
+        await client.routes.fetch("orders")
+        with pytest.raises(NotSupportedError, match="static topics"):
+            await query_assignment(client, "billing", "orders", "AVG")
+
+        asked = [each.command.code for each in cluster.broker.requests]
+        assert RequestCode.QUERY_ASSIGNMENT not in asked
+
+
+def test_brokers_know_two_strategies() -> None:
+    known = [broker_strategy(each) for each in (AllocateAveragely(), AllocateAveragelyByCircle())]
+
+    assert known == ["AVG", "AVG_BY_CIRCLE"]
+    with pytest.raises(ConfigError, match="AVG or AVG_BY_CIRCLE only"):
+        broker_strategy(AllocateConsistentHash())

@@ -1,0 +1,514 @@
+"""What can be wrong with a group is noticed, told once, and told again when it comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.consumer.common.events import (
+    ClientIdNotUnique,
+    ConsumerEvent,
+    SubscriptionMatchesNothing,
+    SubscriptionsDiffer,
+)
+from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
+from rocketmq_aio.consumer.pop.consumer import PopConsumer
+from rocketmq_aio.consumer.rebalance import subscription_check as group_check
+from rocketmq_aio.consumer.rebalance.subscription_check import (
+    ENOUGH_ANSWERS,
+    MOST_OWN_ASKS,
+    NOTHING_MESSAGES,
+    NOTHING_SECONDS,
+    PENDING_SECONDS,
+    SETTLING_SECONDS,
+    MatchWatch,
+    SubscriptionCheck,
+    differences,
+    namesakes,
+)
+from rocketmq_aio.message import MessageSelector
+from rocketmq_aio.protocol.bodies import SubscriptionData
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.requests.connections import Connection, ConsumerConnections
+from rocketmq_aio.protocol.subscription import Subscription, subscription
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.script import Close, Outcome, Reply
+from tests.unit.consumer.consuming import GROUP, TOPIC, consumer_of, queue
+from tests.unit.consumer.popping import popper_of
+from tests.unit.remoting.until import until
+
+ASKED = RequestCode.GET_CONSUMER_CONNECTION_LIST
+ASKS_MEMBER = RequestCode.GET_CONSUMER_RUNNING_INFO
+Selector = str | MessageSelector
+SQL = MessageSelector.by_sql("price > 3")
+
+
+def by_topic(*wanted: Subscription) -> dict[str, Subscription]:
+    return {each.topic: each for each in wanted}
+
+
+def table(*wanted: Subscription) -> dict[str, SubscriptionData]:
+    return {each.topic: each.to_body() for each in wanted}
+
+
+# --- differences ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("*", "*"),
+        ("a || b", "b||a"),
+        (SQL, MessageSelector.by_sql(" price > 3 ")),
+        ("", "*"),
+    ],
+)
+def test_what_means_the_same_is_no_difference(
+    ours: str | MessageSelector, theirs: str | MessageSelector
+) -> None:
+    wanted = by_topic(subscription("orders", ours, 1))
+
+    assert differences(wanted, table(subscription("orders", theirs, 2))) == []
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "told"),
+    [
+        ("a", "b", ("a", "b")),
+        ("a", "a || b", ("a", "a || b")),
+        ("a", "*", ("a", "*")),
+        ("*", SQL, ("*", "SQL92: price > 3")),
+        (MessageSelector.by_sql("a"), "a", ("SQL92: a", "a")),
+    ],
+)
+def test_expressions_that_differ_are_told(
+    ours: str | MessageSelector, theirs: str | MessageSelector, told: tuple[str, str]
+) -> None:
+    wanted = by_topic(subscription("orders", ours, 1))
+
+    assert differences(wanted, table(subscription("orders", theirs, 2))) == [
+        SubscriptionsDiffer(topic="orders", ours=told[0], theirs=told[1])
+    ]
+
+
+def test_topics_that_only_one_side_has_are_told() -> None:
+    wanted = by_topic(subscription("a", "*", 1), subscription("b", "new", 1))
+    held = table(subscription("a", "*", 1), subscription("c", SQL, 1))
+
+    assert differences(wanted, held) == [
+        SubscriptionsDiffer(topic="b", ours="new", theirs=None),
+        SubscriptionsDiffer(topic="c", ours=None, theirs="SQL92: price > 3"),
+    ]
+
+
+def test_the_retry_topic_is_nobodys_choice() -> None:
+    wanted = by_topic(subscription("orders", "*", 1))
+    held = table(subscription("orders", "*", 1), subscription("%RETRY%billing", "*", 1))
+
+    assert differences(wanted, held) == []
+
+
+def test_one_client_id_at_several_addresses_is_told() -> None:
+    assert namesakes("c@1", ["a:1"]) == namesakes("c@1", ["a:1", "a:1"]) == []
+    assert namesakes("c@1", ["b:1", "a:1"]) == [
+        ClientIdNotUnique(client_id="c@1", addresses=("a:1", "b:1"))
+    ]
+
+
+# --- filters that nothing comes through ----------------------------------------------------------
+
+
+def watched(
+    watch: MatchWatch, now: float, selector: str | MessageSelector = "new"
+) -> list[SubscriptionMatchesNothing]:
+    return watch.barren([subscription("orders", selector, 1)], now)
+
+
+def test_a_filter_that_nothing_comes_through_for_long_is_told_once() -> None:
+    watch = MatchWatch()
+    watch.note("orders", NOTHING_MESSAGES, 0)
+    began = watched(watch, 0.0)
+    told = watched(watch, NOTHING_SECONDS)
+
+    assert began == watched(watch, NOTHING_SECONDS + 1) == []
+    assert told == [
+        SubscriptionMatchesNothing(topic="orders", expression="new", messages=NOTHING_MESSAGES)
+    ]
+
+
+def test_few_messages_or_a_short_time_say_nothing() -> None:
+    few, short = MatchWatch(), MatchWatch()
+    few.note("orders", NOTHING_MESSAGES - 1, 0)
+    short.note("orders", NOTHING_MESSAGES, 0)
+
+    for watch, seconds in ((few, NOTHING_SECONDS), (short, NOTHING_SECONDS - 1)):
+        assert watched(watch, 0.0) == watched(watch, seconds) == []
+
+
+def test_a_match_begins_anew() -> None:
+    watch = MatchWatch()
+    for offset in (0.0, 1000.0):
+        watch.note("orders", NOTHING_MESSAGES, 0)
+        watch.note("orders", 32, 1)
+        assert watched(watch, offset) == watched(watch, offset + NOTHING_SECONDS) == []
+        watch.note("orders", NOTHING_MESSAGES, 0)
+        assert watched(watch, offset + 100) == []
+        assert len(watched(watch, offset + 100 + NOTHING_SECONDS)) == 1
+
+
+def test_another_expression_begins_anew() -> None:
+    watch = MatchWatch()
+    watch.note("orders", NOTHING_MESSAGES, 0)
+    watched(watch, 0.0)
+
+    assert watched(watch, NOTHING_SECONDS, SQL) == watched(watch, 3 * NOTHING_SECONDS, SQL) == []
+    watch.note("orders", NOTHING_MESSAGES, 0)
+    (told,) = watched(watch, 3 * NOTHING_SECONDS, SQL)
+    assert told.expression == "SQL92: price > 3"
+
+
+def test_who_wants_everything_has_no_filter() -> None:
+    watch = MatchWatch()
+    watch.note("orders", NOTHING_MESSAGES, 0)
+
+    assert watched(watch, 0.0, "*") == watched(watch, NOTHING_SECONDS, "*") == []
+
+
+# --- asking --------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def member(
+    cluster: FakeCluster, selector: Selector = "*", name: str = "a", **arguments: object
+) -> AsyncIterator[Check]:
+    """A member of the group, and its check."""
+    client = ClientConfig(namesrv=cluster.namesrv, instance_name=name)
+    consumer = consumer_of(cluster, client=client)
+    check = Check(consumer, selector, **arguments)
+    consumer._engine.checks = check  # what other members ask for has its id
+    async with consumer:
+        await consumer.subscribe(TOPIC, selector)
+        yield check
+
+
+class Check(SubscriptionCheck):
+    """A check that keeps its events, with a clock that tests move."""
+
+    def __init__(
+        self,
+        consumer: LitePullConsumer,
+        selector: Selector,
+        **arguments: Any,  # noqa: ANN401
+    ) -> None:
+        self.wanted = [subscription(TOPIC, selector, 1)]
+        self.events: list[ConsumerEvent] = []
+        self.now = 1000.0
+        super().__init__(
+            consumer.client,
+            GROUP,
+            subscriptions=lambda: self.wanted,
+            on_event=self.events.append,
+            clock=lambda: self.now,
+            **arguments,
+        )
+
+    async def keep_checking(self, interval_seconds: float = 60.0) -> None:
+        """Check when tests say so."""
+
+    async def checked(self, seconds: float = 10.0) -> list[ConsumerEvent]:
+        """Return what checks report in so many seconds, with one each two seconds."""
+        self.events.clear()
+        for _ in range(int(seconds / 2)):
+            self.now += 2
+            await self.check()
+        return list(self.events)
+
+
+async def differing(*checks: Check, seconds: float = 10.0) -> list[list[ConsumerEvent]]:
+    """Return what each of *checks* reports, with samples in turn."""
+    told: list[list[ConsumerEvent]] = [[] for _ in checks]
+    for _ in range(int(seconds / 2)):
+        for events, check in zip(told, checks, strict=True):
+            events += await check.checked(2)
+    return told
+
+
+async def test_a_group_that_agrees_has_no_faults(cluster: FakeCluster) -> None:
+    async with member(cluster, "new") as one, member(cluster, "new", "b") as two:
+        assert await differing(one, two, seconds=400) == [[], []]
+
+
+async def test_both_members_report_different_expressions_once(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with member(cluster, "new") as one, member(cluster, "paid", "b") as two:
+        with caplog.at_level(logging.WARNING, "rocketmq_aio"):
+            told = await differing(one, two)
+
+    assert told == [
+        [SubscriptionsDiffer(topic=TOPIC, ours="new", theirs="paid")],
+        [SubscriptionsDiffer(topic=TOPIC, ours="paid", theirs="new")],
+    ]
+    assert [r.message.count("subscriptions_differ") for r in caplog.records] == [1, 1]
+
+
+async def test_both_members_report_different_topics(cluster: FakeCluster) -> None:
+    cluster.create_topic("invoices")
+    async with member(cluster) as one, member(cluster, name="b") as two:
+        two.wanted = [*two.wanted, subscription("invoices", "*", 1)]
+        consumer = two._instance._consumers[GROUP]
+        await consumer.subscribe("invoices")  # type: ignore[attr-defined]
+        told = await differing(one, two)
+
+    assert told == [
+        [SubscriptionsDiffer(topic="invoices", ours=None, theirs="*")],
+        [SubscriptionsDiffer(topic="invoices", ours="*", theirs=None)],
+    ]
+
+
+async def test_members_replaced_one_by_one_report_nothing(cluster: FakeCluster) -> None:
+    """Each newcomer learns from the others that members have just left."""
+    async with AsyncExitStack() as newcomers:
+        olds = [AsyncExitStack() for _ in range(3)]
+        checks = [
+            await old.enter_async_context(member(cluster, "old", f"old-{number}"))
+            for number, old in enumerate(olds)
+        ]
+        assert await differing(*checks, seconds=300) == [[]] * 3
+        for number, old in enumerate(olds):
+            await old.aclose()
+            del checks[0]
+            for check in checks:
+                await check.checked(2)
+            new = member(cluster, "new", f"new-{number}")
+            checks.append(await newcomers.enter_async_context(new))
+            assert await differing(*checks, seconds=40) == [[]] * 3
+        assert await differing(*checks, seconds=400) == [[]] * 3
+
+
+async def test_a_closing_member_is_no_fault(cluster: FakeCluster) -> None:
+    """It may finish its handlers for a while when its replacement is here already."""
+    async with member(cluster, "old") as old, member(cluster, "new", "b") as new:
+        old._instance._consumers[GROUP]._engine._running = False  # type: ignore[attr-defined]
+
+        assert await new.checked(100) == []
+
+
+async def test_an_expression_of_a_member_that_left_is_no_fault(cluster: FakeCluster) -> None:
+    async with member(cluster, "new") as one:
+        async with member(cluster, "paid", "b"):
+            await one.check()
+        connections = await one._instance.broker.consumer_connections(GROUP, cluster.broker.address)
+        assert connections.subscription_table[TOPIC].sub_string == "paid"
+
+        assert await one.checked(400) == []
+
+
+async def test_a_table_without_topics_is_no_fault(cluster: FakeCluster) -> None:
+    """Members that assign queues by hand subscribe to nothing."""
+    async with member(cluster, "new") as one, consumer_of(cluster) as two:
+        await two.assign([queue()])
+
+        assert await one.checked(400) == []
+
+
+async def test_both_clients_with_one_id_report_it_once(cluster: FakeCluster) -> None:
+    async with member(cluster) as one, member(cluster) as two:
+        for events in await differing(one, two, seconds=100):
+            [event] = events
+            assert isinstance(event, ClientIdNotUnique)
+            assert event.client_id.endswith("@a")
+            assert len(event.addresses) == 2
+
+
+async def test_clients_with_one_id_may_differ_in_their_subscriptions(cluster: FakeCluster) -> None:
+    async with member(cluster, "new") as one, member(cluster, "paid") as two:
+        told = await differing(one, two)
+
+    assert {type(each) for each in told[0]} == {ClientIdNotUnique, SubscriptionsDiffer}
+
+
+async def test_pop_consumers_may_share_a_client_id(cluster: FakeCluster) -> None:
+    async with member(cluster, unique_ids=False) as one, member(cluster, unique_ids=False):
+        assert await one.checked(400) == []
+
+
+async def test_an_old_connection_of_this_client_is_no_fault(cluster: FakeCluster) -> None:
+    """Brokers list a connection that was cut without a word for two minutes more."""
+    async with member(cluster) as one:
+        members = cluster.broker.members.groups[GROUP]
+        [known] = members.connections.values()
+        lingering = msgspec.structs.replace(known, client_addr="127.0.0.1:1")
+        members.connections[-1] = lingering
+        members.members[-1] = known.client_id
+        assert await one.checked(150) == []
+        del members.connections[-1], members.members[-1]
+
+        assert await one.checked(400) == []
+        asked = cluster.broker.requests_of(ASKS_MEMBER)
+        assert len(asked) <= MOST_OWN_ASKS
+
+
+async def test_members_ask_nobody_after_a_reconnection(cluster: FakeCluster) -> None:
+    """After a partition brokers list dead connections of all members."""
+    async with member(cluster, "new") as one, member(cluster, "new", "b"):
+        await one.check()
+        before = len(cluster.broker.requests_of(ASKS_MEMBER))
+        one._instance.connects[cluster.broker.address] += 1
+        await one.checked(100)
+
+        assert len(cluster.broker.requests_of(ASKS_MEMBER)) == before
+
+
+async def test_members_that_agree_or_are_silent_are_not_asked_for_ever(
+    cluster: FakeCluster,
+) -> None:
+    async with member(cluster, "new") as one, member(cluster, "new", "b"):
+        cluster.broker.on(ASKS_MEMBER, Reply(ResponseCode.SYSTEM_ERROR, remark="not online"))
+        await one.checked(100)
+        assert len(cluster.broker.requests_of(ASKS_MEMBER)) == 1
+    async with member(cluster, "new", "c") as one, member(cluster, "new", "d"):
+        await one.checked(100)
+        assert len(cluster.broker.requests_of(ASKS_MEMBER)) == 1 + ENOUGH_ANSWERS
+
+
+async def test_members_with_old_clients_are_compared_by_the_table_of_the_broker(
+    cluster: FakeCluster,
+) -> None:
+    async with member(cluster, "new") as one, member(cluster, "paid", "b"):
+        for each in list(cluster.broker.members.groups[GROUP].connections.items()):
+            number, known = each
+            cpp = msgspec.structs.replace(known, language="CPP")
+            cluster.broker.members.groups[GROUP].connections[number] = cpp
+
+        assert len(await one.checked()) == 1
+        assert cluster.broker.requests_of(ASKS_MEMBER) == []
+
+
+async def test_a_filter_that_nothing_comes_through_is_told(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_check, "NOTHING_SECONDS", 0.0)
+    async with member(cluster, "new") as check:
+        check.matches.note(TOPIC, NOTHING_MESSAGES, 0)
+        (event,) = await check.checked()
+
+    assert isinstance(event, SubscriptionMatchesNothing)
+
+
+async def test_a_broker_that_does_not_know_this_member_knows_nothing(cluster: FakeCluster) -> None:
+    others = ConsumerConnections(
+        connection_set=[Connection(client_id="c@b", client_addr="127.0.0.1:1")],
+        subscription_table=table(subscription(TOPIC, "paid", 1)),
+    )
+    cluster.broker.on(ASKED, Reply(body=msgspec.json.encode(others)), times=None)
+    async with member(cluster, "new") as check:
+        assert await check.checked() == []
+
+
+REFUSED = [
+    Reply(ResponseCode.NO_PERMISSION, remark="not allowed"),
+    Reply(ResponseCode.SYSTEM_ERROR, remark="org.apache.rocketmq.acl.common.AclException: no"),
+    Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+]
+
+
+@pytest.mark.parametrize("answer", REFUSED, ids=lambda answer: str(answer.code))
+async def test_a_broker_that_refuses_is_not_asked_again(
+    cluster: FakeCluster, answer: Reply, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.broker.on(ASKED, answer, times=None)
+    async with member(cluster) as check:
+        with caplog.at_level(logging.INFO, "rocketmq_aio.consumer.rebalance.subscription_check"):
+            assert await check.checked() == []
+
+    assert len(cluster.broker.requests_of(ASKED)) == 1
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Close(),
+        Reply(ResponseCode.CONSUMER_NOT_ONLINE, remark="not online"),
+        Reply(ResponseCode.SYSTEM_BUSY),
+        Reply(body=b"{"),
+        Reply(body=b"{}"),
+    ],
+    ids=repr,
+)
+async def test_a_broker_that_cannot_tell_now_is_asked_the_next_time(
+    cluster: FakeCluster, answer: Outcome
+) -> None:
+    async with member(cluster, "new") as check, member(cluster, "paid", "b"):
+        cluster.broker.on(ASKED, answer)
+        await check.check()
+        await until(lambda: check._instance.remoting.is_connected(cluster.broker.address), "again")
+        await check._instance.heartbeats.beat_all(anew=True)
+
+        assert len(await check.checked()) == 1
+
+
+async def test_always_the_same_broker_is_asked() -> None:
+    async with FakeCluster(brokers=2, topics={TOPIC: 4}) as cluster, member(cluster) as check:
+        await check.checked(8)
+
+        assert [len(broker.requests_of(ASKED)) for broker in cluster.brokers] == [4, 0]
+
+
+async def test_who_reads_nothing_asks_nothing(cluster: FakeCluster) -> None:
+    async with member(cluster) as check:
+        check.wanted = []
+        await check.checked()
+
+        assert cluster.broker.requests_of(ASKED) == []
+
+
+@pytest.mark.parametrize("make", [consumer_of, popper_of], ids=["lite", "pop"])
+async def test_consumers_check_when_a_member_joins(
+    cluster: FakeCluster,
+    make: Callable[..., LitePullConsumer | PopConsumer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between regular checks, which are an hour apart here."""
+    monkeypatch.setattr(group_check, "LEAST_SECONDS", 0.001)
+    monkeypatch.setattr(SubscriptionCheck, "_pause", lambda *_: 3600.0)
+    async with make(cluster) as one:
+        await one.subscribe(TOPIC)
+        await cluster.broker.wait_for(ASKED, 1)
+        before = len(cluster.broker.requests_of(ASKED))
+        async with make(cluster) as two:
+            await two.subscribe(TOPIC)
+            await cluster.broker.wait_for(ASKED, before + 2)
+
+
+async def test_checks_go_on_for_ever(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_check, "LEAST_SECONDS", 0.001)
+    async with member(cluster, "new") as check:
+        checking = asyncio.create_task(SubscriptionCheck.keep_checking(check, 0.01))
+        await cluster.broker.wait_for(ASKED, 5)
+        checking.cancel()
+
+
+async def test_pauses_are_short_while_members_join_and_faults_are_pending(
+    cluster: FakeCluster,
+) -> None:
+    async with member(cluster, "new") as one:
+        assert one._pause(60) >= 60  # nothing is known
+        await one.check()
+        assert one._pause(60) <= SETTLING_SECONDS
+        await one.checked(100)
+        assert one._pause(60) >= 60
+        async with member(cluster, "new", "b") as two:
+            await one.checked(100)
+            consumer = two._instance._consumers[GROUP]
+            await consumer.subscribe(TOPIC, "paid")  # type: ignore[attr-defined]
+            await one.checked(4)
+            assert one._pause(60) <= PENDING_SECONDS
