@@ -25,16 +25,9 @@ if TYPE_CHECKING:
         TopicStats,
         describe_message,
     )
-    from rocketmq_aio.auto_batch import AutoBatch
-    from rocketmq_aio.codec import Codec, JSONCodec, MsgpackCodec, RawCodec
-    from rocketmq_aio.config import (
-        ClientConfig,
-        Credentials,
-        LitePullConfig,
-        PopConfig,
-        ProducerConfig,
-        PushConfig,
-    )
+    from rocketmq_aio.config.client import ClientConfig, Credentials
+    from rocketmq_aio.config.consumer import LitePullConfig, PopConfig, PushConfig
+    from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
     from rocketmq_aio.consumer.common.events import (
         AckFailed,
         ClientIdNotUnique,
@@ -124,9 +117,9 @@ if TYPE_CHECKING:
         SendHook,
     )
     from rocketmq_aio.instance.instance import MQClientInstance
-    from rocketmq_aio.message import (
-        Message,
-        MessageExt,
+    from rocketmq_aio.model.codec import Codec, JSONCodec, MsgpackCodec, RawCodec
+    from rocketmq_aio.model.message import Message, MessageExt
+    from rocketmq_aio.model.values import (
         MessageModel,
         MessageQueue,
         MessageSelector,
@@ -289,52 +282,57 @@ _NAMES_OF: Final = {
         "GroupProgress OffsetReset QueueCount QueueProgress QueueStats SubscriptionInfo "
         "TopicConfig TopicRouteInfo TopicStats describe_message"
     ),
-    "auto_batch": "AutoBatch",
-    "codec": "Codec JSONCodec MsgpackCodec RawCodec",
-    "config": "ClientConfig Credentials LitePullConfig PopConfig ProducerConfig PushConfig",
-    "consumer.allocate_config": "AllocateByConfig",
-    "consumer.allocate_hash": "AllocateConsistentHash",
-    "consumer.allocate_rooms": (
-        "AllocateByMachineRoom AllocateMachineRoomNearby MachineRoomResolver"
-    ),
-    "consumer.allocation": "AllocateAveragely AllocateAveragelyByCircle AllocateStrategy",
-    "consumer.events": (
+    "config.client": "ClientConfig Credentials",
+    "config.consumer": "LitePullConfig PopConfig PushConfig",
+    "config.producer": "AutoBatch ProducerConfig",
+    "consumer.common.events": (
         "AckFailed ClientIdNotUnique CommitFailed ConsumerEvent HandlerStuck LeaseLost "
         "MessageDeadLettered MessageDropped MessageUndecodable MessageUnreadable "
         "OffsetCorrected PullFailed QueueHeld QueuesAssigned QueuesRevoked "
         "SubscriptionMatchesNothing SubscriptionsDiffer TopicFound TopicMissing"
     ),
-    "consumer.handling": "BatchContext RetryLater SuspendQueue",
-    "consumer.lite_pull": "LitePullConsumer",
-    "consumer.offset_file": "CorruptOffsetFile LocalFileOffsetStore",
-    "consumer.offsets": "OffsetStore RemoteOffsetStore",
-    "consumer.pop": "PopConsumer",
-    "consumer.popped": "PoppedMessage",
-    "consumer.pull": "PullConsumer",
-    "consumer.pull_result": "PullResult PullStatus RawPull",
-    "consumer.push": "PushConsumer",
-    "consumer.statistics": "TopicStatistics",
+    "consumer.common.statistics": "TopicStatistics",
+    "consumer.lite_pull.consumer": "LitePullConsumer",
+    "consumer.offsets.local_file": "CorruptOffsetFile LocalFileOffsetStore",
+    "consumer.offsets.store": "OffsetStore RemoteOffsetStore",
+    "consumer.pop.consumer": "PopConsumer",
+    "consumer.pop.message": "PoppedMessage",
+    "consumer.pull.consumer": "PullConsumer",
+    "consumer.pull.result": "PullResult PullStatus RawPull",
+    "consumer.push.consumer": "PushConsumer",
+    "consumer.push.handlers": "BatchContext RetryLater SuspendQueue",
+    "consumer.rebalance.strategies.averagely": (
+        "AllocateAveragely AllocateAveragelyByCircle AllocateStrategy"
+    ),
+    "consumer.rebalance.strategies.config": "AllocateByConfig",
+    "consumer.rebalance.strategies.consistent_hash": "AllocateConsistentHash",
+    "consumer.rebalance.strategies.machine_room": (
+        "AllocateByMachineRoom AllocateMachineRoomNearby MachineRoomResolver"
+    ),
     "errors": (
         "AckError AdminError AuthError BackpressureError BatchError BrokerError BusyError "
         "ClosedError CodecError CommitError ConfigError ConnectionLostError HalfMessageError "
-        "InvalidMessageError MessageNotFoundError NameServerUnavailableError NotConnectedError "
-        "NotRunningError NotSupportedError OffsetIllegalError PayloadError PermissionDeniedError "
-        "ReceiptError ReplyTimeoutError RequestTimeoutError RocketMQError RouteNotFoundError "
-        "SendAttempt SendError SendUnknownError SubscriptionError UnreadableMessagesError"
+        "InvalidMessageError MessageNotFoundError NameServerUnavailableError "
+        "NotConnectedError NotRunningError NotSupportedError OffsetIllegalError PayloadError "
+        "PermissionDeniedError ReceiptError ReplyTimeoutError RequestTimeoutError "
+        "RocketMQError RouteNotFoundError SendAttempt SendError SendUnknownError "
+        "SubscriptionError UnreadableMessagesError"
     ),
     "hooks": (
         "CheckForbiddenHook ConsumeContext ConsumeHook EndTransactionContext "
         "EndTransactionHook FilterMessageHook RPCHook SendContext SendHook"
     ),
     "instance.instance": "MQClientInstance",
-    "message": "Message MessageExt MessageModel MessageQueue MessageSelector SendResult SendStatus",
-    "producer.decisions": "TransactionState",
-    "producer.encoded": "Encoded",
-    "producer.ordering": "SelectByMachineRoom SelectByRandom select_by_hash",
+    "model.codec": "Codec JSONCodec MsgpackCodec RawCodec",
+    "model.message": "Message MessageExt",
+    "model.values": "MessageModel MessageQueue MessageSelector SendResult SendStatus",
+    "producer.batching.pre_encoded": "Encoded",
     "producer.producer": "Producer",
-    "producer.publishing": "QueueSelector",
-    "producer.transaction": "Transaction TransactionResult",
-    "producer.transactions": "TransactionProducer",
+    "producer.queue_selection": "SelectByMachineRoom SelectByRandom select_by_hash",
+    "producer.topic_publish_info": "QueueSelector",
+    "producer.transaction.producer": "TransactionProducer",
+    "producer.transaction.transaction": "Transaction TransactionResult",
+    "producer.transaction.transaction_log": "TransactionState",
     "trace.message_trace": "MessageTrace",
 }
 _HOMES: Final = {name: module for module, names in _NAMES_OF.items() for name in names.split()}

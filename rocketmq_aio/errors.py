@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from rocketmq_aio.message import MessageExt, MessageQueue, SendResult
+    from rocketmq_aio.model.message import MessageExt
+    from rocketmq_aio.model.values import MessageQueue, SendResult
 
 REMARK_SHOWN: Final = 300  # a remark can hold a whole Java stack trace; the attribute keeps it all
 SHOWN_ATTEMPTS: Final = 5  # of the last ones; the attribute keeps them all

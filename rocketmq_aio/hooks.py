@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
-from rocketmq_aio.properties import check_encoded, encode_properties, take_properties
+from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.properties import check_encoded, encode_properties, take_properties
+from rocketmq_aio.model.values import MessageQueue, SendResult
 
 if TYPE_CHECKING:  # layers above
     from rocketmq_aio.instance.instance import MQClientInstance

@@ -28,8 +28,9 @@ from opentelemetry.trace import (
 )
 
 from rocketmq_aio.hooks import ConsumeContext, SendContext
-from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
-from rocketmq_aio.properties import DELAY, KEYS, TAGS
+from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.properties import DELAY, KEYS, TAGS
+from rocketmq_aio.model.values import MessageQueue, SendResult
 
 SCOPE: Final = "rocketmq_aio"
 NOTE: Final = "opentelemetry"  # the name of our note in a context

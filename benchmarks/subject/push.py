@@ -10,7 +10,7 @@ from typing import Final, TypedDict, Unpack
 
 from benchmarks.subject.measure import Drain, Options, Seen, tell_result, timed_window
 from rocketmq_aio import MessageExt
-from rocketmq_aio.config import PushConfig
+from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 
 COUNTED_AT_ONCE: Final = 31  # a mask: a handler reports after 32 messages

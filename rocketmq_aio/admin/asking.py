@@ -9,7 +9,7 @@ import anyio
 from msgspec.structs import replace
 
 from rocketmq_aio.admin.results import BrokerInfo, ClusterInfo
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import (
     AdminError,
     BrokerError,

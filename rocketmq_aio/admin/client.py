@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rocketmq_aio.admin.messages import Messages
 from rocketmq_aio.admin.offsets import Offsets
 from rocketmq_aio.admin.results import BrokerRuntime
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin_cluster import GetBrokerRuntime, KVTable

@@ -25,7 +25,7 @@ from rocketmq_aio.admin.results import (
 )
 from rocketmq_aio.admin.topics import Topics
 from rocketmq_aio.errors import BrokerError, ConfigError, NotSupportedError, SubscriptionError
-from rocketmq_aio.names import DLQ_PREFIX, RETRY_PREFIX, check_group
+from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX, check_group
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin_groups import (

@@ -17,8 +17,8 @@ from rocketmq_aio.errors import (
     MessageNotFoundError,
     UnreadableMessagesError,
 )
-from rocketmq_aio.message import MessageExt
-from rocketmq_aio.names import check_topic
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.protocol.codes import CLIENT_VERSION, ResponseCode
 from rocketmq_aio.protocol.record import decode_record, stored_message
 from rocketmq_aio.protocol.requests.admin_messages import QueryMessage, ViewMessage

@@ -9,8 +9,8 @@ from typing import Final, Literal, NamedTuple
 from rocketmq_aio.admin.results import OffsetReset
 from rocketmq_aio.admin.times import Times
 from rocketmq_aio.errors import BrokerError, ConfigError, NotSupportedError
-from rocketmq_aio.message import MessageQueue
-from rocketmq_aio.names import RETRY_PREFIX, check_group, check_topic
+from rocketmq_aio.model.names import RETRY_PREFIX, check_group, check_topic
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import read_reset_offsets
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
 from rocketmq_aio.protocol.requests.admin_groups import InvokeResetOffset

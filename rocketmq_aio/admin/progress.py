@@ -10,8 +10,8 @@ import msgspec
 from rocketmq_aio.admin.groups import Groups
 from rocketmq_aio.admin.results import GroupProgress, QueueProgress, time_of
 from rocketmq_aio.errors import RocketMQError, shown
-from rocketmq_aio.message import MessageQueue
-from rocketmq_aio.names import check_group, check_topic
+from rocketmq_aio.model.names import check_group, check_topic
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import Body, queue_key
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin_groups import (

@@ -8,8 +8,9 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.message_fields import EPOCH
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.message_fields import EPOCH
+from rocketmq_aio.model.values import MessageQueue
 
 LAST_MILLIS: Final = 253_402_300_799_999  # the year 9999 ends
 PERMISSIONS: Final = (("R", 4), ("W", 2), ("X", 1))  # X: topics made by sends are made after it

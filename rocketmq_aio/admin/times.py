@@ -10,8 +10,9 @@ from rocketmq_aio.admin.messages import records
 from rocketmq_aio.admin.progress import Progress
 from rocketmq_aio.errors import AuthError, BrokerError, PermissionDeniedError, SubscriptionError
 from rocketmq_aio.instance.time_search import TimeSearch
-from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.message_fields import EPOCH
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.message_fields import EPOCH
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import PULL_SUBSCRIPTION, ResponseCode
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.record import stored_message

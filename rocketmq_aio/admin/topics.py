@@ -28,7 +28,7 @@ from rocketmq_aio.admin.topic_settings import (
 )
 from rocketmq_aio.errors import BrokerError, ConfigError, NotSupportedError, RouteNotFoundError
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
-from rocketmq_aio.names import (
+from rocketmq_aio.model.names import (
     DLQ_PREFIX,
     REPLY_TOPIC_SUFFIX,
     RETRY_PREFIX,

@@ -10,8 +10,8 @@ import asyncio
 from typing import Final
 from urllib.parse import SplitResult, quote, urlsplit
 
-from rocketmq_aio.address import parse_addresses
 from rocketmq_aio.errors import NameServerUnavailableError, NotConnectedError
+from rocketmq_aio.model.address import parse_addresses
 
 MAX_PAGE_BYTES: Final = 64 * 1024
 DEFAULT_PORT: Final = 80

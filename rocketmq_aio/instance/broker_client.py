@@ -9,7 +9,7 @@ import msgspec
 
 from rocketmq_aio.errors import RouteNotFoundError
 from rocketmq_aio.instance.routes import RouteTable
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import CheckClientRequest, ConsumerList
 from rocketmq_aio.protocol.codes import MASTER_ID, ResponseCode
 from rocketmq_aio.protocol.command import Command

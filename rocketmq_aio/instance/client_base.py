@@ -12,13 +12,13 @@ from typing import Final, Self
 
 import anyio
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError, RouteNotFoundError
 from rocketmq_aio.instance.hook_runner import Companion, given_hooks
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.names import check_group
+from rocketmq_aio.model.names import check_group
 from rocketmq_aio.remoting.background_tasks import is_hosted
 from rocketmq_aio.remoting.fork import FORKED, reset_after_fork
 

@@ -18,8 +18,8 @@ from rocketmq_aio.instance.inner_clients import (
 from rocketmq_aio.instance.pending_replies import PendingReplies
 from rocketmq_aio.instance.stack_dump import all_stacks
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import MessageExt
-from rocketmq_aio.properties import PRODUCER_GROUP
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.properties import PRODUCER_GROUP
 from rocketmq_aio.protocol.bodies import (
     ConsumeDirectlyResult,
     ConsumerStatusBody,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol, runtime_checkable
 
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult, ConsumerData, ConsumerRunningInfo
 from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
 

@@ -15,8 +15,7 @@ from typing import Self, TypeVar
 import anyio
 from msgspec.structs import replace
 
-from rocketmq_aio.address import parse_address, vip_address
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import (
     ClosedError,
     ConfigError,
@@ -31,6 +30,7 @@ from rocketmq_aio.instance.name_servers import NameServers
 from rocketmq_aio.instance.pending_replies import PendingReplies
 from rocketmq_aio.instance.routes import RouteTable
 from rocketmq_aio.log import get_logger
+from rocketmq_aio.model.address import parse_address, vip_address
 from rocketmq_aio.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
 from rocketmq_aio.protocol.namespaces import namespace_of
 from rocketmq_aio.protocol.requests.client import UnregisterClient

@@ -8,8 +8,7 @@ from typing import Final
 
 import anyio
 
-from rocketmq_aio.address import parse_addresses
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import (
     AuthError,
     ConfigError,
@@ -22,6 +21,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.address_server import fetch_addresses, unit_url
 from rocketmq_aio.log import get_logger
+from rocketmq_aio.model.address import parse_addresses
 from rocketmq_aio.protocol.bodies import TopicRouteData, read_route
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command

@@ -7,8 +7,8 @@ from time import monotonic
 from typing import Final
 
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import MessageExt
-from rocketmq_aio.properties import CORRELATION_ID
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.properties import CORRELATION_ID
 
 logger = get_logger(__name__)
 

@@ -11,7 +11,6 @@ from typing import Final
 
 import anyio
 
-from rocketmq_aio.address import parse_address
 from rocketmq_aio.errors import (
     ConfigError,
     NotConnectedError,
@@ -20,7 +19,8 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.name_servers import NameServers
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.address import parse_address
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import MAX_QUEUES, TopicRouteData
 from rocketmq_aio.protocol.codes import MASTER_ID, PERM_READ, PERM_WRITE
 from rocketmq_aio.protocol.static_topics import NO_OWNER, is_logical, logical_queues

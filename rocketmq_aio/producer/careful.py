@@ -11,7 +11,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.functions import check_function, name_of
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import (
     ClosedError,
     ConfigError,
@@ -20,17 +22,17 @@ from rocketmq_aio.errors import (
     RocketMQError,
     SendUnknownError,
 )
-from rocketmq_aio.functions import check_function, name_of
 from rocketmq_aio.hooks import SendContext
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
+from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.properties import NAME_END, PAIR_END, SHARDING_KEY
+from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.queue_selection import KeyedLock, Lane, OrderedTopic
 from rocketmq_aio.producer.registration import Introductions
 from rocketmq_aio.producer.request_reply import Requests, replying_target
 from rocketmq_aio.producer.send_request import SendRequest, check_sizes, outgoing
 from rocketmq_aio.producer.sender import UNUSED_SECONDS, Sender
 from rocketmq_aio.producer.topic_publish_info import QueueSelector, SendTarget, TopicPublishInfo
-from rocketmq_aio.properties import NAME_END, PAIR_END, SHARDING_KEY
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
 from rocketmq_aio.protocol.subscription import java_hash
 

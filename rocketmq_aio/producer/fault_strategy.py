@@ -25,7 +25,7 @@ from rocketmq_aio.errors import (
     RocketMQError,
 )
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.topic_publish_info import SendTarget
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.remoting.backoff import BackoffError

@@ -16,7 +16,7 @@ from rocketmq_aio.hooks import (
     SendHook,
 )
 from rocketmq_aio.instance.hook_runner import calls_of, check_hook
-from rocketmq_aio.message import SendResult
+from rocketmq_aio.model.values import SendResult
 from rocketmq_aio.producer.send_request import SendRequest
 from rocketmq_aio.remoting.hook_failures import Failures
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import anyio
 
-from rocketmq_aio.codec import encode_with
-from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import (
     BatchError,
     ConfigError,
@@ -21,8 +21,10 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.hooks import AnySendHook, SendContext
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
-from rocketmq_aio.names import check_topic
+from rocketmq_aio.model.codec import encode_with
+from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.names import check_topic
+from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.batching.explicit_batch import (
     Batch,
     batches,

@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
-from rocketmq_aio.message import Message, MessageQueue
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.topic_publish_info import QueueSelector, SendTarget, TopicPublishInfo
 from rocketmq_aio.protocol.subscription import java_hash
 

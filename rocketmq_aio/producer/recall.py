@@ -8,7 +8,7 @@ from typing import Final
 
 from rocketmq_aio.errors import ConfigError, NotConnectedError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.names import DLQ_PREFIX, RETRY_PREFIX
+from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import RecallMessage, RecallMessageResponse

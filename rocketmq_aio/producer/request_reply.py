@@ -9,11 +9,9 @@ from typing import Final
 
 from rocketmq_aio.errors import ConfigError, ReplyTimeoutError, SendUnknownError
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import Message, MessageExt
-from rocketmq_aio.names import REPLY_TOPIC_SUFFIX
-from rocketmq_aio.producer.in_flight import InFlightLimiter
-from rocketmq_aio.producer.topic_publish_info import SendTarget, TopicPublishInfo
-from rocketmq_aio.properties import (
+from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.names import REPLY_TOPIC_SUFFIX
+from rocketmq_aio.model.properties import (
     CLUSTER,
     CORRELATION_ID,
     MSG_TYPE,
@@ -21,6 +19,8 @@ from rocketmq_aio.properties import (
     TTL,
     encode_properties,
 )
+from rocketmq_aio.producer.in_flight import InFlightLimiter
+from rocketmq_aio.producer.topic_publish_info import SendTarget, TopicPublishInfo
 
 # Fewer than the requests of brokers that are queued here: their replies may come all at once.
 MAX_REQUESTS: Final = 900

@@ -8,7 +8,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any, Final
 
-from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import (
     BrokerError,
     BusyError,
@@ -19,7 +19,7 @@ from rocketmq_aio.errors import (
     SendError,
 )
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import SendResult, SendStatus
+from rocketmq_aio.model.values import SendResult, SendStatus
 from rocketmq_aio.producer.compression import CompressionPool
 from rocketmq_aio.producer.fault_strategy import FaultStrategy
 from rocketmq_aio.producer.retry import failure, is_retryable

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import InvalidMessageError
-from rocketmq_aio.message import Message, MessageQueue, SendResult, SendStatus
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.properties import MAX_PROPERTIES
+from rocketmq_aio.model.values import MessageQueue, SendResult, SendStatus
 from rocketmq_aio.producer.topic_publish_info import SendTarget, TopicPublishInfo, reply_header
-from rocketmq_aio.properties import MAX_PROPERTIES
 from rocketmq_aio.protocol.codes import COMPRESSED, COMPRESSION_BITS, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.compression import compress

@@ -9,8 +9,8 @@ from ipaddress import ip_address
 from time import monotonic, time_ns
 from typing import Any, Final
 
-from rocketmq_aio.auto_batch import AutoBatch
-from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
 from rocketmq_aio.errors import (
     ClosedError,
     ConfigError,
@@ -21,7 +21,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageQueue, SendResult
+from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.batching.accumulator import BatchAccumulator
 from rocketmq_aio.producer.batching.pending_batch import Entry, request_of
 from rocketmq_aio.producer.fault_strategy import BrokerFault, FaultStrategy

@@ -9,11 +9,13 @@ from time import monotonic
 
 import msgspec
 
-from rocketmq_aio.address import has_port, vip_address
-from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.instance.routes import RouteTable, TopicRoute
-from rocketmq_aio.message import Message, MessageQueue
+from rocketmq_aio.model.address import has_port, vip_address
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import MASTER_ID
 from rocketmq_aio.protocol.requests.send import SendBatchMessage, SendMessage, SendReplyMessage
 from rocketmq_aio.protocol.templates import SendTemplate

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from rocketmq_aio.errors import CodecError
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.fastjson import READ_ERRORS, read_body
 
 MAX_QUEUES: Final = 65_536  # of one topic; a route with more is a lie or an accident

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import CodecError
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.compression import MAX_INFLATED
 from rocketmq_aio.protocol.namespaces import namespace_of
 from rocketmq_aio.protocol.record import checksum_fault, decode_messages

@@ -13,11 +13,12 @@ from collections.abc import Callable, MutableMapping
 from functools import lru_cache
 from typing import Final
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import CodecError
-from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.names import DLQ_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX, UNSENDABLE_TOPICS
-from rocketmq_aio.properties import RETRY_TOPIC
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.names import DLQ_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX, UNSENDABLE_TOPICS
+from rocketmq_aio.model.properties import RETRY_TOPIC
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.compression import MAX_INFLATED

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from rocketmq_aio.errors import CodecError
-from rocketmq_aio.message import MessageExt
-from rocketmq_aio.names import RETRY_PREFIX
-from rocketmq_aio.properties import find_property
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.model.properties import find_property
 from rocketmq_aio.protocol.bodies import BatchAck
 from rocketmq_aio.protocol.requests.pop import ChangeInvisibleTimeResponse, PopMessageResponse
 

@@ -13,7 +13,8 @@ from typing import Final
 from zlib import crc32
 
 from rocketmq_aio.errors import CodecError
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import (
     BORN_IPV6,
     COMPRESSED,

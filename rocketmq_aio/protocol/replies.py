@@ -9,7 +9,8 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Final
 
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import BORN_IPV6, COMPRESSED, STORE_IPV6
 from rocketmq_aio.protocol.compression import inflate
 from rocketmq_aio.protocol.record import CRC_MASK, MAGIC_V1

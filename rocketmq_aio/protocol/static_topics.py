@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import TopicQueueMappingInfo, TopicRouteData
 
 LOGICAL_PREFIX: Final = "__syslo__"  # of broker names

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.message import MessageSelector
+from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.protocol.bodies import SubscriptionData
 
 ALL: Final = "*"

@@ -9,7 +9,7 @@ import hmac
 from base64 import b64encode
 from collections.abc import MutableMapping
 
-from rocketmq_aio.config import Credentials
+from rocketmq_aio.config.client import Credentials
 
 ACCESS_KEY = "AccessKey"
 SECURITY_TOKEN = "SecurityToken"

@@ -11,7 +11,7 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskGroup
 
-from rocketmq_aio.functions import APPLICATION_ERRORS
+from rocketmq_aio.config.functions import APPLICATION_ERRORS
 from rocketmq_aio.log import get_logger
 
 logger = get_logger(__name__)

@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from rocketmq_aio.address import has_port
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.functions import APPLICATION_ERRORS
 from rocketmq_aio.errors import (
     ClosedError,
     NotConnectedError,
     RocketMQError,
 )
-from rocketmq_aio.functions import APPLICATION_ERRORS
 from rocketmq_aio.hooks import RPCHook
 from rocketmq_aio.log import get_logger
+from rocketmq_aio.model.address import has_port
 from rocketmq_aio.protocol.codes import (
     CLIENT_VERSION,
     ONEWAY_FLAG,

@@ -10,10 +10,10 @@ from contextlib import suppress
 from ipaddress import ip_address
 from typing import Final
 
-from rocketmq_aio.address import parse_address
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.functions import APPLICATION_ERRORS
 from rocketmq_aio.errors import ConfigError, NotConnectedError
-from rocketmq_aio.functions import APPLICATION_ERRORS
+from rocketmq_aio.model.address import parse_address
 from rocketmq_aio.remoting.connection import Connection
 
 CLOSED_IN_HANDSHAKE: Final = "closed by the peer during the TLS handshake; it may not speak TLS"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from rocketmq_aio.functions import APPLICATION_ERRORS
+from rocketmq_aio.config.functions import APPLICATION_ERRORS
 from rocketmq_aio.log import get_logger
 
 logger = get_logger(__name__)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import NotConnectedError, NotSupportedError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.protocol.codes import RESPONSE_FLAG, ResponseCode

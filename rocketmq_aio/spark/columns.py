@@ -20,8 +20,9 @@ from pyspark.sql.types import (
 )
 
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.properties import KEYS, TAGS, UNIQ_KEY
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.properties import KEYS, TAGS, UNIQ_KEY
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.spark.pairs import Column, Pairs, pairs_of, pc
 
 Batch = Any  # an Arrow record batch

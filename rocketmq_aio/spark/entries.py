@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute
 
+from rocketmq_aio.model.properties import UNIQ_KEY, WAIT
 from rocketmq_aio.producer.batching.explicit_batch import ENTRY_BYTES
-from rocketmq_aio.properties import UNIQ_KEY, WAIT
 
 COUNTERS: Final = 0x1_0000  # the last four digits of an id
 ENTRY_NUMBERS: Final = 5  # size, magic, checksum, flag, length of the body

@@ -22,8 +22,9 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.time_search import TimeSearch
-from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.message_fields import EPOCH
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.message_fields import EPOCH
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.requests.client import GetRouteInfo
 from rocketmq_aio.protocol.static_topics import LOGICAL_PREFIX

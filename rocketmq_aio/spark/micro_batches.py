@@ -10,7 +10,7 @@ import anyio
 
 from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore
 from rocketmq_aio.errors import CommitError, ConfigError
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.spark.limits import backlog, share_out
 from rocketmq_aio.spark.lookup import Lookup, Topics, selects
 from rocketmq_aio.spark.loss import Extent, Finding, Told, findings, settle

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from rocketmq_aio.address import check_namesrv, parse_addresses
-from rocketmq_aio.environment import bool_from
+from rocketmq_aio.config.environment import bool_from
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.message import MessageSelector
-from rocketmq_aio.names import check_group, check_namespace, check_topic
+from rocketmq_aio.model.address import check_namesrv, parse_addresses
+from rocketmq_aio.model.names import check_group, check_namespace, check_topic
+from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.protocol.subscription import subscription
 from rocketmq_aio.spark.offsets import EARLIEST, Offsets, Queue, flattened
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
+from rocketmq_aio.config.validation import SECRET_PARTS
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.settings import SECRET_PARTS
 from rocketmq_aio.spark import option_values as values
 from rocketmq_aio.spark.offsets import LATEST, Offsets, Queue
 

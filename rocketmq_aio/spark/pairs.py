@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute
 
-from rocketmq_aio.properties import NAME_END, PAIR_END, parse_properties
+from rocketmq_aio.model.properties import NAME_END, PAIR_END, parse_properties
 
 Column = Any  # an Arrow array
 pc: Any = pyarrow.compute  # its functions are made when it is imported: checkers see none

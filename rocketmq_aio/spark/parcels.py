@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from rocketmq_aio.message import MessageQueue
-from rocketmq_aio.names import RETRY_PREFIX
+from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.model.properties import TIMER_DELIVER_MS
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.batching.pre_encoded import Encoded
-from rocketmq_aio.properties import TIMER_DELIVER_MS
 from rocketmq_aio.spark.entries import Column, offsets_of, pc, read_entry
 from rocketmq_aio.spark.rows import Rows
 

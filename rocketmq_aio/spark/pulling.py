@@ -22,7 +22,7 @@ from rocketmq_aio.errors import (
     RouteNotFoundError,
     SubscriptionError,
 )
-from rocketmq_aio.message import MessageQueue, MessageSelector
+from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.subscription import Subscription, subscription
 from rocketmq_aio.remoting.backoff import Backoff

@@ -9,10 +9,9 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from rocketmq_aio.errors import InvalidMessageError
-from rocketmq_aio.message_fields import MAX_DELAY_LEVEL
-from rocketmq_aio.names import RETRY_PREFIX, UNSENDABLE_TOPICS, topic_fault
-from rocketmq_aio.producer.send_request import PROPERTIES_SPARE
-from rocketmq_aio.properties import (
+from rocketmq_aio.model.message_fields import MAX_DELAY_LEVEL
+from rocketmq_aio.model.names import RETRY_PREFIX, UNSENDABLE_TOPICS, topic_fault
+from rocketmq_aio.model.properties import (
     DELAY,
     KEYS,
     MAX_PROPERTIES,
@@ -21,6 +20,7 @@ from rocketmq_aio.properties import (
     TAGS,
     TIMER_DELIVER_MS,
 )
+from rocketmq_aio.producer.send_request import PROPERTIES_SPARE
 from rocketmq_aio.spark.entries import NOTHING, Column, bytes_of, entries, id_pieces, joined, pc
 
 MOST_PROPERTIES: Final = MAX_PROPERTIES - PROPERTIES_SPARE

@@ -20,7 +20,8 @@ from weakref import WeakValueDictionary
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from rocketmq_aio.config import ClientConfig, Credentials, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig, Credentials
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.consumer.pull.raw_pulls import RawPulls
 from rocketmq_aio.errors import ConfigError

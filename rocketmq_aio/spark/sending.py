@@ -12,7 +12,7 @@ from typing import Final, Self, TypeVar
 import anyio
 from pyspark.sql.datasource import WriterCommitMessage
 
-from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import (
     BrokerError,
     NameServerUnavailableError,
@@ -20,7 +20,7 @@ from rocketmq_aio.errors import (
     RouteNotFoundError,
     SendError,
 )
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.spark.options import WriteOptions
 from rocketmq_aio.spark.parcels import NO_LANE, Parcel

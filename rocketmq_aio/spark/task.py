@@ -6,7 +6,8 @@ from collections.abc import Generator, Sequence
 from functools import partial
 
 from rocketmq_aio.errors import RocketMQError
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.spark.fetch import Fetch, Found, Gone, Piece
 from rocketmq_aio.spark.loss import DataLossError, Extent, warn
 from rocketmq_aio.spark.offsets import Queue, Range

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from rocketmq_aio.errors import NameServerUnavailableError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.names import DLQ_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX
+from rocketmq_aio.model.names import DLQ_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader

@@ -31,7 +31,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from rocketmq_aio.auto_batch import MAX_BATCH_MESSAGES
+from rocketmq_aio.config.producer import MAX_BATCH_MESSAGES
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.spark.loss import warn

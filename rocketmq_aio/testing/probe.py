@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from rocketmq_aio.config import Credentials
+from rocketmq_aio.config.client import Credentials
 from rocketmq_aio.remoting.acl import sign
 from rocketmq_aio.testing.errors import ClusterError
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from rocketmq_aio.config import Credentials
+from rocketmq_aio.config.client import Credentials
 from rocketmq_aio.testing import probe
 from rocketmq_aio.testing.errors import ClusterError
 

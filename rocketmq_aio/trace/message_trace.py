@@ -12,10 +12,11 @@ from rocketmq_aio.consumer.push.handlers import RetryLater, SuspendQueue
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import ConsumeContext, EndTransactionContext
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageExt, SendResult
-from rocketmq_aio.names import check_topic
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.names import check_topic
+from rocketmq_aio.model.properties import KEYS
+from rocketmq_aio.model.values import SendResult
 from rocketmq_aio.producer.send_request import SendRequest
-from rocketmq_aio.properties import KEYS
 from rocketmq_aio.trace import records
 from rocketmq_aio.trace.trace_dispatcher import TraceDispatcher, Waiting
 

@@ -12,10 +12,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from rocketmq_aio.hooks import EndTransactionContext
-from rocketmq_aio.message import MessageExt, SendResult, SendStatus
-from rocketmq_aio.producer.send_request import SendRequest
-from rocketmq_aio.producer.transaction.transaction_log import TransactionState
-from rocketmq_aio.properties import (
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.properties import (
     DELAY,
     KEYS,
     NAME_END,
@@ -27,6 +25,9 @@ from rocketmq_aio.properties import (
     find_property,
     parse_properties,
 )
+from rocketmq_aio.model.values import SendResult, SendStatus
+from rocketmq_aio.producer.send_request import SendRequest
+from rocketmq_aio.producer.transaction.transaction_log import TransactionState
 from rocketmq_aio.protocol.codes import TRANSACTION_PREPARED
 from rocketmq_aio.protocol.record import decode_batch
 

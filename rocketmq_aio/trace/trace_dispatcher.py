@@ -12,7 +12,7 @@ from typing import Final
 
 import anyio
 
-from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import NotRunningError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger

@@ -12,8 +12,9 @@ from typing import Final
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig, ProducerConfig
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.producer import ProducerConfig
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.testing import Cluster
 
 HERE: Final = Path(__file__).parent

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from rocketmq_aio.errors import RocketMQError
-from rocketmq_aio.message import Message
+from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from tests.broker.push_worker import Orders
 from tests.unit.remoting.until import until

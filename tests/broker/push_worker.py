@@ -25,7 +25,7 @@ from rocketmq_aio.consumer.group.stall_detector import StallDetector
 from rocketmq_aio.consumer.push import engine as push_engine
 from rocketmq_aio.consumer.push.locks import LEASE_SECONDS, RENEW_SECONDS, QueueLocks
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
 
 SLOW_EVERY: Final = 40

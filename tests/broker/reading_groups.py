@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from rocketmq_aio.config import LitePullConfig
+from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
-from rocketmq_aio.message import Message, MessageExt, MessageQueue
+from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.testing import Cluster
 

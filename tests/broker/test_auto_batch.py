@@ -8,10 +8,10 @@ from collections import Counter
 
 import pytest
 
-from rocketmq_aio.auto_batch import AutoBatch
-from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
 from rocketmq_aio.errors import BackpressureError, BrokerError
-from rocketmq_aio.message import Message, MessageQueue, SendResult
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.testing import Cluster
 from tests.broker.reading import wait_for_messages

@@ -21,7 +21,7 @@ from rocketmq_aio import (
     Producer,
     ProducerConfig,
 )
-from rocketmq_aio.config import Compression
+from rocketmq_aio.config.producer import Compression
 from rocketmq_aio.protocol import compression
 from rocketmq_aio.protocol.compression import fastest_zlib
 from rocketmq_aio.testing import Cluster

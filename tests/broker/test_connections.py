@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from rocketmq_aio.config import ClientConfig, LitePullConfig, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.consumer import LitePullConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
-from rocketmq_aio.message import Message
+from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.testing import Broker, Cluster, probe
 from tests.broker.reading_groups import bodies, polled, send

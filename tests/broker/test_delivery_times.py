@@ -16,7 +16,7 @@ from rocketmq_aio.errors import (
     NotSupportedError,
     PermissionDeniedError,
 )
-from rocketmq_aio.message import Message, MessageExt
+from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.testing import Cluster, probe
 

@@ -8,7 +8,7 @@ from time import monotonic
 
 import pytest
 
-from rocketmq_aio.message import Message
+from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.testing import Cluster
 from tests.unit.remoting.until import until, until_done

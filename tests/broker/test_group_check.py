@@ -8,7 +8,8 @@ from time import monotonic
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig, LitePullConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.common.events import (
     ClientIdNotUnique,
     ConsumerEvent,
@@ -18,7 +19,8 @@ from rocketmq_aio.consumer.common.events import (
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.rebalance import subscription_check as group_check
 from rocketmq_aio.consumer.rebalance.subscription_check import ENOUGH_ANSWERS
-from rocketmq_aio.message import Message, MessageSelector
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.producer.producer import Producer
 from tests.unit.remoting.until import until, until_done
 

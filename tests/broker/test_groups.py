@@ -15,7 +15,8 @@ import pytest_asyncio
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore
 from rocketmq_aio.errors import ClosedError
-from rocketmq_aio.message import Message, MessageExt, MessageQueue
+from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.testing import Cluster
 from tests.broker.reading_groups import bodies, consumer_of, consuming, numbers, polled, send

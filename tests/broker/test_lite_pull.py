@@ -7,11 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig, LitePullConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.common.events import OffsetCorrected
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.errors import OffsetIllegalError, SubscriptionError
-from rocketmq_aio.message import MessageQueue, MessageSelector
+from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.testing import Cluster
 from tests.broker.reading_groups import (
     QUEUES,

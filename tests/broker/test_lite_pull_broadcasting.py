@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rocketmq_aio.config import ClientConfig, LitePullConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
-from rocketmq_aio.message import MessageModel
+from rocketmq_aio.model.values import MessageModel
 from tests.broker.reading_groups import (
     QUEUES,
     bodies,

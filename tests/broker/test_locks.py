@@ -9,11 +9,11 @@ from time import monotonic
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.push import locks as locks_module
 from rocketmq_aio.consumer.push.locks import QueueLocks
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.testing import Cluster
 from tests.unit.instance.guests import Guest
 from tests.unit.remoting.until import until

@@ -10,10 +10,11 @@ from typing import Final, NamedTuple, Protocol
 
 import pytest
 
-from rocketmq_aio.config import PushConfig
+from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.push.consumer import PushConsumer
-from rocketmq_aio.message import Message, MessageExt, MessageQueue
+from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.testing import Cluster
 from tests.broker.reading_groups import (

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanContext
 
 from rocketmq_aio import AutoBatch, Message, MessageExt, Producer, ProducerConfig
-from rocketmq_aio.config import PushConfig
+from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.opentelemetry import OpenTelemetryHook
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from rocketmq_aio.auto_batch import AutoBatch
-from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
 from rocketmq_aio.errors import RocketMQError
-from rocketmq_aio.message import Message
+from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.testing import Cluster
 from tests.broker.reading import Stored, wait_for_messages

@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rocketmq_aio.codec import Codec, JSONCodec, MsgpackCodec, RawCodec
-from rocketmq_aio.config import LitePullConfig, ProducerConfig
+from rocketmq_aio.config.consumer import LitePullConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.errors import PayloadError
-from rocketmq_aio.message import Message
+from rocketmq_aio.model.codec import Codec, JSONCodec, MsgpackCodec, RawCodec
+from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 
 

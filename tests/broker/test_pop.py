@@ -12,13 +12,14 @@ from typing import Any, Final
 
 import pytest
 
-from rocketmq_aio.config import LitePullConfig, PopConfig
+from rocketmq_aio.config.consumer import LitePullConfig, PopConfig
 from rocketmq_aio.consumer.common.events import MessageDeadLettered
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
 from rocketmq_aio.consumer.pop.message import PoppedMessage
 from rocketmq_aio.errors import NotSupportedError, RouteNotFoundError, SubscriptionError
-from rocketmq_aio.message import MessageExt, MessageQueue, MessageSelector
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.testing import Cluster
 from tests.broker.reading_groups import in_thread, numbers, send
 

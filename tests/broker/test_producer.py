@@ -8,17 +8,19 @@ from collections import Counter
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig, Compression, Credentials, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig, Credentials
+from rocketmq_aio.config.producer import Compression, ProducerConfig
 from rocketmq_aio.errors import (
     BrokerError,
     InvalidMessageError,
     RouteNotFoundError,
 )
-from rocketmq_aio.message import Message, MessageQueue, SendStatus
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.properties import MAX_PROPERTIES
+from rocketmq_aio.model.values import MessageQueue, SendStatus
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.queue_selection import select_by_hash
 from rocketmq_aio.producer.send_request import PROPERTIES_SPARE
-from rocketmq_aio.properties import MAX_PROPERTIES
 from rocketmq_aio.testing import Cluster, probe
 from tests.broker.reading import read_topic, wait_for_messages
 from tests.unit.remoting.until import until_done

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import RocketMQError, SendUnknownError
-from rocketmq_aio.message import Message, MessageQueue, SendResult
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.testing import Broker, Cluster, probe
 from tests.fakes.history import Fault, History, LogEntry, Outcome, violations

@@ -12,7 +12,7 @@ import pytest_asyncio
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.consumer.pull.result import PullResult, PullStatus
 from rocketmq_aio.errors import SubscriptionError
-from rocketmq_aio.message import MessageQueue, MessageSelector
+from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.testing import Cluster
 from tests.broker.reading_groups import bodies, in_thread, is_5, numbers, send

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from rocketmq_aio import ConsumerEvent, MessageExt, PushConfig, PushConsumer, QueuesRevoked
 from rocketmq_aio.consumer.push.locks import QueueLocks
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from tests.broker.reading_groups import send
 from tests.broker.test_locks import locks_of
 from tests.unit.remoting.until import until, until_done

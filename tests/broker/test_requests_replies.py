@@ -18,7 +18,7 @@ from rocketmq_aio import (
     ReplyTimeoutError,
     SendError,
 )
-from rocketmq_aio.config import NamespaceVersion
+from rocketmq_aio.config.client import NamespaceVersion
 from rocketmq_aio.testing import Cluster
 
 AT_ONCE = 64

@@ -11,10 +11,10 @@ from time import monotonic
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.events import OffsetCorrected
 from rocketmq_aio.errors import NameServerUnavailableError
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.testing import Broker, Cluster
 from tests.broker.reading_groups import bodies, consumer_of, consuming, numbers, polled, send
 from tests.broker.under_load import Load

@@ -9,12 +9,13 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.send_back import DEAD_LETTER, SendBack, restore_topic
 from rocketmq_aio.consumer.push.locks import QueueLocks
 from rocketmq_aio.errors import RouteNotFoundError
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import Message, MessageExt, MessageQueue
+from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import COMPRESSED
 from rocketmq_aio.protocol.record import decode_messages

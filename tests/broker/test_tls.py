@@ -23,7 +23,7 @@ from rocketmq_aio import (
     PushConsumer,
 )
 from rocketmq_aio.errors import RocketMQError
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.testing import Cluster, ServerTLS, probe
 from rocketmq_aio.testing.jvm import JVMBackend
 from rocketmq_aio.testing.security import Security

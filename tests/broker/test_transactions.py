@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig, LitePullConfig, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.consumer import LitePullConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.errors import RocketMQError
-from rocketmq_aio.message import Message, MessageExt
+from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.producer.transaction.transaction import TransactionResult
 from rocketmq_aio.producer.transaction.transaction_log import TransactionState

@@ -19,7 +19,7 @@ from rocketmq_aio import (
     TransactionProducer,
     TransactionState,
 )
-from rocketmq_aio.address import vip_address
+from rocketmq_aio.model.address import vip_address
 from rocketmq_aio.testing import Cluster
 from tests.broker.reading import wait_for_messages
 from tests.broker.reading_groups import in_thread

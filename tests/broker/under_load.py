@@ -8,10 +8,10 @@ from time import monotonic
 from types import TracebackType
 from typing import Self
 
-from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.errors import ClosedError, RocketMQError
-from rocketmq_aio.message import Message, MessageExt
+from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.producer.producer import Producer
 from tests.broker.reading_groups import consumer_of
 from tests.unit.remoting.until import until

@@ -12,8 +12,8 @@ from rocketmq_aio.consumer.rebalance.strategies.averagely import (
     AllocateStrategy,
     allocate,
 )
-from rocketmq_aio.message import MessageModel, MessageQueue
-from rocketmq_aio.names import RETRY_PREFIX
+from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.model.values import MessageModel, MessageQueue
 from rocketmq_aio.protocol.bodies import MessageQueueBody
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from rocketmq_aio.errors import CodecError
-from rocketmq_aio.properties import PRODUCER_GROUP
+from rocketmq_aio.model.properties import PRODUCER_GROUP
 from rocketmq_aio.protocol.codes import JSON_HEADER, ONEWAY_FLAG, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import RequestHeader

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Final
 
-from rocketmq_aio.properties import DELAY, encode_properties, parse_properties
+from rocketmq_aio.model.properties import DELAY, encode_properties, parse_properties
 from tests.fakes.state import now_ms
 from tests.fakes.store import Incoming, Store, Stored
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import LockBatchRequest, LockBatchResponse
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from tests.fakes.history.events import LogEntry
 
 PULL: Final = 11

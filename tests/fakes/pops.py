@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, NamedTuple
 
-from rocketmq_aio.properties import encode_properties
+from rocketmq_aio.model.properties import encode_properties
 from rocketmq_aio.protocol.bodies import BatchAckRequest
 from rocketmq_aio.protocol.codes import PERM_READ, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command

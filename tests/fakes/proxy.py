@@ -9,7 +9,7 @@ from itertools import count
 from types import TracebackType
 from typing import Final, Self
 
-from rocketmq_aio.address import parse_address
+from rocketmq_aio.model.address import parse_address
 from tests.fakes.changed import WAIT_SECONDS, Changed
 from tests.fakes.connection import abort_with_reset
 from tests.fakes.frame_rules import OTHER, FrameCutter, PassingFrame, read_frame

@@ -9,7 +9,7 @@ from itertools import count
 from types import TracebackType
 from typing import Final, Self
 
-from rocketmq_aio.address import parse_address
+from rocketmq_aio.model.address import parse_address
 from rocketmq_aio.protocol.codes import CLIENT_VERSION, ONEWAY_FLAG
 from rocketmq_aio.protocol.command import Command, decode_command, encode_command
 from rocketmq_aio.protocol.frame import HEADER_MASK, LENGTH, PREFIX

@@ -6,12 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from rocketmq_aio.names import REPLY_TOPIC_SUFFIX
-from rocketmq_aio.properties import (
-    REPLY_TO_CLIENT,
-    encode_properties,
-    parse_properties,
-)
+from rocketmq_aio.model.names import REPLY_TOPIC_SUFFIX
+from rocketmq_aio.model.properties import REPLY_TO_CLIENT, encode_properties, parse_properties
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header

@@ -6,9 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.names import DLQ_PREFIX, RETRY_PREFIX
-from rocketmq_aio.properties import DELAY, RETRY_TOPIC, WAIT, encode_properties, parse_properties
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX
+from rocketmq_aio.model.properties import (
+    DELAY,
+    RETRY_TOPIC,
+    WAIT,
+    encode_properties,
+    parse_properties,
+)
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header

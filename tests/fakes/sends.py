@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rocketmq_aio.names import RETRY_PREFIX
-from rocketmq_aio.properties import UNIQ_KEY, parse_properties
+from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.model.properties import UNIQ_KEY, parse_properties
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header, to_ext_fields

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from rocketmq_aio.names import RETRY_PREFIX
+from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
 from tests.fakes.connection import FakeConnection

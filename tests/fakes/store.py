@@ -11,7 +11,7 @@ from itertools import count
 from struct import Struct
 from typing import Final
 
-from rocketmq_aio.properties import TAGS, UNIQ_KEY, encode_properties, parse_properties
+from rocketmq_aio.model.properties import TAGS, UNIQ_KEY, encode_properties, parse_properties
 from rocketmq_aio.protocol.record import MAGIC_V1, MAGIC_V2
 from rocketmq_aio.protocol.subscription import java_hash
 from tests.fakes.changed import Changed

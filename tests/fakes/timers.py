@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from rocketmq_aio.properties import (
+from rocketmq_aio.model.properties import (
     DELAY,
     TIMER_DELAY_MS,
     TIMER_DELIVER_MS,

@@ -7,7 +7,12 @@ from typing import Final
 
 import msgspec
 
-from rocketmq_aio.properties import PRODUCER_GROUP, UNIQ_KEY, encode_properties, parse_properties
+from rocketmq_aio.model.properties import (
+    PRODUCER_GROUP,
+    UNIQ_KEY,
+    encode_properties,
+    parse_properties,
+)
 from rocketmq_aio.protocol.codes import (
     ONEWAY_FLAG,
     TRANSACTION_COMMIT,

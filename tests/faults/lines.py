@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.protocol.command import Command
 from tests.fakes.broker import FakeBroker
 from tests.fakes.proxy import FaultProxy

@@ -10,12 +10,14 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
-from rocketmq_aio.config import ClientConfig, PushConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.events import ConsumerEvent
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.consumer.push.locks import QueueLocks
-from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.names import RETRY_PREFIX
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.model.values import MessageQueue
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.delays import WAITING_TOPIC
 from tests.fakes.history import History, Outcome, Settled, violations

@@ -6,10 +6,9 @@ import asyncio
 
 import pytest
 
-from rocketmq_aio.auto_batch import AutoBatch
-from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
 from rocketmq_aio.errors import SendError
-from rocketmq_aio.message import Message
+from rocketmq_aio.model.message import Message
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.frame_rules import drop, duplicate, truncate
 from tests.fakes.history import Outcome

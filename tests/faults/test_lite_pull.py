@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.events import MessageUnreadable, PullFailed
 from rocketmq_aio.errors import (
     CommitError,
@@ -20,7 +20,7 @@ from rocketmq_aio.errors import (
     RequestTimeoutError,
     RocketMQError,
 )
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.fair_time import FairTime

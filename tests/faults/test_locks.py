@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rocketmq_aio.consumer.push import locks as locks_module
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lock_members import GROUP, OFTEN, give_away, joined

@@ -9,14 +9,14 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import (
     NameServerUnavailableError,
     NotConnectedError,
     RocketMQError,
     RouteNotFoundError,
 )
-from rocketmq_aio.message import Message
+from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.broker import FakeBroker

@@ -8,10 +8,10 @@ from typing import Final
 
 import pytest
 
-from rocketmq_aio.auto_batch import AutoBatch
-from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
 from rocketmq_aio.errors import RocketMQError, RouteNotFoundError, SendUnknownError
-from rocketmq_aio.message import Message
+from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster

@@ -18,8 +18,9 @@ from rocketmq_aio.consumer.common.events import (
     PullFailed,
 )
 from rocketmq_aio.consumer.push.handlers import RetryLater
-from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.names import DLQ_PREFIX
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.names import DLQ_PREFIX
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.frame_rules import drop, duplicate

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import ClosedError
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.message import MessageExt
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.history import violations
 from tests.fakes.history.recording import stored_log

@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import pytest_asyncio
 
-from rocketmq_aio.config import ClientConfig, PushConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.errors import ClosedError, NotConnectedError, NotRunningError
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.fair_time import FairTime

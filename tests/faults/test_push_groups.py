@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from rocketmq_aio.consumer.common.events import QueuesRevoked
 from rocketmq_aio.consumer.group.engine import HAND_OVER_SECONDS
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.message import MessageExt
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.fair_time import FairTime
 from tests.fakes.history import Fault, Outcome

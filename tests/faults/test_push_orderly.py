@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rocketmq_aio.config import ClientConfig, PushConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.events import LeaseLost, QueuesRevoked
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.consumer.push.locks import LEASE_SECONDS
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.history import Outcome

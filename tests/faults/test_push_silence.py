@@ -10,11 +10,12 @@ from time import monotonic
 import pytest
 import pytest_asyncio
 
-from rocketmq_aio.config import ClientConfig, PushConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.events import LeaseLost, OffsetCorrected, PullFailed
 from rocketmq_aio.consumer.push.consumer import PushConsumer
-from rocketmq_aio.message import MessageExt
-from rocketmq_aio.names import DLQ_PREFIX
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.names import DLQ_PREFIX
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.history.recording import request_times

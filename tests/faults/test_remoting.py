@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import (
     ConnectionLostError,
     NotConnectedError,

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.send_back import SendBack
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.record import decode_messages
 from tests.fakes.broker import FakeBroker

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import NotConnectedError, RocketMQError
-from rocketmq_aio.message import Message
+from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import RocketMQError
-from rocketmq_aio.message import Message, MessageExt
+from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.properties import UNIQ_KEY
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.producer.transaction.transaction_log import TransactionState
-from rocketmq_aio.properties import UNIQ_KEY
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.transactions import EndTransaction

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.instance.instance import MQClientInstance
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.proxy import FaultProxy

@@ -43,7 +43,8 @@ from rocketmq_aio.errors import (
     UnreadableMessagesError,
     shown,
 )
-from rocketmq_aio.message import MessageExt, MessageQueue, SendResult, SendStatus
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue, SendResult, SendStatus
 from tests.unit.costs import MIB, cpu_seconds
 
 QUEUE = MessageQueue("orders", "broker-a", 3)

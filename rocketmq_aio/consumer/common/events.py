@@ -10,10 +10,10 @@ from weakref import WeakSet
 
 import msgspec
 
+from rocketmq_aio.config.functions import APPLICATION_ERRORS
 from rocketmq_aio.consumer.offsets.local_file import CorruptOffsetFile
-from rocketmq_aio.functions import APPLICATION_ERRORS
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 
 logger = get_logger(__name__)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from rocketmq_aio.functions import APPLICATION_ERRORS
+from rocketmq_aio.config.functions import APPLICATION_ERRORS
 from rocketmq_aio.hooks import ConsumeContext, ConsumeHook, FilterMessageHook
 from rocketmq_aio.instance.hook_runner import calls_of, check_hook
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.hook_failures import Failures
 
 METHODS: Final = ("before", "after", "filter")

@@ -7,8 +7,10 @@ from typing import Any, Final
 
 import anyio
 
+from rocketmq_aio.config.functions import (
+    is_async as is_async,  # also for those who import it from here
+)
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.functions import is_async as is_async  # also for those who import it from here
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.remoting.background_tasks import call_isolated
 

@@ -12,9 +12,10 @@ from rocketmq_aio.errors import RocketMQError, RouteNotFoundError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.names import RETRY_PREFIX
-from rocketmq_aio.properties import DELAY, RETRY_TOPIC, encode_properties, parse_properties
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.model.properties import DELAY, RETRY_TOPIC, encode_properties, parse_properties
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import (
     COMPRESSED,
     COMPRESSION_BITS,

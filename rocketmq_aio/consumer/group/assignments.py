@@ -12,7 +12,7 @@ from rocketmq_aio.consumer.common.listeners import Listener, call_listener
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.pulling.queue_state import QueueState
 from rocketmq_aio.consumer.rebalance.plan import plan
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 
 DRAIN_SECONDS: Final = 1.0  # for the application to come back for more: its last batch is done
 HAND_OVER_SECONDS: Final = 5.0  # for the last commit; then the next owner has to do without it

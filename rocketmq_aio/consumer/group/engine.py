@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 
 import anyio
 
-from rocketmq_aio.config import ConsumerConfig
+from rocketmq_aio.config.consumer import ConsumerConfig
 from rocketmq_aio.consumer.common.events import ConsumerEvent, EventStreams
 from rocketmq_aio.consumer.common.hooks import FilterHooks
 from rocketmq_aio.consumer.common.statistics import ConsumeStatistics
@@ -29,7 +29,7 @@ from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.instance.heartbeats import check_accepted
 from rocketmq_aio.instance.inner_clients import InnerConsumer
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageModel, MessageQueue, MessageSelector
+from rocketmq_aio.model.values import MessageModel, MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
 from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.protocol.subscription import Subscription, subscription

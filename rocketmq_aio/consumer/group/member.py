@@ -11,7 +11,7 @@ from rocketmq_aio.consumer.common.events import ConsumerEvent
 from rocketmq_aio.consumer.common.statistics import TopicStatistics
 from rocketmq_aio.consumer.group.engine import GroupEngine
 from rocketmq_aio.instance.client_base import ClientBase
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
 
 E = TypeVar("E", bound=GroupEngine[Any])

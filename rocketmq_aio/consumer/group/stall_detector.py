@@ -13,7 +13,7 @@ from rocketmq_aio.consumer.offsets.store import OffsetStore
 from rocketmq_aio.consumer.pulling.queue_state import QueueState
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 logger = get_logger(__name__)

@@ -9,7 +9,8 @@ from threading import get_ident
 from time import monotonic, time_ns
 from typing import Final, Self
 
-from rocketmq_aio.config import ClientConfig, LitePullConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.common.hooks import handing_hooks
 from rocketmq_aio.consumer.common.listeners import Listener
 from rocketmq_aio.consumer.group.member import GroupMember
@@ -19,8 +20,9 @@ from rocketmq_aio.consumer.offsets.store import check_offset
 from rocketmq_aio.errors import ConfigError, RocketMQError
 from rocketmq_aio.hooks import AnyConsumeHook
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageExt, MessageQueue, MessageSelector
-from rocketmq_aio.names import check_topic
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.names import check_topic
+from rocketmq_aio.model.values import MessageQueue, MessageSelector
 
 DEFAULT_MESSAGES: Final = 1000  # of one poll that does not say how many it wants
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
-from rocketmq_aio.config import LitePullConfig
+from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.common.listeners import Listener
 from rocketmq_aio.consumer.common.running_info import running_info
 from rocketmq_aio.consumer.group.assignments import DRAIN_SECONDS, Assignments
@@ -21,7 +21,7 @@ from rocketmq_aio.consumer.rebalance.topic_queue_listener import QueueWatch
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.inner_clients import InnerConsumer
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageQueue, MessageSelector
+from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerRunningInfo
 from rocketmq_aio.protocol.subscription import Subscription, subscription
 

@@ -12,7 +12,7 @@ from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.store import OffsetStore, check_offset
 from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, QueueState
 from rocketmq_aio.errors import CommitError, ConfigError
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 
 NOT_ASSIGNED: Final = "this consumer does not have the queue (any more)"
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, QueueState
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 
 
 class Cache:

@@ -9,7 +9,7 @@ from typing import Final
 
 from rocketmq_aio.consumer.lite_pull.polled_queue import Cache, PolledQueue
 from rocketmq_aio.errors import RocketMQError
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.message import MessageExt
 
 TURN: Final = 32  # messages of one queue in a row before the next queue has its turn
 

@@ -12,7 +12,7 @@ from rocketmq_aio.consumer.offsets.store import OffsetStore, RemoteOffsetStore
 from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, QueueState
 from rocketmq_aio.errors import CommitError, RocketMQError
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 
 logger = get_logger(__name__)
 

@@ -10,7 +10,7 @@ import anyio
 from rocketmq_aio.consumer.pulling.queue_state import QueueState
 from rocketmq_aio.errors import RequestTimeoutError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
 
 QUERIES_AT_ONCE: Final = 16

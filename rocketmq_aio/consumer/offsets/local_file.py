@@ -24,7 +24,7 @@ from anyio import CapacityLimiter, to_thread
 from rocketmq_aio.consumer.offsets.store import MAX_OFFSET, check_offset
 from rocketmq_aio.errors import CodecError, CommitError, ConfigError, NotRunningError
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import read_reset_offsets
 from rocketmq_aio.remoting.fork import reset_after_fork
 

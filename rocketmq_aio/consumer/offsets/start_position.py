@@ -7,13 +7,13 @@ from typing import Final
 
 import anyio
 
-from rocketmq_aio.config import ConsumerConfig
+from rocketmq_aio.config.consumer import ConsumerConfig
 from rocketmq_aio.consumer.offsets.store import OffsetStore
 from rocketmq_aio.errors import PermissionDeniedError, RocketMQError, RouteNotFoundError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import MessageQueue
-from rocketmq_aio.names import RETRY_PREFIX
+from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.model.values import MessageQueue
 
 logger = get_logger(__name__)
 

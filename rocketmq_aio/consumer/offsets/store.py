@@ -16,7 +16,7 @@ from rocketmq_aio.errors import (
     RequestTimeoutError,
     RocketMQError,
 )
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 
 SENDS_PER_BROKER: Final = 16  # commits on their way to one broker at a time
 SILENCE: Final = (NotConnectedError, ConnectionLostError, RequestTimeoutError)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from math import inf
 
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 
 
 class PopBuffer:

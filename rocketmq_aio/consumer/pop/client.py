@@ -21,7 +21,7 @@ from rocketmq_aio.errors import (
     RocketMQError,
 )
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import BatchAckRequest
 from rocketmq_aio.protocol.codes import V5_0_0, V5_1_3, ResponseCode
 from rocketmq_aio.protocol.command import Command

@@ -7,7 +7,8 @@ from threading import get_ident
 from time import time_ns
 from typing import Final, Self
 
-from rocketmq_aio.config import MAX_POP, ClientConfig, PopConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.consumer import MAX_POP, PopConfig
 from rocketmq_aio.consumer.common.events import ConsumerEvent
 from rocketmq_aio.consumer.common.hooks import handing_hooks
 from rocketmq_aio.consumer.pop.client import PopRequest
@@ -18,8 +19,8 @@ from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import AnyConsumeHook
 from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageQueue, MessageSelector
-from rocketmq_aio.names import check_topic
+from rocketmq_aio.model.names import check_topic
+from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
 
 LONGEST_SECONDS: Final = 12 * 3600.0  # of what a caller may ask for

@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 import anyio
 
-from rocketmq_aio.config import PopConfig
+from rocketmq_aio.config.consumer import PopConfig
 from rocketmq_aio.consumer.common.events import EventStreams, MessageUnreadable, PullFailed
 from rocketmq_aio.consumer.pop.ack_service import AckService, dead_lettered
 from rocketmq_aio.consumer.pop.acks import PopAcks, ack_failed
@@ -26,7 +26,7 @@ from rocketmq_aio.instance.heartbeats import check_accepted
 from rocketmq_aio.instance.inner_clients import InnerConsumer
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import MessageQueue, MessageSelector
+from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.subscription import Subscription, subscription
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 

@@ -18,7 +18,7 @@ from rocketmq_aio.errors import (
     RequestTimeoutError,
     RocketMQError,
 )
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.remoting.backoff import Backoff
 

@@ -6,7 +6,8 @@ import asyncio
 from enum import Enum
 from typing import Final
 
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.decoding import Decoded
 from rocketmq_aio.protocol.receipt import Receipt, order_count, read_info, receipts
 from rocketmq_aio.protocol.requests.pop import PopMessageResponse

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from rocketmq_aio.consumer.pop.engine import PopEngine
-from rocketmq_aio.message import MessageModel
+from rocketmq_aio.model.values import MessageModel
 from rocketmq_aio.protocol.bodies import (
     ConsumerData,
     ConsumerRunningInfo,

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from rocketmq_aio.config import MAX_POP
+from rocketmq_aio.config.consumer import MAX_POP
 from rocketmq_aio.consumer.pop.buffer import PopBuffer
 from rocketmq_aio.consumer.pop.client import PopRequest
 from rocketmq_aio.consumer.pop.loop import PopLoop
 from rocketmq_aio.consumer.pop.message import PoppedMessage
 from rocketmq_aio.errors import RocketMQError
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 
 SWEEP_SECONDS: Final = 0.2  # for which one broker may keep the others from being asked
 

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 import anyio
 import msgspec
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.send_back import DEAD_LETTER, SendBack
 from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore, check_offset
 from rocketmq_aio.consumer.pull.result import (
@@ -27,8 +27,9 @@ from rocketmq_aio.consumer.pulling.pull_response import HOLD_SLACK_SECONDS
 from rocketmq_aio.errors import ClosedError, ConfigError, NotConnectedError
 from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageExt, MessageQueue, MessageSelector
-from rocketmq_aio.names import check_topic
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.names import check_topic
+from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.codes import MASTER_ID, PULL_SUBSCRIPTION, PULL_SUSPEND, ResponseCode
 from rocketmq_aio.protocol.requests.pull import PullMessage
 from rocketmq_aio.protocol.subscription import Subscription, subscription

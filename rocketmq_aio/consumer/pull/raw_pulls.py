@@ -8,7 +8,8 @@ from typing import Final
 from rocketmq_aio.consumer.pull.result import STATUSES, RawPull, raw, read_answer
 from rocketmq_aio.errors import CodecError, NotConnectedError
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import MASTER_ID, PULL_LITE, PULL_SUBSCRIPTION, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body

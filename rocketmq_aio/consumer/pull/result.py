@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from rocketmq_aio.consumer.pulling.pull_response import RESET_REMARK, read_pulled
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.decoding import Decoded

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rocketmq_aio.config import ConsumerConfig, LitePullConfig, PushConfig
+from rocketmq_aio.config.consumer import ConsumerConfig, LitePullConfig, PushConfig
 from rocketmq_aio.consumer.lite_pull.polled_queue import Cache
 from rocketmq_aio.consumer.pulling.queue_state import QueueState
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 
 
 class QueueLimits:

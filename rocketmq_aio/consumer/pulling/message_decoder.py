@@ -8,7 +8,7 @@ from typing import Final
 
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.compression import InflationLimitError
 from rocketmq_aio.protocol.decoding import Decoded
 from rocketmq_aio.remoting.threads import run_in_thread

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.message import MessageExt
 
 NOTHING_YET: Final = -1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from rocketmq_aio.errors import CodecError
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.decoding import Decoded
 from rocketmq_aio.protocol.requests.pull import PullMessageResponse
 from rocketmq_aio.protocol.subscription import Subscription

@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 
 import anyio
 
-from rocketmq_aio.config import ConsumerConfig
+from rocketmq_aio.config.consumer import ConsumerConfig
 from rocketmq_aio.consumer.common.events import (
     ConsumerEvent,
     MessageUnreadable,
@@ -39,7 +39,8 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import (
     MASTER_ID,
     PULL_LITE,

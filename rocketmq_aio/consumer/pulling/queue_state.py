@@ -9,7 +9,8 @@ import anyio
 
 from rocketmq_aio.consumer.pulling.process_queue import ProcessQueue
 from rocketmq_aio.errors import RocketMQError
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import MASTER_ID
 from rocketmq_aio.protocol.templates import PullTemplate
 

@@ -26,7 +26,7 @@ from rocketmq_aio.consumer.push.handlers import (
 )
 from rocketmq_aio.errors import PayloadError, RocketMQError
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 logger = get_logger(__name__)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from time import monotonic, time_ns
 
-from rocketmq_aio.config import MAX_CONCURRENCY, ClientConfig, PushConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.consumer import MAX_CONCURRENCY, PushConfig
 from rocketmq_aio.consumer.common.events import ConsumerEvent
 from rocketmq_aio.consumer.common.hooks import checked_hooks
 from rocketmq_aio.consumer.common.listeners import Listener, check_listener
@@ -26,8 +27,9 @@ from rocketmq_aio.consumer.push.handlers import (
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import AnyPushHook
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageExt, MessageModel, MessageQueue, MessageSelector
-from rocketmq_aio.names import check_topic
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.names import check_topic
+from rocketmq_aio.model.values import MessageModel, MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult, DirectOutcome
 from rocketmq_aio.remoting.background_tasks import call_isolated, is_hosted
 from rocketmq_aio.signals import stop_signals

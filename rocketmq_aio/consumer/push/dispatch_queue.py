@@ -11,7 +11,8 @@ import anyio
 
 from rocketmq_aio.consumer.common.send_back import restore_topic
 from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, QueueState
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 
 # Room for so many messages has to come free before a pull loop is woken that waits for room; less
 # in a queue with fewer, for those that are left may be in the hands of handlers for long.

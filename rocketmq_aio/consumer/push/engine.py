@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
-from rocketmq_aio.config import PushConfig
+from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.events import ConsumerEvent, LeaseLost
 from rocketmq_aio.consumer.common.hooks import FilterHooks
 from rocketmq_aio.consumer.common.listeners import Listener
@@ -37,8 +37,8 @@ from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.inner_clients import InnerConsumer
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageQueue
-from rocketmq_aio.names import RETRY_PREFIX
+from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import ConsumerRunningInfo
 from rocketmq_aio.protocol.subscription import Subscription, subscription
 

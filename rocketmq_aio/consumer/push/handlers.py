@@ -8,15 +8,16 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from time import monotonic
 from typing import Final, TypeAlias, cast
 
-from rocketmq_aio.codec import Codec, decode_all
-from rocketmq_aio.config import MAX_CONCURRENCY
+from rocketmq_aio.config.consumer import MAX_CONCURRENCY
+from rocketmq_aio.config.functions import APPLICATION_ERRORS, check_function
 from rocketmq_aio.consumer.common.hooks import ConsumeHooks
 from rocketmq_aio.consumer.common.listeners import is_async
 from rocketmq_aio.errors import ConfigError, PayloadError
-from rocketmq_aio.functions import APPLICATION_ERRORS, check_function
 from rocketmq_aio.hooks import ConsumeContext
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.codec import Codec, decode_all
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.threads import run_in_thread
 
 logger = get_logger(__name__)

@@ -23,7 +23,8 @@ from rocketmq_aio.consumer.push.handlers import (
 )
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 logger = get_logger(__name__)

@@ -8,7 +8,7 @@ from typing import Final
 
 import anyio
 
-from rocketmq_aio.config import PushConfig
+from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.events import ConsumerEvent, MessageUnreadable, PullFailed
 from rocketmq_aio.consumer.common.hooks import FilterHooks
 from rocketmq_aio.consumer.common.send_back import SendBack
@@ -23,7 +23,8 @@ from rocketmq_aio.consumer.push.handlers import DEAD_LETTER
 from rocketmq_aio.errors import AckError, ReceiptError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import PopProcessQueueInfo
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks

@@ -13,7 +13,7 @@ from rocketmq_aio.consumer.common.statistics import ConsumeStatistics
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
 from rocketmq_aio.consumer.push.handlers import Answer, BatchContext, Call, ConsumeTimeoutError, One
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 logger = get_logger(__name__)

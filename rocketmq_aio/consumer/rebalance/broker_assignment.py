@@ -8,7 +8,7 @@ from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateStrateg
 from rocketmq_aio.errors import CodecError, ConfigError, NotSupportedError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import MessageModel, MessageQueue
+from rocketmq_aio.model.values import MessageModel, MessageQueue
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.requests.assignment import (
     AssignmentRequest,

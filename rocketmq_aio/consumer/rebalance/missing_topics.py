@@ -13,7 +13,7 @@ from rocketmq_aio.consumer.common.events import ConsumerEvent, TopicFound, Topic
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.names import DLQ_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX
+from rocketmq_aio.model.names import DLQ_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.namespaces import SHARED_NAMES, SHARED_PREFIXES
 from rocketmq_aio.protocol.requests.admin_topics import GetAllTopics, TopicList

@@ -8,7 +8,7 @@ from typing import Final
 
 import anyio
 
-from rocketmq_aio.config import ConsumerConfig
+from rocketmq_aio.config.consumer import ConsumerConfig
 from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
 from rocketmq_aio.consumer.rebalance.strategies.averagely import (
     AllocateStrategy,
@@ -18,8 +18,8 @@ from rocketmq_aio.consumer.rebalance.strategies.averagely import (
 from rocketmq_aio.errors import ConfigError, NotSupportedError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import MessageModel, MessageQueue
-from rocketmq_aio.names import RETRY_PREFIX
+from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.model.values import MessageModel, MessageQueue
 from rocketmq_aio.protocol.requests.assignment import MessageRequestMode
 
 logger = get_logger(__name__)

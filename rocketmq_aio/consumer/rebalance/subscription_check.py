@@ -35,7 +35,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.names import RETRY_PREFIX
+from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.protocol.bodies import ConsumerRunningInfo, SubscriptionData
 from rocketmq_aio.protocol.requests.connections import (
     Connection,

@@ -6,7 +6,7 @@ import anyio
 
 from rocketmq_aio.consumer.common.listeners import Listener, call_listener
 from rocketmq_aio.instance.routes import RouteTable
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 

@@ -14,8 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from time import monotonic, time_ns
 from typing import Final
 
-from rocketmq_aio.auto_batch import AutoBatch
-from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
 from rocketmq_aio.errors import (
     BrokerError,
     ClosedError,
@@ -26,8 +25,10 @@ from rocketmq_aio.errors import (
     SendError,
     SendUnknownError,
 )
-from rocketmq_aio.message import Message, MessageQueue, SendResult
-from rocketmq_aio.names import RETRY_PREFIX
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.model.properties import DELAY, WAIT
+from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.batching.explicit_batch import ENTRY_BYTES
 from rocketmq_aio.producer.batching.pending_batch import (
     SPREAD_SECONDS,
@@ -38,7 +39,6 @@ from rocketmq_aio.producer.batching.pending_batch import (
 )
 from rocketmq_aio.producer.in_flight import InFlightLimiter
 from rocketmq_aio.producer.send_request import check_sizes, encode_properties
-from rocketmq_aio.properties import DELAY, WAIT
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
 

@@ -7,10 +7,13 @@ from collections.abc import Awaitable, Iterable
 from copy import copy
 from time import monotonic
 
-from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import BackpressureError
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import Message, MessageQueue, SendResult
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.properties import SHARDING_KEY
+from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.careful import (
     ANY_QUEUE,
     CarefulSender,
@@ -19,7 +22,6 @@ from rocketmq_aio.producer.careful import (
     chosen_target,
 )
 from rocketmq_aio.producer.topic_publish_info import QueueSelector
-from rocketmq_aio.properties import SHARDING_KEY
 
 
 class TogetherSender(CarefulSender):

@@ -7,14 +7,14 @@ from itertools import chain, count, repeat
 
 import msgspec
 
-from rocketmq_aio.auto_batch import MAX_BATCH_MESSAGES
-from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.config.producer import MAX_BATCH_MESSAGES, ProducerConfig
 from rocketmq_aio.errors import ConfigError, InvalidMessageError
-from rocketmq_aio.message import Message, MessageQueue, SendResult
-from rocketmq_aio.names import RETRY_PREFIX
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.model.properties import WAIT
+from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.send_request import SendRequest, encode_properties, not_a_message
 from rocketmq_aio.producer.topic_publish_info import SendTarget
-from rocketmq_aio.properties import WAIT
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
 from rocketmq_aio.protocol.record import encode_batch_entry
 

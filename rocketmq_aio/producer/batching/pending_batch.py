@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from copy import copy
 
-from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import SendError
-from rocketmq_aio.message import Message, MessageQueue, SendResult
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.properties import WAIT
+from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.batching.explicit_batch import Batch, results_of
 from rocketmq_aio.producer.send_request import SendRequest, outgoing
 from rocketmq_aio.producer.topic_publish_info import SendTarget
-from rocketmq_aio.properties import WAIT
 from rocketmq_aio.protocol.record import encode_batch_entry
 
 SPREAD_SECONDS = 0.1  # between the deadlines of those who travel together: the earliest counts

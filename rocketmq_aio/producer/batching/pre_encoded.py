@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from rocketmq_aio.errors import InvalidMessageError
-from rocketmq_aio.message import MessageQueue, SendResult
-from rocketmq_aio.names import RETRY_PREFIX, check_topic
+from rocketmq_aio.model.names import RETRY_PREFIX, check_topic
+from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.batching.batched_sends import TogetherSender
 from rocketmq_aio.producer.careful import ANY_QUEUE, Routing, checked_key
 from rocketmq_aio.producer.send_request import SendRequest

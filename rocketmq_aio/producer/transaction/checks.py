@@ -12,10 +12,10 @@ from typing import Final
 import anyio
 import msgspec
 
-from rocketmq_aio.functions import is_async
+from rocketmq_aio.config.functions import is_async
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.producer.transaction.end_transaction import EndTransactionSender
 from rocketmq_aio.producer.transaction.transaction_log import (
     HalfMessage,

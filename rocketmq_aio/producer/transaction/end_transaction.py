@@ -19,7 +19,7 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.hooks import EndTransactionContext
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import Message, MessageExt
+from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.producer.hooks import SendHooks
 from rocketmq_aio.producer.transaction.transaction_log import (
     HalfMessage,

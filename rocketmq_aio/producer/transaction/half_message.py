@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from rocketmq_aio.errors import InvalidMessageError
-from rocketmq_aio.message import Message, SendResult
-from rocketmq_aio.names import RETRY_PREFIX
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.model.properties import MAX_PROPERTIES
+from rocketmq_aio.model.values import SendResult
 from rocketmq_aio.producer.send_request import PROPERTIES_SPARE, SendRequest, not_a_message
 from rocketmq_aio.producer.transaction.transaction_log import HalfMessageLocation
-from rocketmq_aio.properties import MAX_PROPERTIES
 from rocketmq_aio.protocol.codes import TRANSACTION_PREPARED
 
 # The broker adds more to a half message than to others: its topic, its queue, counters.

@@ -11,7 +11,9 @@ from typing import Final
 import anyio
 from msgspec.structs import replace
 
-from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.functions import check_function, is_async, name_of
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import (
     ConfigError,
     HalfMessageError,
@@ -20,12 +22,12 @@ from rocketmq_aio.errors import (
     RouteNotFoundError,
     SendUnknownError,
 )
-from rocketmq_aio.functions import check_function, is_async, name_of
 from rocketmq_aio.hooks import AnySendHook
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.message import Message, MessageExt, MessageQueue, SendResult
-from rocketmq_aio.names import check_topic
+from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.names import check_topic
+from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.careful import QueueChoice
 from rocketmq_aio.producer.producer import Producer, checked_timeout
 from rocketmq_aio.producer.send_request import SendRequest, check_sizes, outgoing

@@ -9,7 +9,8 @@ import anyio
 import msgspec
 
 from rocketmq_aio.errors import ConfigError, NotRunningError, RocketMQError
-from rocketmq_aio.message import Message, MessageQueue, SendResult
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.topic_publish_info import QueueSelector
 from rocketmq_aio.producer.transaction.transaction_log import HalfMessage, TransactionState
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from rocketmq_aio.message import Message, MessageExt
+from rocketmq_aio.model.message import Message, MessageExt
 
 MOST: Final = 20_000  # decisions kept; older ones the application's check has to know
 

@@ -10,8 +10,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
 
+from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.settings import settings
 
 KINDS: Final = ("json", "avro", "protobuf")
 VALUE: Final = "value"

@@ -9,7 +9,7 @@ from itertools import chain
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.consumer.pull.result import PullStatus
 from rocketmq_aio.errors import RocketMQError, RouteNotFoundError
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.options import Connection
 from rocketmq_aio.spark.pipelines.summary import Gap, QueueCount

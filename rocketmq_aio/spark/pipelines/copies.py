@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
 
-from rocketmq_aio.properties import RESERVED, SHARDING_KEY
+from rocketmq_aio.model.properties import RESERVED, SHARDING_KEY
 
 # Names that an SQL condition of a consumer can hold, too.
 COPIED_FROM: Final = "COPIED_FROM"  # topic/broker/queue id/offset of the message itself

@@ -13,9 +13,9 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
 
-from rocketmq_aio.names import DLQ_PREFIX, RETRY_PREFIX
-from rocketmq_aio.properties import RETRY_TOPIC
-from rocketmq_aio.settings import settings
+from rocketmq_aio.config.validation import settings
+from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX
+from rocketmq_aio.model.properties import RETRY_TOPIC
 from rocketmq_aio.spark import option_values as values
 from rocketmq_aio.spark.loss import TopicGoneError
 from rocketmq_aio.spark.offsets import Range

@@ -9,8 +9,8 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.settings import settings
 from rocketmq_aio.spark.columns import COLUMNS
 from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options import Connection

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import anyio
 
+from rocketmq_aio.config.validation import settings
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.consumer.pull.result import PullStatus
 from rocketmq_aio.errors import (
@@ -20,9 +21,8 @@ from rocketmq_aio.errors import (
     SubscriptionError,
 )
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import MASTER_ID
-from rocketmq_aio.settings import settings
 from rocketmq_aio.spark.options import Connection
 from rocketmq_aio.spark.pipelines.summary import Summary
 from rocketmq_aio.spark.runtime import Runtime

@@ -15,8 +15,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
+from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.settings import settings
 from rocketmq_aio.spark import option_values as values
 from rocketmq_aio.spark.offsets import LATEST, nested
 from rocketmq_aio.spark.options import Connection

@@ -13,9 +13,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
 
+from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.properties import SHARDING_KEY
-from rocketmq_aio.settings import settings
+from rocketmq_aio.model.properties import SHARDING_KEY
 from rocketmq_aio.spark import option_values as values
 from rocketmq_aio.spark.options import Connection
 from rocketmq_aio.spark.pipelines.copies import AS_THEY_ARE, keys, own_properties

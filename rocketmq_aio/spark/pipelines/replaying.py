@@ -12,8 +12,8 @@ from typing import Final
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
 
+from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError, RocketMQError
-from rocketmq_aio.settings import settings
 from rocketmq_aio.spark import option_values as values
 from rocketmq_aio.spark.loss import warn
 from rocketmq_aio.spark.offsets import LATEST, Queue, Range, nested

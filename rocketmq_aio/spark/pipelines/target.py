@@ -10,8 +10,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
 from pyspark.sql.types import StringType, StructType
 
+from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.settings import settings
 from rocketmq_aio.spark.pipelines.formats import check_format
 
 TEXT_FORMATS: Final = frozenset({"csv", "json"})

@@ -7,8 +7,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.properties import encode_properties
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.properties import encode_properties
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import PULL_SUBSCRIPTION, PULL_SUSPEND
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rocketmq_aio.address import parse_address
+from rocketmq_aio.model.address import parse_address
 from rocketmq_aio.protocol.bodies import (
     CheckClientRequest,
     ConsumerData,

@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-from rocketmq_aio.message import MessageQueue
-from rocketmq_aio.properties import find_property
+from rocketmq_aio.model.properties import find_property
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import BatchAckRequest
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command

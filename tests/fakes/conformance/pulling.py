@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from rocketmq_aio.properties import encode_properties
+from rocketmq_aio.model.properties import encode_properties
 from rocketmq_aio.protocol.codes import PULL_COMMIT, PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode
 from rocketmq_aio.protocol.header import read_header, to_ext_fields
 from rocketmq_aio.protocol.requests.offsets import OffsetResponse, QueryConsumerOffset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rocketmq_aio.properties import encode_properties, parse_properties
+from rocketmq_aio.model.properties import encode_properties, parse_properties
 from rocketmq_aio.protocol.bodies import HeartbeatData, ProducerData
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 
-from rocketmq_aio.properties import encode_properties
+from rocketmq_aio.model.properties import encode_properties
 from rocketmq_aio.protocol.codes import COMPRESSED, RequestCode
 from rocketmq_aio.protocol.header import read_header, to_ext_fields
 from rocketmq_aio.protocol.record import encode_batch_entry

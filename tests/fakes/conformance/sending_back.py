@@ -6,8 +6,9 @@ from datetime import timedelta
 
 import msgspec
 
-from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.properties import encode_properties
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.properties import encode_properties
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import read_route
 from rocketmq_aio.protocol.codes import PULL_SUBSCRIPTION
 from rocketmq_aio.protocol.command import Command

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 
-from rocketmq_aio.properties import encode_properties
+from rocketmq_aio.model.properties import encode_properties
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from rocketmq_aio.message import MessageExt
-from rocketmq_aio.properties import encode_properties
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.properties import encode_properties
 from rocketmq_aio.protocol.bodies import HeartbeatData, ProducerData
 from rocketmq_aio.protocol.codes import (
     PULL_SUBSCRIPTION,

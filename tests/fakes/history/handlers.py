@@ -15,8 +15,9 @@ from rocketmq_aio.consumer.common.events import (
     QueuesRevoked,
 )
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.names import RETRY_PREFIX
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import HeartbeatData, LockBatchRequest, LockBatchResponse
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command

@@ -19,8 +19,8 @@ from rocketmq_aio.errors import (
     SendError,
     SendUnknownError,
 )
-from rocketmq_aio.message import MessageQueue, SendResult
-from rocketmq_aio.properties import UNIQ_KEY, parse_properties
+from rocketmq_aio.model.properties import UNIQ_KEY, parse_properties
+from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.protocol.codes import PULL_COMMIT, RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header

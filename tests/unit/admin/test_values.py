@@ -20,7 +20,7 @@ from rocketmq_aio.admin.results import (
 )
 from rocketmq_aio.admin.topic_settings import changed, checked, new_topic, to_request
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 
 
 @pytest.mark.parametrize("bits", range(8))

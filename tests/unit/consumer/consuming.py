@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from rocketmq_aio.config import ClientConfig, LitePullConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
-from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.properties import TAGS, encode_properties
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.properties import TAGS, encode_properties
+from rocketmq_aio.model.values import MessageQueue
 from tests.fakes.cluster import FakeCluster
 from tests.unit.remoting.until import until
 

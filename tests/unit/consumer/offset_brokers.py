@@ -7,7 +7,7 @@ from collections import Counter
 
 from anyio.lowlevel import checkpoint
 
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 
 
 class Brokers:

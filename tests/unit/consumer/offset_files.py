@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from rocketmq_aio.consumer.offsets.local_file import Disk, LocalFileOffsetStore
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 
 CLIENT: Final = "10.0.0.1@DEFAULT"
 

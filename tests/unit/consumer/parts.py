@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from rocketmq_aio.consumer.lite_pull.polled_queue import Cache, PolledQueue
 from rocketmq_aio.consumer.pulling.queue_state import QueueState
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 
 
 def queue(queue_id: int = 0, broker: str = "broker-a", topic: str = "orders") -> MessageQueue:

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from rocketmq_aio.config import ClientConfig, PopConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.consumer import PopConfig
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
 from rocketmq_aio.consumer.pop.message import PoppedMessage
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.receipt import Receipt
 from tests.fakes.broker import FakeBroker

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from rocketmq_aio.config import LitePullConfig
+from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.common.events import ConsumerEvent
 from rocketmq_aio.consumer.lite_pull.polled_queue import Cache, PolledQueue
 from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
@@ -16,8 +16,9 @@ from rocketmq_aio.consumer.pulling.message_decoder import MessageDecoder
 from rocketmq_aio.consumer.pulling.puller import Puller
 from rocketmq_aio.errors import ConnectionLostError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.properties import TAGS, encode_properties
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.properties import TAGS, encode_properties
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import MASTER_ID, V5_0_0, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import RequestHeader, read_header, to_ext_fields

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateStrategy, allocate
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 
 
 def queue(name: str | int) -> MessageQueue:

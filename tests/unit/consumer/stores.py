@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection
 
 from rocketmq_aio.errors import RocketMQError
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 
 
 class AppStore:

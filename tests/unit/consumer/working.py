@@ -15,7 +15,8 @@ from rocketmq_aio.consumer.push.handlers import Handler
 from rocketmq_aio.consumer.push.orderly import OrderlyService
 from rocketmq_aio.consumer.push.workers import Workers
 from rocketmq_aio.errors import NotConnectedError
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from tests.unit.consumer.parts import messages, queue
 from tests.unit.remoting.until import until

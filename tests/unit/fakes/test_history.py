@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from tests.fakes.history import (
     INVARIANTS,
     Call,

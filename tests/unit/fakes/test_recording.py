@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from rocketmq_aio.errors import NotConnectedError, SendUnknownError
-from rocketmq_aio.message import MessageQueue, SendResult, SendStatus
-from rocketmq_aio.properties import encode_properties
+from rocketmq_aio.model.properties import encode_properties
+from rocketmq_aio.model.values import MessageQueue, SendResult, SendStatus
 from rocketmq_aio.protocol.codes import PULL_COMMIT, PULL_SUBSCRIPTION
 from tests.fakes.broker import FakeBroker
 from tests.fakes.conformance.ground import Ground, pull_header, send_header

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import (
     BrokerError,
     CodecError,
@@ -17,7 +17,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.broker_client import BrokerClient
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageQueue, MessageSelector
+from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.subscription import subscription
 from tests.fakes.cluster import FakeCluster

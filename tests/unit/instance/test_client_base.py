@@ -8,7 +8,7 @@ import logging
 import anyio
 import pytest
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import (
     ClosedError,
     ConfigError,

@@ -13,7 +13,8 @@ from rocketmq_aio.instance import client_processor as commands_module
 from rocketmq_aio.instance.client_processor import ClientProcessor
 from rocketmq_aio.instance.inner_clients import InnerClient, InnerConsumer
 from rocketmq_aio.instance.pending_replies import PendingReplies
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import (
     ConsumeDirectlyResult,
     ConsumerData,

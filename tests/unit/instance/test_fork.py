@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import NotRunningError
 from rocketmq_aio.instance.instance import MQClientInstance
 from tests.fakes.cluster import FakeCluster

@@ -7,8 +7,7 @@ import logging
 
 import pytest
 
-from rocketmq_aio.address import vip_address
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import (
     ClosedError,
     ConfigError,
@@ -19,6 +18,7 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.instance import instance as instance_module
 from rocketmq_aio.instance import routes as routes_module
 from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.model.address import vip_address
 from rocketmq_aio.protocol.bodies import HeartbeatData
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.fastjson import read_body

@@ -7,7 +7,8 @@ from time import monotonic
 
 from rocketmq_aio.instance import pending_replies as replies_module
 from rocketmq_aio.instance.pending_replies import PendingReplies
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 
 
 def reply(correlation_id: str) -> MessageExt:

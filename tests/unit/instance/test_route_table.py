@@ -18,7 +18,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance import routes as routes_module
 from rocketmq_aio.instance.routes import RouteTable
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import BrokerData, TopicRouteData
 from tests.unit.instance.route_data import A, B, broker, queues, route, static
 from tests.unit.remoting.until import until

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from rocketmq_aio.instance.routes import read_route
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from tests.unit.instance.route_data import READ, WRITE, A, B, broker, queues, route, static
 
 

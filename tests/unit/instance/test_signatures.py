@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig, Credentials, HeaderEncoding
+from rocketmq_aio.config.client import ClientConfig, Credentials, HeaderEncoding
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
-from rocketmq_aio.message import Message, MessageSelector
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command

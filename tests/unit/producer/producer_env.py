@@ -10,11 +10,13 @@ from typing import Any, Final
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig, ProducerConfig
-from rocketmq_aio.message import Message, MessageQueue
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.producer import ProducerConfig
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.properties import parse_properties
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer import fault_strategy as faults
 from rocketmq_aio.producer.producer import Producer
-from rocketmq_aio.properties import parse_properties
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header

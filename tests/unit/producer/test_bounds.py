@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import ClosedError, NotConnectedError, SendError, SendUnknownError
 from rocketmq_aio.instance import client_base as member_module
-from rocketmq_aio.message import Message
+from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Close

@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from rocketmq_aio.auto_batch import AutoBatch
-from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
 from rocketmq_aio.errors import ClosedError
-from rocketmq_aio.message import Message, SendResult
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.values import SendResult
 from rocketmq_aio.producer import send_request as outgoing
 from rocketmq_aio.producer.compression import CompressionPool
 from rocketmq_aio.protocol import compression

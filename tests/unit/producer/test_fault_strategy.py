@@ -17,7 +17,7 @@ from rocketmq_aio.errors import (
     RequestTimeoutError,
     RocketMQError,
 )
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer import fault_strategy as faults_module
 from rocketmq_aio.producer.fault_strategy import BrokerFault, FaultStrategy
 from rocketmq_aio.producer.topic_publish_info import SendTarget

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from rocketmq_aio.auto_batch import AutoBatch
-from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
 from rocketmq_aio.errors import (
     BatchError,
     BrokerError,
@@ -19,7 +18,8 @@ from rocketmq_aio.errors import (
     SendError,
 )
 from rocketmq_aio.hooks import AnySendHook, EndTransactionContext, SendContext
-from rocketmq_aio.message import Message, MessageQueue, SendResult
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.producer.transaction.transaction_log import TransactionState

@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 
-from rocketmq_aio.codec import JSONCodec
-from rocketmq_aio.config import ClientConfig, Compression, Credentials, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig, Credentials
+from rocketmq_aio.config.producer import Compression, ProducerConfig
 from rocketmq_aio.errors import (
     BrokerError,
     ConfigError,
     InvalidMessageError,
     PayloadError,
 )
-from rocketmq_aio.message import Message, MessageQueue, SendStatus
+from rocketmq_aio.model.codec import JSONCodec
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.values import MessageQueue, SendStatus
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.queue_selection import select_by_hash
 from rocketmq_aio.protocol.compression import inflate

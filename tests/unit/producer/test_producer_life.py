@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from rocketmq_aio.auto_batch import AutoBatch
-from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
 from rocketmq_aio.errors import (
     BatchError,
     ClosedError,
@@ -23,9 +23,10 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.client_base import State
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import Message, MessageQueue, SendResult
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.properties import parse_properties
+from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.producer import BATCHES_AT_ONCE, Producer
-from rocketmq_aio.properties import parse_properties
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 from tests.fakes.cluster import FakeCluster
 from tests.unit.instance.guests import nothing_left

@@ -9,13 +9,14 @@ from typing import Final
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import (
     ConfigError,
     NameServerUnavailableError,
     RouteNotFoundError,
 )
-from rocketmq_aio.message import Message, MessageQueue
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.sender import UNUSED_SECONDS
 from tests.unit.producer.producer_env import ORDER, ROUTE, Shop, open_shop
 from tests.unit.remoting.until import until

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import pytest
 
-from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import (
     BrokerError,
     ClosedError,
@@ -18,7 +18,8 @@ from rocketmq_aio.errors import (
     SendError,
     SendUnknownError,
 )
-from rocketmq_aio.message import Message, MessageQueue
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.careful import KEYS_REMEMBERED
 from rocketmq_aio.producer.queue_selection import KeyedLock, SelectByMachineRoom, SelectByRandom
 from rocketmq_aio.protocol.codes import RequestCode

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.errors import NotConnectedError, RouteNotFoundError, SendError
 from rocketmq_aio.instance import routes as routes_module

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import (
     ClosedError,
     ConfigError,
@@ -17,7 +18,7 @@ from rocketmq_aio.errors import (
     SendUnknownError,
 )
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import Message, MessageExt
+from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.producer import request_reply as requests_replies
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode

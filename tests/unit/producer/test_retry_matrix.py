@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 
-from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import RocketMQError
-from rocketmq_aio.message import SendResult
+from rocketmq_aio.model.values import SendResult
 from rocketmq_aio.producer import send_attempts as attempts_module
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.remoting.backoff import Backoff

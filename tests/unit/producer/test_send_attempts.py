@@ -8,7 +8,8 @@ from functools import partial
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig, Credentials, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig, Credentials
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import (
     AuthError,
     BrokerError,
@@ -21,7 +22,7 @@ from rocketmq_aio.errors import (
     SendError,
     SendUnknownError,
 )
-from rocketmq_aio.message import SendStatus
+from rocketmq_aio.model.values import SendStatus
 from rocketmq_aio.producer import send_attempts as attempts_module
 from rocketmq_aio.remoting.backoff import Backoff
 from tests.fakes.script import Close, Raw, Reply

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig, Credentials, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig, Credentials
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import (
     BatchError,
     BrokerError,
@@ -17,7 +18,8 @@ from rocketmq_aio.errors import (
     SendError,
     SendUnknownError,
 )
-from rocketmq_aio.message import Message, MessageQueue, SendResult, SendStatus
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.values import MessageQueue, SendResult, SendStatus
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import SendMessage

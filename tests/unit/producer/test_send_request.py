@@ -6,13 +6,13 @@ import os
 
 import pytest
 
-from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import InvalidMessageError
 from rocketmq_aio.instance.routes import read_route
-from rocketmq_aio.message import Message
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.properties import MAX_PROPERTIES, parse_properties
 from rocketmq_aio.producer.send_request import PROPERTIES_SPARE, SendRequest, check_sizes, outgoing
 from rocketmq_aio.producer.topic_publish_info import TopicPublishInfo
-from rocketmq_aio.properties import MAX_PROPERTIES, parse_properties
 from rocketmq_aio.protocol.codes import BINARY_HEADER
 from rocketmq_aio.protocol.command import decode_command
 from rocketmq_aio.protocol.compression import inflate

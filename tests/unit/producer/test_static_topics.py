@@ -7,7 +7,8 @@ from typing import Final
 import pytest
 
 from rocketmq_aio.errors import RouteNotFoundError
-from rocketmq_aio.message import Message, MessageQueue
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.values import MessageQueue
 from tests.fakes.static_topics import give_up, share_out
 from tests.unit.producer.producer_env import ORDER, SEND, Shop, open_shop
 from tests.unit.remoting.until import until_done

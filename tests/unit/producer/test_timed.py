@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import (
     BrokerError,
     ConfigError,
@@ -17,7 +17,7 @@ from rocketmq_aio.errors import (
     PermissionDeniedError,
     SendError,
 )
-from rocketmq_aio.message import Message
+from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster

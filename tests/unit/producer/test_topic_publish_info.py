@@ -7,11 +7,13 @@ from collections import Counter
 
 import pytest
 
-from rocketmq_aio.address import vip_address
-from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.instance.routes import TopicRoute, read_route
-from rocketmq_aio.message import Message, MessageQueue
+from rocketmq_aio.model.address import vip_address
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.queue_selection import select_by_hash
 from rocketmq_aio.producer.topic_publish_info import TopicPublishInfo, find_publish, why_unwritable
 from rocketmq_aio.protocol.bodies import TopicRouteData

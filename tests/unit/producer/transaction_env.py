@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.hooks import AnySendHook
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.producer.transaction.transaction_log import TransactionState
 from rocketmq_aio.protocol.codes import RequestCode

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketmq_aio.errors import CodecError
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol import bodies
 from rocketmq_aio.protocol.bodies import (
     MAX_BROKERS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import BORN_IPV6, COMPRESSED, INNER_BATCH, NEED_UNWRAP
 from rocketmq_aio.protocol.compression import compress
 from rocketmq_aio.protocol.decoding import decoder_of

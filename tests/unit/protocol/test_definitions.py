@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from msgspec.structs import FieldInfo, fields
 
-from rocketmq_aio import properties
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model import properties
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol import bodies, codes, record, requests
 from rocketmq_aio.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from rocketmq_aio.protocol.header import Header, NoFields, RequestHeader

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketmq_aio.errors import CodecError
-from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.properties import encode_properties, find_property, parse_properties
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.properties import encode_properties, find_property, parse_properties
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol import bodies
 from rocketmq_aio.protocol.bodies import queue_table, read_reset_offsets, read_route
 from rocketmq_aio.protocol.command import Command, decode_command

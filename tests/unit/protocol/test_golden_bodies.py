@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 import pytest
 
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol import bodies
 from rocketmq_aio.protocol.fastjson import read_body, to_standard
 from rocketmq_aio.protocol.requests.assignment import AssignmentRequest, AssignmentResponse

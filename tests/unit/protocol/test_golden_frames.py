@@ -11,9 +11,10 @@ from typing import Final
 
 import pytest
 
-from rocketmq_aio.config import Credentials
-from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.properties import encode_properties, parse_properties
+from rocketmq_aio.config.client import Credentials
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.properties import encode_properties, parse_properties
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import COMPRESSED, LanguageCode, RequestCode
 from rocketmq_aio.protocol.command import encode_command
 from rocketmq_aio.protocol.header import RequestHeader, read_header, to_ext_fields, wire_names

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rocketmq_aio.config import ClientConfig
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.namespaces import Namespace, namespace_fields, namespace_of

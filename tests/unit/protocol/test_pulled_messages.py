@@ -4,7 +4,7 @@ from typing import Final
 
 import pytest
 
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import BORN_IPV6, INNER_BATCH, NEED_UNWRAP
 from rocketmq_aio.protocol.record import MAGIC_V2, decode_messages
 from tests.unit.protocol.wire_files import Json, command_in, load

@@ -6,8 +6,9 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from rocketmq_aio.config import Credentials
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.config.client import Credentials
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol import bodies
 from rocketmq_aio.protocol.codes import COMPRESSED, LanguageCode
 from rocketmq_aio.protocol.command import encode_command

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from rocketmq_aio.errors import CodecError
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import COMPRESSED
 from rocketmq_aio.protocol.replies import reply_message
 from rocketmq_aio.protocol.requests.from_broker import PushReplyMessage

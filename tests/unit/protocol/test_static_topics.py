@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketmq_aio.errors import CodecError
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import TopicQueueMappingInfo, TopicRouteData, read_route
 from rocketmq_aio.protocol.static_topics import NO_OWNER, is_logical, logical_queues
 from tests.unit.protocol.wire_files import load

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.message import MessageSelector
+from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.protocol.subscription import java_hash, subscription
 
 

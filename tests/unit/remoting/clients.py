@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import NotSupportedError
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset

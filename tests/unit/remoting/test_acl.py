@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rocketmq_aio.config import Credentials
+from rocketmq_aio.config.client import Credentials
 from rocketmq_aio.remoting.acl import sign
 
 ACCOUNT = Credentials(access_key="admin", secret_key="adminsecret")

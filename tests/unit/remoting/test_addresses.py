@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import (
     NotConnectedError,
 )

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig, HeaderEncoding
+from rocketmq_aio.config.client import ClientConfig, HeaderEncoding
 from rocketmq_aio.errors import (
     ClosedError,
     ConnectionLostError,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, MutableMapping
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from tests.fakes.broker import FakeBroker
 from tests.unit.remoting.clients import open_client
 

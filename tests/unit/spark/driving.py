@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.instance.instance import MQClientInstance

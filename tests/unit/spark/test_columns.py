@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from pyspark.sql.types import IntegerType, MapType, StringType, StructField, StructType
 
 from rocketmq_aio.errors import CodecError, ConfigError
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.spark import columns
 from rocketmq_aio.spark.columns import (

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocketmq_aio.errors import InvalidMessageError
-from rocketmq_aio.message import Message, MessageQueue
-from rocketmq_aio.properties import parse_properties
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.properties import parse_properties
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.record import decode_batch
 from rocketmq_aio.spark.entries import id_pieces, read_entry
 from rocketmq_aio.spark.parcels import Limits, Parcel, parcels

@@ -10,20 +10,15 @@ from typing import Any
 
 import pytest
 
-from rocketmq_aio.config import (
-    ClientConfig,
-    Credentials,
-    LitePullConfig,
-    PopConfig,
-    ProducerConfig,
-    PushConfig,
-)
+from rocketmq_aio.config.client import ClientConfig, Credentials
+from rocketmq_aio.config.consumer import LitePullConfig, PopConfig, PushConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.consumer.push.handlers import RetryLater
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.message import Message, MessageExt
+from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.producer.transaction.transaction_log import TransactionState

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
+from rocketmq_aio.config.functions import APPLICATION_ERRORS
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.functions import APPLICATION_ERRORS
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 
 AllocateStrategy: TypeAlias = Callable[
     [str, Sequence[MessageQueue], Sequence[str]], Iterable[MessageQueue]

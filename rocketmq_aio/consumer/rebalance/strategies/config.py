@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateAveragely
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.message import MessageQueue
-from rocketmq_aio.names import RETRY_PREFIX
+from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.model.values import MessageQueue
 
 
 class AllocateByConfig:

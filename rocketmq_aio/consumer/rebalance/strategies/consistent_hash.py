@@ -8,7 +8,7 @@ from hashlib import md5
 from typing import ClassVar
 
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 
 
 class AllocateConsistentHash:

@@ -7,7 +7,7 @@ from typing import ClassVar, Final, Protocol, TypeVar
 
 from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateStrategy, strategy_name
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 
 T = TypeVar("T")
 

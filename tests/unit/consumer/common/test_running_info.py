@@ -11,13 +11,13 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from rocketmq_aio.config import LitePullConfig, PopConfig, PushConfig
+from rocketmq_aio.config.consumer import LitePullConfig, PopConfig, PushConfig
 from rocketmq_aio.consumer.common.running_info import Kind, running_info
 from rocketmq_aio.consumer.common.statistics import ConsumeStatistics
 from rocketmq_aio.consumer.lite_pull.polled_queue import Cache, PolledQueue
 from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateAveragelyByCircle
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageModel, MessageQueue
+from rocketmq_aio.model.values import MessageModel, MessageQueue
 from rocketmq_aio.protocol.bodies import PopProcessQueueInfo
 from rocketmq_aio.protocol.fastjson import to_standard
 from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo

@@ -10,12 +10,13 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.send_back import COPY_ATTEMPTS, SendBack, copy_of, restore_topic
 from rocketmq_aio.errors import BrokerError, BusyError, NotConnectedError, RouteNotFoundError
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageExt, MessageQueue
-from rocketmq_aio.properties import parse_properties
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.properties import parse_properties
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import COMPRESSED, COMPRESSION_BITS, INNER_BATCH, RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.compression import compress, inflate

@@ -14,7 +14,7 @@ from rocketmq_aio.consumer.group import assignments as tenures_module
 from rocketmq_aio.consumer.group.assignments import Assignments
 from rocketmq_aio.consumer.lite_pull.manual_commit import RequestedCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import Cache, PolledQueue
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from tests.unit.consumer.parts import pull, queue
 from tests.unit.consumer.stores import AppStore, StoreError
 

@@ -12,7 +12,7 @@ from rocketmq_aio.consumer.group import stall_detector as stalls_module
 from rocketmq_aio.consumer.group.stall_detector import STALL_SECONDS, StallDetector
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
 from rocketmq_aio.errors import NotConnectedError
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from tests.unit.remoting.until import until
 

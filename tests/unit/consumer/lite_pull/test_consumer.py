@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig, LitePullConfig, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.consumer import LitePullConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageSelector
+from rocketmq_aio.model.values import MessageSelector
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.consuming import (
     GROUP,

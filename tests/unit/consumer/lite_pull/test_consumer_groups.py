@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.events import QueuesAssigned, QueuesRevoked
 from rocketmq_aio.consumer.group import engine as group_engine
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
 from rocketmq_aio.errors import ClosedError, CommitError, ConfigError
-from rocketmq_aio.message import MessageModel, MessageQueue
+from rocketmq_aio.model.values import MessageModel, MessageQueue
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.consuming import (
     GROUP,

@@ -11,7 +11,7 @@ from anyio import wait_all_tasks_blocked
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.pulling.puller import Puller
 from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError, OffsetIllegalError
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.message import MessageExt
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.consuming import (
     TOPIC,

@@ -18,7 +18,7 @@ from rocketmq_aio.errors import (
     PermissionDeniedError,
     RouteNotFoundError,
 )
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply

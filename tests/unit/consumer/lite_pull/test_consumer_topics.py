@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rocketmq_aio.errors import ClosedError, ConfigError, SubscriptionError
-from rocketmq_aio.message import MessageQueue, MessageSelector
+from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import HeartbeatData
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.fastjson import read_body

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rocketmq_aio.codec import JSONCodec
 from rocketmq_aio.errors import PayloadError
+from rocketmq_aio.model.codec import JSONCodec
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.consuming import consuming, polled, put
 

@@ -11,7 +11,7 @@ from anyio import wait_all_tasks_blocked
 from rocketmq_aio.consumer.lite_pull.polled_queue import Cache, PolledQueue
 from rocketmq_aio.consumer.lite_pull.ready_queues import TURN, ReadyQueues
 from rocketmq_aio.errors import OffsetIllegalError
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.message import MessageExt
 from tests.unit.consumer.parts import assigned_queue, offsets, pull
 
 ILLEGAL = OffsetIllegalError(21, "OFFSET_TOO_SMALL")

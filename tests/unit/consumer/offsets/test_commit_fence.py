@@ -10,7 +10,7 @@ from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.offsets.commit_fence import CommitFence, may_commit
 from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN
 from rocketmq_aio.errors import CommitError
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.consuming import GROUP, TOPIC, committed, consuming, numbers, polled, put
 from tests.unit.consumer.parts import assigned_queue, queue

@@ -11,7 +11,7 @@ from rocketmq_aio.consumer.common.events import CommitFailed, ConsumerEvent
 from rocketmq_aio.consumer.lite_pull.manual_commit import RequestedCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import Cache, PolledQueue
 from rocketmq_aio.errors import CommitError, ConfigError, NotConnectedError
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from tests.unit.consumer.parts import assigned_queue, queue
 from tests.unit.consumer.stores import AppStore, StoreError
 from tests.unit.remoting.until import until

@@ -22,7 +22,7 @@ from rocketmq_aio.consumer.offsets.local_file import (
     encode_offsets,
 )
 from rocketmq_aio.errors import CodecError, ConfigError, NotRunningError
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from tests.unit.consumer.offset_files import (
     CLIENT,
     JAVA_497,

@@ -20,7 +20,7 @@ from rocketmq_aio.consumer.offsets.local_file import (
     decode_offsets,
 )
 from rocketmq_aio.errors import CommitError, ConfigError
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from tests.unit.consumer.failing_disks import (
     FullDisk,
     MemoryDisk,
@@ -112,8 +112,8 @@ def test_the_content_is_on_the_disk_before_it_gets_its_name(
 WRITER: Final = """
 import os, signal, sys
 from pathlib import Path
-from rocketmq_aio.consumer.offset_file import Disk, OffsetFile
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.consumer.offsets.local_file import Disk, OffsetFile
+from rocketmq_aio.model.values import MessageQueue
 
 class Mortal(Disk):
     left = -1

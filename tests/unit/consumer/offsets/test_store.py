@@ -26,7 +26,7 @@ from rocketmq_aio.errors import (
     NotConnectedError,
     RequestTimeoutError,
 )
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from tests.unit.consumer.offset_brokers import Brokers
 
 TIMEOUT = RequestTimeoutError("127.0.0.1:10911", 15, 3.0)

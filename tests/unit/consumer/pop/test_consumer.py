@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig, PopConfig, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.consumer import PopConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
 from rocketmq_aio.consumer.pop.message import PoppedMessage
 from rocketmq_aio.errors import (
@@ -18,7 +20,7 @@ from rocketmq_aio.errors import (
     ReceiptError,
     SubscriptionError,
 )
-from rocketmq_aio.message import MessageSelector
+from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.events import MessageDeadLettered, PullFailed
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
 from rocketmq_aio.errors import (
@@ -17,7 +17,7 @@ from rocketmq_aio.errors import (
     PermissionDeniedError,
 )
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.changed import WAIT_SECONDS
 from tests.fakes.cluster import FakeCluster

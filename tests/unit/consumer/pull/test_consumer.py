@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from anyio import wait_all_tasks_blocked
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.consumer.pull.result import PullStatus
 from rocketmq_aio.errors import (
@@ -26,7 +26,7 @@ from rocketmq_aio.errors import (
     SubscriptionError,
 )
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageSelector
+from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.pull import raw_pulls as pull_raw
 from rocketmq_aio.consumer.pull.raw_pulls import RawPulls
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageSelector
+from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.subscription import subscription
 from tests.fakes.cluster import FakeCluster

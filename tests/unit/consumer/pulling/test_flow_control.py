@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from rocketmq_aio.config import PushConfig
+from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.pulling.flow_control import TopicLimits
 from rocketmq_aio.consumer.push.dispatch_queue import WAKE_AFTER, DispatchQueue
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.consuming import TOPIC, numbers, put
 from tests.unit.consumer.parts import message, queue

@@ -11,11 +11,12 @@ from typing import cast
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.consumer.pulling.message_decoder import LOOP_BYTES, MessageDecoder
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol import record
 from rocketmq_aio.protocol.compression import MAX_INFLATED, InflationLimitError, compress, inflate
 from rocketmq_aio.protocol.decoding import Decode, Decoded, decoder_of

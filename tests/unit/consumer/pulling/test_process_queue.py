@@ -12,7 +12,8 @@ from hypothesis.stateful import (
 )
 
 from rocketmq_aio.consumer.pulling.process_queue import ProcessQueue
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 

@@ -10,7 +10,7 @@ import pytest
 from rocketmq_aio.consumer.common.events import MessageDeadLettered, MessageDropped
 from rocketmq_aio.consumer.push import concurrent
 from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.message import MessageExt
 from tests.unit.consumer.parts import offsets
 from tests.unit.consumer.working import Shop
 from tests.unit.remoting.until import until

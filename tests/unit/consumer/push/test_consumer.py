@@ -12,7 +12,7 @@ import pytest
 from rocketmq_aio.consumer.common.events import MessageDeadLettered, OffsetCorrected, QueueHeld
 from rocketmq_aio.consumer.push.handlers import RetryLater
 from rocketmq_aio.hooks import ConsumeContext
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.consuming import GROUP, TOPIC, committed, numbers, put, queue

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from rocketmq_aio.codec import JSONCodec
 from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater, SuspendQueue
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.message import MessageExt
-from rocketmq_aio.properties import RETRY_TOPIC, encode_properties
+from rocketmq_aio.model.codec import JSONCodec
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.properties import RETRY_TOPIC, encode_properties
 from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.fastjson import read_body

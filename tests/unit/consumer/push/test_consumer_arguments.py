@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from rocketmq_aio.codec import JSONCodec
-from rocketmq_aio.config import ConsumerConfig, LitePullConfig, PushConfig
+from rocketmq_aio.config.consumer import ConsumerConfig, LitePullConfig, PushConfig
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError
-from rocketmq_aio.message import MessageModel
+from rocketmq_aio.model.codec import JSONCodec
+from rocketmq_aio.model.values import MessageModel
 
 NAMESRV = "127.0.0.1:9"  # nothing is there
 

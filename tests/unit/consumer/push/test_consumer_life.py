@@ -14,7 +14,7 @@ import pytest
 
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.errors import ClosedError, NotRunningError
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put, queue

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from rocketmq_aio.codec import JSONCodec
 from rocketmq_aio.consumer.common.events import (
     MessageDeadLettered,
     MessageDropped,
@@ -17,7 +16,9 @@ from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
 from rocketmq_aio.consumer.push.handlers import BatchContext, UndecodableError
 from rocketmq_aio.errors import PayloadError
 from rocketmq_aio.hooks import ConsumeContext
-from rocketmq_aio.message import MessageExt, MessageModel
+from rocketmq_aio.model.codec import JSONCodec
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageModel
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.consuming import committed, numbers, put
 from tests.unit.consumer.pushing import DEAD, RETRIES, Events, Notes, pushing

@@ -6,8 +6,8 @@ import pytest
 
 from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN
 from rocketmq_aio.consumer.push.dispatch_queue import WAKE_AFTER, DispatchQueue, RetryQueue
-from rocketmq_aio.message import MessageExt
-from rocketmq_aio.properties import RETRY_TOPIC, encode_properties
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.properties import RETRY_TOPIC, encode_properties
 from tests.unit.consumer.parts import messages, offsets, pull, queue
 
 

@@ -20,7 +20,7 @@ from rocketmq_aio.consumer.push.handlers import (
     described,
 )
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.message import MessageExt
 from tests.unit.consumer.parts import message, messages, offsets, queue
 from tests.unit.consumer.working import handling
 

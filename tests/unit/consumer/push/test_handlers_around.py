@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rocketmq_aio.codec import JSONCodec
 from rocketmq_aio.consumer.common.hooks import ConsumeHooks
 from rocketmq_aio.consumer.push.handlers import Handler, UndecodableError, decoding, hooked
 from rocketmq_aio.hooks import ConsumeContext
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.codec import JSONCodec
+from rocketmq_aio.model.message import MessageExt
 from tests.unit.consumer.parts import message, offsets, queue
 from tests.unit.consumer.working import handling
 

@@ -10,8 +10,8 @@ import pytest
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlightTable
 from rocketmq_aio.consumer.push.handlers import BatchContext, UndecodableError
 from rocketmq_aio.errors import PayloadError
-from rocketmq_aio.message import MessageExt
-from rocketmq_aio.properties import encode_properties
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.properties import encode_properties
 from tests.unit.consumer.parts import messages, offsets, queue
 from tests.unit.consumer.working import Shop
 from tests.unit.remoting.until import until

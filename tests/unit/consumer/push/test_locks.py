@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio.consumer.push import locks as locks_module
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Close, Reply

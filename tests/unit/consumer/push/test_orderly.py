@@ -16,7 +16,7 @@ from rocketmq_aio.consumer.push.handlers import (
     UndecodableError,
 )
 from rocketmq_aio.errors import PayloadError
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.message import MessageExt
 from tests.unit.consumer.parts import messages, offsets
 from tests.unit.consumer.working import Back, Shop
 from tests.unit.remoting.until import until

@@ -17,7 +17,7 @@ from rocketmq_aio.consumer.push import pop_mode as push_pops
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.consumer.push.dispatch_queue import InFlight
 from rocketmq_aio.consumer.push.pop_mode import PoppedQueue
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.requests.assignment import MessageRequestMode
 from tests.fakes.cluster import FakeCluster

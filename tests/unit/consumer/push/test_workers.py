@@ -16,7 +16,7 @@ from rocketmq_aio.consumer.common.listeners import is_async
 from rocketmq_aio.consumer.push import workers as workers_module
 from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater, SuspendQueue
 from rocketmq_aio.consumer.push.workers import STREAK
-from rocketmq_aio.message import MessageExt
+from rocketmq_aio.model.message import MessageExt
 from tests.unit.consumer.working import Back, Shop, forever
 from tests.unit.remoting.until import until
 

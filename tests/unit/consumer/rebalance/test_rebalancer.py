@@ -9,14 +9,14 @@ from typing import Any, cast
 import pytest
 from anyio import wait_all_tasks_blocked
 
-from rocketmq_aio.config import LitePullConfig
+from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.rebalance import rebalancer as rebalance_module
 from rocketmq_aio.consumer.rebalance.rebalancer import Rebalancer
 from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateAveragelyByCircle
 from rocketmq_aio.errors import NotConnectedError, RequestTimeoutError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.routes import TopicRoute
-from rocketmq_aio.message import MessageModel, MessageQueue
+from rocketmq_aio.model.values import MessageModel, MessageQueue
 from tests.unit.consumer.parts import queue
 from tests.unit.remoting.until import until
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rocketmq_aio.config import ClientConfig
+from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.events import (
     ClientIdNotUnique,
     ConsumerEvent,
@@ -33,7 +33,7 @@ from rocketmq_aio.consumer.rebalance.subscription_check import (
     differences,
     namesakes,
 )
-from rocketmq_aio.message import MessageSelector
+from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.protocol.bodies import SubscriptionData
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.requests.connections import Connection, ConsumerConnections

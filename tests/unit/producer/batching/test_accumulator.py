@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rocketmq_aio.auto_batch import AutoBatch
-from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
 from rocketmq_aio.errors import (
     BackpressureError,
     BrokerError,
@@ -26,7 +25,8 @@ from rocketmq_aio.errors import (
     SendUnknownError,
 )
 from rocketmq_aio.hooks import SendContext
-from rocketmq_aio.message import Message, SendResult
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.values import SendResult
 from rocketmq_aio.producer import send_attempts as attempts_module
 from rocketmq_aio.producer.batching import accumulator as auto_batch_module
 from rocketmq_aio.producer.batching.accumulator import BatchAccumulator

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from rocketmq_aio.auto_batch import MAX_BATCH_MESSAGES
-from rocketmq_aio.config import ProducerConfig
+from rocketmq_aio.config.producer import MAX_BATCH_MESSAGES, ProducerConfig
 from rocketmq_aio.errors import InvalidMessageError
-from rocketmq_aio.message import Message, MessageQueue, SendResult, SendStatus
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.properties import parse_properties
+from rocketmq_aio.model.values import MessageQueue, SendResult, SendStatus
 from rocketmq_aio.producer.batching.explicit_batch import Batch, batches
-from rocketmq_aio.properties import parse_properties
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
 from rocketmq_aio.protocol.record import decode_batch
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig, Credentials, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig, Credentials
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import (
     ConfigError,
     InvalidMessageError,
@@ -12,7 +13,7 @@ from rocketmq_aio.errors import (
     RouteNotFoundError,
     SendError,
 )
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.batching.pre_encoded import Encoded
 from rocketmq_aio.protocol.record import encode_batch_entry
 from tests.fakes.script import Reply

@@ -9,11 +9,12 @@ import weakref
 
 import pytest
 
-from rocketmq_aio.codec import JSONCodec
-from rocketmq_aio.config import ClientConfig, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.hooks import EndTransactionContext
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.message import Message, MessageExt
+from rocketmq_aio.model.codec import JSONCodec
+from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.transaction import checks as transaction_checks
 from rocketmq_aio.producer.transaction.checks import CheckFunction

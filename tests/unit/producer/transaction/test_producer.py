@@ -10,7 +10,8 @@ from functools import partial
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig, Credentials, ProducerConfig
+from rocketmq_aio.config.client import ClientConfig, Credentials
+from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import (
     BrokerError,
     ClosedError,
@@ -21,7 +22,8 @@ from rocketmq_aio.errors import (
     RouteNotFoundError,
     SendUnknownError,
 )
-from rocketmq_aio.message import Message, SendStatus
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.values import SendStatus
 from rocketmq_aio.producer.topic_publish_info import QueueSelector
 from rocketmq_aio.producer.transaction import producer as transactions_module
 from rocketmq_aio.producer.transaction.producer import TransactionProducer

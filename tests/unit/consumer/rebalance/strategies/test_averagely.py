@@ -21,7 +21,7 @@ from rocketmq_aio.consumer.rebalance.strategies.config import AllocateByConfig
 from rocketmq_aio.consumer.rebalance.strategies.consistent_hash import AllocateConsistentHash
 from rocketmq_aio.consumer.rebalance.strategies.machine_room import AllocateByMachineRoom
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.message import MessageQueue
+from rocketmq_aio.model.values import MessageQueue
 from tests.unit.consumer.sharing import names, queue, shares
 
 TWO_BROKERS: Final = ("a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3")

@@ -11,20 +11,12 @@ from typing import Any
 
 import pytest
 
-from rocketmq_aio.auto_batch import AutoBatch
-from rocketmq_aio.codec import JSONCodec, MsgpackCodec, RawCodec
-from rocketmq_aio.config import (
-    ClientConfig,
-    Compression,
-    ConsumerConfig,
-    Credentials,
-    LitePullConfig,
-    PopConfig,
-    ProducerConfig,
-    PushConfig,
-)
+from rocketmq_aio.config.client import ClientConfig, Credentials
+from rocketmq_aio.config.consumer import ConsumerConfig, LitePullConfig, PopConfig, PushConfig
+from rocketmq_aio.config.producer import AutoBatch, Compression, ProducerConfig
 from rocketmq_aio.errors import ConfigError, RocketMQError
-from rocketmq_aio.message import MessageModel
+from rocketmq_aio.model.codec import JSONCodec, MsgpackCodec, RawCodec
+from rocketmq_aio.model.values import MessageModel
 
 Settings = type[Any]
 SECRET = "canary-9f3a"

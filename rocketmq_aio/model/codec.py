@@ -15,7 +15,7 @@ import msgspec
 from rocketmq_aio.errors import ConfigError, PayloadError
 
 if TYPE_CHECKING:
-    from rocketmq_aio.message import MessageExt
+    from rocketmq_aio.model.message import MessageExt
 
 FAULTS: Final = (ValueError, TypeError, OverflowError, RecursionError)  # msgspec's are ValueErrors
 BUILT_OF: Final = (bool, int, float, str, bytes, list, dict, NoneType)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketmq_aio.errors import CodecError
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.record import decode_messages
 from tests.unit.costs import peak_bytes
 from tests.unit.stored import BORN_IPV6, STORE_IPV6, Stored

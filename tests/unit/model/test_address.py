@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketmq_aio.address import parse_address, parse_addresses, vip_address
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.model.address import parse_address, parse_addresses, vip_address
 
 
 @pytest.mark.parametrize(

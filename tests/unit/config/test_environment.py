@@ -2,7 +2,7 @@
 
 import pytest
 
-from rocketmq_aio.config import ClientConfig, Credentials
+from rocketmq_aio.config.client import ClientConfig, Credentials
 from rocketmq_aio.errors import ConfigError
 
 SECRET = "canary-9f3a"

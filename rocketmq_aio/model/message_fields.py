@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from rocketmq_aio.errors import InvalidMessageError
-from rocketmq_aio.names import UNSENDABLE_TOPICS, topic_fault
-from rocketmq_aio.properties import DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS
+from rocketmq_aio.model.names import UNSENDABLE_TOPICS, topic_fault
+from rocketmq_aio.model.properties import DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS
 
 MAX_DELAY_LEVEL: Final = 18  # 1s 5s 10s 30s 1m .. 10m 20m 30m 1h 2h in the broker's default
 MAX_DELAY_SECONDS: Final = 10.0**12  # brokers allow far less, and count in 64-bit milliseconds

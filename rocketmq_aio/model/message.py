@@ -1,19 +1,18 @@
-"""Messages to send, messages received, and the small values that go with them."""
+"""Messages to send and messages received."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from enum import Enum
 from ipaddress import IPv6Address
 from struct import Struct
 from typing import Any, Final
 
 import msgspec
 
-from rocketmq_aio.codec import Codec, decode_with
-from rocketmq_aio.errors import CodecError, ConfigError, InvalidMessageError
-from rocketmq_aio.message_fields import (
+from rocketmq_aio.errors import CodecError, InvalidMessageError
+from rocketmq_aio.model.codec import Codec, decode_with
+from rocketmq_aio.model.message_fields import (
     EPOCH,
     as_bytes,
     checked_flag,
@@ -23,7 +22,7 @@ from rocketmq_aio.message_fields import (
     checked_topics,
     delivery_time,
 )
-from rocketmq_aio.properties import (
+from rocketmq_aio.model.properties import (
     DELAY,
     KEYS,
     SHARDING_KEY,
@@ -36,43 +35,7 @@ from rocketmq_aio.properties import (
     split_keys,
     take_properties,
 )
-
-
-class MessageQueue(msgspec.Struct, frozen=True, order=True, gc=False):
-    """One queue of a topic on one broker; sorts by topic, broker name, queue id."""
-
-    topic: str
-    broker_name: str
-    queue_id: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}/{self.broker_name}/{self.queue_id}"
-
-
-class MessageModel(Enum):
-    """How the members of a group share a topic."""
-
-    CLUSTERING = "CLUSTERING"  # every queue belongs to one member of the group
-    BROADCASTING = "BROADCASTING"  # every member gets every message
-
-
-class MessageSelector(msgspec.Struct, frozen=True, gc=False):
-    """Which messages of a topic a consumer wants; build it with `by_tag` or `by_sql`."""
-
-    expression: str
-    kind: str = "TAG"
-
-    @classmethod
-    def by_tag(cls, expression: str) -> MessageSelector:
-        """Tags joined by ``||``; ``*`` means all."""
-        return cls(expression, "TAG")
-
-    @classmethod
-    def by_sql(cls, expression: str) -> MessageSelector:
-        """An SQL92 condition over properties; the broker needs ``enablePropertyFilter=true``."""
-        if not isinstance(expression, str) or not expression.strip():
-            raise ConfigError("selector", expression, "an SQL expression is a non-empty string")
-        return cls(expression, "SQL92")
+from rocketmq_aio.model.values import MessageQueue
 
 
 class Message:
@@ -354,42 +317,3 @@ def _host_text(raw: bytes, port: int) -> str:
     if len(raw) == 4:
         return f"{'.'.join(map(str, raw))}:{port}"
     return f"[{IPv6Address(raw)}]:{port}"
-
-
-class SendStatus(Enum):
-    """All four mean *stored*; the last three say which guarantee was missed in time."""
-
-    SEND_OK = "SEND_OK"
-    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
-    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
-    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
-
-
-class SendResult(msgspec.Struct, frozen=True, gc=False):
-    """Where the broker stored the message, and how firmly."""
-
-    status: SendStatus
-    message_id: str  # made by this client, equal for all attempts
-    offset_message_id: str  # made by the broker
-    queue: MessageQueue
-    queue_offset: int
-    transaction_id: str | None = None
-    region_id: str = "DefaultRegion"
-    recall_handle: str | None = None
-    trace_on: bool = True  # the broker wants its messages traced
-
-    @property
-    def ok(self) -> bool:
-        """Stored with every guarantee that was asked for."""
-        return self.status is SendStatus.SEND_OK
-
-
-__all__ = [
-    "Message",
-    "MessageExt",
-    "MessageModel",
-    "MessageQueue",
-    "MessageSelector",
-    "SendResult",
-    "SendStatus",
-]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from rocketmq_aio.config.functions import check_function, name_of
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.functions import check_function, name_of
 
 
 class Shop:

@@ -3,7 +3,7 @@
 import pytest
 
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.names import MAX_GROUP, MAX_TOPIC, check_group, check_topic, topic_fault
+from rocketmq_aio.model.names import MAX_GROUP, MAX_TOPIC, check_group, check_topic, topic_fault
 
 GOOD = ["a", "orders", "Orders_2-b", "%RETRY%group", "a|b", "%", "-", "0", "x" * MAX_TOPIC]
 BAD_CHARACTERS = [

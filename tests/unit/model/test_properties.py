@@ -3,7 +3,7 @@
 import pytest
 
 from rocketmq_aio.errors import InvalidMessageError
-from rocketmq_aio.properties import (
+from rocketmq_aio.model.properties import (
     RESERVED,
     check_encoded,
     encode_properties,

@@ -10,15 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketmq_aio.errors import InvalidMessageError, RocketMQError
-from rocketmq_aio.message import (
-    Message,
-    MessageQueue,
-    MessageSelector,
-    SendResult,
-    SendStatus,
-)
-from rocketmq_aio.names import UNSENDABLE_TOPICS
-from rocketmq_aio.properties import RESERVED, parse_properties
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.names import UNSENDABLE_TOPICS
+from rocketmq_aio.model.properties import RESERVED, parse_properties
+from rocketmq_aio.model.values import MessageQueue, MessageSelector, SendResult, SendStatus
 
 Texts = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), min_size=1)
 Whole = Texts.filter(str.strip)

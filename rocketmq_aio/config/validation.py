@@ -10,9 +10,11 @@ from importlib import import_module
 from typing import Final, TypeVar, dataclass_transform
 
 from rocketmq_aio.errors import ConfigError, missing_extra
-from rocketmq_aio.names import check_topic
+from rocketmq_aio.model.names import check_topic
 
 T = TypeVar("T")
+
+MIB: Final = 1024 * 1024
 
 SECRET_PARTS: Final = ("secret", "token", "password", "key")
 

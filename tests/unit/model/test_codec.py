@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketmq_aio.codec import (
+from rocketmq_aio.errors import ConfigError, PayloadError
+from rocketmq_aio.model.codec import (
     Codec,
     JSONCodec,
     MsgpackCodec,
@@ -26,8 +27,8 @@ from rocketmq_aio.codec import (
     decode_with,
     encode_with,
 )
-from rocketmq_aio.errors import ConfigError, PayloadError
-from rocketmq_aio.message import MessageExt, MessageQueue
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from tests.unit.costs import MIB, peak_bytes
 
 QUEUE = MessageQueue("orders", "broker-a", 3)

@@ -1,0 +1,158 @@
+"""ClientConfig and Credentials: settings that all clients of an instance share."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from rocketmq_aio.config.environment import bool_from, numbers_from
+from rocketmq_aio.config.validation import (
+    MIB,
+    check_bool,
+    check_choice,
+    check_count,
+    check_seconds,
+    settings,
+)
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.hooks import RPCHook
+from rocketmq_aio.model.address import check_namesrv
+from rocketmq_aio.model.names import check_client_id_part, check_namespace
+
+HeaderEncoding: TypeAlias = Literal["json", "rocketmq"]
+NamespaceVersion: TypeAlias = Literal[1, 2]
+
+MIN_FRAME_BYTES: Final = 64 * 1024
+SWITCHES: Final = ("tls", "heartbeat_v2", "unit_mode", "vip_channel", "verify_checksums")
+
+
+@settings
+class Credentials:
+    """An account of the broker's access control; its repr shows no secret."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    security_token: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.access_key, str) or not self.access_key:
+            raise ConfigError("access_key", self.access_key, "expected a non-empty string")
+        if not isinstance(self.secret_key, str) or not self.secret_key:
+            raise ConfigError("secret_key", "***", "expected a non-empty string")
+        token = self.security_token
+        if token is not None and (not isinstance(token, str) or not token):
+            raise ConfigError("security_token", "***", "expected a non-empty string or None")
+
+
+@settings
+class ClientConfig:
+    """What all clients of one process share: where to connect, and how.
+
+    :param namesrv: ``host:port``, several joined by ``;``, or the ``http://`` URL of an address
+        server that answers with such a list
+    :param tls: True verifies certificate and host name against the system's authorities; an
+        ``ssl.SSLContext`` decides for itself
+    :param namespace: what all topics and groups belong to; they are named without it everywhere
+    :param namespace_version: 1: brokers know names as ``<namespace>%<name>``; 2: requests carry
+        the namespace beside the names, for servers that ask for it
+    :param instance_name: part of the client id; unique per process and instance by default
+    :param unit_name: last part of the client id, and of what an address server is asked for
+    :param unit_mode: tells brokers that groups and messages belong to a unit
+    :param vip_channel: messages go to the second port of brokers, their own less 2
+    :param address_mapper: turns an address that a route advertises into one that is reachable
+        from here (containers, tunnels); called with ``host:port``, returns ``host:port``
+    :param header_encoding: how request headers are written; both are read everywhere
+    :param heartbeat_v2: send short heartbeats to brokers that advertise it (5.1.3 and later)
+    :param verify_checksums: compare the body of every message with the checksum it was stored with;
+        those of compressed bodies and of inner batches are always compared
+    :param max_in_flight: unanswered requests per connection; further calls wait
+    """
+
+    namesrv: str | None = None
+    credentials: Credentials | None = None
+    tls: ssl.SSLContext | bool = False
+    namespace: str | None = None
+    namespace_version: NamespaceVersion = 1
+    instance_name: str | None = None
+    unit_name: str | None = None
+    unit_mode: bool = False
+    vip_channel: bool = False
+    address_mapper: Callable[[str], str] | None = None
+    rpc_hooks: tuple[RPCHook, ...] = ()
+    request_timeout_seconds: float = 3.0
+    connect_timeout_seconds: float = 3.0
+    heartbeat_interval_seconds: float = 30.0
+    route_refresh_interval_seconds: float = 30.0
+    namesrv_refresh_interval_seconds: float = 120.0
+    heartbeat_v2: bool = False
+    header_encoding: HeaderEncoding = "rocketmq"
+    verify_checksums: bool = False
+    max_in_flight: int = 4096
+    max_frame_bytes: int = 16 * MIB
+
+    def __post_init__(self) -> None:
+        if self.namesrv is not None:
+            check_namesrv(self.namesrv)
+        if self.credentials is not None and not isinstance(self.credentials, Credentials):
+            raise ConfigError("credentials", "***", "expected Credentials(...)")
+        if not isinstance(self.tls, bool | ssl.SSLContext):
+            raise ConfigError("tls", self.tls, "expected True, False or an ssl.SSLContext")
+        if self.address_mapper is not None and not callable(self.address_mapper):
+            raise ConfigError("address_mapper", self.address_mapper, "expected a callable")
+        if not isinstance(self.rpc_hooks, tuple) or not all(
+            isinstance(hook, RPCHook) for hook in self.rpc_hooks
+        ):
+            raise ConfigError("rpc_hooks", self.rpc_hooks, "expected a tuple of RPCHook objects")
+        check_seconds(
+            self,
+            "request_timeout_seconds",
+            "connect_timeout_seconds",
+            "heartbeat_interval_seconds",
+            "route_refresh_interval_seconds",
+            "namesrv_refresh_interval_seconds",
+        )
+        check_bool(self, "heartbeat_v2", "unit_mode", "vip_channel", "verify_checksums")
+        check_choice(self, "header_encoding", get_args(HeaderEncoding))
+        check_count(self, "namespace_version")
+        check_choice(self, "namespace_version", get_args(NamespaceVersion))
+        check_count(self, "max_in_flight")
+        check_count(self, "max_frame_bytes", least=MIN_FRAME_BYTES)
+        check_client_id_part(self, "instance_name", "unit_name")
+        if self.namespace is not None:
+            check_namespace(self.namespace)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **given: object) -> ClientConfig:
+        """Read ``ROCKETMQ_*`` variables, then ``NAMESRV_ADDR``; what is *given* wins.
+
+        ``ROCKETMQ_NAMESRV``, ``ROCKETMQ_ACCESS_KEY``, ``ROCKETMQ_SECRET_KEY``,
+        ``ROCKETMQ_SECURITY_TOKEN``, ``ROCKETMQ_TLS`` (true or false), ``ROCKETMQ_INSTANCE_NAME``,
+        ``ROCKETMQ_UNIT_NAME``, ``ROCKETMQ_NAMESPACE``, and the numbers by their own names, for
+        example ``ROCKETMQ_REQUEST_TIMEOUT_SECONDS``.
+        A variable that is empty counts as not set.
+
+        :raises ConfigError: a variable holds what its setting does not take
+        """
+        env = os.environ if environ is None else environ
+        found = numbers_from(cls, env)
+        if namesrv := env.get("ROCKETMQ_NAMESRV") or env.get("NAMESRV_ADDR"):
+            found["namesrv"] = namesrv
+        for setting in ("instance_name", "unit_name", "namespace"):
+            if name := env.get(f"ROCKETMQ_{setting.upper()}"):
+                found[setting] = name
+        access_key = env.get("ROCKETMQ_ACCESS_KEY", "")
+        secret_key = env.get("ROCKETMQ_SECRET_KEY", "")
+        if access_key or secret_key:  # one without the other is refused
+            found["credentials"] = Credentials(
+                access_key=access_key,
+                secret_key=secret_key,
+                security_token=env.get("ROCKETMQ_SECURITY_TOKEN") or None,
+            )
+        for name in SWITCHES:
+            if text := env.get(f"ROCKETMQ_{name.upper()}"):
+                found[name] = bool_from(f"ROCKETMQ_{name.upper()}", text)
+        merged: dict[str, Any] = {**found, **given}
+        return cls(**merged)  # unknown names are refused there

@@ -1,0 +1,105 @@
+"""ProducerConfig and AutoBatch: how a producer sends."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias, get_args
+
+from rocketmq_aio.config.validation import (
+    MIB,
+    check_bool,
+    check_choice,
+    check_count,
+    check_installed,
+    check_instance,
+    check_most,
+    check_seconds,
+    settings,
+)
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.model.codec import Codec, check_codec
+from rocketmq_aio.model.names import check_topic
+
+Compression: TypeAlias = Literal["zlib", "lz4", "zstd"]
+
+KIB: Final = 1024
+LIBRARIES: Final = {"lz4": "lz4.frame", "zstd": "zstandard"}  # of the extra compression
+MAX_BATCH_MESSAGES: Final = 1024  # per request: the broker answers with an id for each
+MAX_LINGER_SECONDS: Final = 30.0
+
+
+@settings
+class AutoBatch:
+    """Concurrent sends to one topic travel together.
+
+    :param linger_seconds: the longest a message waits for others; 0 takes those together that are
+        given in one turn of the event loop
+    :param max_bytes: bodies and properties of one request; a larger message goes alone
+    :param max_messages: of one request, at most 1024
+    """
+
+    linger_seconds: float = 0.005
+    max_bytes: int = 128 * KIB
+    max_messages: int = 256
+
+    def __post_init__(self) -> None:
+        check_seconds(self, "linger_seconds", zero=True)
+        check_most(self, "linger_seconds", MAX_LINGER_SECONDS)
+        check_count(self, "max_bytes", "max_messages")
+        check_most(self, "max_messages", MAX_BATCH_MESSAGES)
+
+
+@settings
+class ProducerConfig:
+    """How a producer sends.
+
+    :param send_timeout_seconds: one deadline for the whole send: route, waiting, all attempts
+    :param retries: attempts after the first one; while a broker says that it is busy, and so has
+        stored nothing, they do not count, unless *retries* is 0
+    :param retry_other_broker: try another broker when the message was stored with a weaker
+        guarantee than asked for (this makes a second copy)
+    :param compression: ``"zlib"``, ``"lz4"``, ``"zstd"`` or None, for bodies of
+        *compress_above_bytes* or more; brokers and clients of 4.9.0 to 4.9.3 read zlib only
+    :param max_in_flight: unanswered sends; further ones wait
+    :param max_in_flight_bytes: bytes of bodies in unanswered sends; further ones wait
+    :param auto_batch: lets concurrent sends travel together; None sends each alone
+    :param fault_isolation: leave brokers out for a while that do not answer, or slowly
+    :param template_topic: whose route tells where a topic that does not exist yet may be created
+    :param template_queues: how many queues a topic created by a first send gets
+    :param codec: makes the bodies of `Producer.send_value`, such as ``JSONCodec(Order)``
+    """
+
+    send_timeout_seconds: float = 3.0
+    retries: int = 2
+    retry_other_broker: bool = False
+    compression: Compression | None = "zlib"
+    compress_above_bytes: int = 4096
+    compression_level: int = 5
+    max_message_bytes: int = 4 * MIB
+    max_in_flight: int = 1024
+    max_in_flight_bytes: int = 64 * MIB
+    auto_batch: AutoBatch | None = None
+    fault_isolation: bool = True
+    template_topic: str = "TBW102"
+    template_queues: int = 4
+    codec: Codec | None = None
+
+    def __post_init__(self) -> None:
+        check_seconds(self, "send_timeout_seconds")
+        check_codec(self.codec)
+        check_count(self, "retries", least=0)
+        check_bool(self, "retry_other_broker", "fault_isolation")
+        check_instance(self, "auto_batch", AutoBatch)
+        check_choice(self, "compression", (*get_args(Compression), None))
+        check_installed(self, "compression", LIBRARIES)
+        check_topic(self.template_topic, setting="template_topic")
+        check_count(
+            self,
+            "compress_above_bytes",
+            "max_message_bytes",
+            "max_in_flight",
+            "max_in_flight_bytes",
+            "template_queues",
+        )
+        check_count(self, "compression_level")
+        if self.compression_level > 9:
+            raise ConfigError("compression_level", self.compression_level, "expected 1 to 9")
