@@ -31,6 +31,7 @@ from rocketmq_aio.protocol.static_topics import LOGICAL_PREFIX
 from rocketmq_aio.spark.loss import Extent, Told, warn
 from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.options import ReadOptions
+from rocketmq_aio.spark.queue_index import wait_indexed
 from rocketmq_aio.spark.runtime import Runtime
 from rocketmq_aio.spark.topic_names import listed_topics, matching, registered_brokers
 
@@ -189,6 +190,10 @@ class Lookup:
             return await self._extent(queue, read_up_to.get(_key(queue)))
 
         return await self._ask(queues, extent)
+
+    async def wait_indexed(self, queues: Iterable[Queue]) -> None:
+        """Wait until `extents` includes all messages that are stored now, for a limited time."""
+        await wait_indexed(self._instance, queues)
 
     async def committed(self, queues: Iterable[Queue]) -> Answers[int | None]:
         """Return where the group stands in each queue; None where it never was."""

@@ -42,6 +42,7 @@ class MicroBatches:
         """Let the stream end where the queues end now, whatever comes later."""
         topics = await self._lookup.topics()
         check_gone(topics.gone, fail=self._options.fail_on_data_loss, told=self._told)
+        await self._lookup.wait_indexed(topics.queues)
         extents = complete(await self._lookup.extents(topics.queues))
         self._target = {queue: extent.maximum for queue, extent in extents.items()}
 

@@ -43,6 +43,8 @@ async def ranges_of(lookup: Lookup, options: ReadOptions) -> list[Range]:
     topics = await lookup.topics()
     check_gone(topics.gone, fail=fail)
     check_readable(topics, options)
+    if not _ends_fixed(options, topics.queues):
+        await lookup.wait_indexed(topics.queues)
     extents = complete(await lookup.extents(topics.queues))
     start = await starts(lookup, options, topics, extents)
     check_missing(_named(options), extents.keys(), fail=fail)
@@ -89,6 +91,14 @@ async def ends(
     found = complete(await lookup.offsets_at(instants, extents))
     rest = {queue: extent for queue, extent in extents.items() if queue not in found}
     return found | _resolved(named, rest, LATEST)
+
+
+def _ends_fixed(options: ReadOptions, queues: Iterable[Queue]) -> bool:
+    """Return whether options name the offset at which each of *queues* ends."""
+    ends = options.ending_offsets
+    if options.ending_timestamp is not None or options.ending_offsets_by_timestamp:
+        return False
+    return isinstance(ends, dict) and all(ends.get(each, LATEST) != LATEST for each in queues)
 
 
 def _named(options: ReadOptions) -> dict[str, Iterable[Queue]]:

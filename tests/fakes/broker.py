@@ -167,7 +167,12 @@ class FakeBroker(FakeServer):
         self.members.disconnected(connection.number)
 
     def _runtime_info(self, _command: Command, _connection: FakeConnection) -> Reply:
-        table = {"brokerVersionDesc": self.version.name, "brokerActive": "true"}
+        table = {
+            "brokerVersionDesc": self.version.name,
+            "brokerActive": "true",
+            "commitLogMaxOffset": str(self.state.store.log_end),
+            "dispatchBehindBytes": "0",
+        }
         return Reply(body=msgspec.json.encode({"table": table}))
 
     async def _push_to(

@@ -105,7 +105,7 @@ class Store:
         self.host: tuple[str, int] = ("127.0.0.1", 0)
         self._version = version
         self._cluster = cluster
-        self._log_end = 0
+        self.log_end = 0
         self._made_ids = count(1)
 
     def create_topic(self, name: str, queues: int, perm: int = READ_WRITE) -> Topic:
@@ -135,19 +135,19 @@ class Store:
 
     def _put(self, incoming: Incoming, properties: str, now_ms: int) -> Stored:
         log = self.topics[incoming.topic].queues[incoming.queue_id]
-        at = log.max_offset, self._log_end
+        at = log.max_offset, self.log_end
         record = self._record(incoming, properties.encode(), at, now_ms)
         stored = Stored(
             offset=log.max_offset,
-            log_offset=self._log_end,
+            log_offset=self.log_end,
             store_ms=now_ms,
             body=incoming.body,
             properties=parse_properties(properties.encode()),
             record=record,
-            message_id=(packed_host(self.host) + _STORED.pack(self._log_end)).hex().upper(),
+            message_id=(packed_host(self.host) + _STORED.pack(self.log_end)).hex().upper(),
         )
         log.messages.append(stored)
-        self._log_end += len(record)
+        self.log_end += len(record)
         self.changed.notify()
         return stored
 

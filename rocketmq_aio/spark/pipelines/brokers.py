@@ -9,29 +9,34 @@ from itertools import chain
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.consumer.pull.result import PullStatus
 from rocketmq_aio.errors import RocketMQError, RouteNotFoundError
+from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.options import Connection
 from rocketmq_aio.spark.pipelines.summary import Gap, QueueCount
+from rocketmq_aio.spark.queue_index import wait_indexed
 from rocketmq_aio.spark.runtime import Runtime
 
 
 def ends_of(connection: Connection, topics: Iterable[str]) -> dict[Queue, int]:
     """Return where the readable queues of *topics* end; a topic that is not there has none.
 
+    All messages stored before the call are counted: it waits for the index of the queues.
+
     :raises RocketMQError: a broker cannot be asked, or refuses
     """
     runtime = Runtime.get(connection)
-    return runtime.call(_ends, runtime.pull_consumer(), tuple(topics))
+    return runtime.call(indexed_ends, runtime.instance, runtime.pull_consumer(), tuple(topics))
 
 
-async def _ends(consumer: PullConsumer, topics: tuple[str, ...]) -> dict[Queue, int]:
-    found: dict[Queue, int] = {}
-    for topic in topics:
-        for queue in await _queues(consumer, topic):
-            at = queue.topic, queue.broker_name, queue.queue_id
-            found[at] = await consumer.max_offset(queue)
-    return found
+async def indexed_ends(
+    instance: MQClientInstance, consumer: PullConsumer, topics: tuple[str, ...]
+) -> dict[Queue, int]:
+    """Do what `ends_of` says."""
+    queues = [queue for topic in topics for queue in await _queues(consumer, topic)]
+    places = {(queue.topic, queue.broker_name, queue.queue_id): queue for queue in queues}
+    await wait_indexed(instance, places)
+    return {place: await consumer.max_offset(queue) for place, queue in places.items()}
 
 
 def has_route(connection: Connection, topic: str) -> bool:

@@ -44,9 +44,11 @@ class Growth:
 
     def problems(self, sent: int) -> list[str]:
         """Return why the topics do not show the messages *sent*; it may wait some seconds."""
+        found = self.stored()
         deadline = time.monotonic() + STORED_SECONDS
-        while (found := self.stored()) < sent and time.monotonic() < deadline:
+        while found < sent and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
+            found = self.stored()
         if found >= sent:
             return []
         return [f"{', '.join(self._topics)}: {sent} messages were sent, {found} are stored"]

@@ -59,6 +59,8 @@ class Driver:
         self, instance: MQClientInstance, consumer: PullConsumer, options: ReadOptions
     ) -> None:
         self.options = options
+        self.instance = instance
+        self.consumer = consumer
         self.lookup = Lookup(instance, consumer, options)
         store = RemoteOffsetStore(instance.broker, options.connection.group)
         self.batches = MicroBatches(self.lookup, options, store)
