@@ -85,6 +85,7 @@ def _export(arguments: ExportArguments) -> int:
         target=arguments.target(),
         columns=tuple(arguments.column),
     )
+    arguments.check_format(arguments.format)
     return on_spark(
         arguments,
         "export",
@@ -153,6 +154,7 @@ def _ingest(arguments: IngestArguments) -> int:
         once=arguments.once,
         trigger_seconds=arguments.every,
     )
+    arguments.check_format(arguments.format)
     return on_spark(
         arguments,
         "ingest",
@@ -246,6 +248,7 @@ def _load(arguments: LoadArguments) -> int:
         read_options=pairs("--file-option", arguments.file_option),
         options=pairs("--sink-option", arguments.sink_option),
     )
+    arguments.check_format(arguments.format)
     return on_spark(
         arguments,
         "load",
@@ -284,6 +287,7 @@ def _dlq(arguments: DeadLetterArguments) -> int:
         resend=arguments.resend,
         fail_on_data_loss=not arguments.allow_loss,
     )
+    arguments.check_format(arguments.format)
     return on_spark(
         arguments,
         "dlq",

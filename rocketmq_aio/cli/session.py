@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -38,6 +38,10 @@ NOT_OURS: Final = frozenset(
         "SPARK_REMOTE",
     }
 )
+# Spark is configured by more than the options of the command.
+CONFIGURED: Final = NOT_OURS | {"PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME"}
+# Settings of Spark that add classes, and formats with them, by their beginnings.
+ADD_CLASSES: Final = ("spark.jars", "spark.driver.extraClassPath", "spark.remote")
 # A command shows bars of its own, and times that mean the same everywhere.
 DEFAULTS: Final = {
     "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
@@ -78,6 +82,17 @@ class SparkArguments:
             given["spark.jars.packages"] = self.packages
         return {**DEFAULTS, **given}
 
+    def check_format(self, name: str) -> None:
+        """Refuse an unknown format where nothing can have added it to Spark.
+
+        :raises ConfigError: it is one, or a `--conf` is no pair
+        """
+        from rocketmq_aio.spark.pipelines.formats import check_built_in
+
+        adds = any(each.startswith(ADD_CLASSES) for each in self.configuration())
+        if not adds and not CONFIGURED & os.environ.keys():
+            check_built_in(name)
+
 
 def pairs(option: str, texts: list[str]) -> dict[str, str]:
     """Return the ``name=value`` pairs that *option* was given.
@@ -113,7 +128,7 @@ def session(arguments: SparkArguments, name: str) -> Iterator[SparkSession]:
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")  # of pandas
     # Else Spark takes the first python3 of the path, which need not have this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    ours = SparkSession.getActiveSession() is None
+    ours = not _has_session()
     with stop_signals(interrupt):  # nothing is done yet
         if ours:
             _start_jvm(arguments.master, name, configuration)
@@ -131,6 +146,16 @@ def session(arguments: SparkArguments, name: str) -> Iterator[SparkSession]:
     else:
         if ours:
             spark.stop()
+
+
+def _has_session() -> bool:
+    """Return whether this process has a session; another thread may have made it."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    # Spark tells the active session of the calling thread only.
+    context: Any = SparkContext
+    return context._active_spark_context is not None or SparkSession.getActiveSession() is not None
 
 
 def _start_jvm(master: str | None, name: str, configuration: Mapping[str, str]) -> None:

@@ -11,17 +11,35 @@ KNOWN: Final = (
     *("avro", "binaryFile", "csv", "delta", "hudi", "iceberg", "jdbc"),
     *("json", "orc", "parquet", "text", "xml"),
 )
+# Of Spark itself, too, but hardly meant by somebody who misspells a name.
+OTHERS: Final = ("console", "image", "kafka", "libsvm", "memory", "noop")
 
 
 def check_format(name: str) -> None:
-    """Refuse a misspelled format; jars may add others, which only Spark knows.
+    """Refuse a misspelled format; others pass, for jars may add them.
 
     :raises ConfigError: *name* is close to the name of a known format
     """
     known = {each.lower(): each for each in KNOWN}
-    if name.lower() in known or "." in name:  # with a dot it is the name of a class
+    if _is_known(name):
         return
     if not name.strip():
         raise ConfigError("format", name, f"empty: expected a name such as {', '.join(KNOWN)}")
     if close := get_close_matches(name.lower(), known, 1, cutoff=0.7):
         raise ConfigError("format", name, f"unknown format; did you mean {known[close[0]]}?")
+
+
+def check_built_in(name: str) -> None:
+    """Refuse a format that Spark has only with further jars.
+
+    :raises ConfigError: *name* is neither that of a known format nor that of a class
+    """
+    if not _is_known(name):
+        reason = f"unknown format; known are {', '.join(KNOWN)}: "
+        way_out = "give --packages for the jar of another one, or the name of its class"
+        raise ConfigError("format", name, reason + way_out)
+
+
+def _is_known(name: str) -> bool:
+    known = {each.lower() for each in (*KNOWN, *OTHERS)}
+    return name.lower() in known or "." in name  # with a dot it is the name of a class

@@ -16,6 +16,7 @@ from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from rocketmq_aio.cli import pipelines
 from rocketmq_aio.cli.app import run
 from rocketmq_aio.cli.failures import ExitCode
+from rocketmq_aio.cli.session import CONFIGURED
 from rocketmq_aio.cli.signals import stoppable
 from rocketmq_aio.spark.pipelines import dead_letter, exporting, loading, replaying
 from rocketmq_aio.spark.pipelines.dead_letter import DeadLetterSummary
@@ -66,6 +67,13 @@ def test_every_pipeline_tells_what_it_takes(name: str, capfd: pytest.CaptureFixt
         (["export", "T", "-n", "a:1", "--path", "p", "--from", "@nowhere"], "@nowhere"),
         (["export", "T", "-n", "a:1", "--path", "p", "--source-option", "x"], "--source-option"),
         (["export", "T", "--pathh", "p"], "--path"),
+        (["export", "T", "-n", "a:1", "--path", "p", "-f", "foo"], "--format 'foo': unknown"),
+        (["load", "T", "p", "-n", "a:1", "-f", "foo"], "--format 'foo': unknown"),
+        (["dlq", "G", "-n", "a:1", "--path", "p", "-f", "foo"], "--format 'foo': unknown"),
+        (
+            ["ingest", "T", "-n", "a:1", "--path", "p", "--checkpoint", "c", "-f", "foo"],
+            "--format 'foo': unknown",
+        ),
         (["ingest", "T", "-n", "a:1", "--path", "p"], "--checkpoint"),
         (["ingest", "T", "-n", "a:1", "--path", "p", "--checkpoint", "c", "--to", "1"], "--to"),
         (
@@ -105,8 +113,8 @@ def test_a_wrong_option_is_told_in_one_line_before_anything_starts(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv("ROCKETMQ_NAMESRV", raising=False)
-    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    for name in ("ROCKETMQ_NAMESRV", "NAMESRV_ADDR", *CONFIGURED):
+        monkeypatch.delenv(name, raising=False)
 
     assert run(["pipeline", *arguments]) == 2
 

@@ -7,6 +7,7 @@ import pytest
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.options import Connection
 from rocketmq_aio.spark.pipelines import LoadSettings, Target
+from rocketmq_aio.spark.pipelines.formats import check_built_in
 
 CONNECTION = Connection(name_server="127.0.0.1:9876")
 
@@ -26,3 +27,13 @@ def test_settings_refuse_a_misspelled_format(given: str, meant: str) -> None:
 @pytest.mark.parametrize("given", ["Parquet", "binaryfile", "mongodb", "com.example.Files"])
 def test_settings_take_formats_that_spark_may_have(given: str) -> None:
     assert Target(path="/data", format=given).format == given
+
+
+@pytest.mark.parametrize("given", ["ORC", "kafka", "com.example.Files"])
+def test_a_spark_without_further_jars_has_its_own_formats_and_classes(given: str) -> None:
+    check_built_in(given)
+
+
+def test_a_spark_without_further_jars_has_no_other_formats() -> None:
+    with pytest.raises(ConfigError, match=r"^format=.foo.: .*known are avro, .*--packages"):
+        check_built_in("foo")
