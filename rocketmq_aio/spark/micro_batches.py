@@ -38,6 +38,11 @@ class MicroBatches:
         self._last_batch = time.monotonic()
         self._alone = not options.commit_offsets  # whether nobody else moves the group's offsets
 
+    def reconnect(self, lookup: Lookup, store: RemoteOffsetStore) -> None:
+        """Go on with another client; what was decided before counts still."""
+        self._lookup = lookup
+        self._store = store
+
     async def fix_target(self) -> None:
         """Let the stream end where the queues end now, whatever comes later."""
         topics = await self._lookup.topics()

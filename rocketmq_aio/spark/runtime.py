@@ -36,6 +36,7 @@ T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 MOST_KEPT: Final = 8  # connections with clients, besides those in use
+OF_ROWS: Final = ProducerConfig(compression=None)  # rows travel as they are
 THREAD_NAME: Final = "rocketmq-spark"
 
 
@@ -49,7 +50,7 @@ class Runtime:
         self._lock = threading.Lock()
         self._pull_consumer: PullConsumer | None = None
         self._pulls: RawPulls | None = None
-        self._producers: dict[ProducerConfig, Producer] = {}
+        self._producers: list[Producer] = []  # one at most
         self.instance: MQClientInstance = portal.call(self._start)
         release = weakref.finalize(self, _release, self.instance, self._producers)
         release.atexit = False
@@ -107,18 +108,16 @@ class Runtime:
                 self._pulls = RawPulls(self.instance, self._group)
             return self._pulls
 
-    def producer(self, settings: ProducerConfig) -> Producer:
-        """Return a running producer with these settings.
-
-        It has connections of its own: a client has one producer of a group.
-        """
+    def producer(self) -> Producer:
+        """Return the running producer of rows, which has connections of its own."""
         with self._lock:
-            producer = self._producers.get(settings)
-            if producer is None or producer.client.has_ended:
-                producer = Producer(self._group, config=settings, client=self._config)
+            while self._producers and self._producers[0].client.has_ended:
+                self.begin(self._producers.pop().client.close)
+            if not self._producers:
+                producer = Producer(self._group, config=OF_ROWS, client=self._config)
                 self.call(producer.start)
-                self._producers[settings] = producer
-            return producer
+                self._producers.append(producer)
+            return self._producers[0]
 
     async def _start(self) -> MQClientInstance:
         instance = MQClientInstance(self._config)
@@ -155,14 +154,14 @@ async def _running_loop() -> asyncio.AbstractEventLoop:
     return asyncio.get_running_loop()
 
 
-def _release(instance: MQClientInstance, producers: dict[ProducerConfig, Producer]) -> None:
+def _release(instance: MQClientInstance, producers: list[Producer]) -> None:
     """Close the clients of a runtime that nobody holds; any thread may drop the last reference."""
     process = _process
     if process.loop is None:
         return  # a child of a fork: the clients are the parent's
 
     async def close() -> None:
-        for client in (*(each.client for each in producers.values()), instance):
+        for client in (*(each.client for each in producers), instance):
             try:
                 await client.close()
             except Exception as error:  # noqa: BLE001 - nobody waits for it; the others close still

@@ -12,7 +12,6 @@ from typing import Final, Self, TypeVar
 import anyio
 from pyspark.sql.datasource import WriterCommitMessage
 
-from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import (
     BrokerError,
     NameServerUnavailableError,
@@ -45,12 +44,6 @@ class WriteError(RocketMQError):
         self.broker = broker
 
 
-def settings(options: WriteOptions) -> ProducerConfig:
-    """Return how the producer of a write sends: rows travel as they are, bounded by the window."""
-    seconds = options.send_timeout_ms / 1000
-    return ProducerConfig(send_timeout_seconds=seconds, compression=None)
-
-
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
     """What tasks sent; *weaker*: requests that the broker stored without its full guarantee."""
@@ -77,6 +70,7 @@ class Sending:
         self._rows = self._requests = self._weaker = 0
         self._producer = producer
         self._retries = options.retries
+        self._seconds = options.send_timeout_ms / 1000
         self._window = anyio.Semaphore(options.send_window)
         self._turns: defaultdict[MessageQueue | None, anyio.Lock] = defaultdict(anyio.Lock)
 
@@ -102,7 +96,7 @@ class Sending:
 
         :raises WriteError: nobody can tell
         """
-        ask = partial(self._producer.queues_of_keys, topic, keys)
+        ask = partial(self._producer.queues_of_keys, topic, keys, timeout_seconds=self._seconds)
         return await self._persist(ask, topic, len(keys))
 
     def written(self) -> Written:
@@ -122,7 +116,11 @@ class Sending:
             lane = parcel.lane or NO_LANE
             queue = None if lane.key is not None else lane.queue
             send = partial(
-                self._producer.send_encoded, parcel.encoded, queue=queue, sharding_key=lane.key
+                self._producer.send_encoded,
+                parcel.encoded,
+                queue=queue,
+                sharding_key=lane.key,
+                timeout_seconds=self._seconds,
             )
             result = await self._persist(send, parcel.encoded.topic, parcel.rows)
         finally:

@@ -56,19 +56,20 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Let the query end where the topics end now."""
-        self._runtime().call(self._state().fix_target)
+        runtime, batches = self._state()
+        runtime.call(batches.fix_target)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return where the next batch ends; *start* when there is none."""
         begin = StreamOffset.from_json(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         everything = isinstance(limit, ReadAllAvailable)
-        batches = self._state()
+        runtime, batches = self._state()
 
         async def end() -> StreamOffset:
             return await batches.end_after(begin, most, everything=everything)
 
-        found = self._runtime().call(end)
+        found = runtime.call(end)
         return start if found is begin else found.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -89,18 +90,21 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Publish how far the query has come, if asked to."""
-        self._runtime().call(self._state().publish, StreamOffset.from_json(end))
+        runtime, batches = self._state()
+        runtime.call(batches.publish, StreamOffset.from_json(end))
 
-    def _state(self) -> MicroBatches:
-        if self._batches is None:
-            runtime = self._runtime()
+    def _state(self) -> tuple[Runtime, MicroBatches]:
+        """Return what runs the questions, and the state of the query, which outlives clients."""
+        runtime = Runtime.get(self._options.connection)
+        if self._batches is None or runtime is not self._clients:
+            lookup = Lookup.of(runtime, self._options)
             store = RemoteOffsetStore(runtime.instance.broker, self._options.connection.group)
-            self._batches = MicroBatches(Lookup.of(runtime, self._options), self._options, store)
-        return self._batches
-
-    def _runtime(self) -> Runtime:
-        self._clients = Runtime.get(self._options.connection)
-        return self._clients
+            if self._batches is None:
+                self._batches = MicroBatches(lookup, self._options, store)
+            else:
+                self._batches.reconnect(lookup, store)
+            self._clients = runtime
+        return runtime, self._batches
 
 
 class RefusedStreamReader(DataSourceStreamReader):

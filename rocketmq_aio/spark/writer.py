@@ -38,8 +38,8 @@ from rocketmq_aio.spark.loss import warn
 from rocketmq_aio.spark.options import WriteOptions
 from rocketmq_aio.spark.parcels import Limits, Parcel, parcels
 from rocketmq_aio.spark.rows import BY_LOWER, encode, sink_fault, slices
-from rocketmq_aio.spark.runtime import Runtime
-from rocketmq_aio.spark.sending import Sending, Written, settings
+from rocketmq_aio.spark.runtime import OF_ROWS, Runtime
+from rocketmq_aio.spark.sending import Sending, Written
 
 logger = get_logger(__name__)
 
@@ -217,8 +217,7 @@ class _Task:
     def __init__(self, options: WriteOptions, prefix: str) -> None:
         self._options = options
         self._prefix = prefix
-        self._config = settings(options)
-        most = self._config.max_message_bytes
+        most = OF_ROWS.max_message_bytes
         self._limits = Limits(
             min(options.batch_bytes, most), min(options.batch_records, MAX_BATCH_MESSAGES)
         )
@@ -241,7 +240,7 @@ class _Task:
     def _open(self) -> Sending:
         """Connect; a task without rows needs no broker."""
         self._runtime = Runtime.get(self._options.connection)
-        return Sending(self._runtime.producer(self._config), self._options)
+        return Sending(self._runtime.producer(), self._options)
 
     def _send(self, sending: Sending, batch: Any) -> None:  # noqa: ANN401 - a RecordBatch
         made = self._parcels(sending, batch)
@@ -255,7 +254,7 @@ class _Task:
             topic=self._options.topic,
             id_prefix=self._prefix,
             first_row=self._row,
-            most_bytes=self._config.max_message_bytes,
+            most_bytes=OF_ROWS.max_message_bytes,
             check_tags=self._options.check_tags,
         )
 

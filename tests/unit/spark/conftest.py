@@ -14,7 +14,7 @@ def no_client_goes_on() -> Iterator[None]:
     yield
     runtimes = runtime_module._process.runtimes
     for runtime in runtimes.values():
-        for producer in runtime._producers.values():
+        for producer in runtime._producers:
             runtime.call(producer.client.close)
         runtime.call(runtime.instance.close)
     runtimes.clear()

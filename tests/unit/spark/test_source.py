@@ -18,8 +18,13 @@ from pyspark.sql.types import LongType, StructField, StructType
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark import RocketMQDataSource, register
 from rocketmq_aio.spark.columns import SCHEMA
+from rocketmq_aio.spark.offsets import StreamOffset
+from rocketmq_aio.spark.options import read_options
+from rocketmq_aio.spark.runtime import Runtime
 from rocketmq_aio.spark.source import check_streams
 from rocketmq_aio.spark.stream import RocketMQStreamReader
+from tests.unit.spark.driving import TOPIC, put
+from tests.unit.spark.reading import reading
 
 BASIC = {"nameServer": "127.0.0.1:9876", "subscribe": "orders"}
 
@@ -125,6 +130,20 @@ def test_a_reader_can_be_pickled() -> None:
     reader = stream_reader(maxOffsetsPerTrigger="5")
 
     assert pickle.loads(pickle.dumps(reader)).getDefaultReadLimit() == ReadMaxRows(5)
+
+
+def test_a_stream_goes_on_with_a_new_client_after_its_client_failed() -> None:
+    with reading() as cluster:
+        given = {"nameServer": cluster.cluster.namesrv, "startingOffsets": "earliest"}
+        options = read_options({**given, "subscribe": TOPIC}, streaming=True)
+        reader = RocketMQStreamReader(options, SCHEMA)
+        first = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        put(cluster.cluster.broker, 3)
+        Runtime.get(options.connection).instance.failure = RuntimeError("broken")
+
+        end = reader.latestOffset(first, ReadAllAvailable())
+
+    assert StreamOffset.from_json(end).end[TOPIC, "broker-a", 0] == 3
 
 
 def test_create_table_with_options_is_refused() -> None:

@@ -213,6 +213,20 @@ async def test_ids_go_on_from_batch_to_batch_and_are_the_same_again(cluster: Fak
     assert sorted(again) == sorted([*first.items(), *first.items()])
 
 
+async def test_writes_with_different_timeouts_share_a_producer(cluster: FakeCluster) -> None:
+    for milliseconds in (1000, 2000, 3000):
+        await run(cluster, batches(1), send_timeout_ms=milliseconds)
+
+    assert len(cluster.broker.connections) == 1
+
+
+async def test_a_send_is_given_up_after_its_timeout(cluster: FakeCluster) -> None:
+    cluster.broker.on(SEND_BATCH, None, times=None)
+
+    with pytest.raises(WriteError, match=r"tries 1 .*within 0\."):
+        await run(cluster, batches(1), send_timeout_ms=200, retries=0)
+
+
 async def test_what_a_broker_refuses_for_a_while_is_sent_again(cluster: FakeCluster) -> None:
     refusals = [Reply(code=2, remark="busy")] * 4
     for each in refusals:
