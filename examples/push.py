@@ -41,8 +41,8 @@ class Shop:
         self.dead: list[str] = []
         self.all_settled = asyncio.Event()
 
-    async def book(self, message: MessageExt) -> None:
-        order: Order = message.value
+    async def book(self, message: MessageExt[Order]) -> None:
+        order = message.value
         if order.number % 5 == 0 and not message.reconsume_times:
             print(f"order {order.number}: the bank is busy", flush=True)
             raise RetryLater(delay_level=1)  # 1 s; any other exception leaves it to the broker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Generic, Literal, TypeAlias, get_args
 
 from rocketmq_aio.config.validation import (
     MIB,
@@ -19,7 +19,7 @@ from rocketmq_aio.config.validation import (
     settings,
 )
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.model.codec import Codec, check_codec
+from rocketmq_aio.model.codec import Codec, V, check_codec
 from rocketmq_aio.model.values import MessageModel
 
 if TYPE_CHECKING:  # layers above
@@ -37,7 +37,7 @@ MAX_POP: Final = 32
 
 
 @settings
-class ConsumerConfig:
+class ConsumerConfig(Generic[V]):
     """What every kind of consumer understands.
 
     :param start_from: where a group that is new to a topic begins: ``"latest"``, ``"earliest"``
@@ -68,7 +68,7 @@ class ConsumerConfig:
     unreadable: UnreadablePolicy = "hold"
     long_poll_seconds: float = 15.0
     rebalance_interval_seconds: float = 20.0
-    codec: Codec | None = None
+    codec: Codec[V] | None = None
 
     def __post_init__(self) -> None:
         check_codec(self.codec)
@@ -89,7 +89,7 @@ class ConsumerConfig:
 
 
 @settings
-class LitePullConfig(ConsumerConfig):
+class LitePullConfig(ConsumerConfig[V]):
     """What `LitePullConsumer` understands besides.
 
     :param auto_commit: commit, every *commit_interval_seconds*, what earlier polls returned
@@ -112,7 +112,7 @@ class LitePullConfig(ConsumerConfig):
 
 
 @settings
-class PushConfig(ConsumerConfig):
+class PushConfig(ConsumerConfig[V]):
     """What `PushConsumer` understands besides.
 
     :param concurrency: handlers that may run at once; changed at run time with
@@ -187,7 +187,7 @@ class PushConfig(ConsumerConfig):
 
 
 @settings
-class PopConfig:
+class PopConfig(Generic[V]):
     """What `PopConsumer` understands.
 
     :param invisible_seconds: for a message to be done before the broker gives it to others
@@ -208,7 +208,7 @@ class PopConfig:
     start_from: StartFrom = "latest"
     orderly: bool = False
     renew_seconds: float = 900.0
-    codec: Codec | None = None
+    codec: Codec[V] | None = None
 
     def __post_init__(self) -> None:
         check_codec(self.codec)

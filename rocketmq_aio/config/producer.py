@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Generic, Literal, TypeAlias, get_args
 
 from rocketmq_aio.config.validation import (
     MIB,
@@ -16,7 +16,7 @@ from rocketmq_aio.config.validation import (
     settings,
 )
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.model.codec import Codec, check_codec
+from rocketmq_aio.model.codec import Codec, V, check_codec
 from rocketmq_aio.model.names import check_topic
 
 Compression: TypeAlias = Literal["zlib", "lz4", "zstd"]
@@ -49,7 +49,7 @@ class AutoBatch:
 
 
 @settings
-class ProducerConfig:
+class ProducerConfig(Generic[V]):
     """How a producer sends.
 
     :param send_timeout_seconds: one deadline for the whole send: route, waiting, all attempts
@@ -81,7 +81,7 @@ class ProducerConfig:
     fault_isolation: bool = True
     template_topic: str = "TBW102"
     template_queues: int = 4
-    codec: Codec | None = None
+    codec: Codec[V] | None = None
 
     def __post_init__(self) -> None:
         check_seconds(self, "send_timeout_seconds")

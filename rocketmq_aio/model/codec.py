@@ -5,49 +5,61 @@ None of them runs code that a message brings along, or builds more than a body h
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, cast, overload, runtime_checkable
 
 import msgspec
 
 from rocketmq_aio.errors import ConfigError, PayloadError
 
+if sys.version_info >= (3, 13):
+    from typing import TypeVar
+else:
+    from typing_extensions import TypeVar  # with a default
+
 if TYPE_CHECKING:
     from rocketmq_aio.model.message import MessageExt
+
+V = TypeVar("V", default=Any)  # what a codec makes of bodies
+V_co = TypeVar("V_co", covariant=True, default=Any)
 
 FAULTS: Final = (ValueError, TypeError, OverflowError, RecursionError)  # msgspec's are ValueErrors
 BUILT_OF: Final = (bool, int, float, str, bytes, list, dict, NoneType)
 
 
 @runtime_checkable
-class Codec(Protocol):
+class Codec(Protocol[V]):
     """What ``codec=`` takes; one of your own need not derive from it.
+
+    ``Codec[Order]`` writes and reads values of type ``Order``, a plain ``Codec`` those of any type.
 
     Whatever the two raise arrives as `PayloadError`.  Values are decoded where they are read, also
     in threads: keep no state.
     """
 
-    def encode(self, value: Any) -> bytes:  # noqa: ANN401 - the application's own type
+    def encode(self, value: V) -> bytes:
         """Return the body of a message that carries *value*."""
         ...
 
-    def decode(self, body: bytes) -> Any:  # noqa: ANN401
+    def decode(self, body: bytes) -> V:
         """Return the value that *body* holds."""
+        ...
 
 
-class _Checked:
+class _Checked(Generic[V]):
     """A codec made of two functions, whose failures are told as `PayloadError`."""
 
     def __init__(
-        self, kind: object, write: Callable[[Any], bytes], read: Callable[[bytes], Any]
+        self, kind: object, write: Callable[[V], bytes], read: Callable[[bytes], V]
     ) -> None:
         self.kind = kind
         self._write = write
         self._read = read
 
-    def encode(self, value: Any) -> bytes:  # noqa: ANN401 - see Codec
+    def encode(self, value: V) -> bytes:
         """Return the body of a message that carries *value*.
 
         :raises PayloadError: it cannot be written
@@ -57,7 +69,7 @@ class _Checked:
         except FAULTS as error:
             raise _fault(self, error) from error
 
-    def decode(self, body: bytes) -> Any:  # noqa: ANN401 - see Codec
+    def decode(self, body: bytes) -> V:
         """Return the value that *body* holds.
 
         :raises PayloadError: it holds no value of this kind
@@ -75,7 +87,7 @@ class _Checked:
         return type(self), (self.kind,)
 
 
-class JSONCodec(_Checked):
+class JSONCodec(_Checked[V]):
     """JSON in UTF-8.
 
     :param kind: what bodies hold: a dataclass, a `msgspec.Struct`, a `TypedDict`, ``list[...]``, a
@@ -83,12 +95,18 @@ class JSONCodec(_Checked):
     :raises ConfigError: msgspec cannot read such a type
     """
 
-    def __init__(self, kind: Any = Any) -> None:  # noqa: ANN401 - unions are no types
+    @overload
+    def __init__(self: JSONCodec[Any]) -> None: ...
+    @overload
+    def __init__(self, kind: type[V]) -> None: ...
+    @overload
+    def __init__(self: JSONCodec[Any], kind: Any) -> None: ...  # noqa: ANN401 - unions are no types
+    def __init__(self, kind: Any = Any) -> None:
         _check_kind(kind)
         super().__init__(kind, msgspec.json.Encoder().encode, msgspec.json.Decoder(kind).decode)
 
 
-class MsgpackCodec(_Checked):
+class MsgpackCodec(_Checked[V]):
     """MessagePack.
 
     Without *kind* an extension arrives as `msgpack.ExtType` and can be sent as one, and a
@@ -98,7 +116,13 @@ class MsgpackCodec(_Checked):
     :raises ConfigError: msgspec cannot read such a type
     """
 
-    def __init__(self, kind: Any = Any) -> None:  # noqa: ANN401 - unions are no types
+    @overload
+    def __init__(self: MsgpackCodec[Any]) -> None: ...
+    @overload
+    def __init__(self, kind: type[V]) -> None: ...
+    @overload
+    def __init__(self: MsgpackCodec[Any], kind: Any) -> None: ...  # noqa: ANN401 - unions are no types
+    def __init__(self, kind: Any = Any) -> None:
         if kind is Any:
             import msgpack  # only where it is used: it takes time to load
 
@@ -111,7 +135,7 @@ class MsgpackCodec(_Checked):
         super().__init__(kind, msgspec.msgpack.Encoder().encode, decode)
 
 
-class RawCodec(_Checked):
+class RawCodec(_Checked[bytes]):
     """Bytes as they are."""
 
     def __init__(self) -> None:

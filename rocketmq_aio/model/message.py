@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from ipaddress import IPv6Address
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, Generic
 
 import msgspec
 
 from rocketmq_aio.errors import CodecError, InvalidMessageError
-from rocketmq_aio.model.codec import Codec, decode_with
+from rocketmq_aio.model.codec import Codec, V_co, decode_with
 from rocketmq_aio.model.message_fields import (
     EPOCH,
     as_bytes,
@@ -160,8 +160,8 @@ _STORE_IPV6: Final = 0x20
 _BORN_AT: Final = 48
 
 
-class MessageExt(msgspec.Struct, gc=False, eq=False):
-    """A received message.
+class MessageExt(msgspec.Struct, Generic[V_co], gc=False, eq=False):
+    """A received message; ``MessageExt[Order]`` is one whose `value` is an ``Order``.
 
     The record's fixed part and its property string are kept as bytes and read when asked for:
     most handlers look at the body and little else.
@@ -180,7 +180,7 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
     decoded: Any = msgspec.UNSET
 
     @property
-    def value(self) -> Any:  # noqa: ANN401 - whatever the codec makes
+    def value(self) -> V_co:
         """The body as the consumer's ``codec`` reads it, on first use; without one the body.
 
         :raises PayloadError: the codec cannot read it
@@ -188,7 +188,8 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
         if self.decoded is msgspec.UNSET:
             codec = self.codec
             self.decoded = self.body if codec is None else decode_with(codec, self.body)
-        return self.decoded
+        value: V_co = self.decoded
+        return value
 
     @property
     def properties(self) -> dict[str, str]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from rocketmq_aio.errors import ConfigError
+
+ExpressionType: TypeAlias = Literal["TAG", "SQL92"]
 
 
 class MessageQueue(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -31,7 +34,7 @@ class MessageSelector(msgspec.Struct, frozen=True, gc=False):
     """Which messages of a topic a consumer wants; build it with `by_tag` or `by_sql`."""
 
     expression: str
-    kind: str = "TAG"
+    kind: ExpressionType = "TAG"
 
     @classmethod
     def by_tag(cls, expression: str) -> MessageSelector:

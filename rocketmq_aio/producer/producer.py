@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from threading import get_ident
 from time import monotonic, time_ns
-from typing import Any, Final
+from typing import Any, Final, Generic
 
 import anyio
 
@@ -21,7 +21,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.hooks import AnySendHook, SendContext
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.model.codec import encode_with
+from rocketmq_aio.model.codec import V, encode_with
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.values import MessageQueue, SendResult
@@ -44,7 +44,7 @@ MAX_TIMEOUT: Final = 10.0**9
 BATCHES_AT_ONCE: Final = 4  # requests of one send_batch call in flight together
 
 
-class Producer(EncodedSender):
+class Producer(EncodedSender, Generic[V]):
     """Sends messages; use one for the whole application, from as many tasks as you like.
 
     Concurrent calls are the way to speed: their frames share writes, and the bounds
@@ -62,7 +62,7 @@ class Producer(EncodedSender):
         *,
         namesrv: str | None = None,
         client: MQClientInstance | ClientConfig | None = None,
-        config: ProducerConfig | None = None,
+        config: ProducerConfig[V] | None = None,
         hooks: Iterable[AnySendHook] = (),
     ) -> None:
         super().__init__(group, namesrv=namesrv, client=client, config=config, hooks=hooks)
@@ -162,7 +162,7 @@ class Producer(EncodedSender):
     async def send_value(
         self,
         topic: str,
-        value: Any,  # noqa: ANN401 - what the codec takes
+        value: V,
         *,
         queue: MessageQueue | None = None,
         sharding_key: str | None = None,

@@ -12,7 +12,7 @@ from rocketmq_aio.config.environment import bool_from
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.address import check_namesrv, parse_addresses
 from rocketmq_aio.model.names import check_group, check_namespace, check_topic
-from rocketmq_aio.model.values import MessageSelector
+from rocketmq_aio.model.values import ExpressionType, MessageSelector
 from rocketmq_aio.protocol.subscription import subscription
 from rocketmq_aio.spark.offsets import EARLIEST, Offsets, Queue, flattened
 
@@ -118,7 +118,7 @@ def pattern(option: str, value: str) -> str:
     return value
 
 
-def check_expression(expression: str, kind: str) -> None:
+def check_expression(expression: str, kind: ExpressionType) -> None:
     """Refuse a filter that no broker would be asked with.
 
     :raises ConfigError: it names no tag, or is no text that can be sent

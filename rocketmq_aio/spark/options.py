@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from rocketmq_aio.config.validation import SECRET_PARTS
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.model.values import ExpressionType
 from rocketmq_aio.spark import option_values as values
 from rocketmq_aio.spark.offsets import LATEST, Offsets, Queue
+
+StartingWord: TypeAlias = Literal["earliest", "latest", "group"]
+EndingWord: TypeAlias = Literal["latest"]
+UnmatchedTimestamp: TypeAlias = Literal["latest", "error"]
+ReadFrom: TypeAlias = Literal["master", "suggested"]
 
 MIB: Final = 1024 * 1024
 SPARK_OWN: Final = frozenset({"checkpointlocation", "queryname"})  # handed to sinks by Spark
@@ -65,12 +71,12 @@ class ReadOptions:
     subscribe_pattern: str | None = None
     assign: tuple[Queue, ...] = ()
     sub_expression: str = "*"
-    expression_type: str = "TAG"
-    starting_offsets: str | Offsets = "earliest"
+    expression_type: ExpressionType = "TAG"
+    starting_offsets: StartingWord | Offsets = "earliest"
     starting_timestamp: int | None = None
     starting_offsets_by_timestamp: Offsets = field(default_factory=dict)
-    starting_offsets_by_timestamp_strategy: str = "latest"
-    ending_offsets: str | Offsets = "latest"
+    starting_offsets_by_timestamp_strategy: UnmatchedTimestamp = "latest"
+    ending_offsets: EndingWord | Offsets = "latest"
     ending_timestamp: int | None = None
     ending_offsets_by_timestamp: Offsets = field(default_factory=dict)
     fail_on_data_loss: bool = True
@@ -85,7 +91,7 @@ class ReadOptions:
     pull_batch_size: int = 1024
     pull_window: int = 32
     pull_timeout_ms: int = 120_000
-    read_from: str = "master"
+    read_from: ReadFrom = "master"
     fetch_num_retries: int = 5
     fetch_retry_interval_ms: int = 500
 
@@ -144,11 +150,11 @@ OPTIONS: Final[dict[str, Option]] = {
         subscribe_pattern=values.pattern,
         assign=values.queues,
         sub_expression=values.text,
-        expression_type=values.choice("TAG", "SQL92"),
-        starting_offsets=values.offsets("earliest", "latest", "group"),
+        expression_type=values.choice(*get_args(ExpressionType)),
+        starting_offsets=values.offsets(*get_args(StartingWord)),
         starting_timestamp=values.instant,
         starting_offsets_by_timestamp=values.instants,
-        starting_offsets_by_timestamp_strategy=values.choice("latest", "error"),
+        starting_offsets_by_timestamp_strategy=values.choice(*get_args(UnmatchedTimestamp)),
         fail_on_data_loss=values.flag,
         min_partitions=values.count(1),
         max_records_per_partition=values.count(1),
@@ -157,13 +163,13 @@ OPTIONS: Final[dict[str, Option]] = {
         pull_batch_size=values.count(1),
         pull_window=values.count(1, 1024),
         pull_timeout_ms=values.count(1),
-        read_from=values.choice("master", "suggested"),
+        read_from=values.choice(*get_args(ReadFrom)),
     ),
     "fetch_num_retries": Option("fetchOffset.numRetries", "BS", values.count(0)),
     "fetch_retry_interval_ms": Option("fetchOffset.retryIntervalMs", "BS", values.count(1)),
     **_options(
         "B",
-        ending_offsets=values.offsets("latest"),
+        ending_offsets=values.offsets(*get_args(EndingWord)),
         ending_timestamp=values.instant,
         ending_offsets_by_timestamp=values.instants,
     ),

@@ -1,5 +1,7 @@
 """Typed use of hooks, for the type checkers only: what is no hook is an error to them."""
 
+# pyright: reportUnnecessaryTypeIgnoreComment=error
+
 from rocketmq_aio import (
     LitePullConsumer,
     MessageExt,

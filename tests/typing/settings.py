@@ -3,6 +3,8 @@
 An expected error is an ignored one, and an ignore that is not needed is an error as well.
 """
 
+# pyright: reportUnnecessaryTypeIgnoreComment=error
+
 from datetime import UTC, datetime
 
 from rocketmq_aio import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import anyio
 
@@ -12,13 +12,16 @@ from rocketmq_aio.config.functions import (
 )
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.log import get_logger
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.background_tasks import call_isolated
 
 logger = get_logger(__name__)
 
 LISTENER_SECONDS: Final = 5.0  # the longest that a listener may hold up a rebalance
 
-Listener = Callable[..., Awaitable[Any] | Any]
+# Plain or async.
+AssignmentListener: TypeAlias = Callable[[tuple[MessageQueue, ...]], Awaitable[object] | object]
+TopicQueuesListener: TypeAlias = Callable[[str, list[MessageQueue]], Awaitable[object] | object]
 
 
 def check_listener(setting: str, listener: object, *, may_be_async: bool = True) -> None:
@@ -34,7 +37,7 @@ def check_listener(setting: str, listener: object, *, may_be_async: bool = True)
         raise ConfigError(setting, listener, "expected a plain function: it is never awaited")
 
 
-async def call_listener(listener: Listener | None, *args: object) -> None:
+async def call_listener(listener: Callable[..., Any] | None, *args: object) -> None:
     """Call *listener* in a task of its own; it is cancelled when it takes too long.
 
     Whatever it raises is logged, also a CancelledError, which is never the caller's.

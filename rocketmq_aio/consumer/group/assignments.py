@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 import anyio
 
 from rocketmq_aio.consumer.common.events import ConsumerEvent, QueuesAssigned, QueuesRevoked
-from rocketmq_aio.consumer.common.listeners import Listener, call_listener
+from rocketmq_aio.consumer.common.listeners import AssignmentListener, call_listener
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.pulling.queue_state import QueueState
 from rocketmq_aio.consumer.rebalance.plan import plan
@@ -41,8 +41,8 @@ class Assignments(Generic[Q]):
         | None = None,
         on_released: Callable[[list[Q]], Awaitable[None]] | None = None,
         on_event: Callable[[ConsumerEvent], None],
-        on_assigned: Listener | None,
-        on_revoked: Listener | None,
+        on_assigned: AssignmentListener | None,
+        on_revoked: AssignmentListener | None,
     ) -> None:
         self._table = table
         self._commits = commits

@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from threading import get_ident
 from time import monotonic, time_ns
-from typing import Final, Self
+from typing import Final, Generic, Self
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.common.hooks import handing_hooks
-from rocketmq_aio.consumer.common.listeners import Listener
+from rocketmq_aio.consumer.common.listeners import AssignmentListener, TopicQueuesListener
 from rocketmq_aio.consumer.group.member import GroupMember
 from rocketmq_aio.consumer.lite_pull.engine import LitePullEngine
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
@@ -20,6 +20,7 @@ from rocketmq_aio.consumer.offsets.store import check_offset
 from rocketmq_aio.errors import ConfigError, RocketMQError
 from rocketmq_aio.hooks import AnyConsumeHook
 from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.model.codec import V
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
@@ -27,7 +28,7 @@ from rocketmq_aio.model.values import MessageQueue, MessageSelector
 DEFAULT_MESSAGES: Final = 1000  # of one poll that does not say how many it wants
 
 
-class LitePullConsumer(GroupMember[LitePullEngine]):
+class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
     """Reads topics, alone or as a member of a group, with `poll` or ``async for``.
 
     Either `subscribe` to topics, whose queues are shared out among the group, or `assign` queues
@@ -50,10 +51,10 @@ class LitePullConsumer(GroupMember[LitePullEngine]):
         *,
         namesrv: str | None = None,
         client: MQClientInstance | ClientConfig | None = None,
-        config: LitePullConfig | None = None,
+        config: LitePullConfig[V] | None = None,
         hooks: Iterable[AnyConsumeHook] = (),
-        on_assigned: Listener | None = None,
-        on_revoked: Listener | None = None,
+        on_assigned: AssignmentListener | None = None,
+        on_revoked: AssignmentListener | None = None,
     ) -> None:
         super().__init__(group, namesrv=namesrv, client=client)
         if config is not None and not isinstance(config, LitePullConfig):
@@ -78,7 +79,7 @@ class LitePullConsumer(GroupMember[LitePullEngine]):
         topic: str,
         selector: str | MessageSelector = "*",
         *,
-        on_queues_changed: Listener | None = None,
+        on_queues_changed: TopicQueuesListener | None = None,
     ) -> None:
         """Read *topic* as a member of the group; may be called before `start` and again later.
 
@@ -104,7 +105,7 @@ class LitePullConsumer(GroupMember[LitePullEngine]):
         self._check_usable()
         await self._engine.assign(queues, selector, time_ns() // 1_000_000)
 
-    async def listen_queues(self, topic: str, listener: Listener) -> None:
+    async def listen_queues(self, topic: str, listener: TopicQueuesListener) -> None:
         """Call *listener* with (topic, queues) when the queues of *topic* change."""
         self._check_usable()
         await self._engine.listen(check_topic(topic), listener)
@@ -113,7 +114,7 @@ class LitePullConsumer(GroupMember[LitePullEngine]):
 
     async def poll(
         self, timeout_seconds: float = 5.0, max_messages: int | None = None
-    ) -> list[MessageExt]:
+    ) -> list[MessageExt[V]]:
         """Return what has come, waiting up to *timeout_seconds* for the first message.
 
         Messages of one queue are in order.  Coming back for more settles the batch before.
@@ -153,7 +154,7 @@ class LitePullConsumer(GroupMember[LitePullEngine]):
         self._reader = asyncio.current_task()
         return self
 
-    async def __anext__(self) -> MessageExt:
+    async def __anext__(self) -> MessageExt[V]:
         """Return the next message; the one before counts as done.
 
         Iteration ends when the consumer is closed.  Errors are those of `poll`.

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from rocketmq_aio.config.consumer import LitePullConfig
-from rocketmq_aio.consumer.common.listeners import Listener
+from rocketmq_aio.consumer.common.listeners import AssignmentListener, TopicQueuesListener
 from rocketmq_aio.consumer.common.running_info import running_info
 from rocketmq_aio.consumer.group.assignments import DRAIN_SECONDS, Assignments
 from rocketmq_aio.consumer.group.engine import GroupEngine
@@ -40,8 +40,8 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         group: str,
         config: LitePullConfig,
         *,
-        on_assigned: Listener | None,
-        on_revoked: Listener | None,
+        on_assigned: AssignmentListener | None,
+        on_revoked: AssignmentListener | None,
         on_failed: Callable[[BaseException], None],
     ) -> None:
         super().__init__(instance, group, config, on_failed=on_failed)
@@ -158,7 +158,7 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         self._watch.forget(topic)
         return super()._forget(topic)
 
-    async def listen(self, topic: str, listener: Listener) -> None:
+    async def listen(self, topic: str, listener: TopicQueuesListener) -> None:
         """Tell *listener* when the queues of *topic* change."""
         self._watch.add(topic, listener)
         if self._running:

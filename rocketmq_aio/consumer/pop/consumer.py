@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping
 from threading import get_ident
 from time import time_ns
-from typing import Final, Self
+from typing import Final, Generic, Self
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import MAX_POP, PopConfig
@@ -19,6 +19,7 @@ from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import AnyConsumeHook
 from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.model.codec import V
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
@@ -26,7 +27,7 @@ from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
 LONGEST_SECONDS: Final = 12 * 3600.0  # of what a caller may ask for
 
 
-class PopConsumer(ClientBase):
+class PopConsumer(ClientBase, Generic[V]):
     """Takes messages from brokers of RocketMQ 5 that share them out themselves.
 
     All members of a group take from all queues: there is no assignment, and no member that is stuck
@@ -45,7 +46,7 @@ class PopConsumer(ClientBase):
         *,
         namesrv: str | None = None,
         client: MQClientInstance | ClientConfig | None = None,
-        config: PopConfig | None = None,
+        config: PopConfig[V] | None = None,
         hooks: Iterable[AnyConsumeHook] = (),
     ) -> None:
         super().__init__(group, namesrv=namesrv, client=client)
@@ -81,7 +82,7 @@ class PopConsumer(ClientBase):
         max_messages: int | None = None,
         invisible_seconds: float | None = None,
         wait_seconds: float | None = None,
-    ) -> list[PoppedMessage]:
+    ) -> list[PoppedMessage[V]]:
         """Return messages, waiting up to *wait_seconds* for the first; ``[]`` when none came.
 
         They are yours for *invisible_seconds*: `ack` them, `change_invisible` or `retry` them, or
@@ -103,7 +104,7 @@ class PopConsumer(ClientBase):
         self.handed_out(messages)
         return messages
 
-    def __aiter__(self) -> AsyncIterator[PoppedMessage]:
+    def __aiter__(self) -> AsyncIterator[PoppedMessage[V]]:
         """Work on messages one by one, in as many tasks as you like.
 
         The message is kept from others while the loop's body runs, and acknowledged when the loop

@@ -6,6 +6,7 @@ import asyncio
 from enum import Enum
 from typing import Final
 
+from rocketmq_aio.model.codec import V_co
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.decoding import Decoded
@@ -25,7 +26,7 @@ class AckState(Enum):
     DEAD = "made a dead letter"
 
 
-class PoppedMessage(MessageExt, kw_only=True, gc=False, eq=False):
+class PoppedMessage(MessageExt[V_co], kw_only=True, gc=False, eq=False):
     """A message that nobody else of the group gets before `deadline`, unless it is given back.
 
     *receipt* names this delivery to the broker; changing the invisible time replaces it.

@@ -9,7 +9,7 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import MAX_CONCURRENCY, PushConfig
 from rocketmq_aio.consumer.common.events import ConsumerEvent
 from rocketmq_aio.consumer.common.hooks import checked_hooks
-from rocketmq_aio.consumer.common.listeners import Listener, check_listener
+from rocketmq_aio.consumer.common.listeners import AssignmentListener, check_listener
 from rocketmq_aio.consumer.common.send_back import restore_topic
 from rocketmq_aio.consumer.group.member import GroupMember
 from rocketmq_aio.consumer.push.engine import PushEngine
@@ -27,6 +27,7 @@ from rocketmq_aio.consumer.push.handlers import (
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import AnyPushHook
 from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.model.codec import V
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.values import MessageModel, MessageQueue, MessageSelector
@@ -62,15 +63,15 @@ class PushConsumer(GroupMember[PushEngine]):
         self,
         group: str,
         *,
-        on_message: MessageHandler | None = None,
-        on_batch: BatchHandler | None = None,
+        on_message: MessageHandler[V] | None = None,
+        on_batch: BatchHandler[V] | None = None,
         orderly: bool = False,
         namesrv: str | None = None,
         client: MQClientInstance | ClientConfig | None = None,
-        config: PushConfig | None = None,
+        config: PushConfig[V] | None = None,
         hooks: Iterable[AnyPushHook] = (),
-        on_assigned: Listener | None = None,
-        on_revoked: Listener | None = None,
+        on_assigned: AssignmentListener | None = None,
+        on_revoked: AssignmentListener | None = None,
         on_event: Callable[[ConsumerEvent], object] | None = None,
     ) -> None:
         super().__init__(group, namesrv=namesrv, client=client)

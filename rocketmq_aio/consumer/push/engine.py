@@ -10,7 +10,7 @@ from typing import Final
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.events import ConsumerEvent, LeaseLost
 from rocketmq_aio.consumer.common.hooks import FilterHooks
-from rocketmq_aio.consumer.common.listeners import Listener
+from rocketmq_aio.consumer.common.listeners import AssignmentListener
 from rocketmq_aio.consumer.common.running_info import Kind, running_info
 from rocketmq_aio.consumer.common.send_back import SendBack
 from rocketmq_aio.consumer.group.assignments import Assignments
@@ -60,8 +60,8 @@ class PushEngine(GroupEngine[DispatchQueue]):
         *,
         orderly: bool,
         filters: FilterHooks,
-        on_assigned: Listener | None,
-        on_revoked: Listener | None,
+        on_assigned: AssignmentListener | None,
+        on_revoked: AssignmentListener | None,
         on_event: Callable[[ConsumerEvent], object] | None,
         on_failed: Callable[[BaseException], None],
     ) -> None:

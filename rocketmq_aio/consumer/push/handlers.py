@@ -15,7 +15,7 @@ from rocketmq_aio.consumer.common.listeners import is_async
 from rocketmq_aio.errors import ConfigError, PayloadError
 from rocketmq_aio.hooks import ConsumeContext
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.model.codec import Codec, decode_all
+from rocketmq_aio.model.codec import Codec, V, decode_all
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.threads import run_in_thread
@@ -26,8 +26,10 @@ MAX_DELAY_LEVEL: Final = 18
 DEAD_LETTER: Final = -1
 NOT_ACKNOWLEDGED: Final = "the handler did not acknowledge it"
 
-MessageHandler: TypeAlias = Callable[[MessageExt], Awaitable[object] | object]
-BatchHandler: TypeAlias = Callable[[list[MessageExt], "BatchContext"], Awaitable[object] | object]
+MessageHandler: TypeAlias = Callable[[MessageExt[V]], Awaitable[object] | object]
+BatchHandler: TypeAlias = Callable[
+    [list[MessageExt[V]], "BatchContext"], Awaitable[object] | object
+]
 # Takes messages of one queue; what is awaited is a `BatchContext` where the handler said more than
 # that it returned.  Anything else means nothing: it may be what the handler happened to return.
 Call: TypeAlias = Callable[[list[MessageExt]], Awaitable[object]]

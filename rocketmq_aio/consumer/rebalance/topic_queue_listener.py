@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 
-from rocketmq_aio.consumer.common.listeners import Listener, call_listener
+from rocketmq_aio.consumer.common.listeners import TopicQueuesListener, call_listener
 from rocketmq_aio.instance.routes import RouteTable
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
@@ -16,14 +16,14 @@ class QueueWatch:
     def __init__(self, routes: RouteTable, host: BackgroundTasks) -> None:
         self._routes = routes
         self._host = host
-        self._listeners: dict[str, Listener] = {}
+        self._listeners: dict[str, TopicQueuesListener] = {}
         self._known: dict[str, tuple[MessageQueue, ...]] = {}
 
     def topics(self) -> set[str]:
         """The topics that are listened to."""
         return set(self._listeners)
 
-    def add(self, topic: str, listener: Listener) -> None:
+    def add(self, topic: str, listener: TopicQueuesListener) -> None:
         """Listen to *topic*; replaces the listener it has."""
         self._listeners[topic] = listener
         self._remember(topic)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
-from typing import Final
+from typing import Final, TypeAlias
 
 import anyio
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from rocketmq_aio.config.functions import is_async
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
+from rocketmq_aio.model.codec import V
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.producer.transaction.end_transaction import EndTransactionSender
 from rocketmq_aio.producer.transaction.transaction_log import (
@@ -33,7 +34,7 @@ MAX_WAITING: Final = 2000  # what is dropped beyond it is asked again
 CHECK_SECONDS: Final = 60.0  # longer than that for a check counts as "unknown"
 ANSWER_SECONDS: Final = 3.0
 
-CheckFunction = Callable[[MessageExt], Awaitable[TransactionState] | TransactionState]
+CheckFunction: TypeAlias = Callable[[MessageExt[V]], Awaitable[TransactionState] | TransactionState]
 
 
 class Asked(msgspec.Struct, gc=False, eq=False):

@@ -25,6 +25,7 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.hooks import AnySendHook
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
+from rocketmq_aio.model.codec import V
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.values import MessageQueue, SendResult
@@ -52,7 +53,7 @@ MAX_CONCURRENCY: Final = 1000
 Execute = Callable[[Transaction], Awaitable[object] | object]
 
 
-class TransactionProducer(Producer):
+class TransactionProducer(Producer[V]):
     """A producer whose messages can be part of a transaction.
 
     ::
@@ -75,10 +76,10 @@ class TransactionProducer(Producer):
         self,
         group: str,
         *,
-        check: CheckFunction,
+        check: CheckFunction[V],
         namesrv: str | None = None,
         client: MQClientInstance | ClientConfig | None = None,
-        config: ProducerConfig | None = None,
+        config: ProducerConfig[V] | None = None,
         check_concurrency: int = 16,
         topics: Iterable[str] = (),
         hooks: Iterable[AnySendHook] = (),

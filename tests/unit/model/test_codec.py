@@ -153,7 +153,9 @@ def test_both_kinds_of_messagepack_read_each_other() -> None:
 
 
 @pytest.mark.parametrize("value", [b"ab", bytearray(b"ab"), memoryview(b"ab")])
-def test_raw_bytes_stay_as_they_are(value: object) -> None:
+def test_raw_bytes_stay_as_they_are(
+    value: Any,  # noqa: ANN401 - `bytes` to type checkers
+) -> None:
     assert RawCodec().encode(value) == b"ab"
     assert RawCodec().decode(b"ab") == b"ab"
 

@@ -100,9 +100,9 @@ def test_an_expression_without_any_tag_is_refused(expression: str) -> None:
         b"paid",
         ["paid"],
         MessageSelector(5),  # type: ignore[arg-type]
-        MessageSelector("paid", "tag"),
-        MessageSelector("a > 5", "SQL"),
-        MessageSelector("a > 5", ""),
+        MessageSelector("paid", "tag"),  # type: ignore[arg-type]
+        MessageSelector("a > 5", "SQL"),  # type: ignore[arg-type]
+        MessageSelector("a > 5", ""),  # type: ignore[arg-type]
         "\ud800",
         MessageSelector.by_sql("a = '\udfff'"),
     ],

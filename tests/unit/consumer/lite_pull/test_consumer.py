@@ -71,7 +71,10 @@ async def test_a_wrong_topic_is_refused_before_and_after_the_start(
             await consumer.message_queues(topic)
 
 
-@pytest.mark.parametrize("selector", ["||", " || ", 7, ["a"], MessageSelector("a", "XPATH")])
+@pytest.mark.parametrize(
+    "selector",
+    ["||", " || ", 7, ["a"], MessageSelector("a", "XPATH")],  # type: ignore[arg-type]
+)
 async def test_a_wrong_selector_is_refused(
     cluster: FakeCluster,
     selector: Any,  # noqa: ANN401
