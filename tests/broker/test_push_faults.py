@@ -146,11 +146,11 @@ async def test_a_member_that_stood_still_delivers_and_commits_nothing_stale(
     assert members.early_commits() == []
     assert members.commits_back() == []
     if orderly:
-        in_hands = [
+        in_flight = [
             each for each in stalled.deliveries if each.started < resumed <= (each.ended or 0.0)
         ]
-        assert set(members.overlapped()) <= set(in_hands)
-        assert len({each.queue for each in in_hands}) == len(in_hands)
+        assert set(members.overlapped()) <= set(in_flight)
+        assert len({each.queue for each in in_flight}) == len(in_flight)
 
 
 def taken_over(members: PushGroup, stalled: PushMember, since: float) -> bool:

@@ -114,7 +114,7 @@ class Group:
         self.history.drained = True
 
     def _is_drained(self) -> bool:
-        if any(each.settled < each.next_offset for m in self.members for each in _table(m)):
+        if any(each.committable < each.next_offset for m in self.members for each in _table(m)):
             return False
         return not self._delayed() and all(
             broker.committed(GROUP, name, number) == log.max_offset

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio.consumer.common.events import QueuesRevoked
-from rocketmq_aio.consumer.group.engine import HAND_OVER_SECONDS
+from rocketmq_aio.consumer.group.engine import TAKEOVER_DELAY_SECONDS
 from rocketmq_aio.model.message import MessageExt
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.fair_time import FairTime
@@ -90,7 +90,9 @@ async def test_a_second_member_that_comes_and_goes_loses_nothing(
 
         twice = len(group.handled()) - sender.sent
         # Who stands still for long cannot commit before another one begins.
-        assert twice == 0 or passed.longest > HAND_OVER_SECONDS / 3, "all were handed over in peace"
+        assert twice == 0 or passed.longest > TAKEOVER_DELAY_SECONDS / 3, (
+            "all were handed over in peace"
+        )
 
 
 async def visit(group: Group) -> None:

@@ -76,7 +76,7 @@ def _info(
     held = assigned.process_queue
     first = held.first_offset or 0
     return ProcessQueueInfo(
-        commit_offset=max(0, assigned.settled),
+        commit_offset=max(0, assigned.committable),
         cached_msg_min_offset=first,
         cached_msg_max_offset=first + held.span,
         cached_msg_count=held.count,

@@ -15,7 +15,7 @@ from rocketmq_aio.consumer.rebalance.plan import plan
 from rocketmq_aio.model.values import MessageQueue
 
 DRAIN_SECONDS: Final = 1.0  # for the application to come back for more: its last batch is done
-HAND_OVER_SECONDS: Final = 5.0  # for the last commit; then the next owner has to do without it
+LAST_COMMIT_SECONDS: Final = 5.0  # for the last commit; then the next owner has to do without it
 
 
 Q = TypeVar("Q", bound=QueueState)
@@ -80,7 +80,7 @@ class Assignments(Generic[Q]):
                     await self._release(change.release, drain_seconds=drain_seconds)
         return admitted == change.acquire
 
-    async def give_up(self, assigned: Collection[Q], *, drain_seconds: float = 0.0) -> None:
+    async def revoke(self, assigned: Collection[Q], *, drain_seconds: float = 0.0) -> None:
         """Revoke those of *assigned* that still stand; a later assignment of the queue stays."""
         async with self._changing:
             held = tuple(e.queue for e in assigned if self._table.get(e.queue) is e)
@@ -92,7 +92,7 @@ class Assignments(Generic[Q]):
         async with self._changing:
             await act()
 
-    async def release_all(self, *, drain_seconds: float = 0.0) -> None:
+    async def revoke_all(self, *, drain_seconds: float = 0.0) -> None:
         """Give up everything; for leaving."""
         async with self._changing:
             if self._table:
@@ -129,8 +129,8 @@ class Assignments(Generic[Q]):
         """Commit and release; also when cancelled, for a dropped queue that stayed in the table
         would never be read again."""
         try:
-            with anyio.move_on_after(HAND_OVER_SECONDS, shield=True):
-                await self._commits.commit_settled(leaving)
+            with anyio.move_on_after(LAST_COMMIT_SECONDS, shield=True):
+                await self._commits.commit_progress(leaving)
         finally:  # a shield keeps out scopes that are cancelled, but not a task that is
             for assigned in leaving:
                 assigned.release()
@@ -140,17 +140,17 @@ class Assignments(Generic[Q]):
 
     async def _clean_up(self, released: list[Q], queues: tuple[MessageQueue, ...]) -> None:
         try:
-            with anyio.move_on_after(HAND_OVER_SECONDS, shield=True):
+            with anyio.move_on_after(LAST_COMMIT_SECONDS, shield=True):
                 await self._commits.forget(queues)
         finally:
             if self._on_released is not None:
-                with anyio.move_on_after(HAND_OVER_SECONDS, shield=True):
+                with anyio.move_on_after(LAST_COMMIT_SECONDS, shield=True):
                     await self._on_released(released)
 
     async def _drain(self, leaving: list[Q], seconds: float) -> None:
         """Wait until the application has come back for more after its last batch."""
         with anyio.move_on_after(seconds):
             # What is done already: the next owner may be asking for it now.
-            await self._commits.commit_settled(leaving)
+            await self._commits.commit_progress(leaving)
             for assigned in leaving:
-                await assigned.wait_until_settled()
+                await assigned.wait_until_drained()

@@ -36,7 +36,9 @@ from rocketmq_aio.protocol.subscription import Subscription, subscription
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 DEFAULT_INSTANCE: Final = "DEFAULT"  # names the offset file, which has to be found again
-HAND_OVER_SECONDS: Final = 0.3  # a member that is told of a change commits well within this time
+TAKEOVER_DELAY_SECONDS: Final = (
+    0.3  # a member that is told of a change commits well within this time
+)
 
 Q = TypeVar("Q", bound=QueueState)
 
@@ -45,7 +47,7 @@ class GroupEngine(Generic[Q]):
     """The parts that every kind of consumer has; each kind adds what happens to messages."""
 
     commits: Commits
-    _tenures: Assignments[Q]
+    _assignments: Assignments[Q]
     _drain_seconds: float  # for messages in hands when a queue is given up
 
     def __init__(
@@ -122,7 +124,7 @@ class GroupEngine(Generic[Q]):
             on_messages=self._on_messages,
             on_start=self._note_start,
             on_corrected=self._note_correction,
-            on_recovered=lambda assigned: self.commits.doubt(assigned),
+            on_recovered=lambda assigned: self.commits.invalidate(assigned),
             on_event=self.events.publish,
         )
 
@@ -210,7 +212,7 @@ class GroupEngine(Generic[Q]):
         """Stop reading *topic*; messages in hands may be done within *drain_seconds*."""
         if self._running and topic in self._subscriptions:
             # Forgotten with its queues: a caller who is cancelled before leaves it as it was.
-            await self._tenures.change(
+            await self._assignments.change(
                 {topic}, lambda: self._forget(topic), drain_seconds=drain_seconds
             )
             await self.instance.heartbeats.beat_all(anew=True)
@@ -264,26 +266,26 @@ class GroupEngine(Generic[Q]):
         return [q for t, share in shares.items() if t in self._subscriptions for q in share]
 
     async def _apply(self, shares: dict[str, frozenset[MessageQueue]]) -> bool:
-        return await self._tenures.change(
+        return await self._assignments.change(
             shares, lambda: self._wanted(shares), drain_seconds=self._drain_seconds
         )
 
     @property
     def _wait_seconds(self) -> float:
         """Before a queue is read: who had it learns of the change now, and is to commit first."""
-        return HAND_OVER_SECONDS if self.rebalancer.in_company else 0.0
+        return TAKEOVER_DELAY_SECONDS if self.rebalancer.in_company else 0.0
 
     def _note_start(self, assigned: Q, chosen: bool) -> None:
         # "latest" must mean the same after a crash: messages that come now belong to the group.
         if chosen and self.config.start_from != "earliest":
             assigned.commit_due = True
-            self._host.spawn(self.commits.commit_settled, (assigned,), name="start-position")
+            self._host.spawn(self.commits.commit_progress, (assigned,), name="start-position")
 
     async def _note_correction(self, assigned: Q) -> None:
         """Commit the corrected position, with or without automatic commits."""
-        self.commits.doubt(assigned)  # a broker that lost messages may have lost commits, too
+        self.commits.invalidate(assigned)  # a broker that lost messages may have lost commits, too
         assigned.commit_due = True
-        await self.commits.commit_settled((assigned,))
+        await self.commits.commit_progress((assigned,))
 
     async def wait_until_ready(self) -> None:
         """Return when an assignment stands and all its queues know where to begin.
@@ -339,7 +341,7 @@ class GroupEngine(Generic[Q]):
         for assigned, offset in mine.items():
             assigned.move(offset)
             assigned.commit_due = True
-        await self.commits.commit_settled(mine)
+        await self.commits.commit_progress(mine)
 
     def heartbeat_data(self) -> ConsumerData:
         """What heartbeats tell."""

@@ -69,7 +69,7 @@ class StallDetector(Standstills, Generic[Q]):
     has come further in the meantime.
 
     :param table: the queues held now, by reference
-    :param give_up: revokes assignments: drain, commit, release
+    :param revoke: revokes assignments: drain, commit, release
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class StallDetector(Standstills, Generic[Q]):
         table: Mapping[MessageQueue, Q],
         store: OffsetStore,
         *,
-        give_up: Callable[[Collection[Q]], Awaitable[None]],
+        revoke: Callable[[Collection[Q]], Awaitable[None]],
         clock: Callable[[], float] = monotonic,
         limit_seconds: float = STALL_SECONDS,
     ) -> None:
@@ -86,7 +86,7 @@ class StallDetector(Standstills, Generic[Q]):
         self._host = host
         self._table = table
         self._store = store
-        self._give_up = give_up
+        self._revoke = revoke
         self._doubted: set[QueueState] = set()
 
     def may_commit(self, assigned: QueueState) -> bool:
@@ -110,7 +110,7 @@ class StallDetector(Standstills, Generic[Q]):
                 async with anyio.create_task_group() as tasks:
                     for assigned in held:
                         tasks.start_soon(self._compare, assigned)
-            await self._give_up(held)
+            await self._revoke(held)
         finally:
             self._doubted.difference_update(held)
 
@@ -122,5 +122,5 @@ class StallDetector(Standstills, Generic[Q]):
         except RocketMQError as error:
             logger.info("progress_unknown", queue=str(assigned.queue), reason=str(error))
             return
-        if committed is None or committed <= assigned.settled:
+        if committed is None or committed <= assigned.committable:
             self._doubted.discard(assigned)

@@ -58,7 +58,7 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         cache = Cache()
         self.line = ReadyQueues(cache)
         self._puller = self._make_puller(CacheLimits(config, cache), lite=True)
-        self._tenures = Assignments(
+        self._assignments = Assignments(
             self.table,
             self.commits,
             make=lambda queue: PolledQueue(queue, cache, auto_commit=config.auto_commit),
@@ -91,7 +91,7 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         for wanted in list(self._subscriptions.values()):
             await self._prepare(wanted, note=not by_hand)
         if by_hand:
-            await self._tenures.change(None, lambda: self._wanted_queues or ())
+            await self._assignments.change(None, lambda: self._wanted_queues or ())
 
     async def shut(self, owner: InnerConsumer, *, last_batch_done: bool) -> None:
         """Stop pulling, commit what is settled, leave the group, release everything."""
@@ -103,7 +103,7 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         try:
             await self._host.close()
             self.giving_up = True
-            await self._tenures.release_all()
+            await self._assignments.revoke_all()
         finally:  # also when that took too long
             self.giving_up = False
             await self._leave(owner)
@@ -134,7 +134,7 @@ class LitePullEngine(GroupEngine[PolledQueue]):
             await self._prepare(each, note=False)
         self._check_mode("queues", queues, by_hand=True)
         self._assign(chosen, wanted)
-        await self._tenures.change(None, lambda: self._wanted_queues or ())
+        await self._assignments.change(None, lambda: self._wanted_queues or ())
         await self.instance.heartbeats.beat_all(anew=True)
 
     def _check_mode(self, setting: str, value: object, *, by_hand: bool) -> None:

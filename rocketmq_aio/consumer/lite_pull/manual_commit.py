@@ -33,14 +33,14 @@ class RequestedCommits(Commits):
         self._taken = assigned
         self._floors = floors
 
-    async def commit_settled(self, queues: Iterable[QueueState]) -> None:
+    async def commit_progress(self, queues: Iterable[QueueState]) -> None:
         """Commit what earlier polls returned, where that sets nobody back."""
         held = [each for each in queues if isinstance(each, PolledQueue)]
         await self._learn([each for each in held if self._automatic or each.commit_due])
-        await super().commit_settled(held)
+        await super().commit_progress(held)
 
     def _is_allowed(self, assigned: QueueState) -> bool:
-        return isinstance(assigned, PolledQueue) and may_commit(assigned, assigned.settled)
+        return isinstance(assigned, PolledQueue) and may_commit(assigned, assigned.committable)
 
     async def commit(
         self, offsets: Mapping[MessageQueue, int] | Collection[MessageQueue] | None

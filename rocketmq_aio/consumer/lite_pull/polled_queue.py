@@ -59,7 +59,7 @@ class PolledQueue(QueueState):
     # --- position -------------------------------------------------------------------------------
 
     @property
-    def settled(self) -> int:
+    def committable(self) -> int:
         """Everything below may be committed."""
         return self._returned if self._auto_commit else self._stated
 
@@ -108,7 +108,7 @@ class PolledQueue(QueueState):
         if not self.process_queue.count:
             # Nothing is left to hand out before it, so a group that wants none of the messages
             # of a queue moves on as well.
-            if not self.in_hands:
+            if not self.has_in_flight:
                 self._returned = max(self._returned, offset)
             self.delivered = offset
 
@@ -116,14 +116,14 @@ class PolledQueue(QueueState):
         """What was handed out so far counts as done."""
         if self._returned < self.delivered:
             self._returned = self.delivered
-        if self.all_settled is not None:
-            self.all_settled.set()
+        if self.drained is not None:
+            self.drained.set()
 
     def settle_at(self, offset: int) -> None:
         """The application says itself how far it is."""
         self._returned = self._stated = offset
-        if self.all_settled is not None and not self.in_hands:
-            self.all_settled.set()
+        if self.drained is not None and not self.has_in_flight:
+            self.drained.set()
 
     def trust(self) -> None:
         """Somebody has said where it stands: that may be committed, also behind others."""
@@ -131,7 +131,7 @@ class PolledQueue(QueueState):
         self.floor = UNKNOWN
 
     @property
-    def in_hands(self) -> bool:
+    def has_in_flight(self) -> bool:
         """Whether the application has messages that it has not said to be done."""
         return self._returned < self.delivered
 
@@ -192,5 +192,5 @@ class PolledQueue(QueueState):
         """The pull loop has stopped waiting."""
         self._cache.blocked.discard(self)
 
-    def _give_up(self) -> None:
+    def _stop_delivery(self) -> None:
         self._clear()

@@ -42,18 +42,18 @@ class Commits:
         self._on_event = on_event
         self._updating: WeakValueDictionary[MessageQueue, anyio.Lock] = WeakValueDictionary()
 
-    def doubt(self, assigned: QueueState) -> None:
+    def invalidate(self, assigned: QueueState) -> None:
         """The broker of a queue was away, and may have lost the last commits: repeat them."""
-        if isinstance(self._store, RemoteOffsetStore) and self._store.doubt(assigned.queue):
+        if isinstance(self._store, RemoteOffsetStore) and self._store.invalidate(assigned.queue):
             assigned.commit_due = True
 
     async def keep_committing(self, interval_seconds: float) -> None:
         """Commit what is settled, for ever."""
         while True:
             await anyio.sleep(interval_seconds)
-            await self.commit_settled(list(self._assigned.values()))
+            await self.commit_progress(list(self._assigned.values()))
 
-    async def commit_settled(self, queues: Iterable[QueueState]) -> None:
+    async def commit_progress(self, queues: Iterable[QueueState]) -> None:
         """Commit what is settled; without automatic commits only where a commit is due.
 
         Failures are published as `CommitFailed`, and retried with the next regular commit.
@@ -93,7 +93,7 @@ class Commits:
         if updated:
             lost |= await self._make_durable([each.queue for each in updated])
         for assigned, offset in updated.items():
-            if assigned.queue not in lost and assigned.settled == offset:
+            if assigned.queue not in lost and assigned.committable == offset:
                 assigned.commit_due = False
         return updated, lost
 
@@ -102,7 +102,7 @@ class Commits:
         # One update of a queue at a time, of what holds at that moment: while another update was
         # slow, the queue may have been moved, or released to another member.
         async with self._updating.setdefault(assigned.queue, anyio.Lock()):
-            offset = assigned.settled
+            offset = assigned.committable
             if offset == UNKNOWN or assigned.released or not self._is_allowed(assigned):
                 return UNKNOWN
             await self._store.update(assigned.queue, offset)

@@ -155,7 +155,7 @@ class RemoteOffsetStore:
         self._latest.pop(queue, None)
         self._stored.pop(queue, None)
 
-    def doubt(self, queue: MessageQueue) -> bool:
+    def invalidate(self, queue: MessageQueue) -> bool:
         """The broker of *queue* was away: it may have lost the last commits, so send them again.
 
         Brokers write offsets down every few seconds; what a killed one was told since is gone.

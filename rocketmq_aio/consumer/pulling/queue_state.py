@@ -25,9 +25,9 @@ class QueueState:
     """
 
     __slots__ = (
-        "all_settled",
         "broker_id",
         "commit_due",
+        "drained",
         "dropped",
         "failure",
         "generation",
@@ -64,19 +64,19 @@ class QueueState:
         self.scope: anyio.CancelScope | None = None  # of the pull that is under way
         self.started = anyio.Event()
         self.trouble: RocketMQError | None = None  # why it is not known where to begin
-        self.all_settled: anyio.Event | None = None  # waited for on hand-over
+        self.drained: anyio.Event | None = None  # waited for on hand-over
         self.last_pull = 0.0  # both in monotonic seconds, for administrators
         self.last_consume = 0.0
 
     # --- what the kinds of queues do in their own way -------------------------------------------
 
     @property
-    def settled(self) -> int:
+    def committable(self) -> int:
         """Everything below may be committed; `UNKNOWN` until it is known where to begin."""
         raise NotImplementedError
 
     @property
-    def in_hands(self) -> bool:
+    def has_in_flight(self) -> bool:
         """Whether the application has messages that it has not said to be done."""
         raise NotImplementedError
 
@@ -117,7 +117,7 @@ class QueueState:
     def unblock(self) -> None:
         """The pull loop has stopped waiting."""
 
-    def _give_up(self) -> None:
+    def _stop_delivery(self) -> None:
         """Hand out nothing more."""
         raise NotImplementedError
 
@@ -132,7 +132,7 @@ class QueueState:
         """The queue is given up: nothing more is pulled or handed out."""
         if self.dropped:
             return
-        self._give_up()
+        self._stop_delivery()
         self.dropped = True
         self.generation += 1
         self.started.set()
@@ -142,11 +142,11 @@ class QueueState:
         """Others may have the queue from now on."""
         self.released = True
 
-    async def wait_until_settled(self) -> None:
+    async def wait_until_drained(self) -> None:
         """Return when the application has no messages in hands; for one caller at a time."""
-        while self.in_hands:
-            self.all_settled = anyio.Event()
-            await self.all_settled.wait()
+        while self.has_in_flight:
+            self.drained = anyio.Event()
+            await self.drained.wait()
 
     def refuse(self, error: RocketMQError) -> None:
         """A broker will not say where to begin: who waits for that is woken, and finds *error*.

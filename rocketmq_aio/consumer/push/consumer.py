@@ -191,7 +191,9 @@ class PushConsumer(GroupMember[PushEngine]):
     async def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
         """Where this consumer stands."""
         table = self._engine.table
-        return {q: a.settled for q, a in table.items() if q.topic == topic and a.settled >= 0}
+        return {
+            q: a.committable for q, a in table.items() if q.topic == topic and a.committable >= 0
+        }
 
     async def consume_directly(
         self, message: MessageExt, broker_name: str | None

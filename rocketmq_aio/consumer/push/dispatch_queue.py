@@ -156,13 +156,13 @@ class DispatchQueue(QueueState):
     # --- position -------------------------------------------------------------------------------
 
     @property
-    def settled(self) -> int:
+    def committable(self) -> int:
         """Everything below may be committed."""
         first = self.process_queue.first_offset
         return self.next_offset if first is None else first
 
     @property
-    def in_hands(self) -> bool:
+    def has_in_flight(self) -> bool:
         """Whether handlers work on messages."""
         return self.active > 0
 
@@ -192,7 +192,7 @@ class DispatchQueue(QueueState):
 
     def step_back(self, offset: int) -> int:
         """The queue ends at *offset*: nothing that is not settled may be passed over."""
-        return self._go_on_at(min(offset, self.settled), counts=True)
+        return self._go_on_at(min(offset, self.committable), counts=True)
 
     def refetch(self) -> None:
         """Forget what waits for its first try, and pull it again."""
@@ -257,8 +257,8 @@ class DispatchQueue(QueueState):
         self.active -= len(messages)
         if self.wake is not None and held.count <= self._wake_at:
             self.wake_puller()
-        if self.all_settled is not None and not self.active:
-            self.all_settled.set()
+        if self.drained is not None and not self.active:
+            self.drained.set()
         if self.in_flight.running:
             for message in messages:
                 self.in_flight.end(message, settled=True)
@@ -277,8 +277,8 @@ class DispatchQueue(QueueState):
     def hand_back(self, count: int) -> None:
         """So many messages are not in a handler's hands any more, settled or not."""
         self.active -= count
-        if not self.active and self.all_settled is not None:
-            self.all_settled.set()
+        if not self.active and self.drained is not None:
+            self.drained.set()
 
     # --- the pull loop --------------------------------------------------------------------------
 
@@ -297,7 +297,7 @@ class DispatchQueue(QueueState):
         if self.in_flight.current is self:
             self.in_flight.current = None
 
-    def _give_up(self) -> None:
+    def _stop_delivery(self) -> None:
         self._register(counts=True)
         self.waiting.clear()
 

@@ -88,7 +88,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         limits = TopicLimits(config, self.table, orderly=orderly)
         interval = config.pull_interval_seconds
         self._puller = self._make_puller(limits, interval_seconds=interval)
-        self._tenures = Assignments(
+        self._assignments = Assignments(
             self.table,
             self.commits,
             make=self._make_queue,
@@ -106,7 +106,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
             return None, None
         if self.orderly:
             return QueueLocks(self.instance, self.group, on_lost=self._on_lost), None
-        return None, StallDetector(self._host, self.table, self.store, give_up=self._start_over)
+        return None, StallDetector(self._host, self.table, self.store, revoke=self._start_over)
 
     def _make_workers(self, handler: Handler) -> Workers:
         config, service = self.config, self._service
@@ -148,7 +148,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
             max_reconsume_times=self._max_reconsume_times,
             filters=self._filters,
             subscription_of=self._subscriptions.get,
-            in_hands=lambda: [m for worker in self.workers.busy for m in worker.messages],
+            in_flight=lambda: [m for worker in self.workers.busy for m in worker.messages],
             on_messages=self._on_messages,
             on_event=self.events.publish,
         )
@@ -223,7 +223,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         self.stopped.set()
         self.rebalancer.end()
         try:
-            await self._tenures.release_all(drain_seconds=drain_seconds)
+            await self._assignments.revoke_all(drain_seconds=drain_seconds)
         finally:  # also when that took too long
             await self._host.close()
             if self._threads is not None:
@@ -253,7 +253,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
             if isinstance(assigned, PoppedQueue) != (queue in popped)
         ]
         if switched:
-            await self._tenures.give_up(switched)
+            await self._assignments.revoke(switched)
         if self._pops is not None:
             await self._follow_modes()
         return await super()._apply(shares)
@@ -265,7 +265,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         wanted = {f"{self._retry_topic}{sign}{topic}" for topic in pulled for sign in "_+"}
         read = {t for t in known if t.startswith(RETRY_PREFIX) and t != self._retry_topic}
         for topic in read - wanted:
-            await self._tenures.change({topic}, partial(self._forget, topic))
+            await self._assignments.change({topic}, partial(self._forget, topic))
         for topic in wanted - read:
             self._subscriptions[topic] = subscription(topic, "*", self.instance.started_ms)
         if wanted != read:
@@ -322,16 +322,16 @@ class PushEngine(GroupEngine[DispatchQueue]):
 
     async def _start_over(self, held: Collection[DispatchQueue]) -> None:
         """Revoke these assignments, and take on anew what is still this member's."""
-        await self._tenures.give_up(held, drain_seconds=self._drain_seconds)
+        await self._assignments.revoke(held, drain_seconds=self._drain_seconds)
         self.rebalancer.wake()
 
     def _on_lost(self, queue: MessageQueue) -> None:
         if (assigned := self.table.get(queue)) is not None:
             self.events.publish(LeaseLost(queue=queue))
-            self._host.spawn(self._give_up, assigned, name=f"lease-lost-{queue}")
+            self._host.spawn(self._revoke, assigned, name=f"lease-lost-{queue}")
 
-    async def _give_up(self, assigned: DispatchQueue) -> None:
-        await self._tenures.give_up((assigned,))
+    async def _revoke(self, assigned: DispatchQueue) -> None:
+        await self._assignments.revoke((assigned,))
         self.rebalancer.wake()
 
     async def _on_released(self, released: list[DispatchQueue]) -> None:
@@ -359,7 +359,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         while queue in self._unlocking:
             await in_flight.wait_until_idle()
             # Not while the queue is assigned again: that would take the lock from under it.
-            await self._tenures.exclusively(partial(self._unlock_idle, locks, queue, in_flight))
+            await self._assignments.exclusively(partial(self._unlock_idle, locks, queue, in_flight))
 
     async def _unlock_idle(
         self, locks: QueueLocks, queue: MessageQueue, in_flight: InFlight
@@ -382,7 +382,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
     async def lag(self) -> dict[MessageQueue, int]:
         """Ask for the end of every queue that is pulled; popped ones have no position here."""
         pulled = [each for each in self.table.values() if not isinstance(each, PoppedQueue)]
-        return await lag_of(self.instance, pulled, lambda each: each.settled)
+        return await lag_of(self.instance, pulled, lambda each: each.committable)
 
     # --- for the instance -----------------------------------------------------------------------
 

@@ -93,7 +93,7 @@ class PoppedQueue(DispatchQueue):
 
     def refetch(self) -> None:
         """Give back cached messages, which an old expression selected, and pop again."""
-        self._give_up()
+        self._stop_delivery()
         unwanted, self.unwanted = self.unwanted, []
         self._give_back(unwanted)
         self.wake_puller()
@@ -118,7 +118,7 @@ class PoppedQueue(DispatchQueue):
             waiting.extend(kept)
             self.wake_puller()
 
-    def _give_up(self) -> None:
+    def _stop_delivery(self) -> None:
         self.unwanted += [each for each in self.waiting if isinstance(each, PoppedMessage)]
         self.waiting.clear()
 
@@ -152,7 +152,7 @@ class PopSendBack:
 class PushPops:
     """Keeps a pop under way for every queue that is popped and has room.
 
-    :param in_hands: the messages that handlers work on now
+    :param in_flight: the messages that handlers work on now
     :param on_messages: called when a queue has messages to hand out
     """
 
@@ -166,7 +166,7 @@ class PushPops:
         max_reconsume_times: int,
         filters: FilterHooks,
         subscription_of: Callable[[str], Subscription | None],
-        in_hands: Callable[[], Iterable[MessageExt]],
+        in_flight: Callable[[], Iterable[MessageExt]],
         on_messages: Callable[[DispatchQueue], None],
         on_event: Callable[[ConsumerEvent], None],
     ) -> None:
@@ -175,7 +175,7 @@ class PushPops:
         self._host = host
         self._filters = filters
         self._subscription_of = subscription_of
-        self._in_hands = in_hands
+        self._in_flight = in_flight
         self._on_messages = on_messages
         self._on_event = on_event
         # Brokers can begin at either end only: from an instant on means nothing is left out.
@@ -336,7 +336,7 @@ class PushPops:
 
     def _in_use(self) -> Iterable[PoppedMessage]:
         waiting = [each for queue in self._queues.values() for each in queue.waiting]
-        return [m for m in (*waiting, *self._in_hands()) if isinstance(m, PoppedMessage)]
+        return [m for m in (*waiting, *self._in_flight()) if isinstance(m, PoppedMessage)]
 
     async def _forget_expired(self) -> None:
         while True:

@@ -141,7 +141,7 @@ class Rig:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def _correct(self, assigned: PolledQueue) -> None:
-        self.corrected.append(assigned.settled)
+        self.corrected.append(assigned.committable)
 
     def subscribe(self, expression: str) -> None:
         self.subscription = subscription("orders", expression, 1)

@@ -147,7 +147,7 @@ class Shop:
     async def settled(self, offset: int, queue_id: int = 0) -> None:
         """Wait until everything below *offset* may be committed."""
         assigned = self.queue(queue_id)
-        await until(lambda: assigned.settled == offset, f"offset {offset}")
+        await until(lambda: assigned.committable == offset, f"offset {offset}")
 
 
 async def forever(_: object = None) -> None:

@@ -254,11 +254,11 @@ async def test_a_late_revocation_does_not_end_the_next_assignment(table: Table) 
     before = table.queues[queue(0)]
     await table.hold()
     await table.hold(0)
-    await table.tenures.give_up([before])
+    await table.tenures.revoke([before])
     assert table.held() == [0]
     assert not table.queues[queue(0)].dropped
 
-    await table.tenures.give_up([table.queues[queue(0)]])
+    await table.tenures.revoke([table.queues[queue(0)]])
     assert table.held() == []
 
 
@@ -304,7 +304,7 @@ async def test_a_store_that_fails_does_not_keep_a_queue_from_leaving(table: Tabl
 async def test_a_store_that_hangs_does_not_keep_a_queue_from_leaving(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tenures_module, "HAND_OVER_SECONDS", 0.01)
+    monkeypatch.setattr(tenures_module, "LAST_COMMIT_SECONDS", 0.01)
     await table.hold(0)
     table.store.may_persist = asyncio.Event()
     await asyncio.wait_for(table.hold(), 15)
@@ -340,10 +340,10 @@ async def test_one_change_at_a_time(table: Table) -> None:
 async def test_leaving_gives_up_everything_without_waiting(table: Table) -> None:
     await table.hold(0, 1)
     table.queues[queue(0)].take(4)
-    leaving = asyncio.create_task(table.tenures.release_all())
+    leaving = asyncio.create_task(table.tenures.revoke_all())
     await wait_all_tasks_blocked()
     assert leaving.done()
-    await table.tenures.release_all()
+    await table.tenures.revoke_all()
 
     assert table.held() == []
     assert table.steps.count("QueuesRevoked 0 1") == 1

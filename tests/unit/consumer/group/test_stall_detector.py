@@ -54,13 +54,13 @@ class Bench:
             assigned.begin(HERE)
         self.store = Store()
         self.stalls = StallDetector(
-            host, self.table, self.store, give_up=self._give_up, clock=lambda: self.now
+            host, self.table, self.store, revoke=self._revoke, clock=lambda: self.now
         )
 
     def committable(self) -> dict[MessageQueue, bool]:
         return {queue: self.stalls.may_commit(each) for queue, each in self.table.items()}
 
-    async def _give_up(self, held: Collection[DispatchQueue]) -> None:
+    async def _revoke(self, held: Collection[DispatchQueue]) -> None:
         assert list(held) == list(self.table.values())
         self.left = self.committable()
 

@@ -76,7 +76,7 @@ async def test_listeners_hear_of_queues_that_come_and_go(cluster: FakeCluster) -
 async def test_what_is_done_can_be_committed_when_queues_are_taken_away(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_engine, "HAND_OVER_SECONDS", 2.0)
+    monkeypatch.setattr(group_engine, "TAKEOVER_DELAY_SECONDS", 2.0)
     for number in range(4):
         put(cluster, *numbers(5), queue_id=number)
 

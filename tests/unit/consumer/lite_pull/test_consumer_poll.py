@@ -109,7 +109,7 @@ async def test_a_refused_poll_settles_nothing(cluster: FakeCluster) -> None:
         with pytest.raises(ConfigError):
             await consumer.poll(-1)
 
-        assert consumer._engine.table[queue()].settled == 0
+        assert consumer._engine.table[queue()].committable == 0
 
 
 async def test_polling_without_a_timeout_lets_everybody_else_work(cluster: FakeCluster) -> None:

@@ -78,16 +78,16 @@ class Tenure(RuleBasedStateMachine):
     @invariant()
     def offsets_ascend(self) -> None:
         assigned = self.assigned
-        assert assigned.settled <= assigned.delivered <= assigned.next_offset
+        assert assigned.committable <= assigned.delivered <= assigned.next_offset
 
     @invariant()
     def nothing_wanted_lies_below_what_may_be_committed(self) -> None:
-        settled = self.assigned.settled
+        settled = self.assigned.committable
         assert not [o for o in range(self.done, settled) if o % UNWANTED]
 
     @invariant()
     def what_was_settled_may_be_committed(self) -> None:
-        assert self.assigned.settled >= self.done
+        assert self.assigned.committable >= self.done
 
     @invariant()
     def the_cache_knows_what_is_held(self) -> None:
@@ -105,15 +105,15 @@ def test_a_tenure_hands_out_every_wanted_message_once_whatever_happens() -> None
 def test_a_new_queue_does_not_know_where_it_begins() -> None:
     assigned = PolledQueue(queue(), Cache())
 
-    assert assigned.delivered == assigned.settled == UNKNOWN
-    assert not assigned.in_hands
+    assert assigned.delivered == assigned.committable == UNKNOWN
+    assert not assigned.has_in_flight
 
 
 def test_what_is_in_hands_is_not_settled() -> None:
     assigned = assigned_queue(cached=3)
     assigned.take(2)
 
-    assert (assigned.delivered, assigned.settled, assigned.in_hands) == (2, 0, True)
+    assert (assigned.delivered, assigned.committable, assigned.has_in_flight) == (2, 0, True)
 
 
 def test_coming_back_settles_what_was_taken_and_no_more() -> None:
@@ -121,14 +121,14 @@ def test_coming_back_settles_what_was_taken_and_no_more() -> None:
     assigned.take(2)
     assigned.settle()
 
-    assert (assigned.settled, assigned.in_hands) == (2, False)
+    assert (assigned.committable, assigned.has_in_flight) == (2, False)
 
 
 def test_a_queue_of_which_nothing_is_wanted_moves_on() -> None:
     assigned = assigned_queue()
     pull(assigned, next_offset=32)
 
-    assert (assigned.delivered, assigned.settled) == (32, 32)
+    assert (assigned.delivered, assigned.committable) == (32, 32)
 
 
 def test_what_was_filtered_behind_messages_in_hands_is_settled_with_them() -> None:
@@ -136,9 +136,9 @@ def test_what_was_filtered_behind_messages_in_hands_is_settled_with_them() -> No
     assigned.take(3)
     pull(assigned, next_offset=10)
 
-    assert (assigned.delivered, assigned.settled) == (10, 0)
+    assert (assigned.delivered, assigned.committable) == (10, 0)
     assigned.settle()
-    assert assigned.settled == 10
+    assert assigned.committable == 10
 
 
 def test_what_was_filtered_behind_cached_messages_waits_for_them() -> None:
@@ -154,7 +154,7 @@ def test_the_application_may_say_itself_how_far_it_is() -> None:
     assigned.take(10)
     assigned.settle_at(4)
 
-    assert (assigned.settled, assigned.in_hands) == (4, True)
+    assert (assigned.committable, assigned.has_in_flight) == (4, True)
 
 
 def test_an_early_commit_is_not_taken_back_by_the_next_poll() -> None:
@@ -164,20 +164,20 @@ def test_an_early_commit_is_not_taken_back_by_the_next_poll() -> None:
     assigned.settle()
     pull(assigned, next_offset=10)
 
-    assert (assigned.settled, assigned.in_hands) == (8, False)
+    assert (assigned.committable, assigned.has_in_flight) == (8, False)
 
 
 @pytest.mark.parametrize("how", ["settle", "settle_at"])
 async def test_whoever_waits_for_the_last_batch_hears_that_it_is_done(how: str) -> None:
     assigned = assigned_queue(cached=3)
     assigned.take(3)
-    assigned.all_settled = anyio.Event()
+    assigned.drained = anyio.Event()
     assigned.settle_at(2)
-    assert not assigned.all_settled.is_set()
+    assert not assigned.drained.is_set()
 
     assigned.settle() if how == "settle" else assigned.settle_at(3)
 
-    assert assigned.all_settled.is_set()
+    assert assigned.drained.is_set()
 
 
 def test_a_seek_forgets_cache_failure_and_older_pulls() -> None:
@@ -186,7 +186,7 @@ def test_a_seek_forgets_cache_failure_and_older_pulls() -> None:
     assigned.move(3)
 
     assert assigned.process_queue.count == 0
-    assert assigned.next_offset == assigned.delivered == assigned.settled == 3
+    assert assigned.next_offset == assigned.delivered == assigned.committable == 3
     assert assigned.generation != generation
 
 
@@ -212,7 +212,7 @@ def test_a_commit_before_the_start_is_known_is_kept() -> None:
     assigned.settle_at(50)
     assigned.begin(7)
 
-    assert (assigned.delivered, assigned.settled) == (7, 50)
+    assert (assigned.delivered, assigned.committable) == (7, 50)
 
 
 def test_a_broker_that_lost_its_tail_does_not_cost_what_was_not_handed_out() -> None:
@@ -221,7 +221,7 @@ def test_a_broker_that_lost_its_tail_does_not_cost_what_was_not_handed_out() -> 
 
     assert assigned.step_back(80) == 45
     assert assigned.next_offset == assigned.delivered == 55
-    assert assigned.settled == 50
+    assert assigned.committable == 50
 
 
 def test_a_wiped_broker_is_read_from_its_beginning() -> None:
@@ -229,7 +229,7 @@ def test_a_wiped_broker_is_read_from_its_beginning() -> None:
     assigned.take(5)
     assigned.step_back(0)
 
-    assert assigned.next_offset == assigned.delivered == assigned.settled == 0
+    assert assigned.next_offset == assigned.delivered == assigned.committable == 0
 
 
 def test_pulling_again_keeps_what_is_in_hands() -> None:
@@ -237,7 +237,7 @@ def test_pulling_again_keeps_what_is_in_hands() -> None:
     assigned.take(2)
     assigned.refetch()
 
-    assert (assigned.next_offset, assigned.delivered, assigned.settled) == (2, 2, 0)
+    assert (assigned.next_offset, assigned.delivered, assigned.committable) == (2, 2, 0)
 
 
 def test_pulling_again_before_the_start_is_known_changes_nothing() -> None:

@@ -153,10 +153,10 @@ def test_coming_back_settles_what_was_handed_out_before(
     line: ReadyQueues, queues: list[PolledQueue]
 ) -> None:
     line.take(150)
-    assert [each.settled for each in queues] == [0, 0, 0]
+    assert [each.committable for each in queues] == [0, 0, 0]
     line.settle_handed()
 
-    assert [each.settled for each in queues] == [100, 50, 0]
+    assert [each.committable for each in queues] == [100, 50, 0]
 
 
 def test_single_messages_are_settled_by_the_next(
@@ -166,7 +166,7 @@ def test_single_messages_are_settled_by_the_next(
     line.settle_handed()
     line.take_one()
 
-    assert (queues[0].settled, queues[0].delivered) == (1, 2)
+    assert (queues[0].committable, queues[0].delivered) == (1, 2)
 
 
 # --- room ----------------------------------------------------------------------------------------

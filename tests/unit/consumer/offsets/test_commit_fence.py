@@ -43,9 +43,9 @@ class Bench:
         if others is not None:
             self.store.kept[self.queue] = others
 
-    async def commit_settled(self) -> int | None:
+    async def commit_progress(self) -> int | None:
         """Return what is kept after a commit of what is settled."""
-        await self.commits.commit_settled(self.table.values())
+        await self.commits.commit_progress(self.table.values())
         return self.store.kept.get(self.queue)
 
 
@@ -57,17 +57,17 @@ def bench() -> Bench:
 async def test_without_a_standstill_nobody_is_asked(bench: Bench) -> None:
     bench.now += STALL_SECONDS
 
-    assert await bench.commit_settled() == HERE
+    assert await bench.commit_progress() == HERE
     assert bench.store.called("read") == []
 
 
 async def test_what_others_have_done_is_not_set_back(bench: Bench) -> None:
     bench.stand_still(THERE)
 
-    assert await bench.commit_settled() == THERE
+    assert await bench.commit_progress() == THERE
     bench.assigned.take(5)
     bench.assigned.settle()
-    assert await bench.commit_settled() == 10
+    assert await bench.commit_progress() == 10
 
 
 @pytest.mark.parametrize("others", [None, 0, HERE])
@@ -76,14 +76,14 @@ async def test_own_progress_goes_through_where_nobody_was_further(
 ) -> None:
     bench.stand_still(others)
 
-    assert await bench.commit_settled() == HERE
+    assert await bench.commit_progress() == HERE
 
 
 async def test_it_is_asked_once_per_standstill(bench: Bench) -> None:
     for standstills in (1, 2):
         bench.stand_still(THERE)
-        await bench.commit_settled()
-        await bench.commit_settled()
+        await bench.commit_progress()
+        await bench.commit_progress()
 
         assert len(bench.store.called("read")) == standstills
 
@@ -92,12 +92,12 @@ async def test_while_it_cannot_be_known_nothing_is_committed(bench: Bench) -> No
     bench.store.fail["read"] = LOST
     bench.stand_still()
 
-    assert await bench.commit_settled() is None
+    assert await bench.commit_progress() is None
     with pytest.raises(CommitError) as caught:
         await bench.commits.commit(None)
     assert caught.value.lost == {bench.queue: LOST}
     del bench.store.fail["read"]
-    assert await bench.commit_settled() == 5  # which `commit` has declared done
+    assert await bench.commit_progress() == 5  # which `commit` has declared done
 
 
 @pytest.mark.parametrize("collection", [False, True])
@@ -115,23 +115,23 @@ async def test_an_offset_that_the_application_names_is_committed(bench: Bench) -
     await bench.commits.commit({bench.queue: 1})
 
     assert bench.store.kept == {bench.queue: 1}
-    assert await bench.commit_settled() == 1
+    assert await bench.commit_progress() == 1
 
 
 async def test_a_seek_may_go_back_behind_others(bench: Bench) -> None:
     bench.stand_still(THERE)
-    await bench.commit_settled()
+    await bench.commit_progress()
     bench.assigned.move(0)
 
-    assert await bench.commit_settled() == 0
+    assert await bench.commit_progress() == 0
 
 
 async def test_another_filter_is_no_reason_to_go_back(bench: Bench) -> None:
     bench.stand_still(THERE)
-    await bench.commit_settled()
+    await bench.commit_progress()
     bench.assigned.refetch()
 
-    assert await bench.commit_settled() == THERE
+    assert await bench.commit_progress() == THERE
 
 
 async def test_an_answer_from_before_another_standstill_says_nothing(
@@ -148,9 +148,9 @@ async def test_an_answer_from_before_another_standstill_says_nothing(
     bench.stand_still()
     with monkeypatch.context() as patched:
         patched.setattr(bench.store, "read", read_slowly)
-        assert await bench.commit_settled() == THERE
+        assert await bench.commit_progress() == THERE
     assert bench.assigned.doubted
-    assert await bench.commit_settled() == THERE
+    assert await bench.commit_progress() == THERE
     assert (bench.assigned.floor, bench.assigned.doubted) == (THERE, False)
 
 

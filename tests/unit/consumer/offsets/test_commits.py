@@ -54,7 +54,7 @@ def commits(
 async def test_only_what_is_settled_is_committed_by_itself(
     commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
 ) -> None:
-    await commits.commit_settled(table.values())
+    await commits.commit_progress(table.values())
 
     assert store.kept == {queue(0): 3, queue(1): 3}
 
@@ -62,7 +62,7 @@ async def test_only_what_is_settled_is_committed_by_itself(
 async def test_a_queue_that_has_not_begun_has_nothing_to_commit(
     commits: RequestedCommits, store: AppStore
 ) -> None:
-    await commits.commit_settled([PolledQueue(queue(2), Cache())])
+    await commits.commit_progress([PolledQueue(queue(2), Cache())])
 
     assert store.kept == {}
 
@@ -71,7 +71,7 @@ async def test_without_auto_commit_nothing_is_committed_by_itself(
     store: AppStore, table: dict[MessageQueue, PolledQueue], events: list[ConsumerEvent]
 ) -> None:
     commits = RequestedCommits(store, table, automatic=False, on_event=events.append)
-    await commits.commit_settled(table.values())
+    await commits.commit_progress(table.values())
 
     assert store.calls == []
 
@@ -107,7 +107,7 @@ async def test_a_commit_that_fails_by_itself_is_an_event(
     lost: tuple[MessageQueue, ...],
 ) -> None:
     store.fail[method] = error
-    await commits.commit_settled(table.values())
+    await commits.commit_progress(table.values())
 
     [event] = events
     assert isinstance(event, CommitFailed)
@@ -121,7 +121,7 @@ async def test_a_bug_in_a_store_is_no_failed_commit(
     store.fail["persist"] = LookupError("a bug")
 
     with pytest.raises(LookupError):
-        await commits.commit_settled(table.values())
+        await commits.commit_progress(table.values())
 
 
 # --- on request ----------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ async def test_what_was_committed_is_settled(
     commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
 ) -> None:
     await commits.commit({queue(0): 4})
-    await commits.commit_settled(table.values())
+    await commits.commit_progress(table.values())
 
     assert store.kept == {queue(0): 4, queue(1): 3}
 
@@ -266,7 +266,7 @@ async def test_a_slow_store_is_given_the_position_after_a_seek(
     commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
 ) -> None:
     store.hold_update = asyncio.Event()
-    committing = asyncio.create_task(commits.commit_settled(list(table.values())))
+    committing = asyncio.create_task(commits.commit_progress(list(table.values())))
     await until(lambda: store.called("update") == [(queue(0), 3)])
     table[queue(1)].seek(1)
     store.hold_update.set()
@@ -279,7 +279,7 @@ async def test_a_slow_store_is_given_nothing_of_a_queue_that_was_released(
     commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
 ) -> None:
     store.hold_update = asyncio.Event()
-    committing = asyncio.create_task(commits.commit_settled(list(table.values())))
+    committing = asyncio.create_task(commits.commit_progress(list(table.values())))
     await until(lambda: store.called("update"))
     table.pop(queue(1)).released = True
     store.hold_update.set()
@@ -292,10 +292,10 @@ async def test_an_update_of_a_queue_waits_for_the_one_before(
     commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
 ) -> None:
     store.hold_update = asyncio.Event()
-    first = asyncio.create_task(commits.commit_settled([table[queue(0)]]))
+    first = asyncio.create_task(commits.commit_progress([table[queue(0)]]))
     await until(lambda: store.called("update"))
     table[queue(0)].settle()
-    second = asyncio.create_task(commits.commit_settled([table[queue(0)]]))
+    second = asyncio.create_task(commits.commit_progress([table[queue(0)]]))
     await wait_all_tasks_blocked()
     assert store.called("update") == [(queue(0), 3)]
     store.hold_update.set()
@@ -327,7 +327,7 @@ async def test_a_queue_whose_update_fails_does_not_keep_the_others_from_being_co
     events: list[ConsumerEvent],
 ) -> None:
     store.fail_queues[queue(0)] = StoreError("no such row")
-    await commits.commit_settled(table.values())
+    await commits.commit_progress(table.values())
 
     assert store.kept == {queue(1): 3}
     [event] = events
@@ -346,11 +346,11 @@ async def test_a_position_that_is_due_is_tried_until_it_is_stored_and_then_left_
     assigned.begin(7)
     assigned.commit_due = True
     store.fail["persist"] = StoreError("down")
-    await commits.commit_settled([assigned])
+    await commits.commit_progress([assigned])
     assert store.kept == {}
     del store.fail["persist"]
-    await commits.commit_settled([assigned])
-    await commits.commit_settled([assigned])
+    await commits.commit_progress([assigned])
+    await commits.commit_progress([assigned])
 
     assert store.kept == {queue(0): 7}
     assert store.called("persist") == [(queue(0),), (queue(0),)]
@@ -364,12 +364,12 @@ async def test_a_reset_while_a_position_is_stored_stays_due(
     assigned.begin(7)
     assigned.commit_due = True
     store.may_persist = asyncio.Event()
-    committing = asyncio.create_task(commits.commit_settled([assigned]))
+    committing = asyncio.create_task(commits.commit_progress([assigned]))
     await until(lambda: store.called("persist"))
     assigned.move(2)
     store.may_persist.set()
     await committing
     assert assigned.commit_due
 
-    await commits.commit_settled([assigned])
+    await commits.commit_progress([assigned])
     assert store.kept == {queue(0): 2}

@@ -125,7 +125,7 @@ async def test_what_a_broker_may_have_lost_is_sent_again(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
     await commit(store, 0, 1)
-    store.doubt(queue(1))
+    store.invalidate(queue(1))
     await store.persist([queue(0), queue(1)])
 
     assert brokers.updates == [(queue(0), 0), (queue(1), 1), (queue(1), 1)]
@@ -134,7 +134,7 @@ async def test_what_a_broker_may_have_lost_is_sent_again(
 async def test_without_a_commit_there_is_nothing_to_doubt(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
-    store.doubt(queue(0))
+    store.invalidate(queue(0))
     await store.persist([queue(0)])
 
     assert brokers.updates == []

@@ -166,7 +166,7 @@ async def test_no_more_than_the_threshold_is_cached_while_handlers_are_busy(
         assert 50 < held.process_queue.count <= 60
 
         go.set()
-        await until(lambda: held.settled == 500, "the rest")
+        await until(lambda: held.committable == 500, "the rest")
 
 
 async def test_so_much_of_a_topic_is_cached(cluster: FakeCluster) -> None:

@@ -174,7 +174,7 @@ async def test_progress_over_messages_that_are_not_wanted_counts(rig: Rig) -> No
         rig.put("same hash", tag="BB")
         rig.put("other", tag="C")
     assigned = rig.begin()
-    await until(lambda: assigned.settled == 80, "the position to move")
+    await until(lambda: assigned.committable == 80, "the position to move")
 
     assert (assigned.delivered, rig.cache.count) == (80, 0)
 

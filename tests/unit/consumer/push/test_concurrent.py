@@ -205,7 +205,7 @@ async def test_a_message_that_a_reset_forgot_is_not_sent_back() -> None:
         await begun.wait()
         assigned.restart(10)
         go.set()
-        await until(lambda: not assigned.in_hands, "the handler's end")
+        await until(lambda: not assigned.has_in_flight, "the handler's end")
 
     assert shop.back.sent == []
-    assert assigned.settled == 10
+    assert assigned.committable == 10

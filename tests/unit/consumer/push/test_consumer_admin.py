@@ -202,7 +202,7 @@ async def test_a_failure_of_before_a_reset_is_not_sent_back(cluster: FakeCluster
         await consumer.reset_offsets(TOPIC, {queue(): 2})
         go.set()
         await committed(cluster, {0: 3})
-        await until(lambda: not consumer._engine.table[queue()].in_hands, "the handler's end")
+        await until(lambda: not consumer._engine.table[queue()].has_in_flight, "the handler's end")
 
     assert cluster.broker.requests_of(RequestCode.CONSUMER_SEND_MSG_BACK) == []
 

@@ -343,7 +343,7 @@ async def test_closing_waits_for_running_handlers_and_commits_what_they_did(
         await begun.wait()
         closing = asyncio.ensure_future(consumer.close())
         held = consumer._engine.table[queue()]
-        await until(lambda: held.all_settled is not None, "the wait for the handler")
+        await until(lambda: held.drained is not None, "the wait for the handler")
         go.set()
         await closing
 
@@ -410,7 +410,7 @@ async def test_threads_end_with_the_consumer(cluster: FakeCluster) -> None:
         threads.add(threading.current_thread())
 
     async with pushing(cluster, handle) as consumer:
-        await until(lambda: consumer._engine.table[queue()].settled == 20, "all messages")
+        await until(lambda: consumer._engine.table[queue()].committable == 20, "all messages")
     await until(lambda: not any(thread.is_alive() for thread in threads), "their end")
 
 

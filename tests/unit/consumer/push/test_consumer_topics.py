@@ -116,7 +116,7 @@ async def test_unsubscribing_lets_running_handlers_end(cluster: FakeCluster) -> 
         await begun.wait()
         leaving = asyncio.ensure_future(consumer.unsubscribe(TOPIC))
         held = consumer._engine.table[queue()]
-        await until(lambda: held.all_settled is not None, "the wait for the handler")
+        await until(lambda: held.drained is not None, "the wait for the handler")
         go.set()
         await leaving
 

@@ -206,6 +206,6 @@ async def test_what_the_next_owner_of_a_queue_gets_is_not_dealt_with_here(
         assigned.drop()
         assigned.release()
         go.set()
-        await until(lambda: not assigned.in_hands, "the handler's end")
+        await until(lambda: not assigned.has_in_flight, "the handler's end")
 
     assert (shop.events, shop.back.sent, shop.back.dead) == ([], [], [])

@@ -19,13 +19,13 @@ def worked() -> DispatchQueue:
 
 
 def test_nothing_may_be_committed_before_the_beginning_is_known() -> None:
-    assert DispatchQueue(queue()).settled == UNKNOWN
+    assert DispatchQueue(queue()).committable == UNKNOWN
 
 
 def test_what_was_filtered_out_is_settled_when_nothing_is_held(worked: DispatchQueue) -> None:
     worked.advance(7)
 
-    assert worked.settled == 7
+    assert worked.committable == 7
 
 
 def test_the_first_message_that_is_not_settled_holds_the_offset(worked: DispatchQueue) -> None:
@@ -34,21 +34,21 @@ def test_the_first_message_that_is_not_settled_holds_the_offset(worked: Dispatch
 
     for message in others:
         worked.settle(message)
-    assert worked.settled == 0
+    assert worked.committable == 0
 
     worked.settle(first)
-    assert worked.settled == 4
+    assert worked.committable == 4
 
 
 def test_taken_messages_are_in_hands_until_they_are_handed_back(worked: DispatchQueue) -> None:
     pull(worked, 0, 1)
 
     taken = worked.take(2)
-    assert worked.in_hands
+    assert worked.has_in_flight
 
     worked.hand_back(len(taken))
-    assert not worked.in_hands
-    assert worked.settled == 0
+    assert not worked.has_in_flight
+    assert worked.committable == 0
 
 
 def test_what_is_put_back_comes_first_again_in_order(worked: DispatchQueue) -> None:
@@ -83,7 +83,7 @@ def test_late_results_do_not_count_after_a_restart(worked: DispatchQueue) -> Non
     for message in taken:
         worked.settle(message)
 
-    assert worked.settled == 10
+    assert worked.committable == 10
 
 
 def test_a_restart_drops_what_waits(worked: DispatchQueue) -> None:
@@ -91,7 +91,7 @@ def test_a_restart_drops_what_waits(worked: DispatchQueue) -> None:
 
     assert worked.restart(1) == 3
     assert not worked.waiting
-    assert worked.settled == 1
+    assert worked.committable == 1
 
 
 def test_a_queue_that_became_shorter_is_read_again_from_what_is_not_settled(
@@ -101,7 +101,7 @@ def test_a_queue_that_became_shorter_is_read_again_from_what_is_not_settled(
     worked.take(2)
     worked.step_back(8)
 
-    assert (worked.next_offset, worked.settled) == (0, 0)
+    assert (worked.next_offset, worked.committable) == (0, 0)
 
 
 def test_a_refetch_keeps_what_handlers_have_and_what_failed_before(worked: DispatchQueue) -> None:
@@ -117,7 +117,7 @@ def test_a_refetch_keeps_what_handlers_have_and_what_failed_before(worked: Dispa
     assert offsets(worked.waiting) == [0, 2, 3]
     worked.settle(kept)
     worked.settle(failed)
-    assert worked.settled == 2
+    assert worked.committable == 2
 
 
 def test_a_refetch_keeps_what_lies_before_a_message_in_hands(worked: DispatchQueue) -> None:
@@ -130,7 +130,7 @@ def test_a_refetch_keeps_what_lies_before_a_message_in_hands(worked: DispatchQue
     worked.put(messages(2, 3))
     assert worked.process_queue.count == 4
     worked.settle(second[0])
-    assert (worked.settled, worked.process_queue.count) == (0, 3)
+    assert (worked.committable, worked.process_queue.count) == (0, 3)
 
 
 def test_a_refetch_before_the_beginning_changes_nothing() -> None:
@@ -149,7 +149,7 @@ def test_a_dropped_queue_hands_out_nothing_but_still_counts_what_ends(
     worked.settle(message)
 
     assert not worked.waiting
-    assert worked.settled == 1
+    assert worked.committable == 1
     worked.put_back([message])
     assert not worked.waiting
 

@@ -57,7 +57,7 @@ def test_a_message_in_a_handler_is_withheld_from_the_next_assignment(of: Queue) 
     now = of.assign(0, 1, 2, 3)
 
     assert handle_all(now) == [2, 3]
-    assert now.settled == 0, "nothing may be committed beyond what a handler works on"
+    assert now.committable == 0, "nothing may be committed beyond what a handler works on"
 
 
 def test_success_of_the_earlier_handler_settles_the_withheld_message(of: Queue) -> None:
@@ -68,7 +68,7 @@ def test_success_of_the_earlier_handler_settles_the_withheld_message(of: Queue) 
     handle_all(now)
     before.complete(taken)
 
-    assert (now.settled, offsets(now.waiting), of.ready) == (3, [], [])
+    assert (now.committable, offsets(now.waiting), of.ready) == (3, [], [])
 
 
 def test_failure_of_the_earlier_handler_delivers_the_withheld_message(of: Queue) -> None:
@@ -79,9 +79,9 @@ def test_failure_of_the_earlier_handler_delivers_the_withheld_message(of: Queue)
     handle_all(now)
     before.finish(taken)
 
-    assert (now.settled, of.ready) == (0, [now])
+    assert (now.committable, of.ready) == (0, [now])
     assert handle_all(now) == [0]
-    assert now.settled == 3
+    assert now.committable == 3
 
 
 def test_a_message_stays_withheld_over_several_assignments(of: Queue) -> None:
@@ -96,9 +96,9 @@ def test_a_message_stays_withheld_over_several_assignments(of: Queue) -> None:
     assert handle_all(third) == [2]
     second.finish(in_second)
     assert handle_all(third) == [1]
-    assert third.settled == 0
+    assert third.committable == 0
     first.complete(in_first)
-    assert third.settled == 3
+    assert third.committable == 3
 
 
 def test_a_handler_that_ends_between_assignments_withholds_nothing(of: Queue) -> None:
@@ -133,9 +133,9 @@ def test_a_restart_withholds_a_message_until_its_handler_ends_and_delivers_it_ag
 
     assert handle_all(assigned) == [1]
     assigned.complete(taken)
-    assert (assigned.settled, of.ready) == (0, [assigned])
+    assert (assigned.committable, of.ready) == (0, [assigned])
     assert handle_all(assigned) == [0]
-    assert assigned.settled == 2
+    assert assigned.committable == 2
 
 
 def test_results_of_handlers_count_after_the_end_of_the_queue_moved_down(of: Queue) -> None:
@@ -146,7 +146,7 @@ def test_results_of_handlers_count_after_the_end_of_the_queue_moved_down(of: Que
     assigned.advance(1)
     assigned.complete(taken)
 
-    assert (assigned.settled, offsets(assigned.waiting)) == (1, [])
+    assert (assigned.committable, offsets(assigned.waiting)) == (1, [])
 
 
 def test_a_seek_discards_results_of_handlers_of_earlier_assignments(of: Queue) -> None:

@@ -77,7 +77,7 @@ async def test_other_queues_go_on_while_one_is_suspended() -> None:
         await shop.settled(4, 1)
 
         assert handle.of(0) == [0]
-        assert not shop.queue(0).in_hands  # a hand-over need not wait for it
+        assert not shop.queue(0).has_in_flight  # a hand-over need not wait for it
 
 
 async def test_enough_tries_make_a_dead_letter() -> None:
@@ -170,7 +170,7 @@ async def test_a_message_is_not_tried_again_for_an_owner_that_is_gone() -> None:
         assigned.drop()
         assigned.release()
         go.set()
-        await until(lambda: not assigned.in_hands, "the handler's end")
+        await until(lambda: not assigned.has_in_flight, "the handler's end")
 
     assert shop.back.dead == []
 
@@ -187,8 +187,8 @@ async def test_batches_wait_for_a_commit_where_the_handler_wants_to_say_so() -> 
     async with Shop(on_batch=handle, orderly=True, batch_size=2) as shop:
         shop.pull(0, 1, 2, 3)
         await until(lambda: len(batches) == 2, "two batches")
-        await until(lambda: not shop.queue().in_hands, "their end")
-        assert shop.queue().settled == 0
+        await until(lambda: not shop.queue().has_in_flight, "their end")
+        assert shop.queue().committable == 0
 
         shop.pull(4, 5)
         await shop.settled(6)
@@ -234,7 +234,7 @@ async def test_messages_that_come_while_a_queue_is_suspended_wait_with_it() -> N
     async with Shop(handle, orderly=True) as shop:
         assigned = shop.pull(0)
         await until(lambda: handle.of(0) == [0], "the failure")
-        await until(lambda: not assigned.in_hands, "its end")
+        await until(lambda: not assigned.has_in_flight, "its end")
         assigned.put(messages(1, of=assigned.queue))
         assigned.advance(2)
         shop.service.add(assigned)
@@ -255,8 +255,8 @@ async def test_pause_after_a_failed_dead_letter_holds_no_worker(
         await shop.settled(3, 1)
 
         assert handle.of(0) == [0]
-        assert assigned.settled == 0
-        assert not assigned.in_hands  # a hand-over need not wait for the pause
+        assert assigned.committable == 0
+        assert not assigned.has_in_flight  # a hand-over need not wait for the pause
 
 
 class SlowDeadLetters(Back):
@@ -294,7 +294,7 @@ async def test_storing_a_dead_letter_holds_its_queue_and_no_worker(
         shop.pull(2, 3, queue_id=1)
         await shop.settled(4, 1)
         assert handled == [(0, 0), (1, 2), (1, 3)]
-        assert assigned.in_hands
+        assert assigned.has_in_flight
 
         back.go.set()
         await shop.settled(2, 0)

@@ -168,7 +168,7 @@ async def test_a_thread_that_takes_too_long_is_waited_for_and_its_result_does_no
     async with Shop(handle, timeout_seconds=0.02) as shop:
         assigned = shop.pull(0)
         await until(lambda: any(each.expired for each in shop.workers.busy), "the time is over")
-        assert assigned.settled == 0  # never twice at once: not while it still runs
+        assert assigned.committable == 0  # never twice at once: not while it still runs
         go.set()
         await shop.settled(1)
 
@@ -196,7 +196,7 @@ async def test_a_stuck_message_does_not_stop_the_others(shop_of: ShopOf) -> None
         assigned = shop.pull(*range(100))
         await until(lambda: assigned.process_queue.count == 1, "all but one")
 
-        assert assigned.settled == 0
+        assert assigned.committable == 0
 
 
 async def test_a_handler_that_cancels_itself_settles_nothing(shop_of: ShopOf) -> None:
@@ -215,7 +215,7 @@ async def test_closing_cancels_handlers_and_settles_nothing(shop_of: ShopOf) -> 
         assigned = shop.pull(0, 1)
         await until(lambda: assigned.active == 2, "two handlers")
 
-    assert assigned.settled == 0
+    assert assigned.committable == 0
     assert shop.back.sent == []
 
 
@@ -337,12 +337,12 @@ async def test_a_queue_that_is_given_up_has_its_running_handler_counted(shop_of:
         assigned = shop.pull(0, 1, 2)
         await begun.wait()
         assigned.drop()
-        assert assigned.in_hands
+        assert assigned.has_in_flight
         go.set()
-        await until(lambda: not assigned.in_hands, "the handler's end")
+        await until(lambda: not assigned.has_in_flight, "the handler's end")
 
     assert seen == [0]
-    assert assigned.settled == 1
+    assert assigned.committable == 1
 
 
 async def test_a_handler_that_ignores_its_cancellation_is_waited_for(shop_of: ShopOf) -> None:
@@ -359,7 +359,7 @@ async def test_a_handler_that_ignores_its_cancellation_is_waited_for(shop_of: Sh
     async with shop_of(handle, timeout_seconds=0.02) as shop:
         assigned = shop.pull(0)
         await cancelled.wait()
-        assert (assigned.settled, shop.back.sent) == (0, [])
+        assert (assigned.committable, shop.back.sent) == (0, [])
         go.set()
         await shop.settled(1)
 
