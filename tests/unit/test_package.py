@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,11 @@ def test_what_type_checkers_see_is_what_is_loaded() -> None:
     homes = rocketmq_aio._HOMES.items()
     assert seen == {(name, f"rocketmq_aio.{module}") for name, module in homes}
     assert sorted(name for name, _ in seen) == sorted(rocketmq_aio.__all__)
+
+
+def test_version_equals_the_project_metadata() -> None:
+    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())["project"]
+    assert rocketmq_aio.__version__ == project["version"]
 
 
 def _is_ours(node: ast.AST) -> bool:
