@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, cast
 
@@ -24,6 +23,7 @@ from rocketmq_aio.log import get_logger
 from rocketmq_aio.protocol.codes import RESPONSE_FLAG, ResponseCode
 from rocketmq_aio.protocol.command import Command, decode_command
 from rocketmq_aio.protocol.frame import FrameDecoder
+from rocketmq_aio.remoting.waiters import WaiterQueue
 
 logger = get_logger(__name__)
 
@@ -72,7 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_lost = on_lost
         self._on_go_away = on_go_away
         self._max_in_flight = max_in_flight
-        self._splitter = FrameDecoder(self._deliver, max_frame_bytes=max_frame_bytes)
+        self._decoder = FrameDecoder(self._deliver, max_frame_bytes=max_frame_bytes)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
@@ -82,10 +82,8 @@ class Connection(asyncio.BufferedProtocol):
         self._last_flush = 1  # frames in the last write
         self._flush_due = False
         self._writable: asyncio.Future[None] | None = None
-        # The callers that wait for room, in order of arrival; any of them may be cancelled.
-        self._line: OrderedDict[asyncio.Future[None], None] = OrderedDict()
-        self._admitted = 0  # called out of the line, but not yet on their way
-        self._crowded = False  # somebody is in line, or the peer does not read: queue up
+        self._waiters = WaiterQueue()  # callers that wait for room
+        self._must_wait = False  # callers are in line, or the peer does not read
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._last_received = self._loop.time()
         self._stuck_at: int | None = None  # where the incomplete frame begins that the sweep saw
@@ -119,8 +117,8 @@ class Connection(asyncio.BufferedProtocol):
         """
         loop = self._loop
         deadline = loop.time() + timeout
-        if self._crowded or len(self._pending) >= self._max_in_flight:
-            await self._wait_in_line(code, deadline, timeout)
+        if self._must_wait or len(self._pending) >= self._max_in_flight:
+            await self._wait_for_room(code, deadline, timeout)
         if self.loss is not None:
             raise NotConnectedError(self.address, self.loss)
         reply: asyncio.Future[Command] = loop.create_future()
@@ -149,8 +147,8 @@ class Connection(asyncio.BufferedProtocol):
             command = await reply
         except BaseException:
             pending.pop(opaque, None)  # an answer that comes later finds nobody
-            if self._crowded or not self.usable:
-                self._admit()
+            if self._must_wait or not self.usable:
+                self._wake_waiters()
             raise
         if command.code == GO_AWAY and may_move and self._on_go_away is not None:
             left = deadline - loop.time()
@@ -217,7 +215,7 @@ class Connection(asyncio.BufferedProtocol):
         self.received_any = True
         try:
             # One copy of all that came; slicing bytes is cheaper than slicing the buffer.
-            self._splitter.feed(bytes(self._buffer[:nbytes]))
+            self._decoder.feed(bytes(self._buffer[:nbytes]))
         except CodecError as fault:
             self.abort(_foreign(fault, bytes(self._buffer[: min(nbytes, 4)])))
 
@@ -236,10 +234,8 @@ class Connection(asyncio.BufferedProtocol):
         for reply, _, code, _ in waiting.values():
             if not reply.done():
                 reply.set_exception(ConnectionLostError(self.address, code, self.loss))
-        for turn in self._line:
-            if not turn.done():
-                turn.set_exception(NotConnectedError(self.address, self.loss))
-        self._line.clear()
+        loss = self.loss
+        self._waiters.fail_all(lambda: NotConnectedError(self.address, loss))
         self._on_lost(self)
 
     def _closed_reason(self) -> str:
@@ -252,13 +248,13 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         if self._writable is None:
             self._writable = self._loop.create_future()
-        self._crowded = True
+        self._must_wait = True
 
     def resume_writing(self) -> None:
         writable, self._writable = self._writable, None
         if writable is not None and not writable.done():
             writable.set_result(None)
-        self._admit()
+        self._wake_waiters()
 
     # --- inside ---------------------------------------------------------------------------------
 
@@ -273,15 +269,15 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not pending[0].done():
             pending[0].set_result(command)
-        if self._crowded or not self.usable:
-            self._admit()
+        if self._must_wait or not self.usable:
+            self._wake_waiters()
 
     def _flush(self) -> None:
         self._flush_due = False
         if self._out:
             self._write_gathered()
-        if self._crowded or not self.usable:
-            self._admit()
+        if self._must_wait or not self.usable:
+            self._wake_waiters()
 
     def _write_gathered(self) -> None:
         out, self._out = self._out, []
@@ -294,42 +290,37 @@ class Connection(asyncio.BufferedProtocol):
 
     def _end_if_idle(self) -> None:
         """End a retired connection once nobody needs it any more; what is written still leaves."""
-        if self._pending or self._line or self._admitted or self._out or self.loss is not None:
+        if (
+            self._pending
+            or self._waiters
+            or self._waiters.woken
+            or self._out
+            or self.loss is not None
+        ):
             return
         self.loss = "retired"
         if self._transport is not None:
             self._transport.close()
 
-    async def _wait_in_line(self, code: int, deadline: float, timeout: float) -> None:
+    async def _wait_for_room(self, code: int, deadline: float, timeout: float) -> None:
         """Wait, in order of arrival, for buffer space and a free place among the unanswered."""
-        turn: asyncio.Future[None] = self._loop.create_future()
-        self._line[turn] = None
-        self._crowded = True
+        self._must_wait = True
         try:
-            async with asyncio.timeout_at(deadline):
-                await turn
-        except TimeoutError:
-            raise self._no_room(code, timeout) from None
+            admitted = await self._waiters.wait(deadline - self._loop.time())
         finally:
-            if turn in self._line:
-                del self._line[turn]
-            elif turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._admitted -= 1
-            # Later, when the caller is among the pending; a caller who left passes its turn on.
-            self._loop.call_soon(self._admit)
+            # Later, when the caller is among the pending; a cancelled caller's place is passed on.
+            self._loop.call_soon(self._wake_waiters)
+        if not admitted:
+            raise self._no_room(code, timeout)
 
-    def _admit(self) -> None:
-        """Call as many out of the line as there is room for."""
-        line = self._line
+    def _wake_waiters(self) -> None:
+        """Wake as many callers as there is room for."""
+        waiters = self._waiters
         if not self._out:  # else after the write that comes next
-            room = min(self._max_in_flight - len(self._pending), ADMIT_AT_ONCE) - self._admitted
-            while line and room > 0 and self._writable is None:
-                turn, _ = line.popitem(last=False)
-                if not turn.done():  # else its caller was cancelled in this very step
-                    self._admitted += 1
-                    room -= 1
-                    turn.set_result(None)
-        self._crowded = bool(line) or self._admitted > 0 or self._writable is not None
+            room = min(self._max_in_flight - len(self._pending), ADMIT_AT_ONCE) - waiters.woken
+            while room > 0 and self._writable is None and waiters.wake_one():
+                room -= 1
+        self._must_wait = bool(waiters or waiters.woken) or self._writable is not None
         if not self.usable:
             self._end_if_idle()
 
@@ -360,15 +351,15 @@ class Connection(asyncio.BufferedProtocol):
             self.abort(reason)
         if self._pending:
             self._sweep_timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
-        if self._crowded or not self.usable:
-            self._admit()
+        if self._must_wait or not self.usable:
+            self._wake_waiters()
 
     def _note_progress(self, now: float) -> None:
         """Remember since when the same frame has been incomplete: no received byte pays for it."""
-        if not self._splitter.has_unfinished:
+        if not self._decoder.has_unfinished:
             self._stuck_at = None
-        elif self._stuck_at != self._splitter.position:
-            self._stuck_at, self._stuck_since = self._splitter.position, now
+        elif self._stuck_at != self._decoder.position:
+            self._stuck_at, self._stuck_since = self._decoder.position, now
 
     def _reason_to_give_up(self, now: float, timed_out: int) -> str | None:
         """Return why the connection is useless although it is open; *timed_out* is an opaque."""
@@ -385,7 +376,7 @@ class Connection(asyncio.BufferedProtocol):
 
         With a wrong length it swallows the answers that follow, also that to *timed_out*.
         """
-        frame = self._splitter.unfinished()
+        frame = self._decoder.unfinished()
         if frame is None:
             return False
         encoding, header, body = frame

@@ -14,6 +14,7 @@ from rocketmq_aio.protocol.codes import RESPONSE_FLAG, ResponseCode
 from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.connection import Connection
+from rocketmq_aio.remoting.waiters import WaiterQueue
 
 logger = get_logger(__name__)
 
@@ -38,7 +39,7 @@ class InboundRequests:
         self._host = host
         self._answer = answer
         self._requests: deque[tuple[Connection, Command]] = deque()
-        self._idle: deque[asyncio.Future[None]] = deque()
+        self._idle = WaiterQueue()
         self.dropped = 0
         self._log_drops_at = 0.0
         self._logged: set[tuple[int, type[Exception]]] = set()
@@ -54,10 +55,7 @@ class InboundRequests:
             self._drop(connection, command)
             return
         self._requests.append((connection, command))
-        if self._idle:
-            worker = self._idle.popleft()
-            if not worker.done():
-                worker.set_result(None)
+        self._idle.wake_one()
 
     def _drop(self, connection: Connection, command: Command) -> None:
         self.dropped += 1
@@ -79,7 +77,6 @@ class InboundRequests:
             logger.warning("broker_request_failed", code=code, exc_info=error)
 
     async def _serve(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             streak = 0
             while self._requests:
@@ -87,9 +84,7 @@ class InboundRequests:
                 streak += 1
                 if streak % STREAK == 0:
                     await asyncio.sleep(0)  # a flood of requests must not starve heartbeats
-            idle: asyncio.Future[None] = loop.create_future()
-            self._idle.append(idle)
-            await idle
+            await self._idle.wait()
 
     async def _serve_one(self, connection: Connection, command: Command) -> None:
         try:
