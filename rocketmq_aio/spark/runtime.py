@@ -106,6 +106,7 @@ class Runtime:
         with self._lock:
             if self._pulls is None:
                 self._pulls = RawPulls(self.instance, self._group)
+                self.instance.register_reader(self._pulls)
             return self._pulls
 
     def producer(self) -> Producer:

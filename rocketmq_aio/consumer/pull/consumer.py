@@ -8,36 +8,24 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 import anyio
-import msgspec
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.send_back import DEAD_LETTER, SendBack
 from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore, check_offset
-from rocketmq_aio.consumer.pull.result import (
-    Answer,
-    PullResult,
-    PullStatus,
-    RawPull,
-    raw,
-    read_answer,
-    result_of,
-)
+from rocketmq_aio.consumer.pull.raw_pulls import RawPulls
+from rocketmq_aio.consumer.pull.result import PullResult, PullStatus, RawPull, pull_result
 from rocketmq_aio.consumer.pulling.message_decoder import MessageDecoder
-from rocketmq_aio.consumer.pulling.pull_response import HOLD_SLACK_SECONDS
-from rocketmq_aio.errors import ClosedError, ConfigError, NotConnectedError
+from rocketmq_aio.errors import ClosedError, ConfigError
 from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
-from rocketmq_aio.protocol.codes import MASTER_ID, PULL_SUBSCRIPTION, PULL_SUSPEND, ResponseCode
-from rocketmq_aio.protocol.requests.pull import PullMessage
 from rocketmq_aio.protocol.subscription import Subscription, subscription
 
 MAX_INT: Final = 2**31 - 1
 MAX_DELAY_LEVEL: Final = 18
 MAX_RECONSUME_TIMES: Final = 16
-MAX_CHECKED: Final = 1000  # SQL expressions that are remembered as good
 
 
 class PullConsumer(ClientBase):
@@ -68,9 +56,7 @@ class PullConsumer(ClientBase):
         self._committing: WeakValueDictionary[MessageQueue, anyio.Lock] = WeakValueDictionary()
         self._send_back = SendBack(self._instance, group, max_reconsume_times=MAX_RECONSUME_TIMES)
         self._decoder = MessageDecoder(self._instance)
-        self._topics: set[str] = set()
-        self._replicas: dict[MessageQueue, int] = {}  # from where brokers say to read
-        self._checked: set[tuple[str, str]] = set()  # SQL expressions that a broker accepted
+        self._pulls = RawPulls(self._instance, group, lite=False)
         self._under_way: set[anyio.CancelScope] = set()
 
     # --- messages -------------------------------------------------------------------------------
@@ -102,12 +88,11 @@ class PullConsumer(ClientBase):
         :raises RocketMQError: the broker cannot be asked, or refuses
         """
         wanted = _subscription(queue, selector)
-        header = self._header(queue, offset, max_messages, wait_seconds, max_bytes)
-        answer = await self._pull(queue, header, wanted)
+        raw = await self._pull(queue, offset, max_messages, wanted, wait_seconds, max_bytes)
         decoded = None
-        if answer.status is PullStatus.FOUND:
-            decoded = await self._decoder.decode(answer.body, queue)
-        return result_of(answer, decoded, offset, wanted)
+        if raw.status is PullStatus.FOUND:
+            decoded = await self._decoder.decode(raw.body, queue)
+        return pull_result(raw, decoded, offset, wanted)
 
     async def pull_raw(
         self,
@@ -121,8 +106,7 @@ class PullConsumer(ClientBase):
     ) -> RawPull:
         """Return the broker's answer as it came; parameters and errors are those of `pull`."""
         wanted = _subscription(queue, selector)
-        header = self._header(queue, offset, max_messages, wait_seconds, max_bytes)
-        return raw(await self._pull(queue, header, wanted))
+        return await self._pull(queue, offset, max_messages, wanted, wait_seconds, max_bytes)
 
     # --- offsets --------------------------------------------------------------------------------
 
@@ -135,7 +119,7 @@ class PullConsumer(ClientBase):
         :raises CommitError: it is not stored, or nobody knows; ``lost`` says why
         """
         check_offset(offset)
-        await self._know(_checked_queue(queue))
+        await self._learn_route(queue)
         async with self._committing.setdefault(queue, anyio.Lock()):
             await self._store.update(queue, offset)
             try:
@@ -148,17 +132,17 @@ class PullConsumer(ClientBase):
 
         Brokers before 5.0 answer 0 for a young queue of which nothing was committed.
         """
-        await self._know(_checked_queue(queue))
+        await self._learn_route(queue)
         return await self._instance.broker.query_offset(self._group, queue)
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the first message that is still stored."""
-        await self._know(_checked_queue(queue))
+        await self._learn_route(queue)
         return await self._instance.broker.min_offset(queue)
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset that the next message will get."""
-        await self._know(_checked_queue(queue))
+        await self._learn_route(queue)
         return await self._instance.broker.max_offset(queue)
 
     async def offset_for_time(self, queue: MessageQueue, when: datetime) -> int:
@@ -169,7 +153,7 @@ class PullConsumer(ClientBase):
         """
         if not isinstance(when, datetime) or when.tzinfo is None:
             raise ConfigError("when", when, "expected a datetime with a time zone")
-        await self._know(_checked_queue(queue))
+        await self._learn_route(queue)
         return await self._instance.broker.offset_for_time(queue, int(when.timestamp() * 1000))
 
     async def send_back(self, message: MessageExt, delay_level: int = 0) -> None:
@@ -185,7 +169,7 @@ class PullConsumer(ClientBase):
             raise ConfigError("message", message, "expected a message that was pulled")
         if type(delay_level) is not int or not DEAD_LETTER <= delay_level <= MAX_DELAY_LEVEL:
             raise ConfigError("delay_level", delay_level, f"expected -1 to {MAX_DELAY_LEVEL}")
-        await self._know(message.queue)
+        await self._learn_route(message.queue)
         await self._send_back.send_back(message, delay_level)
 
     async def message_queues(self, topic: str) -> list[MessageQueue]:
@@ -201,15 +185,14 @@ class PullConsumer(ClientBase):
 
     def topics(self) -> Iterable[str]:
         """Topics whose routes must be fresh: all that were read."""
-        return self._topics
+        return self._pulls.topics()
 
     def on_route_changed(self, topic: str) -> None:
-        """A topic that is gone is asked for when it is read again."""
-        if self._instance.routes.known(topic) is None:
-            self._topics.discard(topic)
+        """Stop refreshing the route of a deleted topic until it is read again."""
+        self._pulls.on_route_changed(topic)
 
     def on_failed(self, cause: BaseException) -> None:
-        """Nothing works any more: tell whoever waits."""
+        """End running pulls: the instance has failed."""
         super().on_failed(cause)
         self._end_pulls()
 
@@ -227,86 +210,43 @@ class PullConsumer(ClientBase):
         for scope in self._under_way:
             scope.cancel()
 
-    def _header(
+    async def _pull(
         self,
         queue: MessageQueue,
         offset: int,
-        max_messages: int,
+        count: int,
+        wanted: Subscription,
         wait_seconds: float,
         max_bytes: int | None,
-    ) -> PullMessage:
-        """Return the request but for its expression.
-
-        :raises ConfigError: an argument cannot be
-        """
+    ) -> RawPull:
         check_offset(offset)
-        _check_count("max_messages", max_messages)
+        _check_count("max_messages", count)
         _check_wait(wait_seconds)
         if max_bytes is not None:
             _check_count("max_bytes", max_bytes)
-        return PullMessage(
-            consumer_group=self._group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=offset,
-            max_msg_nums=max_messages,
-            sys_flag=PULL_SUBSCRIPTION | (PULL_SUSPEND if wait_seconds else 0),
-            commit_offset=0,
-            suspend_timeout_millis=int(wait_seconds * 1000),
-            sub_version=0,
-            max_msg_bytes=max_bytes,
-            broker_name=queue.broker_name,
-        )
-
-    async def _pull(self, queue: MessageQueue, header: PullMessage, wanted: Subscription) -> Answer:
-        await self._know(queue)
-        await self._check_filter(wanted)
-        header = msgspec.structs.replace(
-            header, subscription=wanted.expression, expression_type=wanted.kind
-        )
+        self._check_running()
         with anyio.CancelScope() as scope:
             self._under_way.add(scope)
             try:
-                return await self._ask(queue, header)
+                return await self._pulls.pull(
+                    queue,
+                    offset,
+                    count,
+                    wanted,
+                    timeout=self._instance.config.request_timeout_seconds,
+                    suggested=True,
+                    wait_seconds=wait_seconds,
+                    max_bytes=max_bytes,
+                )
             finally:
                 self._under_way.discard(scope)
         self._check_running()
         raise ClosedError(f"{self!r} was closed during a pull")
 
-    async def _ask(self, queue: MessageQueue, header: PullMessage) -> Answer:
-        # Forgotten until an answer names it again: after a failure the master is asked.
-        preferred = self._replicas.pop(queue, MASTER_ID)
-        replica = self._instance.routes.replica_of(queue, preferred)
-        if replica is None:
-            raise NotConnectedError(queue.broker_name, "no route names this broker")
-        address, _ = replica
-        timeout = None
-        if header.sys_flag & PULL_SUSPEND:
-            timeout = header.suspend_timeout_millis / 1000 + HOLD_SLACK_SECONDS
-        command = await self._instance.remoting.request(address, header, timeout=timeout)
-        if command.code == ResponseCode.NOT_LEADER_FOR_QUEUE:
-            self._instance.routes.doubt(queue.topic)
-        answer = read_answer(command, address)
-        if (suggested := answer.fields.suggest_which_broker_id) != MASTER_ID:
-            self._replicas[queue] = suggested
-        return answer
-
-    async def _know(self, queue: MessageQueue) -> None:
-        """Learn who has the queue, and keep that fresh."""
+    async def _learn_route(self, queue: MessageQueue) -> None:
+        _checked_queue(queue)
         self._check_running()
-        if self._instance.routes.known(queue.topic) is None:
-            await self._instance.routes.get(queue.topic)
-        self._topics.add(queue.topic)
-
-    async def _check_filter(self, wanted: Subscription) -> None:
-        """Ask about an SQL expression once: an unchecked one would deliver everything."""
-        key = (wanted.topic, wanted.expression)
-        if not wanted.is_sql or key in self._checked:
-            return
-        await self._instance.broker.check_filter(self._instance.client_id, self._group, wanted)
-        if len(self._checked) >= MAX_CHECKED:
-            self._checked.clear()
-        self._checked.add(key)
+        await self._pulls.learn_route(queue.topic)
 
 
 def _subscription(queue: object, selector: str | MessageSelector) -> Subscription:

@@ -1,48 +1,51 @@
-"""RawPulls: many pulls by offset at once, each request encoded ahead; the answers stay bytes."""
+"""Raw pulls: requests by queue and offset whose answers stay bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final
 
-from rocketmq_aio.consumer.pull.result import STATUSES, RawPull, raw, read_answer
+from rocketmq_aio.consumer.pull.result import STATUSES, RawPull, read_raw
+from rocketmq_aio.consumer.pulling.pull_request import PullRequest
+from rocketmq_aio.consumer.pulling.pull_response import HOLD_SLACK_SECONDS
 from rocketmq_aio.errors import CodecError, NotConnectedError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.codes import MASTER_ID, PULL_LITE, PULL_SUBSCRIPTION, ResponseCode
+from rocketmq_aio.protocol.codes import MASTER_ID, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin_topics import GetTopicConfig, TopicConfigBody
-from rocketmq_aio.protocol.requests.pull import LitePullMessage, PullMessage
 from rocketmq_aio.protocol.subscription import Subscription
-from rocketmq_aio.protocol.templates import PullTemplate
 
-MAX_TEMPLATES: Final = 4096
+MAX_REQUESTS: Final = 4096
 MAX_CHECKED: Final = 1024
 MAX_OLD: Final = 1024
-# What brokers say to the request of lite pull that do not know it, or may not serve it.
+# Answers of brokers that do not know LITE_PULL_MESSAGE, or may not serve it.
 NO_LITE: Final = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.NO_PERMISSION)
 
-Key = tuple[MessageQueue, int, str, str, type[PullMessage]]
+Key = tuple[MessageQueue, Subscription, int, float, int | None, bool]
 
 
 class RawPulls:
-    """Pulls of queues that somebody else keeps the progress of; no member of the group.
+    """Pulls by offset for callers that keep their own progress; not a member of the group.
 
-    Nothing is suspended, committed or repeated here.  Brokers of 5.x serve the request of lite
-    pull with threads of their own; others are asked with the older one.
+    Nothing is committed or retried here.  Whoever makes it registers it with the instance, which
+    keeps the routes of its topics fresh.
+
+    :param lite: send LITE_PULL_MESSAGE, which 5.x brokers serve with threads of their own, to all
+        brokers that know it
     """
 
-    def __init__(self, instance: MQClientInstance, group: str) -> None:
+    def __init__(self, instance: MQClientInstance, group: str, *, lite: bool = True) -> None:
         self._instance = instance
         self._group = group
+        self._lite = lite
         self._topics: set[str] = set()
-        self._old: set[str] = set()  # addresses that do not serve lite pull
-        self._replicas: dict[MessageQueue, int] = {}  # from where brokers say to read
-        self._templates: dict[Key, PullTemplate] = {}
-        self._checked: dict[tuple[str, str, str], None] = {}  # expressions that brokers accept
-        instance.register_reader(self)
+        self._old: set[str] = set()  # addresses that do not serve LITE_PULL_MESSAGE
+        self._replicas: dict[MessageQueue, int] = {}  # broker ids that answers suggested
+        self._requests: dict[Key, PullRequest] = {}
+        self._checked: dict[tuple[str, str], None] = {}  # SQL expressions that a broker accepted
 
     @property
     def group(self) -> str:
@@ -58,46 +61,55 @@ class RawPulls:
         *,
         timeout: float,
         suggested: bool = False,
+        wait_seconds: float = 0.0,
+        max_bytes: int | None = None,
     ) -> RawPull:
         """Return the broker's answer.
 
-        :param suggested: ask where the last answer said to, which may be a slave
+        :param suggested: ask the replica that the last answer suggested, which may be a slave
+        :param wait_seconds: how long the broker may hold the request; added to *timeout*
         :raises RouteNotFoundError: there is no such topic
-        :raises RocketMQError: the broker cannot be asked, or refuses
+        :raises RocketMQError: the broker cannot be reached, or returned an error
         """
-        await self._prepare(queue, wanted)
+        await self.learn_route(queue.topic)
+        await self._check_filter(wanted)
         address = self._address(queue, suggested=suggested)
-        kind = PullMessage if address in self._old else LitePullMessage
-        command = await self._ask(address, kind, queue, offset, count, wanted, timeout)
-        if command.code in NO_LITE and kind is LitePullMessage:
-            command = await self._ask(address, PullMessage, queue, offset, count, wanted, timeout)
+        if wait_seconds:
+            timeout = wait_seconds + HOLD_SLACK_SECONDS
+        own_code = self._lite and address not in self._old
+        key = (queue, wanted, count, wait_seconds, max_bytes, own_code)
+        command = await self._request(key).send(self._instance.remoting, address, offset, timeout)
+        if own_code and command.code in NO_LITE:
+            request = self._request((*key[:5], False))
+            command = await request.send(self._instance.remoting, address, offset, timeout)
             if command.code in STATUSES:
                 self._note_old(address)
-        if command.code == ResponseCode.NOT_LEADER_FOR_QUEUE:
-            self._instance.routes.doubt(queue.topic)
-        answer = read_answer(command, address)
-        if (replica := answer.fields.suggest_which_broker_id) != MASTER_ID:
-            self._replicas[queue] = replica
-        return raw(answer)
+        return self._answer(queue, command, address)
 
     def decode(
         self, body: bytes, queue: MessageQueue
     ) -> tuple[list[MessageExt], CodecError | None]:
-        """Return what `decode_messages` does, as the settings of the client say."""
+        """Call `decode_messages` with the settings of the client."""
         return self._instance.remoting.decode(body, queue)
 
     async def is_compacted(self, queue: MessageQueue) -> bool:
         """Whether the broker keeps only the last message of each key (5.x), so that gaps are fine.
 
-        :raises RocketMQError: the broker cannot be asked
+        :raises RocketMQError: the broker cannot be reached
         """
         address = self._address(queue, suggested=False)
         header = GetTopicConfig(topic=queue.topic)
         command = await self._instance.remoting.request(address, header)
         if command.code != ResponseCode.SUCCESS:
-            return False  # it is too old to know such topics, or does not know this one
+            return False  # the broker is too old for such topics, or does not know this one
         attributes = read_body(command.body, TopicConfigBody).attributes or {}
         return attributes.get("cleanup.policy") == "COMPACTION"
+
+    async def learn_route(self, topic: str) -> None:
+        """Fetch the route of *topic* unless it is known, and keep it fresh from now on."""
+        if self._instance.routes.known(topic) is None:
+            await self._instance.routes.get(topic)
+        self._topics.add(topic)
 
     # --- for the instance -----------------------------------------------------------------------
 
@@ -106,30 +118,28 @@ class RawPulls:
         return self._topics
 
     def on_route_changed(self, topic: str) -> None:
-        """A topic that is gone is asked for when it is read again."""
+        """Stop refreshing the route of a deleted topic until it is read again."""
         if self._instance.routes.known(topic) is None:
             self._topics.discard(topic)
 
     def on_failed(self, cause: BaseException) -> None:
-        """Requests tell it."""
+        """Do nothing: requests raise the failure."""
 
     # --- inside ---------------------------------------------------------------------------------
 
-    async def _prepare(self, queue: MessageQueue, wanted: Subscription) -> None:
-        if self._instance.routes.known(queue.topic) is None:
-            await self._instance.routes.get(queue.topic)
-        self._topics.add(queue.topic)
-        key = (wanted.topic, wanted.expression, wanted.kind)
-        if wanted.is_sql and key not in self._checked:
-            # An expression that does not parse would be answered with everything.
-            await self._instance.broker.check_filter(self._instance.client_id, self._group, wanted)
-            self._checked[key] = None
-            if len(self._checked) > MAX_CHECKED:
-                del self._checked[next(iter(self._checked))]  # at worst it is checked again
+    async def _check_filter(self, wanted: Subscription) -> None:
+        """Have a broker check an SQL expression once: an invalid one would match everything."""
+        key = (wanted.topic, wanted.expression)
+        if not wanted.is_sql or key in self._checked:
+            return
+        await self._instance.broker.check_filter(self._instance.client_id, self._group, wanted)
+        self._checked[key] = None
+        if len(self._checked) > MAX_CHECKED:
+            del self._checked[next(iter(self._checked))]  # checked again when it is used again
 
     def _address(self, queue: MessageQueue, *, suggested: bool) -> str:
         routes = self._instance.routes
-        # Forgotten until an answer names it again: after a failure the master is asked.
+        # Removed until an answer suggests it again: after a failure the master is asked.
         preferred = self._replicas.pop(queue, MASTER_ID)
         if not suggested:
             return routes.master_of(queue)
@@ -138,60 +148,33 @@ class RawPulls:
             raise NotConnectedError(queue.broker_name, "no route names this broker")
         return replica[0]
 
-    async def _ask(
-        self,
-        address: str,
-        kind: type[PullMessage],
-        queue: MessageQueue,
-        offset: int,
-        count: int,
-        wanted: Subscription,
-        timeout: float,
-    ) -> Command:
-        remoting = self._instance.remoting
-        if not remoting.takes_prepared:
-            header = self._header(kind, queue, offset, count, wanted)
-            return await remoting.request(address, header, timeout=timeout)
-        key = (queue, count, wanted.expression, wanted.kind, kind)
-        template = self._templates.get(key)
-        if template is None:
-            template = self._remember(key, self._header(kind, queue, offset, count, wanted))
+    def _request(self, key: Key) -> PullRequest:
+        request = self._requests.get(key)
+        if request is None:
+            queue, wanted, count, wait_seconds, max_bytes, own_code = key
+            if len(self._requests) >= MAX_REQUESTS:
+                self._requests.clear()
+            request = self._requests[key] = PullRequest(
+                self._group,
+                queue,
+                wanted,
+                count,
+                lite=self._lite,
+                own_code=own_code,
+                wait_seconds=wait_seconds,
+                max_bytes=max_bytes,
+            )
+        return request
 
-        def frame(opaque: int) -> tuple[bytes, bytes]:
-            return template.frame(opaque, offset), b""
-
-        return await remoting.exchange(address, template.code, frame, timeout)
+    def _answer(self, queue: MessageQueue, command: Command, address: str) -> RawPull:
+        if command.code == ResponseCode.NOT_LEADER_FOR_QUEUE:
+            self._instance.routes.doubt(queue.topic)
+        raw, replica = read_raw(command, address)
+        if replica != MASTER_ID:
+            self._replicas[queue] = replica
+        return raw
 
     def _note_old(self, address: str) -> None:
         if len(self._old) >= MAX_OLD:
             self._old.clear()  # brokers that have moved; the others are asked with both once more
         self._old.add(address)
-
-    def _remember(self, key: Key, header: PullMessage) -> PullTemplate:
-        if len(self._templates) >= MAX_TEMPLATES:
-            self._templates.clear()
-        template = self._templates[key] = PullTemplate(header)
-        return template
-
-    def _header(
-        self,
-        kind: type[PullMessage],
-        queue: MessageQueue,
-        offset: int,
-        count: int,
-        wanted: Subscription,
-    ) -> PullMessage:
-        return kind(
-            consumer_group=self._group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=offset,
-            max_msg_nums=count,
-            sys_flag=PULL_SUBSCRIPTION | PULL_LITE,
-            commit_offset=0,
-            suspend_timeout_millis=0,
-            subscription=wanted.expression,
-            sub_version=0,
-            expression_type=wanted.kind,
-            broker_name=queue.broker_name,
-        )

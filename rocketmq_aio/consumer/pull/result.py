@@ -1,13 +1,13 @@
-"""What a pull by offset comes to, with messages or as the broker's bytes."""
+"""Results of pulls by offset: decoded messages, or the broker's bytes."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
-from rocketmq_aio.consumer.pulling.pull_response import RESET_REMARK, read_pulled
+from rocketmq_aio.consumer.pulling.pull_response import RESET_REMARK, select_messages
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
@@ -19,30 +19,30 @@ from rocketmq_aio.remoting.response_errors import broker_error
 
 
 class PullStatus(Enum):
-    """What a pull came to; where to go on is `next_offset` in every case."""
+    """Outcome of a pull; `next_offset` is the offset of the next pull in every case."""
 
     FOUND = "FOUND"  # there are messages
     NO_NEW = "NO_NEW"  # the queue ends at the offset
-    NO_MATCH = "NO_MATCH"  # nothing before the next offset is wanted: ask again at once
-    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"  # no such offset; the next one is the nearest there is
-    OFFSET_RESET = "OFFSET_RESET"  # an administrator moved the group (5.x); told once
+    NO_MATCH = "NO_MATCH"  # no message before the next offset matches: pull again at once
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"  # no such offset; the next offset is the nearest valid one
+    OFFSET_RESET = "OFFSET_RESET"  # an administrator reset the offset (5.x); returned once
 
 
 class PullResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Messages of one queue; *min_offset* and *max_offset* are those of the queue."""
 
     status: PullStatus
-    messages: list[MessageExt]  # only with FOUND, and at least one then
+    messages: list[MessageExt]  # not empty with FOUND, else empty
     next_offset: int
     min_offset: int
     max_offset: int
 
 
 class RawPull(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The same, not decoded.
+    """Result of a pull, not decoded.
 
     The broker compares tags by their hashes: *body* may hold messages of other tags, and messages
-    before the offset that was asked for, where a batch is stored as one.
+    before the requested offset, where a batch is stored as one record.
     """
 
     status: PullStatus
@@ -53,14 +53,6 @@ class RawPull(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     max_offset: int
 
 
-class Answer(NamedTuple):
-    """What a broker said to a pull."""
-
-    status: PullStatus
-    fields: PullMessageResponse
-    body: bytes
-
-
 STATUSES: Final = {
     int(ResponseCode.SUCCESS): PullStatus.FOUND,
     int(ResponseCode.PULL_NOT_FOUND): PullStatus.NO_NEW,
@@ -69,51 +61,43 @@ STATUSES: Final = {
 }
 
 
-def status_of(command: Command) -> PullStatus:
-    """Return what *command*, whose code is one of `STATUSES`, came to."""
-    status = STATUSES[command.code]
-    if status is PullStatus.OFFSET_ILLEGAL and RESET_REMARK in (command.remark or ""):
-        return PullStatus.OFFSET_RESET
-    return status
+def read_raw(command: Command, address: str) -> tuple[RawPull, int]:
+    """Return the answer of the broker at *address*, and the broker id to read from next.
 
-
-def read_answer(command: Command, address: str) -> Answer:
-    """Return what the broker at *address* says to a pull.
-
-    :raises BrokerError: it refuses
+    :raises BrokerError: the broker returned an error
     """
-    if command.code not in STATUSES:
+    status = STATUSES.get(command.code)
+    if status is None:
         raise broker_error(command, address)
-    fields = read_header(command, PullMessageResponse)
-    return Answer(status_of(command), fields, command.body)
-
-
-def raw(answer: Answer) -> RawPull:
-    """Return *answer* as it is."""
-    fields = answer.fields
-    return RawPull(
-        status=answer.status,
-        body=answer.body,
-        offset_delta=fields.offset_delta or 0,
-        next_offset=fields.next_begin_offset,
-        min_offset=fields.min_offset,
-        max_offset=fields.max_offset,
+    if status is PullStatus.OFFSET_ILLEGAL and RESET_REMARK in (command.remark or ""):
+        status = PullStatus.OFFSET_RESET
+    header = read_header(command, PullMessageResponse)
+    raw = RawPull(
+        status=status,
+        body=command.body,
+        offset_delta=header.offset_delta or 0,
+        next_offset=header.next_begin_offset,
+        min_offset=header.min_offset,
+        max_offset=header.max_offset,
     )
+    return raw, header.suggest_which_broker_id
 
 
-def result_of(
-    answer: Answer, decoded: Decoded | None, offset: int, wanted: Subscription
+def pull_result(
+    raw: RawPull, decoded: Decoded | None, offset: int, wanted: Subscription
 ) -> PullResult:
-    """Return the messages of *answer* that are wanted.
+    """Return the messages of *raw* that match *wanted*.
 
-    :param decoded: of an answer that found messages
-    :raises CodecError: the one at *offset* cannot be read
+    :param decoded: the decoded body; None unless messages were found
+    :raises CodecError: the message at *offset* cannot be decoded
     """
-    status, fields, _ = answer
+    status = raw.status
     messages: list[MessageExt] = []
-    next_offset = fields.next_begin_offset
+    next_offset = raw.next_offset
     if decoded is not None:
-        messages, next_offset, fault = read_pulled(decoded, fields, offset, wanted)
+        messages, next_offset, fault = select_messages(
+            decoded, raw.offset_delta, next_offset, offset, wanted
+        )
         if fault is not None and next_offset == offset:
             raise fault
         if not messages:
@@ -122,6 +106,6 @@ def result_of(
         status=status,
         messages=messages,
         next_offset=next_offset,
-        min_offset=fields.min_offset,
-        max_offset=fields.max_offset,
+        min_offset=raw.min_offset,
+        max_offset=raw.max_offset,
     )

@@ -1,4 +1,4 @@
-"""The pull loop of one queue: long polls, flow control, filters, and what to do about failures."""
+"""Pull loop of a queue: long polls, flow control, filters, and recovery from failures."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from rocketmq_aio.consumer.common.hooks import FilterHooks
 from rocketmq_aio.consumer.offsets.start_position import StartPositions
 from rocketmq_aio.consumer.pulling.flow_control import QueueLimits
 from rocketmq_aio.consumer.pulling.message_decoder import MessageDecoder
+from rocketmq_aio.consumer.pulling.pull_request import PullRequest
 from rocketmq_aio.consumer.pulling.pull_response import (
     HOLD_SLACK_SECONDS,
     RESET_REMARK,
-    read_pulled,
+    select_messages,
 )
 from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, QueueState
 from rocketmq_aio.errors import (
@@ -40,20 +41,11 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MessageExt
-from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.codes import (
-    MASTER_ID,
-    PULL_LITE,
-    PULL_SUBSCRIPTION,
-    PULL_SUSPEND,
-    V5_0_0,
-    ResponseCode,
-)
+from rocketmq_aio.protocol.codes import MASTER_ID, V5_0_0, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.requests.pull import LitePullMessage, PullMessage, PullMessageResponse
+from rocketmq_aio.protocol.requests.pull import PullMessageResponse
 from rocketmq_aio.protocol.subscription import Subscription
-from rocketmq_aio.protocol.templates import PullTemplate
 from rocketmq_aio.remoting.backoff import Backoff
 from rocketmq_aio.remoting.response_errors import broker_error
 
@@ -68,10 +60,6 @@ INTRODUCE_SECONDS: Final = 1.0  # between heartbeats because of refused pulls of
 LONGEST_PAUSE_SECONDS: Final = 2.0
 START_PAUSE_SECONDS: Final = 1.0
 REFUSALS: Final = (AuthError, PermissionDeniedError)
-# No commit rides on a pull: brokers work on requests in any order, so it could overwrite a later
-# one that was answered already (seen on live 4.9.7 and 5.5.0 brokers).
-FLAGS: Final = PULL_SUSPEND | PULL_SUBSCRIPTION
-NO_COMMIT: Final = 0
 
 
 class Puller(Generic[Q]):
@@ -128,36 +116,30 @@ class Puller(Generic[Q]):
         self._introduced = float("-inf")
 
     async def run(self, assigned: Q, wait_seconds: float = 0.0) -> None:
-        """Pull until the queue is given up; a seek abandons the pull and begins another.
+        """Pull until the queue is revoked; a seek abandons the current pull and starts another.
 
-        :param wait_seconds: for the member who had the queue before to commit
+        :param wait_seconds: time for the previous owner of the queue to commit
         """
         if wait_seconds:
             await anyio.sleep(wait_seconds)
         while not assigned.dropped:
+            backoff = Backoff(longest=LONGEST_PAUSE_SECONDS)
+            busy = Backoff(BUSY_SECONDS, LONGEST_BUSY_SECONDS)
             with anyio.CancelScope() as assigned.scope:
-                await self._pull_on(assigned)
-
-    async def _pull_on(self, assigned: Q) -> None:
-        backoff = Backoff(longest=LONGEST_PAUSE_SECONDS)
-        busy = Backoff(BUSY_SECONDS, LONGEST_BUSY_SECONDS)
-        if assigned.next_offset == UNKNOWN:
-            await self._find_start(assigned)
-        while not assigned.dropped:
-            if not self._may_pull(assigned):
-                await self._wait(assigned)
-                continue
-            try:
-                await self._pull(assigned)
-            except BusyError:
-                assigned.broker_id = MASTER_ID
-                await anyio.sleep(busy.next_pause())
-            except RocketMQError as error:
-                await self._recover(assigned, error, backoff)
-            else:
-                if backoff.failures:
-                    self._on_recovered(assigned)
-                backoff.failures = busy.failures = 0
+                if assigned.next_offset == UNKNOWN:
+                    await self._find_start(assigned)
+                while not assigned.dropped:
+                    if not self._may_pull(assigned):
+                        await self._wait(assigned)
+                        continue
+                    try:
+                        await self._pull(assigned)
+                    except RocketMQError as error:
+                        await self._recover(assigned, error, backoff, busy)
+                        continue
+                    if backoff.failures:
+                        self._on_recovered(assigned)
+                    backoff.failures = busy.failures = 0
 
     async def _find_start(self, assigned: Q) -> None:
         while not assigned.started.is_set():
@@ -210,7 +192,8 @@ class Puller(Generic[Q]):
         loop = asyncio.get_running_loop()
         assigned.last_pull = started = loop.time()
         generation, offset = assigned.generation, assigned.next_offset
-        command, address = await self._request(assigned, subscription, offset)
+        request, address = self._request(assigned, subscription)
+        command = await request.send(self._instance.remoting, address, offset, self._timeout)
         if assigned.generation != generation:
             return  # a seek came in between
         if command.code == ResponseCode.SUCCESS:
@@ -228,56 +211,28 @@ class Puller(Generic[Q]):
         if pause > 0:
             await anyio.sleep(pause)
 
-    async def _request(
-        self, assigned: Q, subscription: Subscription, offset: int
-    ) -> tuple[Command, str]:
-        queue, remoting = assigned.queue, self._instance.remoting
-        replica = self._instance.routes.replica_of(queue, assigned.broker_id)
+    def _request(self, assigned: Q, subscription: Subscription) -> tuple[PullRequest, str]:
+        """Return the prepared request, made anew when the expression changes, and its address."""
+        queue, instance = assigned.queue, self._instance
+        replica = instance.routes.replica_of(queue, assigned.broker_id)
         if replica is None:
             raise NotConnectedError(queue.broker_name, "no route names this broker")
         address, _ = replica
-        kind = self._kind(address)
-        if not remoting.takes_prepared:
-            header = self._header(kind, queue, subscription, offset)
-            return await remoting.request(address, header, timeout=self._timeout), address
-        key = (subscription, kind)
-        template = assigned.template
-        if template is None or assigned.template_key != key:
-            template = PullTemplate(self._header(kind, queue, subscription, offset))
-            assigned.template, assigned.template_key = template, key
-
-        def frame(opaque: int) -> tuple[bytes, bytes]:
-            return template.frame(opaque, offset), b""
-
-        return await remoting.exchange(address, template.code, frame, self._timeout), address
-
-    def _kind(self, address: str) -> type[PullMessage]:
-        # Brokers from 5.0 have a request of their own for lite pull; older ones do not know it.
-        if not self._lite or self._instance.heartbeats.broker_versions.get(address, 0) < V5_0_0:
-            return PullMessage
-        return LitePullMessage
-
-    def _header(
-        self,
-        kind: type[PullMessage],
-        queue: MessageQueue,
-        subscription: Subscription,
-        offset: int,
-    ) -> PullMessage:
-        return kind(
-            consumer_group=self._group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=offset,
-            max_msg_nums=self._config.pull_batch_size,
-            sys_flag=FLAGS | PULL_LITE if self._lite else FLAGS,
-            commit_offset=NO_COMMIT,
-            suspend_timeout_millis=int(self._config.long_poll_seconds * 1000),
-            subscription=subscription.expression,
-            sub_version=subscription.version,
-            expression_type=subscription.kind,
-            broker_name=queue.broker_name,
+        # Brokers from 5.0 have a request code for lite pull; older ones do not know it.
+        own_code = self._lite and instance.heartbeats.broker_versions.get(address, 0) >= V5_0_0
+        known = assigned.pull_request
+        if known is not None and known.subscription is subscription and known.own_code == own_code:
+            return known, address
+        request = assigned.pull_request = PullRequest(
+            self._group,
+            queue,
+            subscription,
+            self._config.pull_batch_size,
+            lite=self._lite,
+            own_code=own_code,
+            wait_seconds=self._config.long_poll_seconds,
         )
+        return request, address
 
     def _nothing_found(self, assigned: Q, command: Command, offset: int) -> None:
         answer = read_header(command, PullMessageResponse)
@@ -296,7 +251,9 @@ class Puller(Generic[Q]):
         decoded = await self._decoder.decode(command.body, assigned.queue)
         if assigned.generation != generation:
             return  # a seek came in between
-        wanted, next_offset, fault = read_pulled(decoded, answer, offset, subscription)
+        wanted, next_offset, fault = select_messages(
+            decoded, answer.offset_delta or 0, answer.next_begin_offset, offset, subscription
+        )
         if wanted:
             wanted = self._prepare(wanted)
             assigned.put(wanted)
@@ -377,13 +334,18 @@ class Puller(Generic[Q]):
         self._on_event(event)
         self._on_messages(assigned)  # wakes a poll, which raises it
 
-    async def _recover(self, assigned: Q, error: RocketMQError, backoff: Backoff) -> None:
+    async def _recover(
+        self, assigned: Q, error: RocketMQError, backoff: Backoff, busy: Backoff
+    ) -> None:
+        # Only an answer names another replica: without this, pulls stay on one that gives none.
+        assigned.broker_id = MASTER_ID
+        if isinstance(error, BusyError):
+            await anyio.sleep(busy.next_pause())
+            return
         if not backoff.failures:
             logger.warning("pull_failed", queue=str(assigned.queue), reason=str(error))
             self._on_event(PullFailed(queue=assigned.queue, reason=str(error)))
         pause = backoff.next_pause()
-        # Only an answer names another replica: without this, pulls stay on one that gives none.
-        assigned.broker_id = MASTER_ID
         if isinstance(error, SubscriptionError):
             await self._introduce()
         elif isinstance(error, BrokerError) and error.code == ResponseCode.NOT_LEADER_FOR_QUEUE:

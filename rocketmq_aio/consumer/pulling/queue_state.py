@@ -8,11 +8,11 @@ from typing import Final
 import anyio
 
 from rocketmq_aio.consumer.pulling.process_queue import ProcessQueue
+from rocketmq_aio.consumer.pulling.pull_request import PullRequest
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import MASTER_ID
-from rocketmq_aio.protocol.templates import PullTemplate
 
 UNKNOWN: Final = -1
 
@@ -36,12 +36,11 @@ class QueueState:
         "next_offset",
         "paused",
         "process_queue",
+        "pull_request",
         "queue",
         "released",
         "scope",
         "started",
-        "template",
-        "template_key",
         "trouble",
         "wake",
     )
@@ -58,8 +57,7 @@ class QueueState:
         self.generation = 0  # counts moves: an answer to an older pull is not used
         self.failure: RocketMQError | None = None  # told to the application
         self.broker_id = MASTER_ID  # the replica that the broker suggested
-        self.template: PullTemplate | None = None
-        self.template_key: tuple[object, ...] = ()
+        self.pull_request: PullRequest | None = None
         self.wake: asyncio.Future[None] | None = None  # what the pull loop waits for
         self.scope: anyio.CancelScope | None = None  # of the pull that is under way
         self.started = anyio.Event()
