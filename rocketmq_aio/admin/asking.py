@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
-import anyio
 from msgspec.structs import replace
 
 from rocketmq_aio.admin.results import BrokerInfo, ClusterInfo
@@ -25,6 +24,7 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.requests.admin_cluster import ClusterInfoBody, GetClusterInfo
+from rocketmq_aio.remoting.gather import gather_limited
 from rocketmq_aio.remoting.response_errors import broker_error
 
 T = TypeVar("T")
@@ -86,23 +86,14 @@ class Asking(ClientBase):
 
         :raises AdminError: it failed for some of them; a refusal of all is raised as it came
         """
-        done: dict[str, T] = {}
-        failed: dict[str, RocketMQError] = {}
-        limit = anyio.CapacityLimiter(AT_ONCE)
 
-        async def one(name: str, address: str | None) -> None:
-            async with limit:
-                try:
-                    done[name] = await call(name, _known(name, address))
-                except RocketMQError as error:
-                    failed[name] = error
+        async def call_one(name: str) -> T:
+            return await call(name, _known(name, targets[name]))
 
-        async with anyio.create_task_group() as tasks:
-            for name, address in targets.items():
-                tasks.start_soon(one, name, address)
+        done, failed = await gather_limited(call_one, targets, AT_ONCE)
         if failed:
             raise _failure(action, done, failed)
-        return {name: done[name] for name in targets}
+        return done
 
     async def _on_name_servers(self, action: str, *headers: RequestHeader) -> None:
         """Tell all name servers, which do not tell each other."""

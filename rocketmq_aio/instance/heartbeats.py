@@ -16,6 +16,7 @@ from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.client import Heartbeat, HeartbeatResponse
 from rocketmq_aio.protocol.subscription import java_hash
 from rocketmq_aio.remoting.client import RemotingClient
+from rocketmq_aio.remoting.gather import gather_limited
 from rocketmq_aio.remoting.response_errors import broker_error
 
 logger = get_logger(__name__)
@@ -57,16 +58,8 @@ class Heartbeats:
         """Tell all brokers now and return the failures; *anew* forgets what they know already."""
         if anew:
             self._accepted.clear()
-        failures: dict[str, RocketMQError] = {}
-
-        async def beat_one(address: str) -> None:
-            if (error := await self.beat(address)) is not None:
-                failures[address] = error
-
-        async with anyio.create_task_group() as tasks:
-            for address in self._addresses():
-                tasks.start_soon(beat_one, address)
-        return failures
+        errors = (await gather_limited(self.beat, self._addresses())).results
+        return {address: error for address, error in errors.items() if error is not None}
 
     async def beat(self, address: str) -> RocketMQError | None:
         """Tell one broker; a failure is logged and returned.

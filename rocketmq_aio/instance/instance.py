@@ -37,6 +37,7 @@ from rocketmq_aio.protocol.requests.client import UnregisterClient
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.client import RemotingClient
 from rocketmq_aio.remoting.fork import FORKED, reset_after_fork
+from rocketmq_aio.remoting.gather import gather_limited
 
 logger = get_logger(__name__)
 
@@ -238,18 +239,16 @@ class MQClientInstance:
 
     async def _unregister(self, header: UnregisterClient) -> None:
         async def leave(address: str) -> None:
-            try:
-                async with self.heartbeats.turn(address):  # else one under way could win
+            async with self.heartbeats.turn(address):  # else one under way could win
+                try:
                     await self.broker.unregister(address, header)
-            except RocketMQError as error:
-                logger.info("unregister_failed", address=address, reason=str(error))
+                except RocketMQError as error:
+                    logger.info("unregister_failed", address=address, reason=str(error))
 
         # Only where a connection stands: a broker forgets a client whose connection is gone.
         connected = {a for a in self.routes.addresses() if self.remoting.is_connected(a)}
         with anyio.move_on_after(UNREGISTER_SECONDS):
-            async with anyio.create_task_group() as tasks:
-                for address in connected:
-                    tasks.start_soon(leave, address)
+            await gather_limited(leave, connected)
 
     def send_address(self, master: str) -> str:
         """Return where messages for the broker at *master* go."""

@@ -24,6 +24,7 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import MAX_QUEUES, TopicRouteData
 from rocketmq_aio.protocol.codes import MASTER_ID, PERM_READ, PERM_WRITE
 from rocketmq_aio.protocol.static_topics import NO_OWNER, is_logical, logical_queues
+from rocketmq_aio.remoting.gather import gather_limited
 
 logger = get_logger(__name__)
 
@@ -345,22 +346,18 @@ class RouteTable:
         :param regular: False for routes in doubt: neither a topic nor a broker is given up, for a
             broker that restarts is missing for a moment and would lose its consumers
         """
-        limit = anyio.CapacityLimiter(REFRESH_AT_ONCE)
 
         async def refresh_one(topic: str) -> None:
-            async with limit:
-                try:
-                    await self.fetch(topic, may_lose_brokers=regular)
-                except RouteNotFoundError:
-                    if regular:
-                        self._count_miss(topic)
-                    logger.debug("route_missing", topic=topic)
-                except RocketMQError as error:
-                    logger.warning("route_refresh_failed", topic=topic, reason=str(error))
+            try:
+                await self.fetch(topic, may_lose_brokers=regular)
+            except RouteNotFoundError:
+                if regular:
+                    self._count_miss(topic)
+                logger.debug("route_missing", topic=topic)
+            except RocketMQError as error:
+                logger.warning("route_refresh_failed", topic=topic, reason=str(error))
 
-        async with anyio.create_task_group() as tasks:
-            for topic in topics:
-                tasks.start_soon(refresh_one, topic)
+        await gather_limited(refresh_one, topics, REFRESH_AT_ONCE)
 
     def _drop_unused(self, wanted: set[str]) -> None:
         unused = set(self._routes) - wanted

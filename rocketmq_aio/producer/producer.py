@@ -8,8 +8,6 @@ from threading import get_ident
 from time import monotonic, time_ns
 from typing import Any, Final, Generic
 
-import anyio
-
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import (
@@ -39,6 +37,7 @@ from rocketmq_aio.producer.recall import recall
 from rocketmq_aio.producer.request_reply import how_to_reply
 from rocketmq_aio.producer.send_request import check_sizes, not_a_message, outgoing
 from rocketmq_aio.producer.topic_publish_info import QueueSelector, not_of_topic
+from rocketmq_aio.remoting.gather import gather_limited
 
 MAX_TIMEOUT: Final = 10.0**9
 BATCHES_AT_ONCE: Final = 4  # requests of one send_batch call in flight together
@@ -354,15 +353,11 @@ class Producer(EncodedSender, Generic[V]):
     ) -> dict[int, SendResult | RocketMQError]:
         """Return what became of each message, by its place in the caller's list."""
         placed: dict[int, SendResult | RocketMQError] = {}
-        limit = anyio.CapacityLimiter(BATCHES_AT_ONCE)
 
-        async def send_one(batch: Batch) -> None:
-            async with limit:
-                await self._place(batch, None, now_ms, deadline, placed)
+        async def send_one(number: int) -> None:
+            await self._place(made[number], None, now_ms, deadline, placed)
 
-        async with anyio.create_task_group() as tasks:
-            for batch in made:
-                tasks.start_soon(send_one, batch)
+        await gather_limited(send_one, range(len(made)), BATCHES_AT_ONCE)
         return placed
 
     async def _send_in_order(

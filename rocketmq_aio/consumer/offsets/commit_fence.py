@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 
-import anyio
-
 from rocketmq_aio.consumer.group.stall_detector import STALL_SECONDS, Standstills
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.offsets.store import OffsetStore
@@ -14,6 +12,7 @@ from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.remoting.gather import gather_limited
 
 logger = get_logger(__name__)
 
@@ -44,12 +43,8 @@ class CommitFence(Standstills):
         """Ask about those of *queues* that are in doubt; return those that still are, and why."""
         self.look()  # the caller may have woken before the timer
         doubted = [each for each in queues if each.doubted]
-        failed: dict[MessageQueue, BaseException] = {}
-        if doubted:
-            async with anyio.create_task_group() as tasks:
-                for assigned in doubted:
-                    tasks.start_soon(self._learn, assigned, failed)
-        return failed
+        _, failed = await gather_limited(self._learn, doubted)
+        return {assigned.queue: error for assigned, error in failed.items()}
 
     def _stood_still(self, seconds: float) -> None:
         self._count += 1
@@ -58,17 +53,14 @@ class CommitFence(Standstills):
         if self._table:
             logger.warning("process_stood_still", seconds=round(seconds), queues=len(self._table))
 
-    async def _learn(
-        self, assigned: PolledQueue, failed: dict[MessageQueue, BaseException]
-    ) -> None:
+    async def _learn(self, assigned: PolledQueue) -> None:
         count = self._count
         try:
             await self._store.remove(assigned.queue)  # what it remembers may be wrong by now
             committed = await self._store.read(assigned.queue)
         except RocketMQError as error:
             logger.info("progress_unknown", queue=str(assigned.queue), reason=str(error))
-            failed[assigned.queue] = error
-            return
+            raise
         if assigned.doubted and count == self._count:  # else it was moved, or stood still again
             assigned.doubted = False
             assigned.floor = UNKNOWN if committed is None else committed

@@ -8,10 +8,11 @@ from typing import Final, TypeVar
 import anyio
 
 from rocketmq_aio.consumer.pulling.queue_state import QueueState
-from rocketmq_aio.errors import RequestTimeoutError, RocketMQError
+from rocketmq_aio.errors import RequestTimeoutError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.remoting.gather import gather_limited
 
 QUERIES_AT_ONCE: Final = 16
 
@@ -26,25 +27,15 @@ async def lag_of(
     :raises RocketMQError: a queue's broker did not answer, or it cannot be known where it begins
     """
     found: dict[MessageQueue, int] = {}
-    failures: list[RocketMQError] = []
-    limit = anyio.CapacityLimiter(QUERIES_AT_ONCE)
 
     async def ask(assigned: Q) -> None:
-        async with limit:
-            try:
-                await wait_until_started(instance, assigned)
-                end = await instance.broker.max_offset(assigned.queue)
-            except RocketMQError as error:
-                failures.append(error)
-                return
+        await wait_until_started(instance, assigned)
+        end = await instance.broker.max_offset(assigned.queue)
         if not assigned.dropped:
             found[assigned.queue] = max(0, end - position(assigned))
 
-    async with anyio.create_task_group() as tasks:
-        for assigned in list(queues):
-            tasks.start_soon(ask, assigned)
-    if failures:
-        raise failures[0]
+    for error in (await gather_limited(ask, queues, QUERIES_AT_ONCE)).failures.values():
+        raise error
     return dict(sorted(found.items()))
 
 

@@ -9,11 +9,12 @@ import anyio
 
 from rocketmq_aio.config.consumer import ConsumerConfig
 from rocketmq_aio.consumer.offsets.store import OffsetStore
-from rocketmq_aio.errors import PermissionDeniedError, RocketMQError, RouteNotFoundError
+from rocketmq_aio.errors import PermissionDeniedError, RouteNotFoundError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.remoting.gather import gather_limited
 
 logger = get_logger(__name__)
 
@@ -106,23 +107,9 @@ class StartPositions:
 
         :raises RocketMQError: none was found, and some queue could not be asked
         """
-        found: list[int] = []
-        failures: list[RocketMQError] = []
-        limit = anyio.CapacityLimiter(QUERIES_AT_ONCE)
-
-        async def look(queue: MessageQueue) -> None:
-            async with limit:
-                try:
-                    offset = await self._store.read(queue)
-                except RocketMQError as error:
-                    failures.append(error)
-                    return
-            if offset is not None:
-                found.append(offset)
-
-        async with anyio.create_task_group() as tasks:
-            for queue in queues:
-                tasks.start_soon(look, queue)
-        if failures and not found:
-            raise failures[0]
-        return len(found)
+        offsets, failures = await gather_limited(self._store.read, queues, QUERIES_AT_ONCE)
+        known = sum(offset is not None for offset in offsets.values())
+        if not known:
+            for error in failures.values():
+                raise error
+        return known

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import anyio
-
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.consumer.pull.result import PullStatus
@@ -17,12 +15,12 @@ from rocketmq_aio.errors import (
     AuthError,
     ConfigError,
     PermissionDeniedError,
-    RocketMQError,
     SubscriptionError,
 )
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import MASTER_ID
+from rocketmq_aio.remoting.gather import gather_limited
 from rocketmq_aio.spark.options import Connection
 from rocketmq_aio.spark.pipelines.summary import Summary
 from rocketmq_aio.spark.runtime import Runtime
@@ -161,24 +159,15 @@ async def lags_of(
 
     :raises RocketMQError: a broker cannot be asked
     """
-    found: list[QueueLag] = []
-    failures: list[RocketMQError] = []
-    limit = anyio.CapacityLimiter(QUEUES_AT_ONCE)
 
-    async def ask(queue: MessageQueue) -> None:
-        async with limit:
-            try:
-                found.append(await _lag(consumer, reader, queue))
-            except RocketMQError as error:
-                failures.append(error)
+    async def ask(queue: MessageQueue) -> QueueLag:
+        return await _lag(consumer, reader, queue)
 
     queues = [queue for topic in topics for queue in await consumer.message_queues(topic)]
-    async with anyio.create_task_group() as tasks:
-        for queue in queues:
-            tasks.start_soon(ask, queue)
-    if failures:
-        raise failures[0]
-    return sorted(found, key=lambda each: (each.topic, each.broker, each.queue_id))
+    found, failures = await gather_limited(ask, queues, QUEUES_AT_ONCE)
+    for error in failures.values():
+        raise error
+    return sorted(found.values(), key=lambda each: (each.topic, each.broker, each.queue_id))
 
 
 async def _lag(consumer: PullConsumer, reader: PullConsumer, queue: MessageQueue) -> QueueLag:

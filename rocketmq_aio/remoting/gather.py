@@ -1,0 +1,54 @@
+"""Fan-out: one call per item, up to a limit concurrently, failures by item."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from typing import Generic, NamedTuple, TypeVar
+
+import anyio
+
+from rocketmq_aio.errors import RocketMQError
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Gathered(NamedTuple, Generic[K, V]):
+    """What `gather_limited` returns, each in the order of the items."""
+
+    results: dict[K, V]
+    failures: dict[K, RocketMQError]
+
+
+async def gather_limited(
+    function: Callable[[K], Awaitable[V]], items: Iterable[K], limit: int | None = None
+) -> Gathered[K, V]:
+    """Call *function* for each of *items*, up to *limit* concurrently, and wait for all.
+
+    A `RocketMQError` goes to ``failures`` and does not stop the others; any other error does.
+    """
+    items = list(dict.fromkeys(items))
+    outcomes: dict[K, tuple[V] | RocketMQError] = {}
+    waiting = iter(items)
+
+    async def work() -> None:
+        for item in waiting:
+            try:
+                outcomes[item] = (await function(item),)
+            except RocketMQError as error:
+                outcomes[item] = error
+
+    if len(items) == 1 or limit == 1:
+        await work()
+    else:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(len(items) if limit is None else min(limit, len(items))):
+                tasks.start_soon(work)
+    gathered: Gathered[K, V] = Gathered({}, {})
+    for item in items:
+        outcome = outcomes[item]
+        if isinstance(outcome, RocketMQError):
+            gathered.failures[item] = outcome
+        else:
+            gathered.results[item] = outcome[0]
+    return gathered

@@ -1,0 +1,95 @@
+"""gather_limited: concurrency, order, failures, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rocketmq_aio.errors import NotConnectedError
+from rocketmq_aio.remoting.gather import gather_limited
+
+
+class Calls:
+    """A function to call concurrently, which counts its running calls."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.most = 0
+        self.ended: list[int] = []
+
+    async def __call__(self, item: int) -> int:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await asyncio.sleep(0.001 * (5 - item % 5))
+            if item % 10 == 3:
+                raise NotConnectedError(str(item), "down")
+            return item * 2
+        finally:
+            self.running -= 1
+            self.ended.append(item)
+
+
+@pytest.mark.parametrize(("limit", "most"), [(1, 1), (4, 4), (100, 12), (None, 12)])
+async def test_concurrency_is_capped_by_the_limit(limit: int | None, most: int) -> None:
+    calls = Calls()
+    await gather_limited(calls, range(12), limit)
+    assert calls.most == most
+
+
+async def test_results_and_failures_come_by_item_in_the_order_of_the_items() -> None:
+    results, failures = await gather_limited(Calls(), [4, 3, 2, 1, 13], 2)
+
+    assert list(results.items()) == [(4, 8), (2, 4), (1, 2)]
+    assert [str(each) for each in failures.values()] == [
+        str(NotConnectedError("3", "down")),
+        str(NotConnectedError("13", "down")),
+    ]
+    assert list(failures) == [3, 13]
+
+
+async def test_none_is_a_result() -> None:
+    async def nothing(_: int) -> None:
+        return None
+
+    assert await gather_limited(nothing, [1, 2]) == ({1: None, 2: None}, {})
+
+
+async def test_no_items_need_no_call() -> None:
+    assert await gather_limited(Calls(), []) == ({}, {})
+
+
+async def test_an_item_given_twice_is_called_once() -> None:
+    calls = Calls()
+    await gather_limited(calls, [1, 1, 2])
+    assert sorted(calls.ended) == [1, 2]
+
+
+@pytest.mark.parametrize("items", [[0], [0, 1, 2]])
+async def test_cancelling_the_caller_ends_all_calls(items: list[int]) -> None:
+    calls = Calls()
+    task = asyncio.create_task(gather_limited(calls, items))
+    await asyncio.sleep(0.0001)
+    task.cancel()
+    await asyncio.wait([task])
+
+    assert task.cancelled()
+    assert calls.running == 0
+
+
+async def test_another_error_ends_the_other_calls() -> None:
+    ended: list[int] = []
+
+    async def fail(item: int) -> None:
+        if item == 1:
+            raise LookupError("a defect")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(item)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await gather_limited(fail, [0, 1, 2])
+    assert raised.group_contains(LookupError)
+    assert sorted(ended) == [0, 2]
