@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.spark.environments import bare_environment, package_zip
 from tests.spark.servers import connect_server
 from tests.spark.support import write_messages
@@ -51,8 +53,9 @@ def test_a_server_that_has_the_package_needs_nothing_from_its_clients(
 
 
 def test_a_client_sends_the_package_along_and_registers_the_source(
-    namesrv: str, topic: str, tmp_path: Path
+    namesrv: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # the server would find the package there
     python = bare_environment(tmp_path / "bare")
     package = package_zip(tmp_path / "package.zip")
 

@@ -6,8 +6,11 @@ import json
 import os
 import subprocess
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+
+import pytest
 
 from tests.spark.class_archive import SPARK_HOME
 from tests.spark.environments import bare_environment, environment_archive, package_zip
@@ -17,6 +20,14 @@ from tests.spark.support import settings_in, write_messages
 JOB: Final = Path(__file__).parent / "shipped_job.py"
 BODIES: Final = [f"order {number}" for number in range(40)]
 SUBMIT_SECONDS: Final = 500.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_python_path() -> Iterator[None]:
+    """Keep PYTHONPATH from the cluster and the jobs: they would find the package there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONPATH", raising=False)
+        yield
 
 
 def submit(
