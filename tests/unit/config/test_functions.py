@@ -47,7 +47,7 @@ def test_what_takes_a_message_is_accepted(function: Callable[..., object]) -> No
     [
         (no_parameter, r"called with \(message\), and takes \(\)"),
         (two, "takes .*missing a required argument: 'context'"),
-        (only_by_name, "missing a required argument: 'context'"),
+        (only_by_name, "missing a required (keyword-only )?argument: 'context'"),
         (functools.partial(two, 1, 2), "too many positional arguments"),
         ("handle", "expected a function"),
         (None, "expected a function"),
