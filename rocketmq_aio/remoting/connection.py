@@ -11,6 +11,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final, cast
 
 from rocketmq_aio.errors import (
@@ -398,18 +399,21 @@ def _tune(sock: socket.socket | None) -> None:
     """Send small frames at once, and let the kernel notice a peer that is silently gone."""
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # Not every system has all of them.
+    with suppress(OSError):  # an option that the kernel refuses; on macOS, the peer is gone already
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # Not every system has all of them; macOS has the first one by another name.
+    idle = "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE"
     for name, value in (
-        ("TCP_KEEPIDLE", 6),
+        (idle, 6),
         ("TCP_KEEPINTVL", 3),
         ("TCP_KEEPCNT", 3),
         ("TCP_USER_TIMEOUT", 12_000),
     ):
         option = getattr(socket, name, None)
         if option is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+            with suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _foreign(fault: CodecError, first: bytes) -> str:

@@ -196,7 +196,8 @@ def _begin_anew() -> None:
 
 
 _process = _Process()
-os.register_at_fork(after_in_child=_begin_anew)
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 def client_config(connection: Connection) -> ClientConfig:

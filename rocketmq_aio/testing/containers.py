@@ -72,7 +72,7 @@ def are_available(version: str) -> bool:
 def _check_engine() -> None:
     """Raise OSError where nobody listens: the client would, but leave a socket open."""
     address = urlsplit(get_docker_host() or "unix:///var/run/docker.sock")
-    if address.scheme == "unix":
+    if address.scheme == "unix" and sys.platform != "win32":  # has engines at pipes
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(ENGINE_SECONDS)
             connection.connect(address.path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import shutil
@@ -18,6 +17,9 @@ from threading import Timer
 from typing import Final
 
 from rocketmq_aio.testing.errors import ClusterError, UnavailableError
+
+if sys.platform != "win32":
+    import fcntl
 
 logger = logging.getLogger(__name__)
 
@@ -62,12 +64,25 @@ def fetch_jars(version: str) -> Path:
     """
     folder = cache_folder() / "jars" / version
     if not folder.is_dir():
+        require_posix()
         require_programs("java", "mvn")
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.with_name(f"{version}.lock")):
             if not folder.is_dir():
                 _download(version, folder)
     return folder
+
+
+def require_posix() -> None:
+    """Check that servers can be guarded, paused and killed here.
+
+    :raises UnavailableError: this is Windows, naming what can be used instead
+    """
+    if sys.platform == "win32":
+        raise UnavailableError(
+            "RocketMQ servers cannot be started as Java processes on Windows:"
+            " use containers, or a cluster that ROCKETMQ_NAMESRV names"
+        )
 
 
 def require_programs(*names: str) -> None:
@@ -156,7 +171,8 @@ def _follow(version: str, lines: Iterable[str]) -> list[str]:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     with path.open("w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # let go by the kernel, even if we are killed
+        if sys.platform != "win32":
+            fcntl.flock(lock, fcntl.LOCK_EX)  # let go by the kernel, even if we are killed
         yield
 
 

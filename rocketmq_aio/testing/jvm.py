@@ -14,7 +14,7 @@ from typing import Final
 
 from rocketmq_aio.testing import conf
 from rocketmq_aio.testing.errors import ClusterError
-from rocketmq_aio.testing.jars import fetch_jars, require_programs
+from rocketmq_aio.testing.jars import fetch_jars, require_posix, require_programs
 from rocketmq_aio.testing.ports import BROKER, choose_port
 from rocketmq_aio.testing.process import GuardedProcess
 from rocketmq_aio.testing.security import Security
@@ -100,6 +100,7 @@ class JVMBackend(Backend):
     name = "jvm"
 
     def __init__(self, version: str, security: Security = UNSECURED) -> None:
+        require_posix()
         require_programs("java")
         self._jars = fetch_jars(version)
         self._security = security.java_options()

@@ -28,7 +28,9 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import read_reset_offsets
 from rocketmq_aio.remoting.fork import reset_after_fork
 
-if sys.platform != "win32":
+if sys.platform == "win32":
+    import msvcrt
+else:
     import fcntl
 
 FOLDER_VARIABLE: Final = "ROCKETMQ_OFFSET_FOLDER"
@@ -113,8 +115,7 @@ class Disk:
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o600)
         try:
-            if sys.platform != "win32":
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor)
         except OSError:
             os.close(descriptor)
             raise
@@ -156,6 +157,20 @@ class Disk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+if sys.platform == "win32":
+
+    def _lock(descriptor: int) -> None:
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except PermissionError as error:  # what Windows says where others have BlockingIOError
+            raise BlockingIOError(*error.args) from error
+
+else:
+
+    def _lock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 class OffsetFile:
