@@ -20,7 +20,7 @@ from typing import Final
 
 from benchmarks import standin
 from rocketmq_aio import Message, MessageTrace, Producer, SendContext
-from rocketmq_aio.hooks import AnySendHook
+from rocketmq_aio.instance.hook_runner import AnySendHook
 
 IN_FLIGHT: Final = 64
 SENDS: Final = 6_400  # of one producer in a round

@@ -26,7 +26,13 @@ if TYPE_CHECKING:
         describe_message,
     )
     from rocketmq_aio.config.client import ClientConfig, Credentials
-    from rocketmq_aio.config.consumer import LitePullConfig, PopConfig, PushConfig
+    from rocketmq_aio.config.consumer import (
+        AllocateStrategy,
+        LitePullConfig,
+        OffsetStore,
+        PopConfig,
+        PushConfig,
+    )
     from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
     from rocketmq_aio.consumer.common.events import (
         AckFailed,
@@ -52,7 +58,7 @@ if TYPE_CHECKING:
     from rocketmq_aio.consumer.common.statistics import TopicStatistics
     from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
     from rocketmq_aio.consumer.offsets.local_file import CorruptOffsetFile, LocalFileOffsetStore
-    from rocketmq_aio.consumer.offsets.store import OffsetStore, RemoteOffsetStore
+    from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore
     from rocketmq_aio.consumer.pop.consumer import PopConsumer
     from rocketmq_aio.consumer.pop.message import PoppedMessage
     from rocketmq_aio.consumer.pull.consumer import PullConsumer
@@ -62,7 +68,6 @@ if TYPE_CHECKING:
     from rocketmq_aio.consumer.rebalance.strategies.averagely import (
         AllocateAveragely,
         AllocateAveragelyByCircle,
-        AllocateStrategy,
     )
     from rocketmq_aio.consumer.rebalance.strategies.config import AllocateByConfig
     from rocketmq_aio.consumer.rebalance.strategies.consistent_hash import AllocateConsistentHash
@@ -125,6 +130,7 @@ if TYPE_CHECKING:
         MessageSelector,
         SendResult,
         SendStatus,
+        TransactionState,
     )
     from rocketmq_aio.producer.batching.pre_encoded import Encoded
     from rocketmq_aio.producer.producer import Producer
@@ -136,7 +142,6 @@ if TYPE_CHECKING:
     from rocketmq_aio.producer.topic_publish_info import QueueSelector
     from rocketmq_aio.producer.transaction.producer import TransactionProducer
     from rocketmq_aio.producer.transaction.transaction import Transaction, TransactionResult
-    from rocketmq_aio.producer.transaction.transaction_log import TransactionState
     from rocketmq_aio.trace.message_trace import MessageTrace
 
 __version__ = "0.1.0"
@@ -283,7 +288,7 @@ _NAMES_OF: Final = {
         "TopicConfig TopicRouteInfo TopicStats describe_message"
     ),
     "config.client": "ClientConfig Credentials",
-    "config.consumer": "LitePullConfig PopConfig PushConfig",
+    "config.consumer": "AllocateStrategy LitePullConfig OffsetStore PopConfig PushConfig",
     "config.producer": "AutoBatch ProducerConfig",
     "consumer.common.events": (
         "AckFailed ClientIdNotUnique CommitFailed ConsumerEvent HandlerStuck LeaseLost "
@@ -294,16 +299,14 @@ _NAMES_OF: Final = {
     "consumer.common.statistics": "TopicStatistics",
     "consumer.lite_pull.consumer": "LitePullConsumer",
     "consumer.offsets.local_file": "CorruptOffsetFile LocalFileOffsetStore",
-    "consumer.offsets.store": "OffsetStore RemoteOffsetStore",
+    "consumer.offsets.store": "RemoteOffsetStore",
     "consumer.pop.consumer": "PopConsumer",
     "consumer.pop.message": "PoppedMessage",
     "consumer.pull.consumer": "PullConsumer",
     "consumer.pull.result": "PullResult PullStatus RawPull",
     "consumer.push.consumer": "PushConsumer",
     "consumer.push.handlers": "BatchContext RetryLater SuspendQueue",
-    "consumer.rebalance.strategies.averagely": (
-        "AllocateAveragely AllocateAveragelyByCircle AllocateStrategy"
-    ),
+    "consumer.rebalance.strategies.averagely": "AllocateAveragely AllocateAveragelyByCircle",
     "consumer.rebalance.strategies.config": "AllocateByConfig",
     "consumer.rebalance.strategies.consistent_hash": "AllocateConsistentHash",
     "consumer.rebalance.strategies.machine_room": (
@@ -325,14 +328,15 @@ _NAMES_OF: Final = {
     "instance.instance": "MQClientInstance",
     "model.codec": "Codec JSONCodec MsgpackCodec RawCodec",
     "model.message": "Message MessageExt",
-    "model.values": "MessageModel MessageQueue MessageSelector SendResult SendStatus",
+    "model.values": (
+        "MessageModel MessageQueue MessageSelector SendResult SendStatus TransactionState"
+    ),
     "producer.batching.pre_encoded": "Encoded",
     "producer.producer": "Producer",
     "producer.queue_selection": "SelectByMachineRoom SelectByRandom select_by_hash",
     "producer.topic_publish_info": "QueueSelector",
     "producer.transaction.producer": "TransactionProducer",
     "producer.transaction.transaction": "Transaction TransactionResult",
-    "producer.transaction.transaction_log": "TransactionState",
     "trace.message_trace": "MessageTrace",
 }
 _HOMES: Final = {name: module for module, names in _NAMES_OF.items() for name in names.split()}

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.properties import check_encoded, encode_properties, take_properties
-from rocketmq_aio.model.values import MessageQueue, SendResult
-
-if TYPE_CHECKING:  # layers above
-    from rocketmq_aio.instance.instance import MQClientInstance
-    from rocketmq_aio.producer.transaction.transaction_log import TransactionState
+from rocketmq_aio.model.values import MessageQueue, SendResult, TransactionState
 
 
 @runtime_checkable
@@ -192,17 +188,3 @@ class EndTransactionHook(Protocol):
 
     def end_transaction(self, context: EndTransactionContext) -> None:
         """The broker was told, or could not be told."""
-
-
-@runtime_checkable
-class HookMaker(Protocol):
-    """Makes one hook for each client that lists it in ``hooks=[...]``, such as `MessageTrace`."""
-
-    def made_for(self, instance: MQClientInstance, group: str) -> Any:  # noqa: ANN401 - a hook
-        """Return the hook of *group* in *instance*; it is opened and closed with the client."""
-        ...
-
-
-AnyConsumeHook: TypeAlias = ConsumeHook | HookMaker
-AnyPushHook: TypeAlias = ConsumeHook | FilterMessageHook | HookMaker
-AnySendHook: TypeAlias = SendHook | CheckForbiddenHook | EndTransactionHook | HookMaker

@@ -4,12 +4,32 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.hooks import HookMaker
+from rocketmq_aio.hooks import (
+    CheckForbiddenHook,
+    ConsumeHook,
+    EndTransactionHook,
+    FilterMessageHook,
+    SendHook,
+)
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.remoting.hook_failures import Call
+
+
+@runtime_checkable
+class HookMaker(Protocol):
+    """Makes one hook for each client that lists it in ``hooks=[...]``, such as `MessageTrace`."""
+
+    def made_for(self, instance: MQClientInstance, group: str) -> Any:  # noqa: ANN401 - a hook
+        """Return the hook of *group* in *instance*; it is opened and closed with the client."""
+        ...
+
+
+AnyConsumeHook: TypeAlias = ConsumeHook | HookMaker
+AnyPushHook: TypeAlias = ConsumeHook | FilterMessageHook | HookMaker
+AnySendHook: TypeAlias = SendHook | CheckForbiddenHook | EndTransactionHook | HookMaker
 
 
 class Companion(Protocol):

@@ -6,7 +6,7 @@ import re
 from ipaddress import IPv6Address
 from typing import Final
 
-from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.model.errors import ConfigError
 
 MAX_PORT: Final = 65_535
 VIP_OFFSET: Final = 2

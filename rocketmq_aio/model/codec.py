@@ -9,19 +9,16 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, cast, overload, runtime_checkable
+from typing import Any, Final, Generic, Protocol, cast, overload, runtime_checkable
 
 import msgspec
 
-from rocketmq_aio.errors import ConfigError, PayloadError
+from rocketmq_aio.model.errors import ConfigError, PayloadError
 
 if sys.version_info >= (3, 13):
     from typing import TypeVar
 else:
     from typing_extensions import TypeVar  # with a default
-
-if TYPE_CHECKING:
-    from rocketmq_aio.model.message import MessageExt
 
 V = TypeVar("V", default=Any)  # what a codec makes of bodies
 V_co = TypeVar("V_co", covariant=True, default=Any)
@@ -178,23 +175,6 @@ def decode_with(codec: Codec, body: bytes) -> Any:  # noqa: ANN401 - see Codec
         raise
     except BaseException as error:  # also a CancelledError, which no await has delivered
         raise _fault(codec, error) from error
-
-
-def decode_all(
-    codec: Codec, messages: Iterable[MessageExt]
-) -> tuple[list[MessageExt], list[tuple[MessageExt, PayloadError]]]:
-    """Give *messages* their values; return those that have one, and the others with the reason."""
-    good: list[MessageExt] = []
-    bad: list[tuple[MessageExt, PayloadError]] = []
-    for message in messages:
-        message.codec = codec
-        try:
-            _ = message.value
-        except PayloadError as error:
-            bad.append((message, error))
-        else:
-            good.append(message)
-    return good, bad
 
 
 def _fault(codec: object, error: BaseException) -> PayloadError:

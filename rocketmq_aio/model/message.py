@@ -10,8 +10,8 @@ from typing import Any, Final, Generic
 
 import msgspec
 
-from rocketmq_aio.errors import CodecError, InvalidMessageError
 from rocketmq_aio.model.codec import Codec, V_co, decode_with
+from rocketmq_aio.model.errors import CodecError, InvalidMessageError, PayloadError
 from rocketmq_aio.model.message_fields import (
     EPOCH,
     as_bytes,
@@ -305,6 +305,23 @@ class MessageExt(msgspec.Struct, Generic[V_co], gc=False, eq=False):
         if self.parsed_properties is not None:
             return self.parsed_properties.get(name)
         return find_property(self.raw_properties, name.encode() + b"\x01")
+
+
+def decode_all(
+    codec: Codec, messages: Iterable[MessageExt]
+) -> tuple[list[MessageExt], list[tuple[MessageExt, PayloadError]]]:
+    """Give *messages* their values; return those that have one, and the others with the reason."""
+    good: list[MessageExt] = []
+    bad: list[tuple[MessageExt, PayloadError]] = []
+    for message in messages:
+        message.codec = codec
+        try:
+            _ = message.value
+        except PayloadError as error:
+            bad.append((message, error))
+        else:
+            good.append(message)
+    return good, bad
 
 
 def _time(field: str, position: int, millis: int) -> datetime:

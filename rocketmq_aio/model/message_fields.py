@@ -6,7 +6,7 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from rocketmq_aio.errors import InvalidMessageError
+from rocketmq_aio.model.errors import InvalidMessageError
 from rocketmq_aio.model.names import UNSENDABLE_TOPICS, topic_fault
 from rocketmq_aio.model.properties import DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.model.errors import ConfigError
 
 MAX_TOPIC: Final = 127
 MAX_GROUP: Final = 255

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NoReturn
 
-from rocketmq_aio.errors import InvalidMessageError
+from rocketmq_aio.model.errors import InvalidMessageError
 
 NAME_END: Final = "\x01"
 PAIR_END: Final = "\x02"

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.model.errors import ConfigError
 
 ExpressionType: TypeAlias = Literal["TAG", "SQL92"]
 
@@ -75,3 +75,11 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     def ok(self) -> bool:
         """Stored with every guarantee that was asked for."""
         return self.status is SendStatus.SEND_OK
+
+
+class TransactionState(Enum):
+    """How a local transaction ended."""
+
+    COMMIT = "commit"  # consumers get the message
+    ROLLBACK = "rollback"  # consumers never get it
+    UNKNOWN = "unknown"  # the broker checks again later

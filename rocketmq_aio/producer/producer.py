@@ -17,7 +17,8 @@ from rocketmq_aio.errors import (
     NotConnectedError,
     RocketMQError,
 )
-from rocketmq_aio.hooks import AnySendHook, SendContext
+from rocketmq_aio.hooks import SendContext
+from rocketmq_aio.instance.hook_runner import AnySendHook
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.codec import V, encode_with
 from rocketmq_aio.model.message import Message, MessageExt

@@ -25,9 +25,8 @@ from rocketmq_aio.model.properties import (
     find_property,
     parse_properties,
 )
-from rocketmq_aio.model.values import SendResult, SendStatus
+from rocketmq_aio.model.values import SendResult, SendStatus, TransactionState
 from rocketmq_aio.producer.send_request import SendRequest
-from rocketmq_aio.producer.transaction.transaction_log import TransactionState
 from rocketmq_aio.protocol.codes import TRANSACTION_PREPARED
 from rocketmq_aio.protocol.record import decode_batch
 

@@ -19,9 +19,9 @@ from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.values import TransactionState
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.producer.transaction.transaction import TransactionResult
-from rocketmq_aio.producer.transaction.transaction_log import TransactionState
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.testing import Broker, Cluster
 from tests.broker.reading import read_topic, wait_for_messages

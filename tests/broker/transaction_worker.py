@@ -9,8 +9,8 @@ import asyncio
 import sys
 
 from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.values import TransactionState
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
-from rocketmq_aio.producer.transaction.transaction_log import TransactionState
 
 
 async def check(_message: MessageExt) -> TransactionState:

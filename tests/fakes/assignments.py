@@ -6,10 +6,10 @@ from typing import Final
 
 import msgspec
 
+from rocketmq_aio.config.consumer import AllocateStrategy
 from rocketmq_aio.consumer.rebalance.strategies.averagely import (
     AllocateAveragely,
     AllocateAveragelyByCircle,
-    AllocateStrategy,
     allocate,
 )
 from rocketmq_aio.model.names import RETRY_PREFIX

@@ -15,8 +15,8 @@ from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.properties import UNIQ_KEY
+from rocketmq_aio.model.values import TransactionState
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
-from rocketmq_aio.producer.transaction.transaction_log import TransactionState
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.transactions import EndTransaction

@@ -8,7 +8,6 @@ import pytest
 
 from rocketmq_aio import errors
 from rocketmq_aio.errors import (
-    REMARK_SHOWN,
     AckError,
     AdminError,
     AuthError,
@@ -43,6 +42,7 @@ from rocketmq_aio.errors import (
     UnreadableMessagesError,
     shown,
 )
+from rocketmq_aio.model.errors import REMARK_SHOWN
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue, SendResult, SendStatus
 from tests.unit.costs import MIB, cpu_seconds

@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 
 import anyio
 
-from rocketmq_aio.config.consumer import ConsumerConfig
+from rocketmq_aio.config.consumer import ConsumerConfig, OffsetStore
 from rocketmq_aio.consumer.common.events import ConsumerEvent, EventStreams
 from rocketmq_aio.consumer.common.hooks import FilterHooks
 from rocketmq_aio.consumer.common.statistics import ConsumeStatistics
@@ -16,7 +16,7 @@ from rocketmq_aio.consumer.group.assignments import Assignments
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
 from rocketmq_aio.consumer.offsets.start_position import StartPositions
-from rocketmq_aio.consumer.offsets.store import OffsetStore, RemoteOffsetStore, check_offset
+from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore, check_offset
 from rocketmq_aio.consumer.pulling.flow_control import QueueLimits
 from rocketmq_aio.consumer.pulling.message_decoder import MessageDecoder
 from rocketmq_aio.consumer.pulling.puller import Puller

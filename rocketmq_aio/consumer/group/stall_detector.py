@@ -9,7 +9,7 @@ from typing import Final, Generic, TypeVar
 
 import anyio
 
-from rocketmq_aio.consumer.offsets.store import OffsetStore
+from rocketmq_aio.config.consumer import OffsetStore
 from rocketmq_aio.consumer.pulling.queue_state import QueueState
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.log import get_logger

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
+from rocketmq_aio.config.consumer import OffsetStore
 from rocketmq_aio.consumer.common.events import ConsumerEvent
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.offsets.commit_fence import CommitFence, may_commit
 from rocketmq_aio.consumer.offsets.commits import Commits
-from rocketmq_aio.consumer.offsets.store import OffsetStore, check_offset
+from rocketmq_aio.consumer.offsets.store import check_offset
 from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, QueueState
 from rocketmq_aio.errors import CommitError, ConfigError
 from rocketmq_aio.model.values import MessageQueue

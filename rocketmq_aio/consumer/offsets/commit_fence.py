@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 
+from rocketmq_aio.config.consumer import OffsetStore
 from rocketmq_aio.consumer.group.stall_detector import STALL_SECONDS, Standstills
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
-from rocketmq_aio.consumer.offsets.store import OffsetStore
 from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.log import get_logger

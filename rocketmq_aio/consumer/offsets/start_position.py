@@ -7,8 +7,7 @@ from typing import Final
 
 import anyio
 
-from rocketmq_aio.config.consumer import ConsumerConfig
-from rocketmq_aio.consumer.offsets.store import OffsetStore
+from rocketmq_aio.config.consumer import ConsumerConfig, OffsetStore
 from rocketmq_aio.errors import PermissionDeniedError, RouteNotFoundError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger

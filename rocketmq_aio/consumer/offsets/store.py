@@ -23,56 +23,6 @@ SILENCE: Final = (NotConnectedError, ConnectionLostError, RequestTimeoutError)
 MAX_OFFSET: Final = 2**63 - 1  # the broker reads a signed int64
 
 
-class OffsetStore(Protocol):
-    """Keeps, per queue, the offset of the next message to consume.
-
-    Write your own to keep progress in a database; a consumer takes it as ``offset_store=``.  One
-    store serves one group in one consumer.  The consumer calls `load` once, before anything else;
-    later calls may overlap, also for the same queue, and any of them may be cancelled.  An
-    offset never covers a message that is not settled.
-
-    Whatever a store raises should be a `RocketMQError` (wrap the driver's exceptions): that is
-    retried later, while anything else is taken for a bug and ends the consumer.
-    """
-
-    async def load(self) -> None:
-        """Get ready: connect, or read what is there.
-
-        :raises RocketMQError: it cannot; the consumer does not start
-        """
-
-    async def read(self, queue: MessageQueue) -> int | None:
-        """Return where to go on in *queue*: an `update` not yet persisted wins over what is kept.
-
-        None says for sure that nothing is kept, and the consumer begins where a new group
-        begins; so never return it because the answer could not be had.
-
-        :raises RocketMQError: it cannot be known now; the queue waits and is asked for again
-        """
-
-    async def update(self, queue: MessageQueue, offset: int) -> None:
-        """Note that everything below *offset* is done; in memory, or durably at once.
-
-        May go backwards: somebody asked for that with a seek.
-        """
-
-    async def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Make the last `update` of each of *queues* durable before returning.
-
-        Queues without an update, or without one since the last time, cost nothing.  Called every
-        few seconds, before a queue is given to another member, and on close.
-
-        :raises CommitError: some failed, ``lost`` says which and why, the others are durable;
-            what is lost is kept and tried again by the next call
-        """
-
-    async def remove(self, queue: MessageQueue) -> None:
-        """Forget what is in memory about *queue*, which this consumer has given up.
-
-        What is durable stays.
-        """
-
-
 class OffsetCalls(Protocol):
     """The two requests to brokers that `RemoteOffsetStore` is made of."""
 

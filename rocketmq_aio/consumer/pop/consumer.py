@@ -16,8 +16,8 @@ from rocketmq_aio.consumer.pop.engine import PopEngine, Worker
 from rocketmq_aio.consumer.pop.message import PoppedMessage
 from rocketmq_aio.consumer.pop.running_info import heartbeat_data, running_info
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.hooks import AnyConsumeHook
 from rocketmq_aio.instance.client_base import ClientBase
+from rocketmq_aio.instance.hook_runner import AnyConsumeHook
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.codec import V
 from rocketmq_aio.model.names import check_topic

@@ -25,7 +25,7 @@ from rocketmq_aio.consumer.push.handlers import (
     hooked,
 )
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.hooks import AnyPushHook
+from rocketmq_aio.instance.hook_runner import AnyPushHook
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.codec import V
 from rocketmq_aio.model.message import MessageExt

@@ -15,8 +15,8 @@ from rocketmq_aio.consumer.common.listeners import is_async
 from rocketmq_aio.errors import ConfigError, PayloadError
 from rocketmq_aio.hooks import ConsumeContext
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.model.codec import Codec, V, decode_all
-from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.codec import Codec, V
+from rocketmq_aio.model.message import MessageExt, decode_all
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.threads import run_in_thread
 

@@ -8,13 +8,9 @@ from typing import Final
 
 import anyio
 
-from rocketmq_aio.config.consumer import ConsumerConfig
+from rocketmq_aio.config.consumer import AllocateStrategy, ConsumerConfig
 from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
-from rocketmq_aio.consumer.rebalance.strategies.averagely import (
-    AllocateStrategy,
-    allocate,
-    strategy_for,
-)
+from rocketmq_aio.consumer.rebalance.strategies.averagely import allocate, strategy_for
 from rocketmq_aio.errors import ConfigError, NotSupportedError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger

@@ -17,12 +17,12 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.codec import V
 from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import TransactionState
 from rocketmq_aio.producer.transaction.end_transaction import EndTransactionSender
 from rocketmq_aio.producer.transaction.transaction_log import (
     HalfMessage,
     HalfMessageLocation,
     TransactionLog,
-    TransactionState,
 )
 from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
 from rocketmq_aio.remoting.background_tasks import call_isolated

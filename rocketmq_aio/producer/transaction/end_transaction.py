@@ -20,12 +20,9 @@ from rocketmq_aio.hooks import EndTransactionContext
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.values import TransactionState
 from rocketmq_aio.producer.hooks import SendHooks
-from rocketmq_aio.producer.transaction.transaction_log import (
-    HalfMessage,
-    HalfMessageLocation,
-    TransactionState,
-)
+from rocketmq_aio.producer.transaction.transaction_log import HalfMessage, HalfMessageLocation
 from rocketmq_aio.protocol.codes import (
     MASTER_ID,
     TRANSACTION_COMMIT,

@@ -22,13 +22,13 @@ from rocketmq_aio.errors import (
     RouteNotFoundError,
     SendUnknownError,
 )
-from rocketmq_aio.hooks import AnySendHook
+from rocketmq_aio.instance.hook_runner import AnySendHook
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.codec import V
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.names import check_topic
-from rocketmq_aio.model.values import MessageQueue, SendResult
+from rocketmq_aio.model.values import MessageQueue, SendResult, TransactionState
 from rocketmq_aio.producer.careful import QueueChoice
 from rocketmq_aio.producer.producer import Producer, checked_timeout
 from rocketmq_aio.producer.send_request import SendRequest, check_sizes, outgoing
@@ -37,11 +37,7 @@ from rocketmq_aio.producer.transaction.checks import CheckFunction, TransactionC
 from rocketmq_aio.producer.transaction.end_transaction import EndTransactionSender
 from rocketmq_aio.producer.transaction.half_message import check_transactional, make_half, place_of
 from rocketmq_aio.producer.transaction.transaction import HalfSend, Transaction, TransactionResult
-from rocketmq_aio.producer.transaction.transaction_log import (
-    HalfMessage,
-    TransactionLog,
-    TransactionState,
-)
+from rocketmq_aio.producer.transaction.transaction_log import HalfMessage, TransactionLog
 from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
 from rocketmq_aio.remoting.threads import run_in_thread
 

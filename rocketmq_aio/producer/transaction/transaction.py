@@ -10,9 +10,9 @@ import msgspec
 
 from rocketmq_aio.errors import ConfigError, NotRunningError, RocketMQError
 from rocketmq_aio.model.message import Message
-from rocketmq_aio.model.values import MessageQueue, SendResult
+from rocketmq_aio.model.values import MessageQueue, SendResult, TransactionState
 from rocketmq_aio.producer.topic_publish_info import QueueSelector
-from rocketmq_aio.producer.transaction.transaction_log import HalfMessage, TransactionState
+from rocketmq_aio.producer.transaction.transaction_log import HalfMessage
 
 
 class TransactionResult(msgspec.Struct, frozen=True, gc=False):

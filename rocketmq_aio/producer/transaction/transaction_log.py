@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from enum import Enum
 from typing import Final
 
 import msgspec
 
 from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.values import TransactionState
 
 MOST: Final = 20_000  # decisions kept; older ones the application's check has to know
-
-
-class TransactionState(Enum):
-    """How a local transaction ended."""
-
-    COMMIT = "commit"  # consumers get the message
-    ROLLBACK = "rollback"  # nobody ever gets it
-    UNKNOWN = "unknown"  # the broker asks later
 
 
 class HalfMessageLocation(msgspec.Struct, frozen=True, gc=False):

@@ -23,11 +23,10 @@ from rocketmq_aio.model.codec import (
     MsgpackCodec,
     RawCodec,
     check_codec,
-    decode_all,
     decode_with,
     encode_with,
 )
-from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.message import MessageExt, decode_all
 from rocketmq_aio.model.values import MessageQueue
 from tests.unit.costs import MIB, peak_bytes
 

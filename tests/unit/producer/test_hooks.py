@@ -17,12 +17,12 @@ from rocketmq_aio.errors import (
     InvalidMessageError,
     SendError,
 )
-from rocketmq_aio.hooks import AnySendHook, EndTransactionContext, SendContext
+from rocketmq_aio.hooks import EndTransactionContext, SendContext
+from rocketmq_aio.instance.hook_runner import AnySendHook
 from rocketmq_aio.model.message import Message
-from rocketmq_aio.model.values import MessageQueue, SendResult
+from rocketmq_aio.model.values import MessageQueue, SendResult, TransactionState
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
-from rocketmq_aio.producer.transaction.transaction_log import TransactionState
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import ProducerConfig
-from rocketmq_aio.hooks import AnySendHook
+from rocketmq_aio.instance.hook_runner import AnySendHook
 from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import TransactionState
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
-from rocketmq_aio.producer.transaction.transaction_log import TransactionState
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.transactions import EndTransaction

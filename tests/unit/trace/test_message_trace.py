@@ -19,9 +19,9 @@ from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.consumer.push.handlers import RetryLater
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.values import TransactionState
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
-from rocketmq_aio.producer.transaction.transaction_log import TransactionState
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.trace.message_trace import MessageTrace
 from tests.fakes.cluster import FakeCluster

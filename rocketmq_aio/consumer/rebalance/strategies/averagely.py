@@ -6,17 +6,13 @@ Java members among them, text is therefore compared as Java does it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ClassVar, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
 
+from rocketmq_aio.config.consumer import AllocateStrategy
 from rocketmq_aio.config.functions import APPLICATION_ERRORS
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import MessageQueue
-
-AllocateStrategy: TypeAlias = Callable[
-    [str, Sequence[MessageQueue], Sequence[str]], Iterable[MessageQueue]
-]
-"""``(client_id, queues, client_ids) -> queues``; both lists come sorted, the id is in its list."""
 
 
 class AllocateAveragely:

@@ -12,10 +12,10 @@ from anyio.abc import TaskGroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rocketmq_aio.config.consumer import OffsetStore
 from rocketmq_aio.consumer.offsets.store import (
     MAX_OFFSET,
     SENDS_PER_BROKER,
-    OffsetStore,
     RemoteOffsetStore,
     check_offset,
 )

@@ -15,6 +15,7 @@ from rocketmq_aio.hooks import EndTransactionContext
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.codec import JSONCodec
 from rocketmq_aio.model.message import Message, MessageExt
+from rocketmq_aio.model.values import TransactionState
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.transaction import checks as transaction_checks
 from rocketmq_aio.producer.transaction.checks import CheckFunction
@@ -23,7 +24,6 @@ from rocketmq_aio.producer.transaction.transaction_log import (
     HalfMessage,
     HalfMessageLocation,
     TransactionLog,
-    TransactionState,
 )
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster

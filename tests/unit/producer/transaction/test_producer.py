@@ -23,12 +23,11 @@ from rocketmq_aio.errors import (
     SendUnknownError,
 )
 from rocketmq_aio.model.message import Message
-from rocketmq_aio.model.values import SendStatus
+from rocketmq_aio.model.values import SendStatus, TransactionState
 from rocketmq_aio.producer.topic_publish_info import QueueSelector
 from rocketmq_aio.producer.transaction import producer as transactions_module
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.producer.transaction.transaction import Transaction
-from rocketmq_aio.producer.transaction.transaction_log import TransactionState
 from rocketmq_aio.protocol.bodies import HeartbeatData
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rocketmq_aio.config.consumer import AllocateStrategy
 from rocketmq_aio.consumer.rebalance.strategies.averagely import (
     AllocateAveragely,
     AllocateAveragelyByCircle,
-    AllocateStrategy,
     allocate,
     java_order,
     strategy_for,

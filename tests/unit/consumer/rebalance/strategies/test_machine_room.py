@@ -17,7 +17,8 @@ from rocketmq_aio import (
     MachineRoomResolver,
     MessageQueue,
 )
-from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateStrategy, allocate
+from rocketmq_aio.config.consumer import AllocateStrategy
+from rocketmq_aio.consumer.rebalance.strategies.averagely import allocate
 from tests.unit.consumer.sharing import queue, shares
 
 TWO_ROOMS: Final = [
