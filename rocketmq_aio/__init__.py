@@ -25,15 +25,28 @@ if TYPE_CHECKING:
         TopicStats,
         describe_message,
     )
-    from rocketmq_aio.config.client import ClientConfig, Credentials
+    from rocketmq_aio.config.client import (
+        ClientConfig,
+        ClientSettings,
+        Credentials,
+        HeaderEncoding,
+    )
     from rocketmq_aio.config.consumer import (
         AllocateStrategy,
         LitePullConfig,
+        OffsetPolicy,
         OffsetStore,
         PopConfig,
         PushConfig,
+        StartFrom,
+        UndecodablePolicy,
+        UnreadablePolicy,
     )
-    from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
+    from rocketmq_aio.config.producer import (
+        AutoBatch,
+        Compression,
+        ProducerConfig,
+    )
     from rocketmq_aio.consumer.common.events import (
         AckFailed,
         ClientIdNotUnique,
@@ -55,6 +68,10 @@ if TYPE_CHECKING:
         TopicFound,
         TopicMissing,
     )
+    from rocketmq_aio.consumer.common.listeners import (
+        AssignmentListener,
+        TopicQueuesListener,
+    )
     from rocketmq_aio.consumer.common.statistics import TopicStatistics
     from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
     from rocketmq_aio.consumer.offsets.local_file import CorruptOffsetFile, LocalFileOffsetStore
@@ -64,7 +81,13 @@ if TYPE_CHECKING:
     from rocketmq_aio.consumer.pull.consumer import PullConsumer
     from rocketmq_aio.consumer.pull.result import PullResult, PullStatus, RawPull
     from rocketmq_aio.consumer.push.consumer import PushConsumer
-    from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater, SuspendQueue
+    from rocketmq_aio.consumer.push.handlers import (
+        BatchContext,
+        BatchHandler,
+        MessageHandler,
+        RetryLater,
+        SuspendQueue,
+    )
     from rocketmq_aio.consumer.rebalance.strategies.averagely import (
         AllocateAveragely,
         AllocateAveragelyByCircle,
@@ -140,6 +163,9 @@ if TYPE_CHECKING:
         select_by_hash,
     )
     from rocketmq_aio.producer.topic_publish_info import QueueSelector
+    from rocketmq_aio.producer.transaction.checks import (
+        CheckFunction,
+    )
     from rocketmq_aio.producer.transaction.producer import TransactionProducer
     from rocketmq_aio.producer.transaction.transaction import Transaction, TransactionResult
     from rocketmq_aio.trace.message_trace import MessageTrace
@@ -158,25 +184,30 @@ __all__ = [
     "AllocateConsistentHash",
     "AllocateMachineRoomNearby",
     "AllocateStrategy",
+    "AssignmentListener",
     "AuthError",
     "AutoBatch",
     "BackpressureError",
     "BatchContext",
     "BatchError",
+    "BatchHandler",
     "BrokerError",
     "BrokerInfo",
     "BrokerRuntime",
     "BusyError",
     "CheckForbiddenHook",
+    "CheckFunction",
     "ClientConfig",
     "ClientConnection",
     "ClientIdNotUnique",
+    "ClientSettings",
     "ClosedError",
     "ClusterInfo",
     "Codec",
     "CodecError",
     "CommitError",
     "CommitFailed",
+    "Compression",
     "ConfigError",
     "ConnectionLostError",
     "ConsumeContext",
@@ -193,6 +224,7 @@ __all__ = [
     "GroupProgress",
     "HalfMessageError",
     "HandlerStuck",
+    "HeaderEncoding",
     "InvalidMessageError",
     "JSONCodec",
     "LeaseLost",
@@ -205,6 +237,7 @@ __all__ = [
     "MessageDeadLettered",
     "MessageDropped",
     "MessageExt",
+    "MessageHandler",
     "MessageModel",
     "MessageNotFoundError",
     "MessageQueue",
@@ -219,6 +252,7 @@ __all__ = [
     "NotSupportedError",
     "OffsetCorrected",
     "OffsetIllegalError",
+    "OffsetPolicy",
     "OffsetReset",
     "OffsetStore",
     "PayloadError",
@@ -260,6 +294,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "SendUnknownError",
+    "StartFrom",
     "SubscriptionError",
     "SubscriptionInfo",
     "SubscriptionMatchesNothing",
@@ -268,6 +303,7 @@ __all__ = [
     "TopicConfig",
     "TopicFound",
     "TopicMissing",
+    "TopicQueuesListener",
     "TopicRouteInfo",
     "TopicStatistics",
     "TopicStats",
@@ -275,7 +311,9 @@ __all__ = [
     "TransactionProducer",
     "TransactionResult",
     "TransactionState",
+    "UndecodablePolicy",
     "UnreadableMessagesError",
+    "UnreadablePolicy",
     "describe_message",
     "select_by_hash",
 ]
@@ -287,15 +325,19 @@ _NAMES_OF: Final = {
         "GroupProgress OffsetReset QueueCount QueueProgress QueueStats SubscriptionInfo "
         "TopicConfig TopicRouteInfo TopicStats describe_message"
     ),
-    "config.client": "ClientConfig Credentials",
-    "config.consumer": "AllocateStrategy LitePullConfig OffsetStore PopConfig PushConfig",
-    "config.producer": "AutoBatch ProducerConfig",
+    "config.client": "ClientConfig ClientSettings Credentials HeaderEncoding",
+    "config.consumer": (
+        "AllocateStrategy LitePullConfig OffsetPolicy OffsetStore PopConfig PushConfig StartFrom "
+        "UndecodablePolicy UnreadablePolicy"
+    ),
+    "config.producer": "AutoBatch Compression ProducerConfig",
     "consumer.common.events": (
         "AckFailed ClientIdNotUnique CommitFailed ConsumerEvent HandlerStuck LeaseLost "
-        "MessageDeadLettered MessageDropped MessageUndecodable MessageUnreadable "
-        "OffsetCorrected PullFailed QueueHeld QueuesAssigned QueuesRevoked "
-        "SubscriptionMatchesNothing SubscriptionsDiffer TopicFound TopicMissing"
+        "MessageDeadLettered MessageDropped MessageUndecodable MessageUnreadable OffsetCorrected "
+        "PullFailed QueueHeld QueuesAssigned QueuesRevoked SubscriptionMatchesNothing "
+        "SubscriptionsDiffer TopicFound TopicMissing"
     ),
+    "consumer.common.listeners": "AssignmentListener TopicQueuesListener",
     "consumer.common.statistics": "TopicStatistics",
     "consumer.lite_pull.consumer": "LitePullConsumer",
     "consumer.offsets.local_file": "CorruptOffsetFile LocalFileOffsetStore",
@@ -305,7 +347,7 @@ _NAMES_OF: Final = {
     "consumer.pull.consumer": "PullConsumer",
     "consumer.pull.result": "PullResult PullStatus RawPull",
     "consumer.push.consumer": "PushConsumer",
-    "consumer.push.handlers": "BatchContext RetryLater SuspendQueue",
+    "consumer.push.handlers": "BatchContext BatchHandler MessageHandler RetryLater SuspendQueue",
     "consumer.rebalance.strategies.averagely": "AllocateAveragely AllocateAveragelyByCircle",
     "consumer.rebalance.strategies.config": "AllocateByConfig",
     "consumer.rebalance.strategies.consistent_hash": "AllocateConsistentHash",
@@ -315,15 +357,14 @@ _NAMES_OF: Final = {
     "errors": (
         "AckError AdminError AuthError BackpressureError BatchError BrokerError BusyError "
         "ClosedError CodecError CommitError ConfigError ConnectionLostError HalfMessageError "
-        "InvalidMessageError MessageNotFoundError NameServerUnavailableError "
-        "NotConnectedError NotRunningError NotSupportedError OffsetIllegalError PayloadError "
-        "PermissionDeniedError ReceiptError ReplyTimeoutError RequestTimeoutError "
-        "RocketMQError RouteNotFoundError SendAttempt SendError SendUnknownError "
-        "SubscriptionError UnreadableMessagesError"
+        "InvalidMessageError MessageNotFoundError NameServerUnavailableError NotConnectedError "
+        "NotRunningError NotSupportedError OffsetIllegalError PayloadError PermissionDeniedError "
+        "ReceiptError ReplyTimeoutError RequestTimeoutError RocketMQError RouteNotFoundError "
+        "SendAttempt SendError SendUnknownError SubscriptionError UnreadableMessagesError"
     ),
     "hooks": (
-        "CheckForbiddenHook ConsumeContext ConsumeHook EndTransactionContext "
-        "EndTransactionHook FilterMessageHook RPCHook SendContext SendHook"
+        "CheckForbiddenHook ConsumeContext ConsumeHook EndTransactionContext EndTransactionHook "
+        "FilterMessageHook RPCHook SendContext SendHook"
     ),
     "instance.instance": "MQClientInstance",
     "model.codec": "Codec JSONCodec MsgpackCodec RawCodec",
@@ -335,6 +376,7 @@ _NAMES_OF: Final = {
     "producer.producer": "Producer",
     "producer.queue_selection": "SelectByMachineRoom SelectByRandom select_by_hash",
     "producer.topic_publish_info": "QueueSelector",
+    "producer.transaction.checks": "CheckFunction",
     "producer.transaction.producer": "TransactionProducer",
     "producer.transaction.transaction": "Transaction TransactionResult",
     "trace.message_trace": "MessageTrace",

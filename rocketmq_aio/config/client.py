@@ -6,7 +6,7 @@ import os
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack, get_args
 
 from rocketmq_aio.config.environment import bool_from, numbers_from
 from rocketmq_aio.config.validation import (
@@ -23,6 +23,7 @@ from rocketmq_aio.model.address import check_namesrv
 from rocketmq_aio.model.names import check_client_id_part, check_namespace
 
 HeaderEncoding: TypeAlias = Literal["json", "rocketmq"]
+"""How request headers are written."""
 NamespaceVersion: TypeAlias = Literal[1, 2]
 
 MIN_FRAME_BYTES: Final = 64 * 1024
@@ -45,6 +46,32 @@ class Credentials:
         token = self.security_token
         if token is not None and (not isinstance(token, str) or not token):
             raise ConfigError("security_token", "***", "expected a non-empty string or None")
+
+
+class ClientSettings(TypedDict, total=False):
+    """The settings of `ClientConfig` as keyword arguments of `ClientConfig.from_env`."""
+
+    namesrv: str | None
+    credentials: Credentials | None
+    tls: ssl.SSLContext | bool
+    namespace: str | None
+    namespace_version: NamespaceVersion
+    instance_name: str | None
+    unit_name: str | None
+    unit_mode: bool
+    vip_channel: bool
+    address_mapper: Callable[[str], str] | None
+    rpc_hooks: tuple[RPCHook, ...]
+    request_timeout_seconds: float
+    connect_timeout_seconds: float
+    heartbeat_interval_seconds: float
+    route_refresh_interval_seconds: float
+    namesrv_refresh_interval_seconds: float
+    heartbeat_v2: bool
+    header_encoding: HeaderEncoding
+    verify_checksums: bool
+    max_in_flight: int
+    max_frame_bytes: int
 
 
 @settings
@@ -125,7 +152,9 @@ class ClientConfig:
             check_namespace(self.namespace)
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None, **given: object) -> ClientConfig:
+    def from_env(
+        cls, environ: Mapping[str, str] | None = None, **given: Unpack[ClientSettings]
+    ) -> ClientConfig:
         """Read ``ROCKETMQ_*`` variables, then ``NAMESRV_ADDR``; what is *given* wins.
 
         ``ROCKETMQ_NAMESRV``, ``ROCKETMQ_ACCESS_KEY``, ``ROCKETMQ_SECRET_KEY``,

@@ -23,9 +23,13 @@ from rocketmq_aio.model.codec import Codec, V, check_codec
 from rocketmq_aio.model.values import MessageModel, MessageQueue
 
 OffsetPolicy: TypeAlias = Literal["broker", "earliest", "latest", "error"]
+"""What happens at an offset that the broker does not have."""
 UnreadablePolicy: TypeAlias = Literal["hold", "skip"]
+"""What happens at a stored message that cannot be read."""
 UndecodablePolicy: TypeAlias = Literal["retry", "dead_letter", "skip"]
+"""What happens to a message that the codec cannot decode."""
 StartFrom: TypeAlias = Literal["latest", "earliest"]
+"""Where a new group begins."""
 AllocateStrategy: TypeAlias = Callable[
     [str, Sequence[MessageQueue], Sequence[str]], Iterable[MessageQueue]
 ]

@@ -20,6 +20,7 @@ from rocketmq_aio.model.codec import Codec, V, check_codec
 from rocketmq_aio.model.names import check_topic
 
 Compression: TypeAlias = Literal["zlib", "lz4", "zstd"]
+"""How bodies are compressed."""
 
 KIB: Final = 1024
 LIBRARIES: Final = {"lz4": "lz4.frame", "zstd": "zstandard"}  # of the extra compression

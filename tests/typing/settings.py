@@ -26,6 +26,11 @@ ProducerConfig(compression="zstd")
 ProducerConfig(compression=None)
 ProducerConfig(compression="zsdt")  # type: ignore[arg-type]
 
+ClientConfig.from_env(namesrv="127.0.0.1:9876", instance_name="web-1", header_encoding="json")
+ClientConfig.from_env({"NAMESRV_ADDR": "127.0.0.1:9876"}, request_timeout_seconds=5)
+ClientConfig.from_env(nmaesrv="127.0.0.1:9876")  # type: ignore[call-arg]
+ClientConfig.from_env(header_encoding="xml")  # type: ignore[arg-type]
+
 PopConfig(start_from="earliest")
 PopConfig(start_from=datetime.now(UTC))  # type: ignore[arg-type]
 PushConfig(start_from=datetime.now(UTC))

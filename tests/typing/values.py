@@ -17,6 +17,7 @@ from rocketmq_aio import (
     LitePullConsumer,
     Message,
     MessageExt,
+    MessageHandler,
     MessageQueue,
     MsgpackCodec,
     PopConfig,
@@ -102,6 +103,8 @@ PushConsumer("g", on_message=handle_any)
 PushConsumer("g", on_batch=handle_many, config=PushConfig(codec=JSONCodec(Order)))
 PushConsumer("g", on_message=handle, config=refunds)  # type: ignore[arg-type]
 
+handler: MessageHandler[Order] = handle
+any_handler: MessageHandler = handle_any
 plain: PushConfig = PushConfig(concurrency=5)
 typed = PushConfig(codec=JSONCodec(Order), concurrency=5)
 assert_type(typed, PushConfig[Order])

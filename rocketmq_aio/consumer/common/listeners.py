@@ -19,9 +19,10 @@ logger = get_logger(__name__)
 
 LISTENER_SECONDS: Final = 5.0  # the longest that a listener may hold up a rebalance
 
-# Plain or async.
 AssignmentListener: TypeAlias = Callable[[tuple[MessageQueue, ...]], Awaitable[object] | object]
+"""`on_assigned` and `on_revoked`: takes the queues; plain or async."""
 TopicQueuesListener: TypeAlias = Callable[[str, list[MessageQueue]], Awaitable[object] | object]
+"""`on_queues_changed`: takes a topic and its queues; plain or async."""
 
 
 def check_listener(setting: str, listener: object, *, may_be_async: bool = True) -> None:

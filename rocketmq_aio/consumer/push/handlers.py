@@ -27,9 +27,11 @@ DEAD_LETTER: Final = -1
 NOT_ACKNOWLEDGED: Final = "the handler did not acknowledge it"
 
 MessageHandler: TypeAlias = Callable[[MessageExt[V]], Awaitable[object] | object]
+"""`on_message`: takes a message; plain or async."""
 BatchHandler: TypeAlias = Callable[
     [list[MessageExt[V]], "BatchContext"], Awaitable[object] | object
 ]
+"""`on_batch`: takes messages of one queue and a `BatchContext`; plain or async."""
 # Takes messages of one queue; what is awaited is a `BatchContext` where the handler said more than
 # that it returned.  Anything else means nothing: it may be what the handler happened to return.
 Call: TypeAlias = Callable[[list[MessageExt]], Awaitable[object]]

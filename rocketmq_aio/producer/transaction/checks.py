@@ -35,6 +35,7 @@ CHECK_SECONDS: Final = 60.0  # longer than that for a check counts as "unknown"
 ANSWER_SECONDS: Final = 3.0
 
 CheckFunction: TypeAlias = Callable[[MessageExt[V]], Awaitable[TransactionState] | TransactionState]
+"""`check`: takes a half message, returns how its transaction ended; plain or async."""
 
 
 class Asked(msgspec.Struct, gc=False, eq=False):

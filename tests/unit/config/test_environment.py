@@ -1,14 +1,20 @@
 """Settings from the environment: by their names, checked like all others, overruled by code."""
 
+from dataclasses import fields
+from typing import Any
+
 import pytest
 
-from rocketmq_aio.config.client import ClientConfig, Credentials
+from rocketmq_aio.config.client import ClientConfig, ClientSettings, Credentials
 from rocketmq_aio.errors import ConfigError
 
 SECRET = "canary-9f3a"
 
 
-def refusal(environ: dict[str, str], **given: str) -> ConfigError:
+def refusal(
+    environ: dict[str, str],
+    **given: Any,  # noqa: ANN401 - also what type checkers refuse
+) -> ConfigError:
     """Return why *environ* and what is *given* are refused."""
     with pytest.raises(ConfigError) as caught:
         ClientConfig.from_env(environ, **given)
@@ -122,3 +128,10 @@ def test_a_switch_is_read_in_its_usual_spellings(text: str, value: bool) -> None
 
 def test_a_setting_that_nobody_knows_is_refused_there_too() -> None:
     assert refusal({}, namesrvr="a:1").setting == "namesrvr"
+
+
+def test_from_env_takes_every_setting_with_its_type() -> None:
+    settings = {each.name: each.type for each in fields(ClientConfig)}  # as they are written
+
+    taken = {name: ref.__forward_arg__ for name, ref in ClientSettings.__annotations__.items()}
+    assert taken == settings
