@@ -1,13 +1,12 @@
-"""Consumer groups: making, changing, deleting them, and who is connected."""
+"""Group administration: create, change, delete and describe consumer groups."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple, Unpack
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from rocketmq_aio.admin.asking import Masters
 from rocketmq_aio.admin.group_settings import (
     SINCE_5,
     GroupSettings,
@@ -17,13 +16,14 @@ from rocketmq_aio.admin.group_settings import (
     differs,
     new_body,
 )
+from rocketmq_aio.admin.requests import AdminRequests, Masters
 from rocketmq_aio.admin.results import (
     ClientConnection,
     GroupConfig,
     GroupConnections,
     SubscriptionInfo,
 )
-from rocketmq_aio.admin.topics import Topics
+from rocketmq_aio.admin.topics import TopicAdmin
 from rocketmq_aio.errors import BrokerError, ConfigError, NotSupportedError, SubscriptionError
 from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX, check_group
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
@@ -57,29 +57,22 @@ class HeldGroup(NamedTuple):
     version: int  # of the broker
 
 
-class Groups(Topics):
-    """Administration of groups."""
+class GroupAdmin:
+    """Creates, changes, deletes and describes consumer groups; documented in `AdminClient`."""
 
-    async def create_group(
+    def __init__(self, requests: AdminRequests, topics: TopicAdmin) -> None:
+        self._requests = requests
+        self._topics = topics
+
+    async def create(
         self,
         group: str,
-        *,
-        cluster: str | None = None,
-        brokers: Iterable[str] | None = None,
-        **settings: Unpack[GroupSettings],
+        cluster: str | None,
+        brokers: Iterable[str] | None,
+        settings: GroupSettings,
     ) -> list[GroupConfig]:
-        """Make a consumer group on all masters, on those of *cluster*, or on *brokers*.
-
-        A broker that has the group with these settings is left alone, so that it may be called
-        again; see `GroupSettings`.
-
-        :raises ConfigError: an argument cannot be, or a broker has the group with other settings:
-            see `update_group`; nothing was done
-        :raises NotSupportedError: a setting needs a newer broker
-        :raises AdminError: some brokers made it, and others did not
-        """
         check_settings(settings)
-        masters = await self._masters(cluster, brokers)
+        masters = await self._requests.masters(cluster, brokers)
         held = await self._held_groups(check_group(group), masters)
         _check_equal(group, held, settings)
 
@@ -87,25 +80,18 @@ class Groups(Topics):
             await self._put_group(held[name], new_body(group, settings), settings)
 
         missing = {name: masters[name] for name, each in held.items() if each.body is None}
-        await self._on_each(f"creating group {group}", missing, make)
+        await self._requests.on_each(f"creating group {group}", missing, make)
         return await self._group_configs(group, masters)
 
-    async def update_group(
+    async def update(
         self,
         group: str,
-        *,
-        cluster: str | None = None,
-        brokers: Iterable[str] | None = None,
-        **settings: Unpack[GroupSettings],
+        cluster: str | None,
+        brokers: Iterable[str] | None,
+        settings: GroupSettings,
     ) -> list[GroupConfig]:
-        """Change what *settings* names, wherever the group is; all else stays.
-
-        :raises SubscriptionError: no broker that was chosen has the group
-        :raises NotSupportedError: a setting needs a newer broker
-        :raises AdminError: some brokers changed it, and others did not
-        """
         check_settings(settings)
-        masters = await self._masters(cluster, brokers)
+        masters = await self._requests.masters(cluster, brokers)
         held = await self._held_groups(group, masters)
         there = {name: masters[name] for name, each in held.items() if each.body is not None}
         if not there or (brokers is not None and len(there) < len(held)):
@@ -115,64 +101,38 @@ class Groups(Topics):
             body = changed_body(held[name].body or {}, settings)
             await self._put_group(held[name], body, settings)
 
-        await self._on_each(f"changing group {group}", there, change)
+        await self._requests.on_each(f"changing group {group}", there, change)
         return await self._group_configs(group, there)
 
-    async def delete_group(
-        self,
-        group: str,
-        *,
-        cluster: str | None = None,
-        keep_offsets: bool = False,
-        delete_topics: bool = False,
+    async def delete(
+        self, group: str, cluster: str | None, keep_offsets: bool, delete_topics: bool
     ) -> None:
-        """Delete a consumer group, in *cluster* or everywhere; it need not be there.
-
-        Members that are connected bring it back where brokers may create groups.
-
-        :param keep_offsets: a group that is made anew under the name goes on where this one was
-        :param delete_topics: its retry topic and its dead letters too
-        :raises AdminError: some brokers did it, and others did not
-        """
-
         async def delete(_: str, address: str) -> None:
             clean = not keep_offsets
             header = DeleteGroup(group_name=group, remove_offset=clean, clean_offset=clean)
-            await self._ask(address, header)
+            await self._requests.ask(address, header)
 
-        masters = await self._masters(cluster)
-        await self._on_each(f"deleting group {check_group(group)}", masters, delete)
+        masters = await self._requests.masters(cluster)
+        await self._requests.on_each(f"deleting group {check_group(group)}", masters, delete)
         if delete_topics:
             for prefix in (RETRY_PREFIX, DLQ_PREFIX):
-                await self.delete_topic(prefix + group, cluster=cluster)
+                await self._topics.delete(prefix + group, cluster)
 
-    async def list_groups(self, *, cluster: str | None = None, internal: bool = False) -> list[str]:
-        """Return the names of all consumer groups, or of those in *cluster*, sorted.
-
-        :param internal: those that brokers and tools have for themselves, too
-        :raises AdminError: some brokers could not be asked
-        """
-
+    async def list_names(self, cluster: str | None, internal: bool) -> list[str]:
         async def names(_: str, address: str) -> Iterable[str]:
             return (await self._group_table(address))[0]
 
-        lists = await self._on_each("listing groups", await self._masters(cluster), names)
-        found = self._inner_names(name for each in lists.values() for name in each)
+        lists = await self._requests.on_each(
+            "listing groups", await self._requests.masters(cluster), names
+        )
+        found = self._requests.inner_names(name for each in lists.values() for name in each)
         return sorted(name for name in found if internal or not _is_internal(name))
 
-    async def group_config(self, group: str) -> list[GroupConfig]:
-        """Return the settings of a consumer group on each broker that has it; empty: none has.
-
-        :raises AdminError: some brokers could not be asked
-        """
-        return await self._group_configs(check_group(group), await self._masters())
+    async def configs(self, group: str) -> list[GroupConfig]:
+        return await self._group_configs(check_group(group), await self._requests.masters())
 
     async def consumer_connections(self, group: str) -> GroupConnections:
-        """Return the members of a consumer group that are connected, and what it subscribes to.
-
-        :raises AdminError: some brokers could not be asked
-        """
-        found = await self._connections(check_group(group), await self._masters())
+        found = await self.connections(check_group(group), await self._requests.masters())
         if not found:
             return GroupConnections(group=group, members=())
         newest = next(iter(found.values()))
@@ -198,15 +158,10 @@ class Groups(Topics):
         )
 
     async def producer_connections(self, group: str) -> list[ClientConnection]:
-        """Return the producers of a group that are connected; empty: none is.
-
-        :raises AdminError: some brokers could not be asked
-        """
-
         async def producers(_: str, address: str) -> list[Connection]:
             header = GetProducerConnections(producer_group=group)
             try:
-                command = await self._ask(address, header)
+                command = await self._requests.ask(address, header)
             except BrokerError as error:
                 if error.code == ResponseCode.SYSTEM_ERROR and NO_PRODUCER in (error.remark or ""):
                     return []
@@ -214,38 +169,44 @@ class Groups(Topics):
             return read_body(command.body, ProducerConnections).connection_set
 
         action = f"asking for producers of group {group}"
-        return list(_members(await self._on_each(action, await self._masters(), producers)))
+        return list(
+            _members(
+                await self._requests.on_each(action, await self._requests.masters(), producers)
+            )
+        )
 
     # --- inside ---------------------------------------------------------------------------------
 
-    async def _connections(self, group: str, masters: Masters) -> dict[str, ConsumerConnections]:
+    async def connections(self, group: str, masters: Masters) -> dict[str, ConsumerConnections]:
         """Return what the brokers say at which a member is."""
 
         async def members(_: str, address: str) -> ConsumerConnections | None:
-            self._check_running()
+            self._requests.check_running()
             try:
-                return await self._instance.broker.consumer_connections(group, address)
+                return await self._requests.instance.broker.consumer_connections(group, address)
             except BrokerError as error:
                 if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
                     raise
                 return None
 
-        found = await self._on_each(f"asking for members of group {group}", masters, members)
+        found = await self._requests.on_each(
+            f"asking for members of group {group}", masters, members
+        )
         return {name: each for name, each in found.items() if each is not None}
 
     async def _group_table(self, address: str) -> tuple[dict[str, msgspec.Raw], int]:
-        command = await self._ask(address, GetAllGroups())
+        command = await self._requests.ask(address, GetAllGroups())
         table = read_body(command.body, SubscriptionGroupTable)
         return table.subscription_group_table, command.version
 
     async def _held_groups(self, group: str, masters: Masters) -> dict[str, HeldGroup]:
         async def look(_: str, address: str) -> HeldGroup:
             table, version = await self._group_table(address)
-            raw = table.get(self._outer(group))
+            raw = table.get(self._requests.outer(group))
             body = None if raw is None else {**read_body(bytes(raw), dict), "groupName": group}
             return HeldGroup(body, address, version)
 
-        return await self._on_each(f"looking for group {group}", masters, look)
+        return await self._requests.on_each(f"looking for group {group}", masters, look)
 
     async def _group_configs(self, group: str, masters: Masters) -> list[GroupConfig]:
         held = await self._held_groups(group, masters)
@@ -259,7 +220,7 @@ class Groups(Topics):
             reason = f"{', '.join(newer)}: groups have this from 5.0 on"
             code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             raise NotSupportedError(code, reason, held.address)
-        await self._ask(held.address, CreateGroup(), msgspec.json.encode(body))
+        await self._requests.ask(held.address, CreateGroup(), msgspec.json.encode(body))
 
 
 def _config(broker_name: str, group: str, body: dict[str, Any]) -> GroupConfig:

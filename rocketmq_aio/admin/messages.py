@@ -1,4 +1,4 @@
-"""Finding messages."""
+"""Message queries: by offset message id, by key, by producer id."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from struct import Struct
 from typing import Final
 
-from rocketmq_aio.admin.asking import Asking
+from rocketmq_aio.admin.requests import AdminRequests
 from rocketmq_aio.errors import (
     BrokerError,
     CodecError,
@@ -31,34 +31,25 @@ MAX_OFFSET: Final = 2**63 - 1
 MAX_PORT: Final = 65535
 ID_BYTES: Final = (16, 28)  # of an offset message id: IPv4 or IPv6 address, port, offset
 SIGNED_QUERY_VERSION: Final = 399  # see QueryMessage
-MOST: Final = 64  # what a broker returns by default of its settings
+DEFAULT_MAX_MESSAGES: Final = 64  # what a broker returns by default of its settings
 
 _SIZE: Final = Struct(">i")
 
 
-class Messages(Asking):
-    """Looking at messages."""
+class MessageAdmin:
+    """Finds messages by id and key; documented in `AdminClient`."""
 
-    async def view_message(self, offset_message_id: str) -> MessageExt:
-        """Return the message at the place that *offset_message_id* tells, by asking the broker
-        whose address is part of it (through ``address_mapper``, if there is one).
+    def __init__(self, requests: AdminRequests) -> None:
+        self._requests = requests
 
-        :raises ConfigError: that is no such id, or that of a batch that is stored as one
-        :raises MessageNotFoundError: there is no message, or none any more
-        :raises CodecError: it cannot be read, for example without the extra ``compression``
-        """
-        first, *others = await self.view_messages(offset_message_id)
+    async def view(self, offset_message_id: str) -> MessageExt:
+        first, *others = await self.view_all(offset_message_id)
         if others:
             reason = f"a batch of {1 + len(others)} messages is stored there: use view_messages()"
             raise ConfigError("offset_message_id", offset_message_id, reason)
         return first
 
-    async def view_messages(self, offset_message_id: str) -> list[MessageExt]:
-        """Return all messages at the place that *offset_message_id* tells: several of a batch that
-        is stored as one, as topics of the type BatchCQ have it.
-
-        Errors are those of `view_message`.
-        """
+    async def view_all(self, offset_message_id: str) -> list[MessageExt]:
         address, offset = read_offset_id(offset_message_id)
         body, name = await self._view(address, offset), await self._name_of(address)
         if not _begins_at(body, offset):
@@ -66,48 +57,28 @@ class Messages(Asking):
         stored = stored_message(body, name)
         return [self._found(each) for each in decode_record(body, stored.queue)]
 
-    async def query_messages(
+    async def query(
         self,
         topic: str,
         key: str,
-        *,
-        begin: datetime | None = None,
-        end: datetime | None = None,
-        max_messages: int = MOST,
+        begin: datetime | None,
+        end: datetime | None,
+        max_messages: int,
     ) -> list[MessageExt]:
-        """Return messages of *topic* that have *key*, in the order they were stored.
-
-        Brokers index keys a moment after they acknowledged a message.
-
-        :param max_messages: of each broker, which has a limit of its own, 64 by default
-        :raises RouteNotFoundError: there is no such topic
-        :raises UnreadableMessagesError: some cannot be read; ``messages`` has the others
-        :raises AdminError: some brokers could not be asked; ``done`` has what the others found
-        """
         header = _query(topic, key, begin, end, max_messages, by_id=False)
         return await self._query(header, lambda each: key in each.keys)
 
-    async def find_message(
-        self,
-        topic: str,
-        message_id: str,
-        *,
-        begin: datetime | None = None,
-        end: datetime | None = None,
+    async def find(
+        self, topic: str, message_id: str, begin: datetime | None, end: datetime | None
     ) -> list[MessageExt]:
-        """Return the messages of *topic* with the id that a producer gave (``message_id``).
-
-        There is more than one when a send was repeated, and when it is the id of a batch that is
-        stored as one.  Parameters and errors are those of `query_messages`.
-        """
-        header = _query(topic, message_id, begin, end, MOST, by_id=True)
+        header = _query(topic, message_id, begin, end, DEFAULT_MAX_MESSAGES, by_id=True)
         return await self._query(header, lambda each: each.message_id == message_id)
 
     # --- inside ---------------------------------------------------------------------------------
 
     async def _view(self, address: str, offset: int) -> bytes:
         try:
-            return (await self._ask(address, ViewMessage(offset=offset))).body
+            return (await self._requests.ask(address, ViewMessage(offset=offset))).body
         except BrokerError as error:
             # Where no message begins brokers stumble over what they find there.
             if error.code != ResponseCode.SYSTEM_ERROR or is_about_account(error):
@@ -118,10 +89,12 @@ class Messages(Asking):
         unreadable: list[tuple[MessageExt, CodecError]] = []
 
         async def ask(name: str, address: str) -> list[MessageExt]:
-            self._check_running()
-            signed = self._instance.config.credentials is not None
+            self._requests.check_running()
+            signed = self._requests.instance.config.credentials is not None
             version = SIGNED_QUERY_VERSION if signed else CLIENT_VERSION
-            command = await self._instance.remoting.request(address, header, version=version)
+            command = await self._requests.instance.remoting.request(
+                address, header, version=version
+            )
             if command.code == ResponseCode.QUERY_NOT_FOUND:
                 return []
             if command.code != ResponseCode.SUCCESS:
@@ -138,8 +111,10 @@ class Messages(Asking):
                 found += [self._found(each) for each in inside if whole or wanted(each)]
             return found
 
-        masters = await self._masters_of(header.topic)
-        found = await self._on_each(f"looking for {header.key} in {header.topic}", masters, ask)
+        masters = await self._requests.masters_of(header.topic)
+        found = await self._requests.on_each(
+            f"looking for {header.key} in {header.topic}", masters, ask
+        )
         messages = [each for some in found.values() for each in some if each.topic == header.topic]
         messages.sort(key=lambda each: (each.store_time, each.queue, each.queue_offset))
         unread = [each for each in unreadable if wanted(each[0]) and each[0].topic == header.topic]
@@ -148,13 +123,13 @@ class Messages(Asking):
         return messages
 
     def _found(self, message: MessageExt) -> MessageExt:
-        namespace = self._instance.remoting.namespace
+        namespace = self._requests.instance.remoting.namespace
         if namespace is not None:
             namespace.received(message)
         return message
 
     async def _name_of(self, address: str) -> str:
-        for broker in (await self.cluster_info()).brokers:
+        for broker in (await self._requests.cluster_info()).brokers:
             if address in broker.addresses.values():
                 return broker.broker_name
         return ""

@@ -1,20 +1,34 @@
-"""Making groups continue elsewhere."""
+"""Offset administration: progress of groups, reset and clone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from rocketmq_aio.admin.results import OffsetReset
-from rocketmq_aio.admin.times import Times
-from rocketmq_aio.errors import BrokerError, ConfigError, NotSupportedError
+import msgspec
+
+from rocketmq_aio.admin.groups import GroupAdmin
+from rocketmq_aio.admin.offset_search import OffsetSearch
+from rocketmq_aio.admin.requests import AdminRequests
+from rocketmq_aio.admin.results import GroupProgress, OffsetReset, QueueProgress, time_of
+from rocketmq_aio.errors import BrokerError, ConfigError, NotSupportedError, RocketMQError, shown
 from rocketmq_aio.model.names import RETRY_PREFIX, check_group, check_topic
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.bodies import read_reset_offsets
+from rocketmq_aio.protocol.bodies import Body, queue_key, read_reset_offsets
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
-from rocketmq_aio.protocol.requests.admin_groups import InvokeResetOffset
-from rocketmq_aio.protocol.requests.connections import GetConsumerConnectionList
+from rocketmq_aio.protocol.fastjson import read_body
+from rocketmq_aio.protocol.requests.admin_groups import (
+    ConsumeStats,
+    GetConsumeStats,
+    InvokeResetOffset,
+    OffsetWrapper,
+)
+from rocketmq_aio.protocol.requests.connections import (
+    ConsumerConnections,
+    GetConsumerConnectionList,
+)
+from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
 from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.remoting.response_errors import broker_error
 
@@ -23,6 +37,12 @@ Target = datetime | Literal["earliest", "latest"] | Mapping[MessageQueue, int]
 BEGINNING: Final = 0  # as a timestamp
 END: Final = -1
 ANSWERED: Final = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
+
+
+class _Reading(Body, frozen=True):
+    """What a member reads; the rest of its answer is of no interest here."""
+
+    mq_table: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class _Move(NamedTuple):
@@ -35,30 +55,46 @@ class _Move(NamedTuple):
     millis: int | None
 
 
-class Offsets(Times):
-    """Administration of offsets."""
+class OffsetAdmin:
+    """Reads, resets and clones the offsets of groups; documented in `AdminClient`."""
 
-    async def reset_offsets(self, group: str, topic: str, to: Target) -> list[OffsetReset]:
-        """Let a group continue elsewhere in a topic, whether members are connected or not.
+    def __init__(self, requests: AdminRequests, groups: GroupAdmin) -> None:
+        self._requests = requests
+        self._groups = groups
+        self._search = OffsetSearch(requests)
 
-        Brokers from 5.0 keep the offset, tell whoever reads next, and drop what is committed
-        until then.  Older ones tell the members that are connected, by a time only.  Where nobody
-        is connected the offset is committed, and looked at.
+    async def progress(self, group: str, topic: str | None, owners: bool) -> GroupProgress:
+        async def stats(_: str, address: str) -> ConsumeStats:
+            command = await self._requests.ask(
+                address, GetConsumeStats(consumer_group=group, topic=topic)
+            )
+            return read_body(command.body, ConsumeStats)
 
-        :param to: ``"earliest"``, ``"latest"``, a time (the first message stored then or later:
-            what brokers answer is compared with what is stored, if the account may read as group
-            ``TOOLS_CONSUMER``), or offsets by queue, of any queues of the topic
-        :raises ConfigError: an argument cannot be, or a queue has no such offset
-        :raises RouteNotFoundError: there is no such topic
-        :raises NotSupportedError: a broker moves connected groups by time only, and offsets are
-            given; or the group is connected and the topic static: stop the members first
-        :raises SubscriptionError: there is no such group, as far as 5.x brokers know
-        :raises AdminError: some brokers did it, and others did not
-        """
+        check_group(group)
+        masters = await (
+            self._requests.masters()
+            if topic is None
+            else self._requests.masters_of(check_topic(topic))
+        )
+        found = await self._requests.on_each(f"asking how far group {group} is", masters, stats)
+        readers, silent = await self._readers(group) if owners else ({}, {})
+        queues = [
+            _progress(queue, each, readers.get(queue))
+            for table in found.values()
+            for queue, each in _by_queue(table)
+        ]
+        return GroupProgress(
+            group=group,
+            queues=tuple(sorted(queues, key=lambda each: each.queue)),
+            consume_tps=sum(table.consume_tps for table in found.values()),
+            silent=silent,
+        )
+
+    async def reset(self, group: str, topic: str, to: Target) -> list[OffsetReset]:
         check_group(group)
         millis = _millis(to)
-        masters = await self._masters_of(check_topic(topic))
-        routes = self._instance.routes
+        masters = await self._requests.masters_of(check_topic(topic))
+        routes = self._requests.instance.routes
         with routes.hold(topic):
             offsets = await self._targets(topic, to)
             owners = {queue: routes.broker_of(queue) for queue in offsets}
@@ -68,34 +104,49 @@ class Offsets(Times):
                 return await self._move(_Move(group, topic, address, there, millis))
 
             targets = {name: masters.get(name) for name in sorted(set(owners.values()))}
-            done = await self._on_each(f"resetting group {group} in {topic}", targets, move)
+            done = await self._requests.on_each(
+                f"resetting group {group} in {topic}", targets, move
+            )
         return sorted((each for some in done.values() for each in some), key=lambda r: r.queue)
 
-    async def clone_offsets(
-        self, source: str, target: str, topic: str | None = None
-    ) -> list[OffsetReset]:
-        """Let group *target* continue where *source* is, in *topic* or in all topics it has
-        committed something of; its retry topic is its own.
-
-        :raises ConfigError: members of *target* are connected, and would overwrite the offsets
-        :raises SubscriptionError: there is no group *target*, as far as 5.x brokers know
-        :raises AdminError: some brokers did it, and others did not
-        """
-        if (await self.consumer_connections(target)).online:
+    async def clone(self, source: str, target: str, topic: str | None) -> list[OffsetReset]:
+        if (await self._groups.consumer_connections(target)).online:
             raise ConfigError("target", target, "its members are connected: stop them first")
-        queues = (await self.group_progress(source, topic)).queues
+        queues = (await self.progress(source, topic, owners=False)).queues
         topics = {each.queue.topic for each in queues}
         cloned: list[OffsetReset] = []
         for each in sorted(topics):
             if not each.startswith(RETRY_PREFIX):
-                cloned += await self.reset_offsets(target, each, await self._copied(source, each))
+                cloned += await self.reset(target, each, await self._copied(source, each))
         return cloned
 
     # --- inside ---------------------------------------------------------------------------------
 
+    async def _readers(self, group: str) -> tuple[dict[MessageQueue, str], dict[str, str]]:
+        """Return who reads which queue, and why others do not say what they read."""
+        masters = await self._requests.masters()
+        connected = await self._groups.connections(group, masters)
+        readers: dict[MessageQueue, str] = {}
+        silent: dict[str, str] = {}
+        for client_id, broker in _brokers_of_clients(connected).items():
+            address = masters[broker]
+            assert address is not None
+            try:
+                queues = await self._reads(address, group, client_id)
+            except RocketMQError as error:
+                silent[client_id] = shown(str(error))
+            else:
+                readers.update(dict.fromkeys(queues, client_id))
+        return readers, silent
+
+    async def _reads(self, address: str, group: str, client_id: str) -> list[MessageQueue]:
+        header = GetConsumerRunningInfo(consumer_group=group, client_id=client_id)
+        command = await self._requests.ask(address, header)
+        return [queue_key(key) for key in read_body(command.body, _Reading).mq_table]
+
     async def _targets(self, topic: str, to: Target) -> dict[MessageQueue, int]:
-        broker = self._instance.broker
-        queues = (await self._instance.routes.fetch(topic)).subscribe_queues
+        broker = self._requests.instance.broker
+        queues = (await self._requests.instance.routes.fetch(topic)).subscribe_queues
         if isinstance(to, Mapping):
             for queue, offset in to.items():
                 if queue not in queues:
@@ -108,20 +159,20 @@ class Offsets(Times):
             return {queue: await broker.min_offset(queue) for queue in queues}
         if to == "latest":
             return {queue: await broker.max_offset(queue) for queue in queues}
-        return {queue: await self._offset_at(queue, _millis(to) or 0) for queue in queues}
+        return {queue: await self._search.offset_at(queue, _millis(to) or 0) for queue in queues}
 
     async def _copied(self, group: str, topic: str) -> dict[MessageQueue, int]:
         """Return where *group* is in *topic*, or where a queue begins that has lost that place."""
-        broker = self._instance.broker
+        broker = self._requests.instance.broker
         offsets: dict[MessageQueue, int] = {}
-        with self._instance.routes.hold(topic):
-            for queue in (await self._instance.routes.fetch(topic)).subscribe_queues:
+        with self._requests.instance.routes.hold(topic):
+            for queue in (await self._requests.instance.routes.fetch(topic)).subscribe_queues:
                 if (offset := await broker.query_offset(group, queue)) is not None:
                     offsets[queue] = max(offset, await broker.min_offset(queue))
         return offsets
 
     async def _move(self, move: _Move) -> list[OffsetReset]:
-        query = self._instance.broker.query_offset
+        query = self._requests.instance.broker.query_offset
         before = {queue: await query(move.group, queue) for queue in move.offsets}
         online, version = await self._is_online(move)
         if any(map(is_logical, move.offsets)):
@@ -140,7 +191,7 @@ class Offsets(Times):
     async def _is_online(self, move: _Move) -> tuple[bool, int]:
         """Return whether members are connected, and the version of the broker."""
         header = GetConsumerConnectionList(consumer_group=move.group)
-        command = await self._instance.remoting.request(move.address, header)
+        command = await self._requests.instance.remoting.request(move.address, header)
         if command.code not in ANSWERED:
             raise broker_error(command, move.address)
         return command.code == ResponseCode.SUCCESS, command.version
@@ -162,7 +213,7 @@ class Offsets(Times):
                 timestamp=END,
                 is_force=False,
             )
-            command = await self._instance.remoting.request(move.address, header)
+            command = await self._requests.instance.remoting.request(move.address, header)
             if command.code not in ANSWERED:
                 raise broker_error(command, move.address)
             if command.code == ResponseCode.CONSUMER_NOT_ONLINE:
@@ -188,12 +239,12 @@ class Offsets(Times):
         header = InvokeResetOffset(
             group=move.group, topic=move.topic, timestamp=move.millis, is_force=True
         )
-        command = await self._ask(move.address, header)
+        command = await self._requests.ask(move.address, header)
         return read_reset_offsets(command.body)
 
     async def _commit(self, move: _Move) -> dict[MessageQueue, int]:
         """Commit for a group without members, and make sure that the broker has it."""
-        broker = self._instance.broker
+        broker = self._requests.instance.broker
         for queue, offset in move.offsets.items():
             await broker.update_offset(move.group, queue, offset)
             kept = await broker.query_offset(move.group, queue)
@@ -216,3 +267,25 @@ def _millis(to: Target) -> int | None:
         return BEGINNING if to == "earliest" else END
     reason = 'expected "earliest", "latest", a datetime with a time zone, or offsets by queue'
     raise ConfigError("to", to, reason)
+
+
+def _progress(queue: MessageQueue, each: OffsetWrapper, client_id: str | None) -> QueueProgress:
+    return QueueProgress(
+        queue=queue,
+        broker_offset=each.broker_offset,
+        consumer_offset=each.consumer_offset,
+        last_time=time_of(each.last_timestamp),
+        client_id=client_id,
+    )
+
+
+def _by_queue(table: ConsumeStats) -> Iterable[tuple[MessageQueue, OffsetWrapper]]:
+    return [(queue_key(key), each) for key, each in table.offset_table.items()]
+
+
+def _brokers_of_clients(connected: dict[str, ConsumerConnections]) -> dict[str, str]:
+    return {
+        each.client_id: broker
+        for broker, table in connected.items()
+        for each in table.connection_set
+    }

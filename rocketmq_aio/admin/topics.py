@@ -1,14 +1,14 @@
-"""Topics: making, changing, deleting and looking at them."""
+"""Topic administration: create, change, delete and describe topics."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple, Unpack
+from typing import Final, NamedTuple
 
 import anyio
 import msgspec
 
-from rocketmq_aio.admin.asking import Asking, Masters, broker_info
+from rocketmq_aio.admin.requests import AdminRequests, Masters, broker_info
 from rocketmq_aio.admin.results import (
     QueueCount,
     QueueStats,
@@ -73,30 +73,21 @@ class Held(NamedTuple):
     version: int  # of the broker
 
 
-class Topics(Asking):
-    """Administration of topics."""
+class TopicAdmin:
+    """Creates, changes, deletes and describes topics; documented in `AdminClient`."""
 
-    async def create_topic(
+    def __init__(self, requests: AdminRequests) -> None:
+        self._requests = requests
+
+    async def create(
         self,
         topic: str,
-        *,
-        cluster: str | None = None,
-        brokers: Iterable[str] | None = None,
-        **settings: Unpack[TopicSettings],
+        cluster: str | None,
+        brokers: Iterable[str] | None,
+        settings: TopicSettings,
     ) -> list[TopicConfig]:
-        """Make a topic on all masters, on those of *cluster*, or on *brokers*.
-
-        It returns when a name server knows all of it.  A broker that has the topic with these
-        settings is left alone, so that it may be called again; see `TopicSettings`, of which 8
-        queues to read and write are the default.
-
-        :raises ConfigError: an argument cannot be, or a broker has the topic with other settings:
-            see `update_topic`; nothing was done
-        :raises AdminError: some brokers made it, and others did not
-        :raises RouteNotFoundError: it was made, and no name server knows it within 10 s
-        """
         wanted = checked(settings)
-        masters = await self._masters(cluster, brokers)
+        masters = await self._requests.masters(cluster, brokers)
         held = await self._held(check_topic(topic), masters)
         _check_equal(topic, held, wanted)
         missing = {name: masters[name] for name, each in held.items() if each.body is None}
@@ -104,31 +95,22 @@ class Topics(Asking):
         async def make(name: str, address: str) -> None:
             await self._put(held[name], new_topic(topic, name, wanted), wanted)
 
-        await self._on_each(f"creating topic {topic}", missing, make)
+        await self._requests.on_each(f"creating topic {topic}", missing, make)
         if wanted.get("order"):
             made = [new_topic(topic, name, wanted) for name in masters]
             await self._keep_order(topic, made, True)
         await self._wait_found(topic, set(masters))
         return await self._configs(topic, masters)
 
-    async def update_topic(
+    async def update(
         self,
         topic: str,
-        *,
-        cluster: str | None = None,
-        brokers: Iterable[str] | None = None,
-        **settings: Unpack[TopicSettings],
+        cluster: str | None,
+        brokers: Iterable[str] | None,
+        settings: TopicSettings,
     ) -> list[TopicConfig]:
-        """Change what *settings* names, wherever the topic is; all else stays.
-
-        Fewer queues to write first and fewer to read when they are empty is how a topic shrinks
-        without losing sight of messages.
-
-        :raises RouteNotFoundError: no broker that was chosen has the topic
-        :raises AdminError: some brokers changed it, and others did not
-        """
         wanted = checked(settings)
-        masters = await self._masters(cluster, brokers)
+        masters = await self._requests.masters(cluster, brokers)
         held = await self._holders(topic, masters, named=brokers is not None)
 
         async def change(name: str, _: str) -> TopicConfig:
@@ -139,54 +121,37 @@ class Topics(Asking):
             return config
 
         targets = {name: masters[name] for name in held}
-        configs = await self._on_each(f"changing topic {topic}", targets, change)
+        configs = await self._requests.on_each(f"changing topic {topic}", targets, change)
         if "order" in wanted or "write_queues" in wanted:
             await self._keep_order(topic, configs.values(), wanted.get("order"))
         return list(configs.values())
 
-    async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
-        """Delete a topic with its messages, in *cluster* or everywhere; it need not be there.
-
-        First on all masters, then at all name servers.  When it fails for one, ask again: a
-        broker that still has the topic would tell the name servers of it.
-
-        :raises AdminError: some servers did it; those it failed for have their cause in
-            ``failed``, and name servers were not asked when it was a broker
-        """
+    async def delete(self, topic: str, cluster: str | None) -> None:
         check_topic(topic)
 
         async def delete(_: str, address: str) -> None:
-            await self._ask(address, DeleteTopicInBroker(topic=topic))
+            await self._requests.ask(address, DeleteTopicInBroker(topic=topic))
 
-        masters = await self._masters(cluster)
-        await self._on_each(f"deleting topic {topic}", masters, delete)
+        masters = await self._requests.masters(cluster)
+        await self._requests.on_each(f"deleting topic {topic}", masters, delete)
         forget = DeleteTopicInNameServer(topic=topic, cluster_name=cluster)
         order = await self._order_without(topic, masters)
-        await self._on_name_servers(f"forgetting topic {topic}", forget, order)
+        await self._requests.on_name_servers(f"forgetting topic {topic}", forget, order)
 
-    async def list_topics(self, *, cluster: str | None = None, internal: bool = False) -> list[str]:
-        """Return the names of all topics, or of those of *cluster*, sorted.
-
-        :param internal: those of the system and of groups too (retry topics, dead letters)
-        :raises ConfigError: there is no such cluster
-        """
+    async def list_names(self, cluster: str | None, internal: bool) -> list[str]:
         if cluster is not None:
-            await self._masters(cluster)
+            await self._requests.masters(cluster)
         header = GetAllTopics() if cluster is None else GetTopicsOfCluster(cluster=cluster)
-        command = await self._ask_name_server(header)
-        names = self._inner_names(read_body(command.body, TopicList).topic_list)
+        command = await self._requests.ask_name_server(header)
+        names = self._requests.inner_names(read_body(command.body, TopicList).topic_list)
         if internal:
             return sorted(names)
-        brokers = (await self.cluster_info()).brokers
+        brokers = (await self._requests.cluster_info()).brokers
         own = {name for each in brokers for name in (each.broker_name, each.cluster)}
         return sorted(name for name in names - own if not _is_internal(name))
 
-    async def topic_route(self, topic: str) -> TopicRouteInfo:
-        """Return where a topic is.
-
-        :raises RouteNotFoundError: the name server knows no such topic
-        """
-        data = await self._route(check_topic(topic))
+    async def route(self, topic: str) -> TopicRouteInfo:
+        data = await self._requests.route(check_topic(topic))
         queues = [
             QueueCount(
                 broker_name=each.broker_name,
@@ -202,27 +167,16 @@ class Topics(Asking):
             topic=topic, queues=tuple(queues), brokers=tuple(brokers), order_conf=conf
         )
 
-    async def topic_config(self, topic: str) -> list[TopicConfig]:
-        """Return the settings of a topic on each broker that has it.
+    async def configs(self, topic: str) -> list[TopicConfig]:
+        return await self._configs(topic, await self._requests.masters_of(check_topic(topic)))
 
-        :raises RouteNotFoundError: there is no such topic
-        :raises AdminError: some brokers could not be asked
-        """
-        return await self._configs(topic, await self._masters_of(check_topic(topic)))
-
-    async def topic_stats(self, topic: str) -> TopicStats:
-        """Return where the queues of a topic begin and end.
-
-        :raises RouteNotFoundError: there is no such topic
-        :raises AdminError: some brokers could not be asked
-        """
-
+    async def stats(self, topic: str) -> TopicStats:
         async def stats(_: str, address: str) -> TopicStatsTable:
-            command = await self._ask(address, GetTopicStats(topic=topic))
+            command = await self._requests.ask(address, GetTopicStats(topic=topic))
             return read_body(command.body, TopicStatsTable)
 
-        masters = await self._masters_of(check_topic(topic))
-        tables = await self._on_each(f"measuring topic {topic}", masters, stats)
+        masters = await self._requests.masters_of(check_topic(topic))
+        tables = await self._requests.on_each(f"measuring topic {topic}", masters, stats)
         queues = [
             QueueStats(
                 queue=queue_key(key),
@@ -235,20 +189,16 @@ class Topics(Asking):
         ]
         return TopicStats(topic=topic, queues=tuple(sorted(queues, key=lambda each: each.queue)))
 
-    async def topic_groups(self, topic: str) -> list[str]:
-        """Return the consumer groups that consume a topic, or committed something of it, sorted.
-
-        :raises RouteNotFoundError: there is no such topic
-        :raises AdminError: some brokers could not be asked
-        """
-
+    async def groups(self, topic: str) -> list[str]:
         async def groups(_: str, address: str) -> list[str]:
-            command = await self._ask(address, GetGroupsOfTopic(topic=topic))
+            command = await self._requests.ask(address, GetGroupsOfTopic(topic=topic))
             return read_body(command.body, GroupList).group_list
 
-        masters = await self._masters_of(check_topic(topic))
-        lists = await self._on_each(f"asking for groups of topic {topic}", masters, groups)
-        return sorted(self._inner_names(name for names in lists.values() for name in names))
+        masters = await self._requests.masters_of(check_topic(topic))
+        lists = await self._requests.on_each(f"asking for groups of topic {topic}", masters, groups)
+        return sorted(
+            self._requests.inner_names(name for names in lists.values() for name in names)
+        )
 
     # --- inside ---------------------------------------------------------------------------------
 
@@ -256,7 +206,7 @@ class Topics(Asking):
         async def look(_: str, address: str) -> Held:
             return await self._held_at(address, topic)
 
-        return await self._on_each(f"looking for topic {topic}", masters, look)
+        return await self._requests.on_each(f"looking for topic {topic}", masters, look)
 
     async def _holders(self, topic: str, masters: Masters, *, named: bool) -> dict[str, Held]:
         held = await self._held(check_topic(topic), masters)
@@ -267,7 +217,7 @@ class Topics(Asking):
 
     async def _held_at(self, address: str, topic: str) -> Held:
         try:
-            command = await self._ask(address, GetTopicConfig(topic=topic))
+            command = await self._requests.ask(address, GetTopicConfig(topic=topic))
         except NotSupportedError:  # older than 5.0
             return await self._held_in_table(address, topic)
         except BrokerError as error:
@@ -277,9 +227,9 @@ class Topics(Asking):
         return Held(read_body(command.body, TopicConfigBody), address, command.version)
 
     async def _held_in_table(self, address: str, topic: str) -> Held:
-        command = await self._ask(address, GetAllTopicConfig())
+        command = await self._requests.ask(address, GetAllTopicConfig())
         table = read_body(command.body, TopicConfigTable).topic_config_table
-        return Held(table.get(self._outer(topic)), address, command.version)
+        return Held(table.get(self._requests.outer(topic)), address, command.version)
 
     async def _configs(self, topic: str, masters: Masters) -> list[TopicConfig]:
         held = await self._held(topic, masters)
@@ -292,7 +242,7 @@ class Topics(Asking):
             reason = "attributes of topics need a broker of 5.0 or newer"
             raise NotSupportedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, reason, held.address)
         sys_flag = held.body.topic_sys_flag if held.body is not None else 0
-        await self._ask(held.address, to_request(config, attributes, sys_flag))
+        await self._requests.ask(held.address, to_request(config, attributes, sys_flag))
 
     async def _keep_order(
         self, topic: str, configs: Iterable[TopicConfig], order: bool | None
@@ -301,7 +251,7 @@ class Topics(Asking):
 
         :param order: None: only of those brokers of which they say it already
         """
-        key = self._outer(topic)
+        key = self._requests.outer(topic)
         before = await self._ordered(key)
         counts = dict(before)
         for each in configs:
@@ -310,19 +260,21 @@ class Topics(Asking):
                 counts[each.broker_name] = str(each.write_queues)
         if counts == before:
             return
-        await self._on_name_servers(f"keeping the order of topic {topic}", _order(key, counts))
+        await self._requests.on_name_servers(
+            f"keeping the order of topic {topic}", _order(key, counts)
+        )
 
     async def _order_without(self, topic: str, masters: Masters) -> PutKVConfig | DeleteKVConfig:
         """Return what leaves the order configuration of *topic* to brokers of other clusters."""
-        key = self._outer(topic)
+        key = self._requests.outer(topic)
         counts = await self._ordered(key)
         return _order(key, {name: n for name, n in counts.items() if name not in masters})
 
     async def _ordered(self, key: str) -> dict[str, str]:
         """Return what a name server says: brokers of older releases do not know it."""
-        address = self._instance.name_servers.addresses[0]
+        address = self._requests.instance.name_servers.addresses[0]
         try:
-            command = await self._ask(address, GetKVConfig(namespace=ORDER_CONF, key=key))
+            command = await self._requests.ask(address, GetKVConfig(namespace=ORDER_CONF, key=key))
         except BrokerError as error:
             if error.code != ResponseCode.QUERY_NOT_FOUND:
                 raise
@@ -344,22 +296,9 @@ class Topics(Asking):
 
     async def _found_on(self, topic: str) -> set[str]:
         try:
-            return {each.broker_name for each in (await self._route(topic)).queue_datas}
+            return {each.broker_name for each in (await self._requests.route(topic)).queue_datas}
         except RouteNotFoundError:
             return set()
-
-    # --- names ----------------------------------------------------------------------------------
-
-    def _outer(self, name: str) -> str:
-        namespace = self._instance.remoting.namespace
-        return name if namespace is None else namespace.outer(name)
-
-    def _inner_names(self, names: Iterable[str]) -> set[str]:
-        """Return the *names* that are in the client's namespace, as the application has them."""
-        namespace = self._instance.remoting.namespace
-        if namespace is None:
-            return set(names)
-        return {inner for name in names if (inner := namespace.inner(name)) != name}
 
 
 def _check_equal(topic: str, held: Mapping[str, Held], wanted: TopicSettings) -> None:

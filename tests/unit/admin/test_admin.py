@@ -216,7 +216,7 @@ async def test_a_reset_keeps_its_route_however_long_it_takes(
             routes._drop_unused({*routes._topics_in_use(), *routes._held})
         return await admin.client.broker.min_offset(queue)
 
-    monkeypatch.setattr(admin, "_offset_at", search_long)
+    monkeypatch.setattr(admin._offsets._search, "offset_at", search_long)
     on_all(cluster, RequestCode.GET_CONSUMER_CONNECTION_LIST, OFFLINE)
     on_all(cluster, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, OFFLINE)
     for broker in cluster.brokers:
@@ -290,7 +290,7 @@ async def test_brokers_that_one_of_the_name_servers_does_not_know_are_not_left_o
         namesrv = f"{restarted.address};{cluster.namesrv}"
         async with AdminClient(namesrv=namesrv) as admin:
             await admin.delete_group(GROUP)
-            stats = await admin._masters_of(TOPIC)
+            stats = await admin._requests.masters_of(TOPIC)
 
     asked = [len(b.requests_of(RequestCode.DELETE_SUBSCRIPTIONGROUP)) for b in cluster.brokers]
     assert asked == [1, 1]

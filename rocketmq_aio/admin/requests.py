@@ -1,4 +1,4 @@
-"""Asks one server or many, and tells what happened on each."""
+"""Requests of administrators: to one server, or to many with an outcome for each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from rocketmq_aio.admin.results import BrokerInfo, ClusterInfo
-from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import (
     AdminError,
     BrokerError,
@@ -16,7 +15,6 @@ from rocketmq_aio.errors import (
     NotConnectedError,
     RocketMQError,
 )
-from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.protocol.bodies import BrokerData, TopicRouteData
 from rocketmq_aio.protocol.codes import ResponseCode
@@ -30,56 +28,52 @@ from rocketmq_aio.remoting.response_errors import broker_error
 T = TypeVar("T")
 
 AT_ONCE: Final = 16  # servers asked in parallel
-NO_GROUP: Final = "ADMIN"  # an administrator is in no group; it only names its tasks
 
 Masters = Mapping[str, str | None]  # address by name of the broker; None: it has no master now
 
 
-class Asking(ClientBase):
-    """What all kinds of administration have in common."""
+class AdminRequests:
+    """Requests to one server or to many.
 
-    def __init__(
-        self, *, namesrv: str | None, client: MQClientInstance | ClientConfig | None
-    ) -> None:
-        super().__init__(NO_GROUP, namesrv=namesrv, client=client)
+    :param check_running: raises the error for a call that the client cannot serve now
+    """
+
+    def __init__(self, instance: MQClientInstance, check_running: Callable[[], None]) -> None:
+        self.instance = instance
+        self.check_running = check_running
 
     async def cluster_info(self) -> ClusterInfo:
-        """Return all brokers that any name server knows, replicas included.
-
-        :raises NameServerUnavailableError: no name server answered
-        :raises NotSupportedError: they do not answer this, as proxies
-        """
-        self._check_running()
+        self.check_running()
         # One that has just restarted knows some of the brokers only.
-        answers = await self._instance.name_servers.ask_all(GetClusterInfo())
+        answers = await self.instance.name_servers.ask_all(GetClusterInfo())
         tables = [read_body(each.body, ClusterInfoBody).broker_addr_table for each in answers]
         brokers = [each for table in tables for each in table.values()]
         return ClusterInfo(brokers=tuple(_merged(brokers)))
 
     # --- one server -----------------------------------------------------------------------------
 
-    async def _ask(self, address: str, header: RequestHeader, body: bytes = b"") -> Command:
-        self._check_running()
-        command = await self._instance.remoting.request(address, header, body)
+    async def ask(self, address: str, header: RequestHeader, body: bytes = b"") -> Command:
+        self.check_running()
+        command = await self.instance.remoting.request(address, header, body)
         if command.code != ResponseCode.SUCCESS:
             raise broker_error(command, address)
         return command
 
-    async def _ask_name_server(self, header: RequestHeader) -> Command:
-        self._check_running()
-        return await self._instance.name_servers.ask(header)
+    async def ask_name_server(self, header: RequestHeader) -> Command:
+        self.check_running()
+        return await self.instance.name_servers.ask(header)
 
-    async def _route(self, topic: str) -> TopicRouteData:
+    async def route(self, topic: str) -> TopicRouteData:
         """Return where *topic* is now.
 
         :raises RouteNotFoundError: the name server knows no such topic
         """
-        self._check_running()
-        return await self._instance.name_servers.route(topic)
+        self.check_running()
+        return await self.instance.name_servers.route(topic)
 
     # --- many servers ---------------------------------------------------------------------------
 
-    async def _on_each(
+    async def on_each(
         self, action: str, targets: Masters, call: Callable[[str, str], Awaitable[T]]
     ) -> dict[str, T]:
         """Return what *call*, with name and address, returned for each of *targets*.
@@ -95,17 +89,17 @@ class Asking(ClientBase):
             raise _failure(action, done, failed)
         return done
 
-    async def _on_name_servers(self, action: str, *headers: RequestHeader) -> None:
+    async def on_name_servers(self, action: str, *headers: RequestHeader) -> None:
         """Tell all name servers, which do not tell each other."""
 
         async def tell(_: str, address: str) -> None:
             for header in headers:
-                await self._ask(address, header)
+                await self.ask(address, header)
 
-        addresses = self._instance.name_servers.addresses
-        await self._on_each(action, {each: each for each in addresses}, tell)
+        addresses = self.instance.name_servers.addresses
+        await self.on_each(action, {each: each for each in addresses}, tell)
 
-    async def _masters(
+    async def masters(
         self, cluster: str | None = None, brokers: Iterable[str] | None = None
     ) -> Masters:
         """Return the masters of *cluster*, those named by *brokers*, or all.
@@ -116,7 +110,7 @@ class Asking(ClientBase):
         known = (await self.cluster_info()).brokers
         if not known:
             reason = "they know no broker: is one running and registered with them?"
-            raise NotConnectedError(";".join(self._instance.name_servers.addresses), reason)
+            raise NotConnectedError(";".join(self.instance.name_servers.addresses), reason)
         chosen = [each for each in known if cluster in (None, each.cluster)]
         if not chosen and cluster is not None:
             clusters = sorted({each.cluster for each in known})
@@ -124,18 +118,28 @@ class Asking(ClientBase):
         masters = {each.broker_name: each.master for each in chosen}
         return masters if brokers is None else _named(masters, brokers)
 
-    async def _masters_of(self, topic: str) -> Masters:
+    async def masters_of(self, topic: str) -> Masters:
         """Return the masters of the brokers that have *topic*.
 
         :raises RouteNotFoundError: no name server knows such a topic
         """
-        self._check_running()
-        routes = await self._instance.name_servers.routes(topic)
+        self.check_running()
+        routes = await self.instance.name_servers.routes(topic)
         brokers = _merged([each for route in routes for each in route.broker_datas])
         return {each.broker_name: each.master for each in brokers}
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._instance.config.namesrv!r}>"
+    # --- names ----------------------------------------------------------------------------------
+
+    def outer(self, name: str) -> str:
+        namespace = self.instance.remoting.namespace
+        return name if namespace is None else namespace.outer(name)
+
+    def inner_names(self, names: Iterable[str]) -> set[str]:
+        """Return the *names* that are in the client's namespace, as the application has them."""
+        namespace = self.instance.remoting.namespace
+        if namespace is None:
+            return set(names)
+        return {inner for name in names if (inner := namespace.inner(name)) != name}
 
 
 def broker_info(data: BrokerData) -> BrokerInfo:

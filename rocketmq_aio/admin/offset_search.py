@@ -1,4 +1,4 @@
-"""Where a time begins in a queue: what brokers answer is compared with what is stored."""
+"""Offset by timestamp: verifies the answers of brokers against stored messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from rocketmq_aio.admin.messages import records
-from rocketmq_aio.admin.progress import Progress
+from rocketmq_aio.admin.requests import AdminRequests
 from rocketmq_aio.errors import AuthError, BrokerError, PermissionDeniedError, SubscriptionError
 from rocketmq_aio.instance.time_search import TimeSearch
 from rocketmq_aio.model.message import MessageExt
@@ -30,15 +30,18 @@ GAPS: Final = (
 )
 
 
-class Times(Progress):
-    """Looking for times."""
+class OffsetSearch:
+    """Finds offsets by store time."""
 
-    async def _offset_at(self, queue: MessageQueue, millis: int) -> int:
+    def __init__(self, requests: AdminRequests) -> None:
+        self._requests = requests
+
+    async def offset_at(self, queue: MessageQueue, millis: int) -> int:
         """Return the first offset stored at or after *millis* since 1970, or the queue's end.
 
         Where the account may not read, a broker's answer has only to be an offset that there is.
         """
-        broker = self._instance.broker
+        broker = self._requests.instance.broker
         least = max(0, await broker.min_offset(queue))
         most = max(least, await broker.max_offset(queue))
         hint = await broker.offset_for_time(queue, millis)
@@ -92,8 +95,8 @@ class Times(Progress):
             sub_version=0,
             broker_name=queue.broker_name,
         )
-        address = self._instance.routes.master_of(queue)
-        command = await self._instance.remoting.request(address, header)
+        address = self._requests.instance.routes.master_of(queue)
+        command = await self._requests.instance.remoting.request(address, header)
         if command.code != ResponseCode.SUCCESS and command.code not in GAPS:
             raise broker_error(command, address)
         body = command.body if command.code == ResponseCode.SUCCESS else b""
