@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from rocketmq_aio.spark.offsets import Offsets, Range, StreamOffset
+from rocketmq_aio.spark.offsets import Queue, Range, StreamOffset
 
 # A duration of batches that ran; progress of an idle query has the id of the batch to come.
 RAN: Final = "addBatch"
@@ -20,8 +20,7 @@ class Batches:
         self.rows = 0
         self.counted: dict[str, int] = {}  # what was observed, by its name
         self._last = -1
-        self._starts: Offsets = {}
-        self._ends: Offsets = {}
+        self._read: dict[Queue, list[Range]] = {}  # of a queue that starts over, several
 
     def add(self, progress: Iterable[Any], observed: str) -> None:
         """Take what is new in *progress*: objects of Spark, in the order of their batches.
@@ -39,14 +38,17 @@ class Batches:
             self.counted[name] = self.counted.get(name, 0) + number
         before, after = _offset(source.startOffset), _offset(source.endOffset)
         for queue, end in after.end.items():
-            start = after.start_of(queue, before)
-            self._starts.setdefault(queue, end if start is None else start)
-            self._ends[queue] = end
+            ranges = self._read.setdefault(queue, [])
+            if ranges and queue not in after.begun:
+                ranges[-1] = ranges[-1]._replace(end=end)
+            else:
+                start = after.start_of(queue, before)
+                ranges.append(Range(*queue, end if start is None else start, end))
 
     @property
     def ranges(self) -> list[Range]:
-        """What was read of each queue, sorted."""
-        return sorted(Range(*q, start, self._ends[q]) for q, start in self._starts.items())
+        """What was read, sorted by queue; of each log of a queue one range, in their order."""
+        return [each for queue in sorted(self._read) for each in self._read[queue]]
 
 
 def _offset(text: str | None) -> StreamOffset:

@@ -114,6 +114,18 @@ def test_a_batch_after_an_idle_time_is_counted() -> None:
     assert (batches.rows, batches.ranges) == (7, [Range("t", "b", 0, 2, 9)])
 
 
+def test_a_queue_that_starts_over_has_a_range_for_each_log() -> None:
+    first = progress(0, {"v": 1, "at": "start"}, {"v": 1, "end": at(40), "from": at(30)}, 10, 0)
+    anew = progress(1, {"v": 1, "end": at(40)}, {"v": 1, "end": at(3), "from": at(0)}, 3, 0)
+    later = progress(2, {"v": 1, "end": at(3)}, {"v": 1, "end": at(9)}, 6, 0)
+    batches = Batches()
+
+    batches.add([first, anew, later], "ingest")
+
+    assert batches.ranges == [Range("t", "b", 0, 30, 40), Range("t", "b", 0, 0, 9)]
+    assert sum(each.size for each in batches.ranges) == batches.rows
+
+
 def test_a_first_batch_without_a_start_is_read_too() -> None:
     batches = Batches()
 
