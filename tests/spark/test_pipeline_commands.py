@@ -8,7 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from pyspark.sql import SparkSession
@@ -24,10 +27,13 @@ from rocketmq_aio.spark.pipelines import (
     dead_letters,
     lag,
 )
+from rocketmq_aio.spark.pipelines.brokers import ends_of
 from rocketmq_aio.testing import Cluster
 from rocketmq_aio.testing.plugin import unique_name
 from tests.spark.pipelining import read_queue, stored
 from tests.spark.support import send_all, settings_in, wait_until, write_messages
+
+MANY: Final = 50_000
 
 # --- dead letters -------------------------------------------------------------------------------
 
@@ -189,6 +195,74 @@ def test_sigterm_to_the_process_group_ends_an_ingest_in_order(
     assert running.returncode == 0
     told = json.loads(out)
     assert (told["rows"], told["offsets"], told["interrupted"]) == (10, 10, True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.timeout(400, func_only=True)
+def test_a_signal_to_the_process_group_cancels_an_export_and_its_summary_is_shown(
+    connection: Connection, topic: str, tmp_path: Path, number: signal.Signals
+) -> None:
+    write_messages(connection.name_server, topic, [b"x" * 100] * MANY)
+    arguments = ["pipeline", "export", topic, "-n", connection.name_server, "--json", "-q"]
+    target = tmp_path / "out"
+    running = started(tmp_path / "spark", *arguments, "--path", str(target))
+
+    told, errors = ended_by(running, number, lambda: (target / "_temporary").exists())
+
+    assert running.returncode == 130, errors
+    assert (told["interrupted"], told["complete"]) == (True, False)
+    assert told["problems"][0] == "stopped while writing: the target is not complete"
+    assert "Traceback" not in errors
+    assert not [*target.rglob("*.parquet")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.timeout(400, func_only=True)
+def test_a_signal_to_the_process_group_cancels_a_load_and_its_summary_is_shown(
+    connection: Connection, topic: str, tmp_path: Path, number: signal.Signals
+) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    line = json.dumps({"body": "x" * 100}) + "\n"
+    for name in range(4):
+        (files / f"{name}.json").write_text(line * (3 * MANY))
+    arguments = ["pipeline", "load", topic, str(files), "-f", "json", "--json", "-q"]
+    running = started(tmp_path / "spark", *arguments, "-n", connection.name_server)
+
+    told, errors = ended_by(running, number, lambda: any(ends_of(connection, [topic]).values()))
+
+    stored = sum(ends_of(connection, [topic]).values())
+    assert running.returncode == 130, errors
+    assert (told["interrupted"], told["rows"]) == (True, 12 * MANY)
+    assert 0 < told["sent"] <= stored < 12 * MANY
+    assert told["problems"][0].startswith("stopped while sending: ")
+    assert "Traceback" not in errors
+
+
+def ended_by(
+    running: subprocess.Popen[str], number: signal.Signals, ready: Callable[[], bool]
+) -> tuple[dict[str, Any], str]:
+    """Signal the process group when *ready*; return the summary and the errors."""
+    try:
+        wait_until(lambda: ready() or running.poll() is not None, "work is under way", seconds=300)
+        os.killpg(running.pid, number)
+        out, errors = running.communicate(timeout=120)
+    finally:
+        running.kill()
+    return json.loads(out or "{}"), errors
+
+
+def test_a_command_in_another_thread_uses_the_session_and_leaves_it(
+    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
+) -> None:
+    write_messages(connection.name_server, topic, ["a"])
+    arguments = ["pipeline", "export", topic, "-n", connection.name_server, "--json", "-q"]
+
+    with ThreadPoolExecutor(1) as threads:
+        code = threads.submit(run, [*arguments, "--path", str(tmp_path / "out")]).result()
+
+    assert code == 0
+    assert pipelines.read.parquet(str(tmp_path / "out")).count() == 1
 
 
 def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:

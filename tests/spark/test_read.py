@@ -196,6 +196,30 @@ def test_a_column_that_there_is_not_is_refused_before_anything_is_read(
         reader.schema("offset long").load().collect()
 
 
+def test_sql_reads_a_view_and_a_table_with_options_in_the_statement(
+    spark: SparkSession, namesrv: str, topic: str
+) -> None:
+    write_messages(namesrv, topic, ["a", "b"])
+    options = f"`nameServer`='{namesrv}', `subscribe`='{topic}'"
+    named = f"nameServer '{namesrv}', subscribe '{topic}'"
+
+    with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE refused USING rocketmq OPTIONS ({named})")
+    spark.sql(f"CREATE TEMPORARY VIEW orders USING rocketmq OPTIONS ({named})")
+    rows = spark.sql("SELECT CAST(body AS STRING), queueOffset FROM orders").collect()
+    spark.sql("CREATE TABLE topics USING rocketmq")
+    try:
+        counted = spark.sql(f"SELECT count(*) FROM topics WITH ({options})").collect()
+        with pytest.raises(PySparkException, match="name the options in each statement"):
+            spark.sql("SELECT count(*) FROM topics").collect()
+    finally:
+        spark.sql("DROP TABLE topics")
+        spark.sql("DROP VIEW orders")
+
+    assert sorted(row.body for row in rows) == ["a", "b"]
+    assert counted[0][0] == 2
+
+
 async def fill(namesrv: str, topic: str, batches: int) -> None:
     """Send one message that makes the topic, then batches of 40 that share its files."""
     config = ProducerConfig(send_timeout_seconds=30.0, compression=None)

@@ -261,6 +261,32 @@ def test_a_topic_that_was_made_anew(
     assert copied(spark, tmp_path) == numbered(0, 60)
 
 
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_topic_made_anew_that_is_longer_than_the_checkpoint(
+    spark: SparkSession, rocketmq_cluster: Cluster, topic: str, tmp_path: Path, fail: str
+) -> None:
+    namesrv = rocketmq_cluster.namesrv
+    write_messages(namesrv, topic, numbered(0, 40))
+    frame = stream(spark, namesrv, topic=topic, failOnDataLoss=fail).schema(SLIM).load()
+    query = copying(frame, tmp_path)
+    query.processAllAvailable()
+    query.stop()
+    rocketmq_cluster.delete_topic(topic)
+    rocketmq_cluster.create_topic(topic, queues=4)
+    wait_until_empty(namesrv, topic)
+    write_messages(namesrv, topic, numbered(40, 140))
+    query = copying(frame, tmp_path)
+    if fail == "true":
+        with pytest.raises(StreamingQueryException, match="the log was replaced"):
+            query.processAllAvailable()
+        assert copied(spark, tmp_path) == numbered(0, 40)
+        return
+    query.processAllAvailable()
+    query.stop()
+
+    assert copied(spark, tmp_path) == numbered(0, 140)
+
+
 def wait_until_empty(namesrv: str, topic: str) -> None:
     async def ends() -> list[int]:
         async with PullConsumer("spark-tests-reader", namesrv=namesrv) as consumer:

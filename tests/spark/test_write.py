@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from rocketmq_aio import MessageExt, MessageQueue, PullConsumer, PullStatus
+from rocketmq_aio.spark import register
 from tests.spark.support import wait_until
 
 POISONED_ROW: Final = 500
@@ -66,7 +68,32 @@ def ids_by_body(messages: Iterable[MessageExt]) -> dict[bytes, set[str]]:
     return ids
 
 
+def read(spark: SparkSession, namesrv: str, topic: str) -> DataFrame:
+    reader = spark.read.format("rocketmq").options(nameServer=namesrv, subscribe=topic)
+    return reader.schema("queueOffset long").load()
+
+
 # --- what is stored -------------------------------------------------------------------------------
+
+
+def test_a_read_right_after_a_large_write_has_all_of_it(
+    spark: SparkSession, namesrv: str, topic: str
+) -> None:
+    write(numbered(spark, 300_000), namesrv, topic)
+
+    assert read(spark, namesrv, topic).count() == 300_000
+
+
+def test_another_thread_saves_and_loads_after_register(
+    spark: SparkSession, namesrv: str, topic: str
+) -> None:
+    def work() -> int:
+        register(spark)
+        write(numbered(spark, 10), namesrv, topic)
+        return read(spark, namesrv, topic).count()
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(work).result() == 10
 
 
 def test_every_column_arrives(spark: SparkSession, namesrv: str, topic: str) -> None:
