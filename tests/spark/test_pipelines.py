@@ -33,6 +33,7 @@ from rocketmq_aio.spark.pipelines import (
     load,
     replay,
 )
+from rocketmq_aio.spark.pipelines.ingesting import check_targets
 from rocketmq_aio.spark.pipelines.target import laid_out, write
 from rocketmq_aio.testing import Cluster
 from rocketmq_aio.testing.plugin import unique_name
@@ -449,6 +450,28 @@ def test_an_ingest_with_a_new_checkpoint_refuses_the_folders_of_another_one(
 
     assert not (tmp_path / "renewed").exists()
     assert ingest(pipelines, settings).bad == 1
+
+
+def test_a_second_checkpoint_does_not_begin_in_a_folder_that_another_one_claimed(
+    pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
+) -> None:
+    settings = IngestSettings(
+        connection=connection,
+        selection=Selection(topics=(topic,)),
+        target=Target(path=str(tmp_path / "out")),
+        checkpoint=str(tmp_path / "checkpoint"),
+        once=True,
+    )
+    check_targets(pipelines, settings)  # as of an ingest that has not planned a batch yet
+    write_messages(connection.name_server, topic, ["a"])
+
+    with pytest.raises(ConfigError, match="another checkpoint began to write"):
+        ingest(pipelines, replace(settings, checkpoint=str(tmp_path / "other")))
+
+    shutil.rmtree(tmp_path / "out" / "_ingests")
+    assert ingest(pipelines, settings).rows == 1
+    assert ingest(pipelines, settings).rows == 0
+    assert pipelines.read.parquet(str(tmp_path / "out")).count() == 1
 
 
 def test_a_second_query_begins_where_the_first_run_began(

@@ -8,6 +8,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 NOT_FOUND: Final = "PATH_NOT_FOUND"
+OWNERS: Final = "_ingests"  # a folder for each checkpoint that began to write to the folder
 SINK_LOG: Final = "_spark_metadata"  # batches that a stream has written to the folder
 
 
@@ -31,6 +32,18 @@ def has_sink_log(spark: SparkSession, path: str) -> bool:
     :raises PySparkException: Spark cannot list it
     """
     return _listed(spark, below(path, SINK_LOG)) is not None
+
+
+def claim(spark: SparkSession, path: str, owner: str) -> bool:
+    """Enter *owner* as a writer of the folder *path*; return whether it is the only one.
+
+    Of two that enter at the same time each sees the other, so that none is the only one.
+    """
+    folder = below(path, OWNERS)
+    write_text(spark, below(folder, owner), owner)
+    found = _listed(spark, folder)
+    rows = found.collect() if found is not None else []
+    return {row[0].split("/")[-2] for row in rows} == {owner}
 
 
 def _listed(spark: SparkSession, path: str) -> DataFrame | None:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Final
 
 from pyspark.errors import AnalysisException
@@ -23,7 +24,9 @@ from rocketmq_aio.spark.options import Connection
 from rocketmq_aio.spark.pipelines.batches import Batches
 from rocketmq_aio.spark.pipelines.bodies import BAD, VALUE, BodySchema, parsed
 from rocketmq_aio.spark.pipelines.folders import (
+    OWNERS,
     below,
+    claim,
     has_files,
     has_sink_log,
     read_text,
@@ -40,11 +43,17 @@ GOOD_NAME: Final = "messages"
 BAD_NAME: Final = "bad"
 START_NAME: Final = "start"  # beside the checkpoints of two queries: where both begin
 OBSERVED: Final = "ingest"
+OWNER_DIGITS: Final = 16
 # Sinks that skip the ids of batches in their log, though another checkpoint wrote these.
 FILE_FORMATS: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 USED: Final = (
     "is not empty, and the checkpoint is new: Spark would skip batches, and lose their messages. "
     "Use an empty one, or the checkpoint that belongs to it"
+)
+
+SHARED: Final = (
+    "another checkpoint began to write to this folder: Spark would skip batches of one of them, "
+    "and lose their messages. Use another folder, or delete {} if no such ingest ran"
 )
 
 
@@ -178,10 +187,10 @@ def check_targets(spark: SparkSession, settings: IngestSettings) -> None:
     :raises ConfigError: it names the target
     """
     if _is_new(spark, settings, GOOD_NAME):
-        _check_target(spark, settings.target)
+        _check_target(spark, settings)
     bad_rows = settings.bad_rows
-    if bad_rows is not None and _is_new(spark, settings, BAD_NAME) and _is_used(spark, bad_rows):
-        raise ConfigError("bad_rows", bad_rows, USED)
+    if bad_rows is not None and _is_new(spark, settings, BAD_NAME):
+        _check_folder(spark, settings, "bad_rows", bad_rows, bad_rows)
 
 
 def _is_new(spark: SparkSession, settings: IngestSettings, name: str) -> bool:
@@ -193,7 +202,19 @@ def _is_used(spark: SparkSession, path: str) -> bool:
     return has_files(spark, path) or has_sink_log(spark, path)
 
 
-def _check_target(spark: SparkSession, target: Target) -> None:
+def _check_folder(
+    spark: SparkSession, settings: IngestSettings, setting: str, name: str, path: str
+) -> None:
+    """Refuse a folder of files that is not empty, or that is not this checkpoint's alone."""
+    if _is_used(spark, path):
+        raise ConfigError(setting, name, USED)
+    owner = sha256(settings.checkpoint.rstrip("/").encode()).hexdigest()[:OWNER_DIGITS]
+    if not claim(spark, path, owner):
+        raise ConfigError(setting, name, SHARED.format(below(path, OWNERS)))
+
+
+def _check_target(spark: SparkSession, settings: IngestSettings) -> None:
+    target = settings.target
     kind, place = (target.format, target.path)
     if target.table is not None:
         about = _described(spark, target.table)
@@ -203,8 +224,8 @@ def _check_target(spark: SparkSession, target: Target) -> None:
         if target.mode != "append" and _has_rows(spark, target):
             reason = "is not empty: give mode append, or another target"
             raise ConfigError("target", target.name, reason)
-    elif place is not None and _is_used(spark, place):
-        raise ConfigError("target", target.name, USED)
+    elif place is not None:
+        _check_folder(spark, settings, "target", target.name, place)
 
 
 def _described(spark: SparkSession, table: str) -> dict[str, str]:

@@ -65,7 +65,8 @@ class Folders:
         self.rows = False
         self.tables: dict[str, dict[str, str]] = {}
         self.texts: dict[str, str] = {}
-        for name in ("has_files", "has_sink_log", "read_text", "write_text"):
+        self.owners: dict[str, set[str]] = {}
+        for name in ("has_files", "has_sink_log", "read_text", "write_text", "claim"):
             monkeypatch.setattr(ingesting, name, getattr(self, name))
         monkeypatch.setattr(ingesting, "_has_rows", lambda *_: self.rows)
         monkeypatch.setattr(ingesting, "_described", lambda _, table: self.tables.get(table, {}))
@@ -81,6 +82,10 @@ class Folders:
 
     def write_text(self, _: object, path: str, text: str) -> None:
         self.texts[path] = text
+
+    def claim(self, _: object, path: str, owner: str) -> bool:
+        self.owners.setdefault(path, set()).add(owner)
+        return self.owners[path] == {owner}
 
     def begin(self, *names: str) -> None:
         """Let queries have planned a batch."""
@@ -115,6 +120,27 @@ def test_each_query_with_a_batch_in_its_checkpoint_goes_on_in_its_folder(folders
         ingesting.check_targets(NO_SPARK, SETTINGS)
 
     assert refused.value.setting == "bad_rows"
+
+
+@pytest.mark.parametrize(("path", "setting"), [("/data", "target"), ("/bad", "bad_rows")])
+def test_two_checkpoints_do_not_begin_in_one_empty_folder(
+    folders: Folders, path: str, setting: str
+) -> None:
+    apart = {"/data": "/else", "/bad": "/else-bad"}
+    del apart[path]
+    other = replace(
+        SETTINGS,
+        checkpoint="/other",
+        target=Target(path=apart.get("/data", "/data"), mode="append"),
+        bad_rows=apart.get("/bad", "/bad"),
+    )
+    ingesting.check_targets(NO_SPARK, SETTINGS)
+    ingesting.check_targets(NO_SPARK, replace(SETTINGS, checkpoint="/checkpoint"))
+
+    with pytest.raises(ConfigError, match="another checkpoint began to write") as refused:
+        ingesting.check_targets(NO_SPARK, other)
+
+    assert (refused.value.setting, refused.value.value) == (setting, path)
 
 
 @pytest.mark.parametrize(("mode", "refused"), [("error", True), ("append", False)])
