@@ -21,6 +21,7 @@ NOTHING: Final = pa.scalar(b"")
 ID_END: Final = pa.scalar(f"\x02{WAIT}\x01true\x02".encode())
 ID_AT: Final = len(UNIQ_KEY) + 1  # where it begins in the properties of an entry
 ID_LENGTH: Final = 32
+ID_BYTES: Final = ID_AT + ID_LENGTH + len(ID_END.as_py())  # of what `id_pieces` gives a row
 
 pc: Any = pyarrow.compute  # its functions are made when it is imported: checkers see none
 Column = Any  # a pyarrow array; pyarrow has no types of its own

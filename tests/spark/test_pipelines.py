@@ -353,6 +353,28 @@ def test_a_replay_keeps_what_is_the_applications_and_marks_the_origin(
     assert copies[b"three"].properties["__SHARDINGKEY"] == "s"
 
 
+def test_a_replay_sets_messages_aside_whose_copies_do_not_fit(
+    pipelines: SparkSession, connection: Connection, topic: str, other: str
+) -> None:
+    lengths = range(32_330, 32_530)  # near the limit of properties, which the marks are beyond
+    large = [
+        Message(topic, b"x", tags="é", keys=["a", "b"], properties={"p": "v" * length})
+        for length in lengths
+    ]
+    asyncio.run(send_all(connection.name_server, large))
+
+    summary = replay(
+        pipelines,
+        ReplaySettings(connection=connection, selection=Selection(topics=(topic,)), to=other),
+    )
+
+    set_aside = len(lengths) - summary.sent
+    assert 0 < set_aside < len(lengths)
+    assert len(stored(connection.name_server, other)) == summary.sent
+    [problem] = summary.problems
+    assert problem.startswith(f"{set_aside} messages were not copied, such as {topic}/")
+
+
 def test_a_replay_at_a_rate_goes_step_by_step_and_can_be_stopped(
     pipelines: SparkSession, connection: Connection, topic: str, other: str
 ) -> None:

@@ -7,13 +7,16 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
 
-from rocketmq_aio.model.properties import RESERVED, SHARDING_KEY
+from rocketmq_aio.model.properties import KEYS, RESERVED, SHARDING_KEY, TAGS
+from rocketmq_aio.spark.entries import ID_BYTES
+from rocketmq_aio.spark.rows import MOST_PROPERTIES
 
 # Names that an SQL condition of a consumer can hold, too.
 COPIED_FROM: Final = "COPIED_FROM"  # topic/broker/queue id/offset of the message itself
 COPIED_ID: Final = "COPIED_ID"  # its message id
 # Option of the sink: a stored message may have any tag, and its copy has the same one.
 AS_THEY_ARE: Final = {"checkTags": "false"}
+SEPARATORS: Final = 2  # bytes of a property beside its name and its value
 # No topic is called so, nor a broker: a slash is in neither name.
 SEPARATOR: Final = "/"
 
@@ -40,6 +43,23 @@ def copies(messages: DataFrame, topic: Column) -> DataFrame:
         "flag",
         F.col("properties")[SHARDING_KEY].alias("shardingKey"),
     )
+
+
+def fits() -> Column:
+    """Return whether the properties of a row of `copies` fit in a message.
+
+    A message near the limit has no room for the marks of its copy.
+    """
+    own = F.col("properties")
+    texts = F.concat_ws("", F.map_keys(own), F.map_values(own))
+    taken = F.octet_length(texts) + SEPARATORS * F.size(own) + ID_BYTES
+    for name, text in (
+        (TAGS, F.col("tags")),
+        (KEYS, F.array_join("keys", " ")),
+        (SHARDING_KEY, F.col("shardingKey")),
+    ):
+        taken = taken + F.coalesce(F.octet_length(text) + len(name) + SEPARATORS, F.lit(0))
+    return taken <= MOST_PROPERTIES
 
 
 def keys() -> Column:

@@ -34,7 +34,7 @@ from rocketmq_aio.spark.pipelines.positions import connection_options, merged
 from rocketmq_aio.spark.pipelines.progress import StoppedError, watched
 from rocketmq_aio.spark.pipelines.reading import FORMAT, Selection, planned, read_exactly
 from rocketmq_aio.spark.pipelines.reports import Report, quiet
-from rocketmq_aio.spark.pipelines.sending import Growth, send
+from rocketmq_aio.spark.pipelines.sending import Copied, Growth, send_copies
 from rocketmq_aio.spark.pipelines.summary import QueueCount, Summary
 from rocketmq_aio.spark.pipelines.target import Target, laid_out, write
 
@@ -218,9 +218,9 @@ class _Letters:
         mine = F.col("position").startswith(self.settings.topic + SEPARATOR)
         return copied.select(mark).where(mine).distinct()
 
-    def resend(self, rows: DataFrame) -> int:
+    def resend(self, rows: DataFrame) -> Copied:
         with self.watch("resending"):
-            return send(copies(rows, F.col(ORIGIN)), self.settings.connection, AS_THEY_ARE)
+            return send_copies(copies(rows, F.col(ORIGIN)), self.settings.connection, AS_THEY_ARE)
 
 
 def _worked(letters: _Letters, *, dry_run: bool) -> DeadLetterSummary:
@@ -269,15 +269,15 @@ def _resent(letters: _Letters, found: DeadLetterSummary) -> DeadLetterSummary:
             return found
         growth = Growth(connection, topics)
         try:
-            sent = letters.resend(rows)
+            copied = letters.resend(rows)
         except StoppedError as error:
             if not error.begun:
                 raise
             wrong = [f"{error}: run it again for the rest"]
             found = replace(found, resent=growth.stored(), interrupted=True)
         else:
-            wrong = growth.problems(sent)
-            found = replace(found, resent=sent)
+            wrong = [*copied.problems, *growth.problems(copied.sent)]
+            found = replace(found, resent=copied.sent)
     finally:
         rows.unpersist()
     return replace(found, problems=(*found.problems, *wrong))

@@ -26,7 +26,7 @@ from rocketmq_aio.spark.pipelines.positions import end_options, merged, slices
 from rocketmq_aio.spark.pipelines.progress import JOB_ERRORS
 from rocketmq_aio.spark.pipelines.reading import Selection, planned, read_exactly
 from rocketmq_aio.spark.pipelines.reports import Report, quiet
-from rocketmq_aio.spark.pipelines.sending import Growth, send
+from rocketmq_aio.spark.pipelines.sending import Copied, Growth, send_copies
 from rocketmq_aio.spark.pipelines.summary import QueueCount, Summary
 
 STEP_OFFSETS: Final = 1_000_000  # one job of Spark; what fails is told to the job
@@ -143,7 +143,7 @@ class _Run:
         self._settings = settings
         self._ranges = ranges
         self._report = report
-        self._sent = 0
+        self._copied = Copied()
         self._done = {each.queue: each.start for each in ranges}
         self._interrupted = False
         self._problems: list[str] = []
@@ -158,28 +158,28 @@ class _Run:
             if self._interrupted:
                 break
             try:
-                self._sent += self._send(step)
+                self._copied += self._send(step)
             except (*JOB_ERRORS, RocketMQError, KeyboardInterrupt):
                 # The error says what went wrong; only this place knows where to go on.
                 place = json.dumps(nested(self._done))
-                warn("replay_stopped", sent=self._sent, done_up_to=place)
+                warn("replay_stopped", sent=self._copied.sent, done_up_to=place)
                 raise
             self._done.update({each.queue: each.end for each in step})
             self._report("replaying", sum(each.size for each in self._read()), total)
             if rate is not None:
-                _wait(began + self._sent / rate, stop)
+                _wait(began + self._copied.sent / rate, stop)
             self._interrupted = stop()
-        self._problems += growth.problems(self._sent)
+        self._problems += [*self._copied.problems, *growth.problems(self._copied.sent)]
 
     def _targets(self) -> tuple[str, ...]:
         to = self._settings.to
         return (to,) if to is not None else self._settings.selection.topics
 
-    def _send(self, step: list[Range]) -> int:
+    def _send(self, step: list[Range]) -> Copied:
         settings = self._settings
         messages = read_exactly(self._spark, settings.connection, settings.selection, step)
         topic = F.col("topic") if settings.to is None else F.lit(settings.to)
-        return send(
+        return send_copies(
             copies(messages, topic), settings.connection, merged(AS_THEY_ARE, settings.options)
         )
 
@@ -196,7 +196,7 @@ class _Run:
         return ReplaySummary(
             dry_run=dry_run,
             to=self._settings.to,
-            sent=self._sent,
+            sent=self._copied.sent,
             filtered=filtered,
             interrupted=self._interrupted,
             done_up_to=nested(self._done),
@@ -210,7 +210,7 @@ class _Run:
         settings = self._settings
         if settings.selection.filtered:
             return [QueueCount.of(each) for each in read]
-        if self._sent == sum(each.size for each in read):
+        if self._copied.sent + self._copied.set_aside == sum(each.size for each in read):
             return [replace(QueueCount.of(each), rows=each.size) for each in read]
         messages = read_exactly(self._spark, settings.connection, settings.selection, read)
         return explained(settings.connection, count(messages, read))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import DataFrame, Observation
@@ -12,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as every Spark program ca
 from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.options import Connection
 from rocketmq_aio.spark.pipelines.brokers import ends_of, grown
+from rocketmq_aio.spark.pipelines.copies import COPIED_FROM, fits
 from rocketmq_aio.spark.pipelines.positions import connection_options, merged
 from rocketmq_aio.spark.pipelines.reading import FORMAT
 
@@ -26,9 +28,53 @@ def send(rows: DataFrame, connection: Connection, options: Mapping[str, str]) ->
     """
     seen = Observation()
     counted = rows.observe(seen, F.count(F.lit(1)).alias("rows"))
-    chosen = merged(connection_options(connection), options)
-    counted.write.format(FORMAT).mode("append").options(**chosen).save()
+    _save(counted, connection, options)
     return int(seen.get["rows"])
+
+
+def _save(rows: DataFrame, connection: Connection, options: Mapping[str, str]) -> None:
+    chosen = merged(connection_options(connection), options)
+    rows.write.format(FORMAT).mode("append").options(**chosen).save()
+
+
+@dataclass(frozen=True)
+class Copied:
+    """How many copies were sent; *set_aside*, such as *example*, have too large properties."""
+
+    sent: int = 0
+    set_aside: int = 0
+    example: str | None = None
+
+    def __add__(self, other: Copied) -> Copied:
+        """Return both together."""
+        example = self.example or other.example
+        return Copied(self.sent + other.sent, self.set_aside + other.set_aside, example)
+
+    @property
+    def problems(self) -> list[str]:
+        """Why some were not sent."""
+        if not self.set_aside:
+            return []
+        reason = "the marks of a copy do not fit in their properties"
+        return [f"{self.set_aside} messages were not copied, such as {self.example}: {reason}"]
+
+
+def send_copies(rows: DataFrame, connection: Connection, options: Mapping[str, str]) -> Copied:
+    """Send *rows*, made by `copies`; those that do not fit in a message are set aside.
+
+    :raises PySparkException: some could not be sent; others may be stored
+    """
+    seen, fit = Observation(), fits()
+    origin = F.when(~fit, F.col("properties")[COPIED_FROM])
+    counted = rows.observe(
+        seen,
+        F.count_if(fit).alias("sent"),
+        F.count_if(~fit).alias("set_aside"),
+        F.min(origin).alias("example"),
+    )
+    _save(counted.where(fit), connection, options)
+    found = seen.get
+    return Copied(found["sent"], found["set_aside"], found["example"])
 
 
 class Growth:

@@ -24,6 +24,7 @@ from rocketmq_aio.spark.pipelines.dead_letter import (
     dead_letters,
 )
 from rocketmq_aio.spark.pipelines.progress import StoppedError
+from rocketmq_aio.spark.pipelines.sending import Copied
 from tests.fakes.cluster import FakeCluster
 from tests.unit.spark.reading import tell_brokers
 
@@ -67,9 +68,9 @@ class SomeLetters(_Letters):
         rows = SimpleNamespace(count=lambda: 3, unpersist=lambda: None)
         return SimpleNamespace(persist=lambda: rows)
 
-    def resend(self, rows: Any) -> int:  # noqa: ANN401
+    def resend(self, rows: Any) -> Copied:  # noqa: ANN401
         with self.watch("resending"):
-            return 3
+            return Copied(sent=3)
 
 
 @contextmanager

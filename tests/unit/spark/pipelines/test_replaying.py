@@ -15,6 +15,7 @@ from rocketmq_aio.spark.pipelines import replaying
 from rocketmq_aio.spark.pipelines.reading import Selection
 from rocketmq_aio.spark.pipelines.replaying import ReplaySettings
 from rocketmq_aio.spark.pipelines.reports import quiet
+from rocketmq_aio.spark.pipelines.sending import Copied
 
 SETTINGS = ReplaySettings(
     connection=Connection(name_server="127.0.0.1:1"),
@@ -29,6 +30,14 @@ class NoGrowth:
         pass
 
 
+def test_messages_that_were_set_aside_are_a_problem_of_the_replay() -> None:
+    copied = Copied(sent=5) + Copied(sent=1, set_aside=2, example="orders/broker-a/0/7")
+
+    assert (copied.sent, len(copied.problems)) == (6, 1)
+    assert copied.problems[0].startswith("2 messages were not copied, such as orders/broker-a/0/7")
+    assert Copied(sent=5).problems == []
+
+
 @pytest.mark.parametrize(
     "error", [PySparkException("lost"), RocketMQError("no"), KeyboardInterrupt()]
 )
@@ -40,10 +49,10 @@ def test_a_replay_that_fails_says_where_to_go_on(
     monkeypatch.setattr(replaying, "Growth", NoGrowth)
     monkeypatch.setattr(replaying, "slices", lambda *_: [[step] for step in steps])
 
-    def send(_self: object, step: list[Range]) -> int:
+    def send(_self: object, step: list[Range]) -> Copied:
         if step[0].start == 15:
             raise error
-        return step[0].size
+        return Copied(sent=step[0].size)
 
     monkeypatch.setattr(replaying._Run, "_send", send)
     nobody: Any = None
