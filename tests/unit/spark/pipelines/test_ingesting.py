@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -184,6 +185,32 @@ def test_the_start_of_the_first_run_is_kept_until_both_queries_have_begun(
     again = ingesting._kept_start(NO_SPARK, SETTINGS)
 
     assert first == again == '{"orders": {"broker-a": {"0": 9}}}'
+
+
+def test_each_query_has_a_dataframe_of_its_own(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders.texts["/checkpoint/start"] = "{}"
+    loaded: list[object] = []
+    started: list[object] = []
+
+    def load(*_: object) -> MagicMock:
+        frame = MagicMock()
+        frame.where.return_value.drop.return_value = frame
+        loaded.append(frame)
+        return frame
+
+    monkeypatch.setattr(ingesting, "F", MagicMock())
+    monkeypatch.setattr(ingesting, "_messages", load)
+    for name in ("parsed", "_observed"):
+        monkeypatch.setattr(ingesting, name, lambda frame, *_: frame)
+    for name in ("_begin", "_begin_bad"):
+        monkeypatch.setattr(ingesting, name, lambda frame, _: started.append(frame))
+
+    ingesting._started(NO_SPARK, SETTINGS)
+
+    assert started == loaded
+    assert len(loaded) == 2
 
 
 @pytest.mark.parametrize("path", ["/data", "/data/", "/data/bad", "/"])
