@@ -21,7 +21,7 @@ import msgspec
 
 from rocketmq_aio import ClientConfig, LeaseLost, MessageExt, PushConfig, PushConsumer
 from rocketmq_aio.consumer.common.events import ConsumerEvent, QueuesAssigned, QueuesRevoked
-from rocketmq_aio.consumer.group.stall_detector import StallDetector
+from rocketmq_aio.consumer.group.stall_recovery import StallRecovery
 from rocketmq_aio.consumer.push import engine as push_engine
 from rocketmq_aio.consumer.push.locks import LEASE_SECONDS, RENEW_SECONDS, QueueLocks
 from rocketmq_aio.instance.instance import MQClientInstance
@@ -140,7 +140,7 @@ def main(path: str, text: str) -> None:
     lease = orders.lease_seconds
     with (
         patch.object(push_engine, "QueueLocks", partial(ShortLocks, lease)),
-        patch.object(push_engine, "Stalls", partial(StallDetector, limit_seconds=lease)),
+        patch.object(push_engine, "StallRecovery", partial(StallRecovery, limit_seconds=lease)),
     ):
         asyncio.run(work(orders, Diary(path, orders.topic)))
 

@@ -107,7 +107,12 @@ class GroupEngine(Generic[Q]):
         return None
 
     def _make_puller(
-        self, limits: QueueLimits, *, lite: bool = False, interval_seconds: float = 0.0
+        self,
+        limits: QueueLimits,
+        *,
+        on_messages: Callable[[Q], None],
+        lite: bool = False,
+        interval_seconds: float = 0.0,
     ) -> Puller[Q]:
         return Puller(
             self.instance,
@@ -121,7 +126,7 @@ class GroupEngine(Generic[Q]):
             filters=self._filters,
             subscription_of=self._subscriptions.get,
             on_pulled=self._note_pull,
-            on_messages=self._on_messages,
+            on_messages=on_messages,
             on_start=self._note_start,
             on_corrected=self._note_correction,
             on_recovered=lambda assigned: self.commits.invalidate(assigned),
@@ -134,10 +139,6 @@ class GroupEngine(Generic[Q]):
         return self.config.message_model is MessageModel.BROADCASTING
 
     # --- what the kinds do in their own way -----------------------------------------------------
-
-    def _on_messages(self, assigned: Q) -> None:
-        """A queue has messages, or a failure to tell."""
-        raise NotImplementedError
 
     def _begin_pulling(self, assigned: Q) -> None:
         raise NotImplementedError
@@ -299,8 +300,8 @@ class GroupEngine(Generic[Q]):
     async def _wait_until_started(self) -> None:
         for assigned in list(self.table.values()):
             await assigned.started.wait()
-            if not assigned.started.is_set() and assigned.trouble is not None:
-                raise assigned.trouble  # it was woken by a refusal
+            if not assigned.started.is_set() and assigned.start_error is not None:
+                raise assigned.start_error  # `fail_start` woke this caller
 
     def _note_pull(self, assigned: Q, messages: int, passed: int) -> None:
         topic = assigned.queue.topic

@@ -1,4 +1,4 @@
-"""LitePullConsumer: the application takes messages at its own pace and says what is done."""
+"""LitePullConsumer: the application polls messages at its own pace."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ DEFAULT_MESSAGES: Final = 1000  # of one poll that does not say how many it want
 class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
     """Reads topics, alone or as a member of a group, with `poll` or ``async for``.
 
-    Either `subscribe` to topics, whose queues are shared out among the group, or `assign` queues
-    yourself.  With ``auto_commit`` what earlier polls returned is committed every few seconds:
-    coming back for more says that the last batch is done, and so does leaving ``async with`` at its
-    end in the task that took it.  One task polls; commits, seeks, pauses
-    and questions may come from others at any time, and never wait for a poll.
+    Either `subscribe` to topics, whose queues are allocated among the group, or `assign` queues
+    yourself.  Each poll marks the previous batch as processed, and so does leaving ``async with``
+    at its end in the task that polled; with ``auto_commit`` processed messages are committed every
+    few seconds.  One task polls; other tasks may commit, seek and pause at any time, and never
+    wait for a poll.
 
     :param group: name of the consumer group
-    :param namesrv: where to connect; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
+    :param namesrv: name server addresses; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
     :param client: a `ClientConfig` (TLS, credentials, ...) or a running `MQClientInstance` to share
-    :param hooks: `ConsumeHook` objects; they hear of messages when they are handed out
-    :param on_assigned: called with queues that were taken on, plain or async
-    :param on_revoked: called with queues about to be given up, while they can still be committed
+    :param hooks: `ConsumeHook` objects, called when messages are delivered
+    :param on_assigned: called with assigned queues; a plain or async function
+    :param on_revoked: called with queues to be revoked, while they can still be committed
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
             on_revoked=on_revoked,
             on_failed=self.on_failed,
         )
-        self._line = self._engine.line
+        self._ready = self._engine.ready
         self._hooks = handing_hooks(self._with_companions(hooks))
         self._hooked = bool(self._hooks)
-        self._reader: asyncio.Task[object] | None = None  # who took the last messages
+        self._reader: asyncio.Task[object] | None = None  # that polled last
 
-    # --- what to read ---------------------------------------------------------------------------
+    # --- subscriptions --------------------------------------------------------------------------
 
     async def subscribe(
         self,
@@ -97,7 +97,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
     async def assign(
         self, queues: Collection[MessageQueue], selector: str | MessageSelector = "*"
     ) -> None:
-        """Read exactly *queues*, whoever else reads them; replaces the last assignment.
+        """Read exactly *queues*, also if other consumers do; replaces the last assignment.
 
         :raises ConfigError: no queue is given, or `subscribe` is in use
         :raises SubscriptionError: a broker does not accept the SQL expression
@@ -115,38 +115,38 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
     async def poll(
         self, timeout_seconds: float = 5.0, max_messages: int | None = None
     ) -> list[MessageExt[V]]:
-        """Return what has come, waiting up to *timeout_seconds* for the first message.
+        """Return messages, waiting up to *timeout_seconds* for the first one.
 
-        Messages of one queue are in order.  Coming back for more settles the batch before.
+        Messages of one queue are in order.  Each poll marks the previous batch as processed.
         Cancelling a poll loses nothing.
 
-        :param max_messages: at most so many; default 1000
-        :return: ``[]`` when nothing came
+        :param max_messages: maximum number of messages; default 1000
+        :return: ``[]`` when no message arrived in time
         :raises OffsetIllegalError: a queue's offset does not exist and ``offset_illegal="error"``
-        :raises PermissionDeniedError: no queue can be begun: the group is new, and the account may
-            not ask where queues end; it is tried again all the time, so that polls may go on
-        :raises AuthError: likewise, because brokers do not know the account (any more)
+        :raises PermissionDeniedError: no queue can be started: the group is new, and the account
+            may not query the ends of queues; the consumer keeps trying, so you may poll again
+        :raises AuthError: likewise, because the brokers do not know the account (any more)
         :raises ClosedError: the consumer was closed
         """
         if self._thread != get_ident() or not self._is_running():
             self._check_running()
         limit = _checked_limit(max_messages)
         deadline = monotonic() + _checked_timeout(timeout_seconds)
-        line = self._line
-        line.settle_handed()
+        ready = self._ready
+        ready.mark_processed()
         self._reader = asyncio.current_task()
         while True:
-            if (failure := line.failure()) is not None:
+            if (failure := ready.failure()) is not None:
                 raise failure
-            if messages := self._take(limit):
-                return messages
-            if (refusal := self._refusal()) is not None:
-                raise refusal
+            if messages := ready.take(limit):
+                return self._with_hooks(messages) if self._hooked else messages
+            if (error := self._start_error()) is not None:
+                raise error
             left = deadline - monotonic()
             if left <= 0:
                 await asyncio.sleep(0)  # polling without a timeout must not starve the pulls
-                return self._take(limit) if self._running is not None else []
-            await line.wait(left)
+                return self._with_hooks(ready.take(limit)) if self._running is not None else []
+            await ready.wait(left)
             if self._running is None:
                 self._check_running()
 
@@ -155,23 +155,23 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         return self
 
     async def __anext__(self) -> MessageExt[V]:
-        """Return the next message; the one before counts as done.
+        """Return the next message, and mark the previous one as processed.
 
-        Iteration ends when the consumer is closed.  Errors are those of `poll`.
+        Iteration ends when the consumer is closed.  Raises the errors of `poll`.
         """
         if self._thread != get_ident() or not self._is_running():
             self._end_or_raise()
-        line = self._line
-        line.settle_handed()
+        ready = self._ready
+        ready.mark_processed()
         while True:
-            message = line.take_one()
+            message = ready.take_one()
             if message is not None:
                 if self._hooked:
                     self._hooks.handed_out(self._group, "poll", (message,))
                 return message
-            if (failure := line.failure() or self._refusal()) is not None:
+            if (failure := ready.failure() or self._start_error()) is not None:
                 raise failure
-            await line.wait(None)
+            await ready.wait(None)
             if self._running is None:
                 self._end_or_raise()
 
@@ -180,30 +180,30 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
     async def commit(
         self, offsets: Mapping[MessageQueue, int] | Collection[MessageQueue] | None = None
     ) -> None:
-        """Commit and wait until it is stored.
+        """Commit, and return when the offsets are stored.
 
-        :param offsets: next offset to consume per queue; or queues, to commit what was returned of
-            them; None commits what was returned of all queues
-        :raises CommitError: some queues were not committed; ``lost`` says which and why
+        :param offsets: next offset to consume per queue; or queues, to commit all messages
+            returned from them; None commits all returned messages
+        :raises CommitError: some queues were not committed; ``lost`` has their errors
         """
-        if not self._engine.giving_up:  # on_revoked may commit while the consumer closes
+        if not self._engine.revoking:  # on_revoked may commit while the consumer closes
             self._check_running()
-        await self._engine.requested.commit(offsets)
+        await self._engine.manual_commits.commit(offsets)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the committed offset; None when nothing was ever committed.
 
-        :raises RocketMQError: it cannot be known now
+        :raises RocketMQError: the broker cannot be reached
         """
         self._check_running()
         await self._engine.know_route(queue.topic)
         return await self._engine.store.read(queue)
 
     async def position(self, queue: MessageQueue) -> int:
-        """Return the offset of the next message that a poll will return (or a later one).
+        """Return the position: the next poll returns the message at this offset or a later one.
 
         :raises ConfigError: the queue is not assigned
-        :raises RocketMQError: it cannot be known now where the queue begins
+        :raises RocketMQError: the start offset of the queue is not known yet
         """
         await self._engine.wait_until_started(self._assigned(queue))
         return self._assigned(queue).delivered
@@ -214,9 +214,9 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         return await self._engine.lag()
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at *offset*: what is cached of the queue is dropped, a pull under way abandoned.
+        """Go on at *offset*: drop cached messages of the queue, and cancel its running pull.
 
-        :raises ConfigError: the queue is not assigned, or has no such offset
+        :raises ConfigError: the queue is not assigned, or does not have the offset
         """
         check_offset(offset)
         self._assigned(queue)
@@ -230,7 +230,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         self._assigned(queue).seek(offset)
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go on behind the last message."""
+        """Go on after the last message."""
         self._assigned(queue)
         offset = await self._engine.start_of(queue, "latest")
         self._assigned(queue).seek(offset)
@@ -244,7 +244,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         return await self._engine.start_of(queue, when)
 
     async def message_queues(self, topic: str) -> list[MessageQueue]:
-        """Return the readable queues of *topic*, as a name server knows them now.
+        """Return the readable queues of *topic*, fetched from a name server.
 
         :raises RouteNotFoundError: there is no such topic
         """
@@ -253,7 +253,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         return list(route.subscribe_queues)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Return nothing of *queues* until `resume`; what is cached of them is kept.
+        """Return no messages of *queues* until `resume`; cached messages are kept.
 
         :raises ConfigError: one is not assigned
         """
@@ -268,12 +268,12 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         for assigned in [self._assigned(queue) for queue in queues]:
             assigned.paused = False
             assigned.wake_puller()
-            self._line.add(assigned)
+            self._ready.add(assigned)
 
     # --- for the instance -----------------------------------------------------------------------
 
     async def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Where this consumer stands."""
+        """Return the positions of the queues of *topic*."""
         table = self._engine.table
         return {q: a.delivered for q, a in table.items() if q.topic == topic and a.delivered >= 0}
 
@@ -283,22 +283,20 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         await self._engine.open(self, self._engine.config.commit_interval_seconds)
 
     async def _shut(self) -> None:
-        # The batch of a task that was cancelled, or still works on it, is not done because
-        # another task left the `async with`.
+        # Leaving `async with` in one task does not mark the batch of another task as processed.
         alone = self._reader is None or self._reader is self._left_by
         await self._engine.shut(self, last_batch_done=self._left_normally and alone)
 
-    def _take(self, limit: int) -> list[MessageExt]:
-        messages = self._line.take(limit)
+    def _with_hooks(self, messages: list[MessageExt[V]]) -> list[MessageExt[V]]:
         if self._hooked and messages:
             self._hooks.handed_out(self._group, "poll", messages)
         return messages
 
-    def _refusal(self) -> RocketMQError | None:
-        refusal = self._line.refusal()
-        if refusal is None or any(each.started.is_set() for each in self._engine.table.values()):
-            return None  # one queue that is refused keeps nobody from the others
-        return refusal
+    def _start_error(self) -> RocketMQError | None:
+        error = self._ready.start_error()
+        if error is None or any(each.started.is_set() for each in self._engine.table.values()):
+            return None  # an error of one queue does not stop reading the others
+        return error
 
     def _end_or_raise(self) -> None:
         if self._is_closed():

@@ -1,4 +1,4 @@
-"""The parts of a lite pull consumer, put together: who tells whom, and in which order."""
+"""Engine of `LitePullConsumer`: makes its parts and connects them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rocketmq_aio.consumer.common.listeners import AssignmentListener, TopicQueu
 from rocketmq_aio.consumer.common.running_info import running_info
 from rocketmq_aio.consumer.group.assignments import DRAIN_SECONDS, Assignments
 from rocketmq_aio.consumer.group.engine import GroupEngine
-from rocketmq_aio.consumer.lite_pull.manual_commit import RequestedCommits
+from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import Cache, PolledQueue
 from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
 from rocketmq_aio.consumer.offsets.commit_fence import CommitFence
@@ -29,7 +29,7 @@ EXCLUSIVE: Final = "subscribe() and assign() exclude each other in one consumer"
 
 
 class LitePullEngine(GroupEngine[PolledQueue]):
-    """Everything behind the public face of `LitePullConsumer`."""
+    """What `LitePullConsumer` delegates to."""
 
     config: LitePullConfig
     _drain_seconds = DRAIN_SECONDS
@@ -45,19 +45,20 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         on_failed: Callable[[BaseException], None],
     ) -> None:
         super().__init__(instance, group, config, on_failed=on_failed)
-        self._wanted_queues: frozenset[MessageQueue] | None = None  # in assign mode
-        self.giving_up = False  # closing, and the queues can still be committed
-        self._floors = None if self.is_broadcasting else CommitFence(self.store, self.table)
-        self.commits = self.requested = RequestedCommits(
+        self._manual: frozenset[MessageQueue] | None = None  # the queues of `assign`
+        self.revoking = False  # closing, and the queues can still be committed
+        self._fence = None if self.is_broadcasting else CommitFence(self.store, self.table)
+        self.commits = self.manual_commits = ManualCommits(
             self.store,
             self.table,
             automatic=config.auto_commit,
-            floors=self._floors,
+            fence=self._fence,
             on_event=self.events.publish,
         )
         cache = Cache()
-        self.line = ReadyQueues(cache)
-        self._puller = self._make_puller(CacheLimits(config, cache), lite=True)
+        self.ready = ReadyQueues(cache)
+        limits = CacheLimits(config, cache)
+        self._puller = self._make_puller(limits, lite=True, on_messages=self.ready.add)
         self._assignments = Assignments(
             self.table,
             self.commits,
@@ -69,9 +70,6 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         )
         self._watch = QueueWatch(instance.routes, self._host)
 
-    def _on_messages(self, assigned: PolledQueue) -> None:
-        self.line.add(assigned)
-
     def _begin_pulling(self, assigned: PolledQueue) -> None:
         name = f"pull-{assigned.queue}"
         self._host.spawn(self._puller.run, assigned, self._wait_seconds, name=name)
@@ -79,52 +77,52 @@ class LitePullEngine(GroupEngine[PolledQueue]):
     # --- life -----------------------------------------------------------------------------------
 
     async def open(self, owner: InnerConsumer, commit_interval_seconds: float) -> None:
-        """Join with what was prepared, and begin to work."""
+        """Join the group with the prepared subscriptions, and start all tasks."""
         await super().open(owner, commit_interval_seconds)
         check = self.config.topic_check_interval_seconds
         self._host.spawn(self._watch.keep_watching, check, name="queue-watch")
-        if self._floors is not None:
-            self._host.spawn(self._floors.watch, name="floors")
+        if self._fence is not None:
+            self._host.spawn(self._fence.stalls.watch, name="stalls")
 
     async def _prepare_all(self) -> None:
-        by_hand = self._wanted_queues is not None
+        manual = self._manual is not None
         for wanted in list(self._subscriptions.values()):
-            await self._prepare(wanted, note=not by_hand)
-        if by_hand:
-            await self._assignments.change(None, lambda: self._wanted_queues or ())
+            await self._prepare(wanted, note=not manual)
+        if manual:
+            await self._assignments.change(None, lambda: self._manual or ())
 
     async def shut(self, owner: InnerConsumer, *, last_batch_done: bool) -> None:
-        """Stop pulling, commit what is settled, leave the group, release everything."""
+        """Stop pulling, commit, leave the group, release everything."""
         self._running = False
-        self.line.end()
+        self.ready.close()
         self.rebalancer.end()
         if last_batch_done:
-            self.line.settle_handed()
+            self.ready.mark_processed()
         try:
             await self._host.close()
-            self.giving_up = True
+            self.revoking = True
             await self._assignments.revoke_all()
         finally:  # also when that took too long
-            self.giving_up = False
+            self.revoking = False
             await self._leave(owner)
 
     def fail(self) -> None:
-        """Nothing works any more: let go of everybody who waits for something."""
-        self.line.end()
+        """Wake all waiting callers: the instance has failed."""
+        self.ready.close()
         super().fail()
 
-    # --- what to read ---------------------------------------------------------------------------
+    # --- subscriptions ----------------------------------------------------------------------------
 
     async def subscribe(self, topic: str, selector: str | MessageSelector, version: int) -> None:
         """Read *topic* as a member of the group."""
-        self._check_mode("topic", topic, by_hand=False)
+        self._check_mode("topic", topic, manual=False)
         await super().subscribe(topic, selector, version)
 
     async def assign(
         self, queues: Collection[MessageQueue], selector: str | MessageSelector, version: int
     ) -> None:
         """Read exactly *queues*."""
-        self._check_mode("queues", queues, by_hand=True)
+        self._check_mode("queues", queues, manual=True)
         chosen = _checked_queues(queues)
         wanted = [subscription(t, selector, version) for t in {q.topic for q in chosen}]
         if not self._running:
@@ -132,22 +130,22 @@ class LitePullEngine(GroupEngine[PolledQueue]):
             return
         for each in wanted:
             await self._prepare(each, note=False)
-        self._check_mode("queues", queues, by_hand=True)
+        self._check_mode("queues", queues, manual=True)
         self._assign(chosen, wanted)
-        await self._assignments.change(None, lambda: self._wanted_queues or ())
+        await self._assignments.change(None, lambda: self._manual or ())
         await self.instance.heartbeats.beat_all(anew=True)
 
-    def _check_mode(self, setting: str, value: object, *, by_hand: bool) -> None:
-        if self._subscriptions and by_hand != (self._wanted_queues is not None):
+    def _check_mode(self, setting: str, value: object, *, manual: bool) -> None:
+        if self._subscriptions and manual != (self._manual is not None):
             raise ConfigError(setting, value, EXCLUSIVE)
 
     async def _prepare(self, wanted: Subscription, *, note: bool = True) -> None:
         await super()._prepare(wanted, note=note)
-        # Somebody may have chosen the other mode in the meantime.
-        self._check_mode("topic", wanted.topic, by_hand=not note)
+        # Another task may have chosen the other mode in the meantime.
+        self._check_mode("topic", wanted.topic, manual=not note)
 
     def _assign(self, chosen: frozenset[MessageQueue], wanted: Iterable[Subscription]) -> None:
-        self._wanted_queues = chosen
+        self._manual = chosen
         for each in wanted:
             self._choose(each)
         for topic in set(self._subscriptions) - {queue.topic for queue in chosen}:
@@ -159,26 +157,26 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         return super()._forget(topic)
 
     async def listen(self, topic: str, listener: TopicQueuesListener) -> None:
-        """Tell *listener* when the queues of *topic* change."""
+        """Call *listener* when the queues of *topic* change."""
         self._watch.add(topic, listener)
         if self._running:
             await self.know_route(topic)
 
     def _shared_topics(self) -> Collection[str]:
-        """Topics whose queues are shared out among the group; none in assign mode."""
-        return () if self._wanted_queues is not None else self._subscriptions
+        """Topics whose queues are allocated among the group; none in assign mode."""
+        return () if self._manual is not None else self._subscriptions
 
     def _wanted(self, shares: Mapping[str, Collection[MessageQueue]]) -> Iterable[MessageQueue]:
-        # In the meantime all topics may have been left and queues been assigned instead.
-        if self._wanted_queues is not None:
-            return [queue for queue in self._wanted_queues if queue.topic in shares]
+        # In the meantime all topics may have been unsubscribed and queues assigned instead.
+        if self._manual is not None:
+            return [queue for queue in self._manual if queue.topic in shares]
         return super()._wanted(shares)
 
-    # --- questions ------------------------------------------------------------------------------
+    # --- queries -------------------------------------------------------------------------------
 
     async def wait_until_ready(self) -> None:
-        """Return when an assignment stands and all its queues know where to begin."""
-        if self._wanted_queues is None:
+        """Return when the first assignment is made and all its queues are started."""
+        if self._manual is None:
             await super().wait_until_ready()
         await self._wait_until_started()
 
@@ -187,11 +185,11 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         await wait_until_started(self.instance, assigned)
 
     async def lag(self) -> dict[MessageQueue, int]:
-        """Ask for the end of every assigned queue."""
+        """Return the lag of every assigned queue."""
         return await lag_of(self.instance, self.table.values(), lambda each: each.delivered)
 
     async def start_of(self, queue: MessageQueue, start: str | datetime) -> int:
-        """Return the offset of the beginning, the end or an instant."""
+        """Return the offset of a start position now."""
         return await self._starts.offset_of(queue, start)
 
     # --- for the instance -----------------------------------------------------------------------
@@ -201,13 +199,13 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         return {*super().topics_in_use(), *self._watch.topics()}
 
     def on_route_changed(self, topic: str) -> None:
-        """Queues came or went."""
+        """Update assignments and queue listeners."""
         super().on_route_changed(topic)
         self._watch.check(topic)
 
     def _told_subscriptions(self) -> Iterable[Subscription]:
-        """Queues assigned by hand are nobody's business."""
-        return super()._told_subscriptions() if self._wanted_queues is None else ()
+        """Manually assigned queues are not announced to brokers."""
+        return super()._told_subscriptions() if self._manual is None else ()
 
     def running_info(self) -> ConsumerRunningInfo:
         """The state, for administration tools."""

@@ -1,4 +1,4 @@
-"""Committing on request of the application, which says itself how far it is."""
+"""Manual commits: offsets that the application commits itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from rocketmq_aio.config.consumer import OffsetStore
 from rocketmq_aio.consumer.common.events import ConsumerEvent
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
-from rocketmq_aio.consumer.offsets.commit_fence import CommitFence, may_commit
+from rocketmq_aio.consumer.offsets.commit_fence import CommitFence
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.store import check_offset
 from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, QueueState
@@ -17,47 +17,52 @@ from rocketmq_aio.model.values import MessageQueue
 
 NOT_ASSIGNED: Final = "this consumer does not have the queue (any more)"
 
+Offsets = Mapping[MessageQueue, int] | Collection[MessageQueue] | None
+Lost = dict[MessageQueue, BaseException]
 
-class RequestedCommits(Commits):
-    """Commits what is settled and, when asked to, what was returned or any other offset."""
+
+class ManualCommits(Commits):
+    """`Commits`, and commits of delivered messages or any other offset by the application."""
 
     def __init__(
         self,
         store: OffsetStore,
-        assigned: Mapping[MessageQueue, PolledQueue],
+        table: Mapping[MessageQueue, PolledQueue],
         *,
         automatic: bool,
-        floors: CommitFence | None = None,
+        fence: CommitFence[PolledQueue] | None = None,
         on_event: Callable[[ConsumerEvent], None],
     ) -> None:
-        super().__init__(store, assigned, automatic=automatic, on_event=on_event)
-        self._taken = assigned
-        self._floors = floors
+        may_commit = None if fence is None else fence.may_commit
+        super().__init__(
+            store, table, automatic=automatic, may_commit=may_commit, on_event=on_event
+        )
+        self._polled = table
+        self._fence = fence
 
     async def commit_progress(self, queues: Iterable[QueueState]) -> None:
-        """Commit what earlier polls returned, where that sets nobody back."""
-        held = [each for each in queues if isinstance(each, PolledQueue)]
-        await self._learn([each for each in held if self._automatic or each.commit_due])
+        """Commit what earlier polls returned, but never below the commits of other members."""
+        held = list(queues)
+        await self._refresh([each for each in held if self._automatic or each.commit_due])
         await super().commit_progress(held)
 
-    def _is_allowed(self, assigned: QueueState) -> bool:
-        return isinstance(assigned, PolledQueue) and may_commit(assigned, assigned.committable)
+    async def commit(self, offsets: Offsets) -> None:
+        """Commit for the application, and return when it is durable.
 
-    async def commit(
-        self, offsets: Mapping[MessageQueue, int] | Collection[MessageQueue] | None
-    ) -> None:
-        """Commit on request of the application, and wait until it is durable.
-
-        :raises CommitError: some queues are not held any more, or their broker did not answer
+        :raises CommitError: queues are not assigned any more, or their broker did not answer
         """
-        lost = await self._learn(
-            [each for queue in _asked(offsets, self._taken) if (each := self._taken.get(queue))]
+        lost = await self._refresh(
+            [
+                each
+                for queue in _by_queue(offsets, self._polled)
+                if (each := self._polled.get(queue))
+            ]
         )
         wanted, unknown = self._wanted(offsets)
         for assigned, offset in wanted.items():
-            assigned.settle_at(offset)
+            assigned.mark_processed_at(offset)
         if isinstance(offsets, Mapping):
-            lost = {}  # the application says where it stands
+            lost = {}  # the application sets the position
             for assigned in wanted:
                 assigned.trust()
         tried, failed = await self._persist(wanted)
@@ -68,19 +73,17 @@ class RequestedCommits(Commits):
         if lost:
             raise CommitError(lost)
 
-    async def _learn(self, held: list[PolledQueue]) -> dict[MessageQueue, BaseException]:
-        return {} if self._floors is None else await self._floors.learn(held)
+    async def _refresh(self, held: Iterable[QueueState]) -> Lost:
+        return {} if self._fence is None else await self._fence.refresh(held)
 
-    def _wanted(
-        self, offsets: Mapping[MessageQueue, int] | Collection[MessageQueue] | None
-    ) -> tuple[dict[PolledQueue, int], dict[MessageQueue, BaseException]]:
+    def _wanted(self, offsets: Offsets) -> tuple[dict[PolledQueue, int], Lost]:
         wanted: dict[PolledQueue, int] = {}
-        lost: dict[MessageQueue, BaseException] = {}
-        for queue, offset in _asked(offsets, self._taken).items():
+        lost: Lost = {}
+        for queue, offset in _by_queue(offsets, self._polled).items():
             if offset is not None:
                 check_offset(offset)
-            assigned = self._taken.get(queue)
-            if assigned is None:  # one that is being given up may still be committed
+            assigned = self._polled.get(queue)
+            if assigned is None:  # a queue that is being revoked may still be committed
                 lost[queue] = ConfigError("queue", queue, NOT_ASSIGNED)
                 continue
             value = assigned.delivered if offset is None else offset
@@ -89,17 +92,16 @@ class RequestedCommits(Commits):
         return wanted, lost
 
 
-def _asked(
-    offsets: Mapping[MessageQueue, int] | Collection[MessageQueue] | None,
-    assigned: Mapping[MessageQueue, PolledQueue],
+def _by_queue(
+    offsets: Offsets, table: Mapping[MessageQueue, PolledQueue]
 ) -> dict[MessageQueue, int | None]:
-    """Return the queues to commit, each with its offset or None: what was returned of it."""
+    """Return the queues to commit with their offsets; None stands for what was delivered."""
     if offsets is None:
-        return dict.fromkeys(assigned)
+        return dict.fromkeys(table)
     if not isinstance(offsets, Collection) or isinstance(offsets, str | bytes):
         raise ConfigError("offsets", offsets, "expected queues, or queues with their offsets")
-    asked = dict(offsets) if isinstance(offsets, Mapping) else dict.fromkeys(offsets)
-    for queue in asked:
+    by_queue = dict(offsets) if isinstance(offsets, Mapping) else dict.fromkeys(offsets)
+    for queue in by_queue:
         if not isinstance(queue, MessageQueue):
             raise ConfigError("queue", queue, "expected a MessageQueue")
-    return asked
+    return by_queue

@@ -1,4 +1,4 @@
-"""A queue whose messages are handed out and forgotten: what `poll` and ``async for`` take from."""
+"""Polled queue: a queue whose messages `poll` and ``async for`` take."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rocketmq_aio.model.values import MessageQueue
 
 
 class Cache:
-    """What all queues of a consumer hold together, for the bounds over all of them."""
+    """Size of the cached messages of all queues of a consumer."""
 
     __slots__ = ("blocked", "count", "size_bytes")
 
@@ -18,30 +18,27 @@ class Cache:
         self.blocked: set[PolledQueue] = set()  # whose pull loops wait for room
 
     def wake_blocked(self) -> None:
-        """There may be room again."""
+        """Make the pull loops that wait for room check again."""
         for assigned in self.blocked:
             assigned.wake_puller()
 
 
 class PolledQueue(QueueState):
-    """Three offsets, ascending: below *settled* everything may be committed, below *delivered*
-    everything was handed to the application (or filtered out), at *next_offset* the next pull
-    begins.
+    """Three ascending offsets: *committable*; *delivered*, below which everything was delivered
+    to the application or filtered out; *next_offset*.
 
-    :param auto_commit: whether coming back for more makes the last batch committable; without it
-        only the start, commits of the application and corrections by the broker do
+    :param auto_commit: whether the next poll makes the last batch committable; without it only
+        the start, commits by the application and corrections by the broker do
     """
 
     __slots__ = (
         "_auto_commit",
         "_cache",
-        "_returned",
-        "_stated",
+        "_explicit",
+        "_processed",
         "delivered",
-        "doubted",
-        "floor",
-        "in_line",
-        "turn",
+        "is_ready",
+        "taken_in_turn",
     )
 
     def __init__(self, queue: MessageQueue, cache: Cache, *, auto_commit: bool = True) -> None:
@@ -49,29 +46,32 @@ class PolledQueue(QueueState):
         self._cache = cache
         self._auto_commit = auto_commit
         self.delivered = UNKNOWN
-        self._returned = UNKNOWN  # below it the application has come back for more
-        self._stated = UNKNOWN  # the last start, commit or reset; a seek back lowers it
-        self.doubted = False  # others may have come further
-        self.floor = UNKNOWN  # how far they have; less is not committed
-        self.in_line = False  # among the queues that a poll takes from
-        self.turn = 0
+        self._processed = UNKNOWN  # offsets below: the application has polled again
+        self._explicit = UNKNOWN  # the last start, commit or reset; a seek back lowers it
+        self.is_ready = False  # in the `ReadyQueues`
+        self.taken_in_turn = 0
 
     # --- position -------------------------------------------------------------------------------
 
     @property
     def committable(self) -> int:
-        """Everything below may be committed."""
-        return self._returned if self._auto_commit else self._stated
+        """Offsets below may be committed."""
+        return self._processed if self._auto_commit else self._explicit
+
+    @property
+    def has_in_flight(self) -> bool:
+        """Whether the application has messages that it has not marked as processed."""
+        return self._processed < self.delivered
 
     def begin(self, offset: int) -> None:
-        """It is known where to begin."""
+        """Start at *offset*."""
         self.next_offset = self.delivered = offset
-        if self._returned == UNKNOWN:  # else the application has committed already
-            self._returned = self._stated = offset
+        if self._processed == UNKNOWN:  # else the application has committed already
+            self._processed = self._explicit = offset
         self.started.set()
 
     def restart(self, offset: int) -> int:
-        """Forget the cache and go on at *offset*; for the pull loop itself.
+        """Clear the cache and go on at *offset*; called by the pull loop itself.
 
         Returns how many messages were dropped.
         """
@@ -79,82 +79,76 @@ class PolledQueue(QueueState):
         self.generation += 1
         self.failure = None
         self.trust()
-        self._returned = self._stated = offset
+        self._processed = self._explicit = offset
         self.begin(offset)
         return dropped
 
     def seek(self, offset: int) -> None:
-        """Go on where the application says, which it commits itself without *auto_commit*."""
-        stated = self._stated
+        """Go on at *offset*, which without *auto_commit* the application commits itself."""
+        explicit = self._explicit
         self.move(offset)
-        if stated != UNKNOWN:
-            self._stated = min(stated, offset)
+        if explicit != UNKNOWN:
+            self._explicit = min(explicit, offset)
 
     def step_back(self, offset: int) -> int:
-        """The queue ends at *offset*: forget the cache, and go on where handing out had come to.
+        """The queue ends at *offset*: clear the cache, and go on at what was not delivered yet.
 
         A broker that lost its last messages still has those before them, cached here or not.
         Returns how many messages were dropped.
         """
-        returned, stated = self._returned, self._stated
+        processed, explicit = self._processed, self._explicit
         dropped = self.restart(min(offset, self.delivered))
-        self._returned = min(returned, self._returned)
-        self._stated = min(stated, self._stated)
+        self._processed = min(processed, self._processed)
+        self._explicit = min(explicit, self._explicit)
         return dropped
 
     def advance(self, offset: int) -> None:
-        """The next pull begins at *offset*; what lies between was filtered out or is cached."""
+        """Start the next pull at *offset*; all messages before it are cached or filtered out."""
         self.next_offset = offset
         if not self.process_queue.count:
-            # Nothing is left to hand out before it, so a group that wants none of the messages
-            # of a queue moves on as well.
+            # Nothing is left to deliver before it: a group whose filter matches no message of
+            # the queue moves on as well.
             if not self.has_in_flight:
-                self._returned = max(self._returned, offset)
+                self._processed = max(self._processed, offset)
             self.delivered = offset
 
-    def settle(self) -> None:
-        """What was handed out so far counts as done."""
-        if self._returned < self.delivered:
-            self._returned = self.delivered
+    def mark_processed(self) -> None:
+        """Mark everything delivered as processed."""
+        if self._processed < self.delivered:
+            self._processed = self.delivered
         if self.drained is not None:
             self.drained.set()
 
-    def settle_at(self, offset: int) -> None:
-        """The application says itself how far it is."""
-        self._returned = self._stated = offset
+    def mark_processed_at(self, offset: int) -> None:
+        """Mark everything below *offset* as processed, as the application commits it."""
+        self._processed = self._explicit = offset
         if self.drained is not None and not self.has_in_flight:
             self.drained.set()
 
     def trust(self) -> None:
-        """Somebody has said where it stands: that may be committed, also behind others."""
-        self.doubted = False
-        self.floor = UNKNOWN
-
-    @property
-    def has_in_flight(self) -> bool:
-        """Whether the application has messages that it has not said to be done."""
-        return self._returned < self.delivered
+        """Allow commits below those of other members: somebody has set the position."""
+        self.commit_floor = UNKNOWN
 
     def refetch(self) -> None:
-        """Forget the cache and pull again what was not handed out yet."""
-        returned, stated, delivered = self._returned, self._stated, self.delivered
-        doubted, floor = self.doubted, self.floor
+        """Clear the cache and pull again what was not delivered yet."""
+        processed, explicit, delivered = self._processed, self._explicit, self.delivered
+        floor = self.commit_floor
         if delivered != UNKNOWN:
             self.move(delivered)
-            self._returned, self._stated = returned, stated
-            self.doubted, self.floor = doubted, floor
+            self._processed, self._explicit = processed, explicit
+            self.commit_floor = floor
 
     # --- messages -------------------------------------------------------------------------------
 
     def put(self, messages: list[MessageExt]) -> None:
-        """Cache what a pull brought."""
+        """Cache pulled messages."""
         held = self.process_queue
         size = held.size_bytes
         self._cache.count += held.put(messages)
         self._cache.size_bytes += held.size_bytes - size
 
     def take(self, limit: int) -> list[MessageExt]:
-        """Hand out up to *limit* messages; there is at least one."""
+        """Deliver up to *limit* messages; there is at least one."""
         held = self.process_queue
         size = held.size_bytes
         messages = held.take(limit)
@@ -165,7 +159,7 @@ class PolledQueue(QueueState):
         return messages
 
     def take_one(self) -> MessageExt:
-        """Hand out one message."""
+        """Deliver one message."""
         held = self.process_queue
         message = held.take_one()
         cache = self._cache
@@ -179,17 +173,17 @@ class PolledQueue(QueueState):
         cache.count -= held.count
         cache.size_bytes -= held.size_bytes
         if held.count:
-            cache.wake_blocked()  # room for the others, though nobody has polled
+            cache.wake_blocked()  # there is room for other queues without a poll
         return held.clear()
 
     # --- the pull loop --------------------------------------------------------------------------
 
     def block(self) -> None:
-        """The pull loop begins to wait for room: any poll may make it."""
+        """Note that the pull loop waits for room, which any poll may make."""
         self._cache.blocked.add(self)
 
     def unblock(self) -> None:
-        """The pull loop has stopped waiting."""
+        """Note that the pull loop no longer waits."""
         self._cache.blocked.discard(self)
 
     def _stop_delivery(self) -> None:

@@ -1,4 +1,4 @@
-"""Committing: what was settled goes to the offset store, regularly, on request and on leaving."""
+"""Commits: moves committable offsets to the offset store, regularly and when queues are revoked."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ logger = get_logger(__name__)
 
 
 class Commits:
-    """Moves offsets from the assigned queues into the store.
+    """Moves offsets from the assigned queues to the store.
 
-    :param assigned: the queues held now, by reference
-    :param automatic: whether what is settled is committed without being asked to; without it only
-        queues whose commit is due are
-    :param may_commit: whether a queue is still this consumer's to commit; None is always
+    :param table: the queues held now, by reference
+    :param automatic: whether processed messages are committed; else only queues whose commit is
+        due are
+    :param may_commit: whether the queue may be committed now; None allows it always
     """
 
     def __init__(
         self,
         store: OffsetStore,
-        assigned: Mapping[MessageQueue, QueueState],
+        table: Mapping[MessageQueue, QueueState],
         *,
         automatic: bool = True,
         may_commit: Callable[[QueueState], bool] | None = None,
         on_event: Callable[[ConsumerEvent], None],
     ) -> None:
         self._store = store
-        self._assigned = assigned
+        self._table = table
         self._automatic = automatic
         self._may_commit = may_commit
         self._on_event = on_event
         self._updating: WeakValueDictionary[MessageQueue, anyio.Lock] = WeakValueDictionary()
 
     def invalidate(self, assigned: QueueState) -> None:
-        """The broker of a queue was away, and may have lost the last commits: repeat them."""
+        """Commit again: the broker was unreachable, and may have lost the last commits."""
         if isinstance(self._store, RemoteOffsetStore) and self._store.invalidate(assigned.queue):
             assigned.commit_due = True
 
     async def keep_committing(self, interval_seconds: float) -> None:
-        """Commit what is settled, for ever."""
+        """Commit progress until cancelled."""
         while True:
             await anyio.sleep(interval_seconds)
-            await self.commit_progress(list(self._assigned.values()))
+            await self.commit_progress(list(self._table.values()))
 
     async def commit_progress(self, queues: Iterable[QueueState]) -> None:
-        """Commit what is settled; without automatic commits only where a commit is due.
+        """Commit what is committable; without automatic commits only where a commit is due.
 
         Failures are published as `CommitFailed`, and retried with the next regular commit.
         """
@@ -67,7 +67,7 @@ class Commits:
             self._on_event(CommitFailed(queues=tuple(lost), reason=reason))
 
     async def forget(self, queues: Iterable[MessageQueue]) -> None:
-        """These queues belong to others now; what is durable stays."""
+        """Remove *queues*, which other members have now, from memory; durable offsets stay."""
         for queue in queues:
             try:
                 await self._store.remove(queue)
@@ -77,16 +77,16 @@ class Commits:
     async def _persist(
         self, queues: Iterable[QueueState]
     ) -> tuple[Collection[QueueState], dict[MessageQueue, BaseException]]:
-        """Store where *queues* stand; return those that were tried, and what was lost and why.
+        """Store the offsets of *queues*; return those that were tried, and the errors of others.
 
-        The store keeps what is lost for the next time.
+        The store keeps failed offsets for the next attempt.
         """
         updated: dict[QueueState, int] = {}
         lost: dict[MessageQueue, BaseException] = {}
         for assigned in queues:
             try:
                 offset = await self._update(assigned)
-            except RocketMQError as error:  # of this queue; the others need not wait for it
+            except RocketMQError as error:  # of this queue alone
                 lost[assigned.queue] = error
             else:
                 if offset != UNKNOWN:
@@ -100,17 +100,16 @@ class Commits:
 
     async def _update(self, assigned: QueueState) -> int:
         """Update the store; return the offset, `UNKNOWN` when there is nothing to commit."""
-        # One update of a queue at a time, of what holds at that moment: while another update was
-        # slow, the queue may have been moved, or released to another member.
+        # One update of a queue at a time, with the offset of that moment: during a slow update
+        # the queue may have been moved, or released to another member.
         async with self._updating.setdefault(assigned.queue, anyio.Lock()):
             offset = assigned.committable
-            if offset == UNKNOWN or assigned.released or not self._is_allowed(assigned):
+            if offset == UNKNOWN or assigned.released:
+                return UNKNOWN
+            if self._may_commit is not None and not self._may_commit(assigned):
                 return UNKNOWN
             await self._store.update(assigned.queue, offset)
             return offset
-
-    def _is_allowed(self, assigned: QueueState) -> bool:
-        return self._may_commit is None or self._may_commit(assigned)
 
     async def _make_durable(
         self, queues: Collection[MessageQueue]
@@ -119,6 +118,6 @@ class Commits:
             await self._store.persist(queues)
         except CommitError as error:
             return error.lost
-        except RocketMQError as error:  # a store of the application may fail in other ways
+        except RocketMQError as error:  # an application's store may raise other errors
             return dict.fromkeys(queues, error)
         return {}

@@ -49,4 +49,4 @@ async def wait_until_started(instance: MQClientInstance, assigned: QueueState) -
         await assigned.started.wait()
     if not assigned.started.is_set():
         code, broker = RequestCode.QUERY_CONSUMER_OFFSET, assigned.queue.broker_name
-        raise assigned.trouble or RequestTimeoutError(broker, code, seconds)
+        raise assigned.start_error or RequestTimeoutError(broker, code, seconds)

@@ -155,13 +155,13 @@ class Puller(Generic[Q]):
                 self._on_start(assigned, chosen)
 
     def _note_unknown_start(self, assigned: Q, error: RocketMQError) -> None:
-        if assigned.trouble is None:
+        if assigned.start_error is None:
             reason = with_notes(error)
             logger.warning("start_unknown", queue=str(assigned.queue), reason=reason)
             self._on_event(PullFailed(queue=assigned.queue, reason=reason))
-        assigned.trouble = error
+        assigned.start_error = error
         if isinstance(error, REFUSALS):  # waiting alone will not help: tell whoever waits
-            assigned.refuse(error)
+            assigned.fail_start(error)
             self._on_messages(assigned)
 
     # --- flow control ---------------------------------------------------------------------------

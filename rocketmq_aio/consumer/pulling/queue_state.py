@@ -1,4 +1,4 @@
-"""One tenure of a queue: where pulling stands, what is cached, whether it is still ours."""
+"""Queue state: offsets, cached messages and flags of one assignment of a queue."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import MASTER_ID
 
 UNKNOWN: Final = -1
+UNVERIFIED: Final = 2**63  # a commit floor that no offset reaches
 
 
 class QueueState:
-    """A queue while this consumer has it; made anew when the queue comes back.
+    """A queue while it is assigned to this consumer; a later assignment has a new object.
 
-    Two offsets matter to all kinds of consumers: below *settled* everything may be committed, at
-    *next_offset* the next pull begins.  All changes are plain steps: nothing here awaits.
+    Offsets below *committable* may be committed; the next pull starts at *next_offset*.  Nothing
+    but `wait_until_drained` awaits.
     """
 
     __slots__ = (
         "broker_id",
         "commit_due",
+        "commit_floor",
         "drained",
         "dropped",
         "failure",
@@ -40,8 +42,8 @@ class QueueState:
         "queue",
         "released",
         "scope",
+        "start_error",
         "started",
-        "trouble",
         "wake",
     )
 
@@ -51,46 +53,47 @@ class QueueState:
         self.next_offset = UNKNOWN
         self.paused = False
         self.dropped = False
-        self.released = False  # others may have it now: late results change nothing
-        # Where it stands has to reach the store, automatic commits or not; cleared when it has.
+        self.released = False  # other members may have it: late results change nothing
+        # The position must be committed, also without automatic commits; cleared when it is.
         self.commit_due = False
-        self.generation = 0  # counts moves: an answer to an older pull is not used
-        self.failure: RocketMQError | None = None  # told to the application
+        self.commit_floor = UNKNOWN  # less is not committed; see `CommitFence`
+        self.generation = 0  # counts moves: the answer to an older pull is ignored
+        self.failure: RocketMQError | None = None  # raised by the next poll
         self.broker_id = MASTER_ID  # the replica that the broker suggested
         self.pull_request: PullRequest | None = None
         self.wake: asyncio.Future[None] | None = None  # what the pull loop waits for
-        self.scope: anyio.CancelScope | None = None  # of the pull that is under way
+        self.scope: anyio.CancelScope | None = None  # of the running pull
         self.started = anyio.Event()
-        self.trouble: RocketMQError | None = None  # why it is not known where to begin
-        self.drained: anyio.Event | None = None  # waited for on hand-over
+        self.start_error: RocketMQError | None = None  # why the start offset is unknown
+        self.drained: anyio.Event | None = None  # set when no message is in flight
         self.last_pull = 0.0  # both in monotonic seconds, for administrators
         self.last_consume = 0.0
 
-    # --- what the kinds of queues do in their own way -------------------------------------------
+    # --- implemented by each kind of queue ------------------------------------------------------
 
     @property
     def committable(self) -> int:
-        """Everything below may be committed; `UNKNOWN` until it is known where to begin."""
+        """Offsets below may be committed; `UNKNOWN` before the start."""
         raise NotImplementedError
 
     @property
     def has_in_flight(self) -> bool:
-        """Whether the application has messages that it has not said to be done."""
+        """Whether the application has messages that it has not marked as processed."""
         raise NotImplementedError
 
     def begin(self, offset: int) -> None:
-        """It is known where to begin."""
+        """Start at *offset*."""
         raise NotImplementedError
 
     def restart(self, offset: int) -> int:
-        """Forget the cache and go on at *offset*; for the pull loop itself.
+        """Clear the cache and go on at *offset*; called by the pull loop itself.
 
         Returns how many messages were dropped.
         """
         raise NotImplementedError
 
     def step_back(self, offset: int) -> int:
-        """The queue ends at *offset*: forget what lies behind it, and go on from there.
+        """The queue ends at *offset*: drop cached messages behind it, and go on from there.
 
         A broker that lost its last messages still has those before them, cached here or not.
         Returns how many messages were dropped.
@@ -98,36 +101,36 @@ class QueueState:
         raise NotImplementedError
 
     def refetch(self) -> None:
-        """Forget the cache and pull again what was not handed out yet."""
+        """Clear the cache and pull again what was not delivered yet."""
         raise NotImplementedError
 
     def put(self, messages: list[MessageExt]) -> None:
-        """Cache what a pull brought."""
+        """Cache pulled messages."""
         raise NotImplementedError
 
     def advance(self, offset: int) -> None:
-        """The next pull begins at *offset*; what lies between was filtered out or is cached."""
+        """Start the next pull at *offset*; all messages before it are cached or filtered out."""
         raise NotImplementedError
 
     def block(self) -> None:
-        """The pull loop begins to wait for room."""
+        """Note that the pull loop waits for room."""
 
     def unblock(self) -> None:
-        """The pull loop has stopped waiting."""
+        """Note that the pull loop no longer waits."""
 
     def _stop_delivery(self) -> None:
-        """Hand out nothing more."""
+        """Deliver no more messages."""
         raise NotImplementedError
 
     # --- the pull loop --------------------------------------------------------------------------
 
     def move(self, offset: int) -> None:
-        """Go on at *offset*: forget the cache, abandon the pull that is under way."""
+        """Go on at *offset*: clear the cache, cancel the running pull."""
         self.restart(offset)
         self.interrupt()
 
     def drop(self) -> None:
-        """The queue is given up: nothing more is pulled or handed out."""
+        """Stop pulling and delivering: the queue is revoked."""
         if self.dropped:
             return
         self._stop_delivery()
@@ -137,31 +140,31 @@ class QueueState:
         self.interrupt()
 
     def release(self) -> None:
-        """Others may have the queue from now on."""
+        """Allow other members to have the queue."""
         self.released = True
 
     async def wait_until_drained(self) -> None:
-        """Return when the application has no messages in hands; for one caller at a time."""
+        """Return when no message is in flight; for one caller at a time."""
         while self.has_in_flight:
             self.drained = anyio.Event()
             await self.drained.wait()
 
-    def refuse(self, error: RocketMQError) -> None:
-        """A broker will not say where to begin: who waits for that is woken, and finds *error*.
+    def fail_start(self, error: RocketMQError) -> None:
+        """Wake the callers that wait for `started`, who find *error*.
 
-        Whoever waits from now on learns what the next try brings.
+        Later callers wait for the next attempt.
         """
-        self.trouble = error
+        self.start_error = error
         if not self.started.is_set():
             woken, self.started = self.started, anyio.Event()
             woken.set()
 
     def interrupt(self) -> None:
-        """Let the pull that is under way be abandoned; its answer will not be used."""
+        """Cancel the running pull; its answer is ignored."""
         if self.scope is not None:
             self.scope.cancel()
 
     def wake_puller(self) -> None:
-        """Something changed that the pull loop may be waiting for."""
+        """Make the pull loop check again whether it may pull."""
         if self.wake is not None and not self.wake.done():
             self.wake.set_result(None)

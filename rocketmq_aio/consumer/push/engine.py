@@ -15,7 +15,7 @@ from rocketmq_aio.consumer.common.running_info import Kind, running_info
 from rocketmq_aio.consumer.common.send_back import SendBack
 from rocketmq_aio.consumer.group.assignments import Assignments
 from rocketmq_aio.consumer.group.engine import GroupEngine
-from rocketmq_aio.consumer.group.stall_detector import StallDetector
+from rocketmq_aio.consumer.group.stall_recovery import StallRecovery
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.lag import lag_of
 from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore, check_offset
@@ -87,7 +87,9 @@ class PushEngine(GroupEngine[DispatchQueue]):
         self.workers = self._make_workers(handler)
         limits = TopicLimits(config, self.table, orderly=orderly)
         interval = config.pull_interval_seconds
-        self._puller = self._make_puller(limits, interval_seconds=interval)
+        self._puller = self._make_puller(
+            limits, on_messages=self._service.add, interval_seconds=interval
+        )
         self._assignments = Assignments(
             self.table,
             self.commits,
@@ -100,13 +102,13 @@ class PushEngine(GroupEngine[DispatchQueue]):
             on_revoked=on_revoked,
         )
 
-    def _make_watches(self) -> tuple[QueueLocks | None, StallDetector[DispatchQueue] | None]:
+    def _make_watches(self) -> tuple[QueueLocks | None, StallRecovery[DispatchQueue] | None]:
         """Return what tells that others may have the queues; nobody else in broadcasting."""
         if self.is_broadcasting:
             return None, None
         if self.orderly:
             return QueueLocks(self.instance, self.group, on_lost=self._on_lost), None
-        return None, StallDetector(self._host, self.table, self.store, revoke=self._start_over)
+        return None, StallRecovery(self._host, self.table, self.store, revoke=self._start_over)
 
     def _make_workers(self, handler: Handler) -> Workers:
         config, service = self.config, self._service
@@ -213,7 +215,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         if self.locks is not None:
             self._host.spawn(self.locks.keep_renewing, name="locks")
         if self.stalls is not None:
-            self._host.spawn(self.stalls.watch, name="stalls")
+            self._host.spawn(self.stalls.fence.stalls.watch, name="stalls")
 
     async def shut(self, owner: InnerConsumer) -> None:
         """Stop pulling, let running handlers end, commit, unlock, leave, release everything."""
@@ -312,7 +314,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
     def _may_commit(self, assigned: QueueState) -> bool:
         if self.locks is not None:
             return self.locks.holds(assigned.queue)
-        return self.stalls is None or self.stalls.may_commit(assigned)
+        return self.stalls is None or self.stalls.fence.may_commit(assigned)
 
     def _may_send(self, queue: MessageQueue) -> bool:
         assigned = self.table.get(queue)

@@ -116,7 +116,7 @@ class Rig:
         self.wire = Wire(self.broker)
         self.starts = Starts()
         self.cache = Cache()
-        self.line = ReadyQueues(self.cache)
+        self.ready = ReadyQueues(self.cache)
         self.subscription: Subscription | None = subscription("orders", "*", 1)
         self.events: list[ConsumerEvent] = []
         self.started: list[tuple[PolledQueue, bool]] = []
@@ -132,7 +132,7 @@ class Rig:
             self.decoder,
             lite=True,
             subscription_of=lambda _topic: self.subscription,
-            on_messages=self.line.add,
+            on_messages=self.ready.add,
             on_start=lambda assigned, chosen: self.started.append((assigned, chosen)),
             on_corrected=self._correct,
             on_recovered=self.recovered.append,
@@ -173,8 +173,8 @@ class Rig:
         taken: list[MessageExt] = []
 
         def poll() -> bool:
-            self.line.settle_handed()
-            taken.extend(self.line.take(count - len(taken)))
+            self.ready.mark_processed()
+            taken.extend(self.ready.take(count - len(taken)))
             return len(taken) >= count
 
         await until(poll, f"{count} messages")

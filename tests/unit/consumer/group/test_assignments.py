@@ -12,7 +12,7 @@ from anyio import wait_all_tasks_blocked
 from rocketmq_aio.consumer.common.events import ConsumerEvent, QueuesAssigned, QueuesRevoked
 from rocketmq_aio.consumer.group import assignments as tenures_module
 from rocketmq_aio.consumer.group.assignments import Assignments
-from rocketmq_aio.consumer.lite_pull.manual_commit import RequestedCommits
+from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import Cache, PolledQueue
 from rocketmq_aio.model.values import MessageQueue
 from tests.unit.consumer.parts import pull, queue
@@ -29,9 +29,7 @@ class Table:
         self.unlocked: list[int] = []
         self.on_assigned: Callable[[], Awaitable[object]] | None = None
         self.on_revoked: Callable[[], Awaitable[object]] | None = None
-        self.commits = RequestedCommits(
-            self.store, self.queues, automatic=True, on_event=self.event
-        )
+        self.commits = ManualCommits(self.store, self.queues, automatic=True, on_event=self.event)
         cache = Cache()
         self.tenures = Assignments(
             self.queues,
@@ -127,7 +125,7 @@ async def test_only_the_topics_in_question_change(table: Table) -> None:
 async def test_what_is_settled_is_committed_before_the_queue_is_released(table: Table) -> None:
     await table.hold(0)
     table.queues[queue(0)].take(4)
-    table.queues[queue(0)].settle()
+    table.queues[queue(0)].mark_processed()
     await table.hold()
 
     assert table.store.kept == {queue(0): 4}
@@ -142,7 +140,7 @@ async def test_it_waits_for_the_last_batch_and_commits_it(table: Table) -> None:
     leaving = asyncio.create_task(table.hold(drain_seconds=60))
     await wait_all_tasks_blocked()
     assert (leaving.done(), table.held()) == (False, [0])
-    assigned.settle()
+    assigned.mark_processed()
     await asyncio.wait_for(leaving, 15)
 
     assert table.store.kept == {queue(0): 4}
@@ -152,7 +150,7 @@ async def test_what_is_done_already_is_committed_before_it_waits(table: Table) -
     await table.hold(0)
     assigned = table.queues[queue(0)]
     assigned.take(4)
-    assigned.settle()
+    assigned.mark_processed()
     assigned.take(4)
     leaving = asyncio.create_task(table.hold(drain_seconds=60))
     await wait_all_tasks_blocked()

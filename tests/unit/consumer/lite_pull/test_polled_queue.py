@@ -56,7 +56,7 @@ class Tenure(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        self.assigned.settle()
+        self.assigned.mark_processed()
         self.done = self.next
 
     @rule(to=st.integers(0, LOG_END))
@@ -119,7 +119,7 @@ def test_what_is_in_hands_is_not_settled() -> None:
 def test_coming_back_settles_what_was_taken_and_no_more() -> None:
     assigned = assigned_queue(cached=3)
     assigned.take(2)
-    assigned.settle()
+    assigned.mark_processed()
 
     assert (assigned.committable, assigned.has_in_flight) == (2, False)
 
@@ -137,7 +137,7 @@ def test_what_was_filtered_behind_messages_in_hands_is_settled_with_them() -> No
     pull(assigned, next_offset=10)
 
     assert (assigned.delivered, assigned.committable) == (10, 0)
-    assigned.settle()
+    assigned.mark_processed()
     assert assigned.committable == 10
 
 
@@ -152,7 +152,7 @@ def test_what_was_filtered_behind_cached_messages_waits_for_them() -> None:
 def test_the_application_may_say_itself_how_far_it_is() -> None:
     assigned = assigned_queue(cached=10)
     assigned.take(10)
-    assigned.settle_at(4)
+    assigned.mark_processed_at(4)
 
     assert (assigned.committable, assigned.has_in_flight) == (4, True)
 
@@ -160,22 +160,22 @@ def test_the_application_may_say_itself_how_far_it_is() -> None:
 def test_an_early_commit_is_not_taken_back_by_the_next_poll() -> None:
     assigned = assigned_queue(cached=10)
     assigned.take(2)
-    assigned.settle_at(8)
-    assigned.settle()
+    assigned.mark_processed_at(8)
+    assigned.mark_processed()
     pull(assigned, next_offset=10)
 
     assert (assigned.committable, assigned.has_in_flight) == (8, False)
 
 
-@pytest.mark.parametrize("how", ["settle", "settle_at"])
+@pytest.mark.parametrize("how", ["mark_processed", "mark_processed_at"])
 async def test_whoever_waits_for_the_last_batch_hears_that_it_is_done(how: str) -> None:
     assigned = assigned_queue(cached=3)
     assigned.take(3)
     assigned.drained = anyio.Event()
-    assigned.settle_at(2)
+    assigned.mark_processed_at(2)
     assert not assigned.drained.is_set()
 
-    assigned.settle() if how == "settle" else assigned.settle_at(3)
+    assigned.mark_processed() if how == "mark_processed" else assigned.mark_processed_at(3)
 
     assert assigned.drained.is_set()
 
@@ -209,7 +209,7 @@ def test_a_seek_before_the_start_is_known_decides_where_to_begin() -> None:
 
 def test_a_commit_before_the_start_is_known_is_kept() -> None:
     assigned = PolledQueue(queue(), Cache())
-    assigned.settle_at(50)
+    assigned.mark_processed_at(50)
     assigned.begin(7)
 
     assert (assigned.delivered, assigned.committable) == (7, 50)

@@ -154,7 +154,7 @@ def test_coming_back_settles_what_was_handed_out_before(
 ) -> None:
     line.take(150)
     assert [each.committable for each in queues] == [0, 0, 0]
-    line.settle_handed()
+    line.mark_processed()
 
     assert [each.committable for each in queues] == [100, 50, 0]
 
@@ -163,7 +163,7 @@ def test_single_messages_are_settled_by_the_next(
     line: ReadyQueues, queues: list[PolledQueue]
 ) -> None:
     line.take_one()
-    line.settle_handed()
+    line.mark_processed()
     line.take_one()
 
     assert (queues[0].committable, queues[0].delivered) == (1, 2)
@@ -237,7 +237,7 @@ async def test_waiting_ends_with_its_time(line: ReadyQueues) -> None:
 async def test_the_end_wakes_everybody_and_nobody_waits_after_it(line: ReadyQueues) -> None:
     waiting = [asyncio.create_task(line.wait(seconds)) for seconds in (None, 60, None)]
     await wait_all_tasks_blocked()
-    line.end()
+    line.close()
 
     await asyncio.wait_for(asyncio.gather(*waiting), 15)
     await asyncio.wait_for(line.wait(None), 15)

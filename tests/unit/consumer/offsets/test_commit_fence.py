@@ -1,14 +1,14 @@
-"""After a standstill the progress of others is not set back, and one's own goes through."""
+"""CommitFence: commits after a stall."""
 
 from __future__ import annotations
 
 import pytest
 
 from rocketmq_aio.consumer.group.stall_detector import STALL_SECONDS
-from rocketmq_aio.consumer.lite_pull.manual_commit import RequestedCommits
+from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
-from rocketmq_aio.consumer.offsets.commit_fence import CommitFence, may_commit
-from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN
+from rocketmq_aio.consumer.offsets.commit_fence import CommitFence
+from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, UNVERIFIED
 from rocketmq_aio.errors import CommitError
 from rocketmq_aio.model.values import MessageQueue
 from tests.fakes.cluster import FakeCluster
@@ -20,8 +20,8 @@ HERE, THERE = 3, 8
 LOST = StoreError("down")
 
 
-class Bench:
-    """A member that has settled three of ten messages, of which five were handed out."""
+class FenceEnv:
+    """A queue of ten messages: five delivered, three of them processed."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -29,150 +29,152 @@ class Bench:
         self.queue = queue(0)
         self.assigned = assigned_queue(0, cached=10)
         self.assigned.take(HERE)
-        self.assigned.settle()
+        self.assigned.mark_processed()
         self.assigned.take(2)
         self.table: dict[MessageQueue, PolledQueue] = {self.queue: self.assigned}
-        self.floors = CommitFence(self.store, self.table, clock=lambda: self.now)
-        self.commits = RequestedCommits(
-            self.store, self.table, automatic=True, floors=self.floors, on_event=lambda _: None
+        self.fence = CommitFence(self.store, self.table, clock=lambda: self.now)
+        self.commits = ManualCommits(
+            self.store, self.table, automatic=True, fence=self.fence, on_event=lambda _: None
         )
 
-    def stand_still(self, others: int | None = None) -> None:
-        """Not run for a while; in the meantime *others* have come as far."""
+    def stall(self, others: int | None = None) -> None:
+        """Stall, during which another member commits *others*."""
         self.now += STALL_SECONDS + 1
         if others is not None:
             self.store.kept[self.queue] = others
 
     async def commit_progress(self) -> int | None:
-        """Return what is kept after a commit of what is settled."""
+        """Commit progress; return the stored offset."""
         await self.commits.commit_progress(self.table.values())
         return self.store.kept.get(self.queue)
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def env() -> FenceEnv:
+    return FenceEnv()
 
 
-async def test_without_a_standstill_nobody_is_asked(bench: Bench) -> None:
-    bench.now += STALL_SECONDS
+async def test_without_a_stall_the_store_is_not_read(env: FenceEnv) -> None:
+    env.now += STALL_SECONDS
 
-    assert await bench.commit_progress() == HERE
-    assert bench.store.called("read") == []
+    assert await env.commit_progress() == HERE
+    assert env.store.called("read") == []
 
 
-async def test_what_others_have_done_is_not_set_back(bench: Bench) -> None:
-    bench.stand_still(THERE)
+async def test_an_offset_below_the_commit_of_another_member_is_not_committed(env: FenceEnv) -> None:
+    env.stall(THERE)
 
-    assert await bench.commit_progress() == THERE
-    bench.assigned.take(5)
-    bench.assigned.settle()
-    assert await bench.commit_progress() == 10
+    assert await env.commit_progress() == THERE
+    env.assigned.take(5)
+    env.assigned.mark_processed()
+    assert await env.commit_progress() == 10
 
 
 @pytest.mark.parametrize("others", [None, 0, HERE])
-async def test_own_progress_goes_through_where_nobody_was_further(
-    bench: Bench, others: int | None
+async def test_progress_is_committed_if_no_other_member_committed_more(
+    env: FenceEnv, others: int | None
 ) -> None:
-    bench.stand_still(others)
+    env.stall(others)
 
-    assert await bench.commit_progress() == HERE
-
-
-async def test_it_is_asked_once_per_standstill(bench: Bench) -> None:
-    for standstills in (1, 2):
-        bench.stand_still(THERE)
-        await bench.commit_progress()
-        await bench.commit_progress()
-
-        assert len(bench.store.called("read")) == standstills
+    assert await env.commit_progress() == HERE
 
 
-async def test_while_it_cannot_be_known_nothing_is_committed(bench: Bench) -> None:
-    bench.store.fail["read"] = LOST
-    bench.stand_still()
+async def test_the_store_is_read_once_per_stall(env: FenceEnv) -> None:
+    for stalls in (1, 2):
+        env.stall(THERE)
+        await env.commit_progress()
+        await env.commit_progress()
 
-    assert await bench.commit_progress() is None
+        assert len(env.store.called("read")) == stalls
+
+
+async def test_nothing_is_committed_while_the_store_cannot_be_read(env: FenceEnv) -> None:
+    env.store.fail["read"] = LOST
+    env.stall()
+
+    assert await env.commit_progress() is None
     with pytest.raises(CommitError) as caught:
-        await bench.commits.commit(None)
-    assert caught.value.lost == {bench.queue: LOST}
-    del bench.store.fail["read"]
-    assert await bench.commit_progress() == 5  # which `commit` has declared done
+        await env.commits.commit(None)
+    assert caught.value.lost == {env.queue: LOST}
+    del env.store.fail["read"]
+    assert await env.commit_progress() == 5  # `commit` marked them as processed
 
 
 @pytest.mark.parametrize("collection", [False, True])
-async def test_a_commit_of_what_was_returned_sets_nobody_back(
-    bench: Bench, collection: bool
+async def test_a_manual_commit_of_delivered_messages_respects_the_floor(
+    env: FenceEnv, collection: bool
 ) -> None:
-    bench.stand_still(THERE)
-    await bench.commits.commit([bench.queue] if collection else None)
+    env.stall(THERE)
+    await env.commits.commit([env.queue] if collection else None)
 
-    assert bench.store.kept == {bench.queue: THERE}
-
-
-async def test_an_offset_that_the_application_names_is_committed(bench: Bench) -> None:
-    bench.stand_still(THERE)
-    await bench.commits.commit({bench.queue: 1})
-
-    assert bench.store.kept == {bench.queue: 1}
-    assert await bench.commit_progress() == 1
+    assert env.store.kept == {env.queue: THERE}
 
 
-async def test_a_seek_may_go_back_behind_others(bench: Bench) -> None:
-    bench.stand_still(THERE)
-    await bench.commit_progress()
-    bench.assigned.move(0)
+async def test_a_manual_commit_of_an_offset_ignores_the_floor(env: FenceEnv) -> None:
+    env.stall(THERE)
+    await env.commits.commit({env.queue: 1})
 
-    assert await bench.commit_progress() == 0
-
-
-async def test_another_filter_is_no_reason_to_go_back(bench: Bench) -> None:
-    bench.stand_still(THERE)
-    await bench.commit_progress()
-    bench.assigned.refetch()
-
-    assert await bench.commit_progress() == THERE
+    assert env.store.kept == {env.queue: 1}
+    assert await env.commit_progress() == 1
 
 
-async def test_an_answer_from_before_another_standstill_says_nothing(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+async def test_a_seek_resets_the_floor(env: FenceEnv) -> None:
+    env.stall(THERE)
+    await env.commit_progress()
+    env.assigned.move(0)
+
+    assert await env.commit_progress() == 0
+
+
+async def test_a_changed_filter_keeps_the_floor(env: FenceEnv) -> None:
+    env.stall(THERE)
+    await env.commit_progress()
+    env.assigned.refetch()
+
+    assert await env.commit_progress() == THERE
+
+
+async def test_an_answer_from_before_another_stall_is_ignored(
+    env: FenceEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = bench.store.read
+    read = env.store.read
 
     async def read_slowly(each: MessageQueue) -> int | None:
         answer = await read(each)
-        bench.stand_still(THERE)
-        bench.floors.look()
+        env.stall(THERE)
+        env.fence.stalls.look()
         return answer
 
-    bench.stand_still()
+    env.stall()
     with monkeypatch.context() as patched:
-        patched.setattr(bench.store, "read", read_slowly)
-        assert await bench.commit_progress() == THERE
-    assert bench.assigned.doubted
-    assert await bench.commit_progress() == THERE
-    assert (bench.assigned.floor, bench.assigned.doubted) == (THERE, False)
+        patched.setattr(env.store, "read", read_slowly)
+        assert await env.commit_progress() == THERE
+    assert env.assigned.commit_floor == UNVERIFIED
+    assert await env.commit_progress() == THERE
+    assert env.assigned.commit_floor == THERE
 
 
-def test_a_queue_without_doubt_may_be_committed_anywhere(bench: Bench) -> None:
-    assert bench.assigned.floor == UNKNOWN
-    assert may_commit(bench.assigned, 0)
+def test_without_a_stall_every_offset_may_be_committed(env: FenceEnv) -> None:
+    env.assigned.mark_processed_at(0)
+
+    assert env.assigned.commit_floor == UNKNOWN
+    assert env.fence.may_commit(env.assigned)
 
 
 # --- in a consumer --------------------------------------------------------------------------------
 
 
-async def test_a_consumer_that_stood_still_catches_up_before_it_commits() -> None:
+async def test_a_consumer_refreshes_the_floor_before_it_commits() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put(cluster, *numbers(10))
         async with consuming(cluster, commit_interval_seconds=0.01) as consumer:
-            floors = consumer._engine._floors
-            assert floors is not None
+            fence = consumer._engine._fence
+            assert fence is not None
             await polled(consumer, 2, max_messages=2)
             await polled(consumer, 2, max_messages=2)
             await committed(cluster, {0: 2})
             cluster.broker.commit(GROUP, TOPIC, 0, THERE)
-            floors._seen -= STALL_SECONDS + 1
+            fence.stalls._seen -= STALL_SECONDS + 1
 
             seen = []
             for _ in range(3):

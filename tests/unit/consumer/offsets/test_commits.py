@@ -8,7 +8,7 @@ import pytest
 from anyio import wait_all_tasks_blocked
 
 from rocketmq_aio.consumer.common.events import CommitFailed, ConsumerEvent
-from rocketmq_aio.consumer.lite_pull.manual_commit import RequestedCommits
+from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import Cache, PolledQueue
 from rocketmq_aio.errors import CommitError, ConfigError, NotConnectedError
 from rocketmq_aio.model.values import MessageQueue
@@ -31,7 +31,7 @@ def table() -> dict[MessageQueue, PolledQueue]:
     for number in range(2):
         assigned = table[queue(number)] = assigned_queue(number, cached=10)
         assigned.take(3)
-        assigned.settle()
+        assigned.mark_processed()
         assigned.take(2)
     return table
 
@@ -44,15 +44,15 @@ def events() -> list[ConsumerEvent]:
 @pytest.fixture
 def commits(
     store: AppStore, table: dict[MessageQueue, PolledQueue], events: list[ConsumerEvent]
-) -> RequestedCommits:
-    return RequestedCommits(store, table, automatic=True, on_event=events.append)
+) -> ManualCommits:
+    return ManualCommits(store, table, automatic=True, on_event=events.append)
 
 
 # --- by itself -----------------------------------------------------------------------------------
 
 
 async def test_only_what_is_settled_is_committed_by_itself(
-    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
+    commits: ManualCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
 ) -> None:
     await commits.commit_progress(table.values())
 
@@ -60,7 +60,7 @@ async def test_only_what_is_settled_is_committed_by_itself(
 
 
 async def test_a_queue_that_has_not_begun_has_nothing_to_commit(
-    commits: RequestedCommits, store: AppStore
+    commits: ManualCommits, store: AppStore
 ) -> None:
     await commits.commit_progress([PolledQueue(queue(2), Cache())])
 
@@ -70,14 +70,14 @@ async def test_a_queue_that_has_not_begun_has_nothing_to_commit(
 async def test_without_auto_commit_nothing_is_committed_by_itself(
     store: AppStore, table: dict[MessageQueue, PolledQueue], events: list[ConsumerEvent]
 ) -> None:
-    commits = RequestedCommits(store, table, automatic=False, on_event=events.append)
+    commits = ManualCommits(store, table, automatic=False, on_event=events.append)
     await commits.commit_progress(table.values())
 
     assert store.calls == []
 
 
 async def test_it_goes_on_committing_whatever_happens(
-    commits: RequestedCommits, store: AppStore
+    commits: ManualCommits, store: AppStore
 ) -> None:
     store.fail["persist"] = StoreError("down")
     committing = asyncio.create_task(commits.keep_committing(0.001))
@@ -98,7 +98,7 @@ async def test_it_goes_on_committing_whatever_happens(
     ],
 )
 async def test_a_commit_that_fails_by_itself_is_an_event(
-    commits: RequestedCommits,
+    commits: ManualCommits,
     store: AppStore,
     table: dict[MessageQueue, PolledQueue],
     events: list[ConsumerEvent],
@@ -116,7 +116,7 @@ async def test_a_commit_that_fails_by_itself_is_an_event(
 
 
 async def test_a_bug_in_a_store_is_no_failed_commit(
-    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
+    commits: ManualCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
 ) -> None:
     store.fail["persist"] = LookupError("a bug")
 
@@ -128,7 +128,7 @@ async def test_a_bug_in_a_store_is_no_failed_commit(
 
 
 async def test_everything_that_was_returned_can_be_committed(
-    commits: RequestedCommits, store: AppStore
+    commits: ManualCommits, store: AppStore
 ) -> None:
     await commits.commit(None)
 
@@ -136,7 +136,7 @@ async def test_everything_that_was_returned_can_be_committed(
 
 
 async def test_what_was_returned_of_some_queues_can_be_committed(
-    commits: RequestedCommits, store: AppStore
+    commits: ManualCommits, store: AppStore
 ) -> None:
     await commits.commit([queue(1)])
 
@@ -145,7 +145,7 @@ async def test_what_was_returned_of_some_queues_can_be_committed(
 
 @pytest.mark.parametrize("offset", [0, 2, 4, 100])
 async def test_any_offset_can_be_committed(
-    commits: RequestedCommits, store: AppStore, offset: int
+    commits: ManualCommits, store: AppStore, offset: int
 ) -> None:
     await commits.commit({queue(1): offset})
 
@@ -153,7 +153,7 @@ async def test_any_offset_can_be_committed(
 
 
 async def test_what_was_committed_is_settled(
-    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
+    commits: ManualCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
 ) -> None:
     await commits.commit({queue(0): 4})
     await commits.commit_progress(table.values())
@@ -161,9 +161,7 @@ async def test_what_was_committed_is_settled(
     assert store.kept == {queue(0): 4, queue(1): 3}
 
 
-async def test_a_commit_returns_when_it_is_durable(
-    commits: RequestedCommits, store: AppStore
-) -> None:
+async def test_a_commit_returns_when_it_is_durable(commits: ManualCommits, store: AppStore) -> None:
     store.may_persist = asyncio.Event()
     committing = asyncio.create_task(commits.commit(None))
     await wait_all_tasks_blocked()
@@ -175,7 +173,7 @@ async def test_a_commit_returns_when_it_is_durable(
 
 
 async def test_a_queue_of_somebody_else_is_lost_and_the_others_are_committed(
-    commits: RequestedCommits, store: AppStore
+    commits: ManualCommits, store: AppStore
 ) -> None:
     with pytest.raises(CommitError) as caught:
         await commits.commit({queue(7): 1, queue(0): 5})
@@ -186,7 +184,7 @@ async def test_a_queue_of_somebody_else_is_lost_and_the_others_are_committed(
 
 
 async def test_a_queue_that_is_being_given_up_can_still_be_committed(
-    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
+    commits: ManualCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
 ) -> None:
     table[queue(0)].drop()
     await commits.commit([queue(0)])
@@ -202,7 +200,7 @@ async def test_a_queue_that_is_being_given_up_can_still_be_committed(
     ],
 )
 async def test_what_could_not_be_stored_is_raised(
-    commits: RequestedCommits, store: AppStore, error: Exception, lost: set[MessageQueue]
+    commits: ManualCommits, store: AppStore, error: Exception, lost: set[MessageQueue]
 ) -> None:
     store.fail["persist"] = error
 
@@ -212,7 +210,7 @@ async def test_what_could_not_be_stored_is_raised(
 
 
 async def test_a_queue_that_has_not_begun_is_passed_over(
-    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
+    commits: ManualCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
 ) -> None:
     table[queue(2)] = PolledQueue(queue(2), Cache())
     await commits.commit(None)
@@ -222,7 +220,7 @@ async def test_a_queue_that_has_not_begun_is_passed_over(
 
 @pytest.mark.parametrize("offset", [-1, 1.5, "7", True, 2**63])
 async def test_what_is_no_offset_is_refused_before_anything_is_committed(
-    commits: RequestedCommits, store: AppStore, offset: object
+    commits: ManualCommits, store: AppStore, offset: object
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         await commits.commit({queue(0): 5, queue(1): offset})
@@ -232,7 +230,7 @@ async def test_what_is_no_offset_is_refused_before_anything_is_committed(
 
 
 @pytest.mark.parametrize("offsets", [5, "orders", queue(0), object()])
-async def test_what_are_no_queues_is_refused(commits: RequestedCommits, offsets: object) -> None:
+async def test_what_are_no_queues_is_refused(commits: ManualCommits, offsets: object) -> None:
     with pytest.raises(ConfigError) as caught:
         await commits.commit(offsets)  # type: ignore[arg-type]
 
@@ -240,7 +238,7 @@ async def test_what_are_no_queues_is_refused(commits: RequestedCommits, offsets:
 
 
 @pytest.mark.parametrize("given", [["orders"], {"orders": 5}, [None]])
-async def test_what_is_no_queue_is_refused(commits: RequestedCommits, given: object) -> None:
+async def test_what_is_no_queue_is_refused(commits: ManualCommits, given: object) -> None:
     with pytest.raises(ConfigError) as caught:
         await commits.commit(given)  # type: ignore[arg-type]
 
@@ -251,7 +249,7 @@ async def test_what_is_no_queue_is_refused(commits: RequestedCommits, given: obj
 
 
 async def test_a_store_that_cannot_forget_does_not_keep_queues_from_leaving(
-    commits: RequestedCommits, store: AppStore
+    commits: ManualCommits, store: AppStore
 ) -> None:
     store.fail["remove"] = StoreError("down")
     await commits.forget([queue(0), queue(1)])
@@ -263,7 +261,7 @@ async def test_a_store_that_cannot_forget_does_not_keep_queues_from_leaving(
 
 
 async def test_a_slow_store_is_given_the_position_after_a_seek(
-    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
+    commits: ManualCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
 ) -> None:
     store.hold_update = asyncio.Event()
     committing = asyncio.create_task(commits.commit_progress(list(table.values())))
@@ -276,7 +274,7 @@ async def test_a_slow_store_is_given_the_position_after_a_seek(
 
 
 async def test_a_slow_store_is_given_nothing_of_a_queue_that_was_released(
-    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
+    commits: ManualCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
 ) -> None:
     store.hold_update = asyncio.Event()
     committing = asyncio.create_task(commits.commit_progress(list(table.values())))
@@ -289,12 +287,12 @@ async def test_a_slow_store_is_given_nothing_of_a_queue_that_was_released(
 
 
 async def test_an_update_of_a_queue_waits_for_the_one_before(
-    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
+    commits: ManualCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
 ) -> None:
     store.hold_update = asyncio.Event()
     first = asyncio.create_task(commits.commit_progress([table[queue(0)]]))
     await until(lambda: store.called("update"))
-    table[queue(0)].settle()
+    table[queue(0)].mark_processed()
     second = asyncio.create_task(commits.commit_progress([table[queue(0)]]))
     await wait_all_tasks_blocked()
     assert store.called("update") == [(queue(0), 3)]
@@ -306,7 +304,7 @@ async def test_an_update_of_a_queue_waits_for_the_one_before(
 
 
 async def test_a_commit_on_request_of_a_queue_released_meanwhile_is_lost(
-    commits: RequestedCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
+    commits: ManualCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
 ) -> None:
     store.hold_update = asyncio.Event()
     committing = asyncio.create_task(commits.commit(None))
@@ -321,7 +319,7 @@ async def test_a_commit_on_request_of_a_queue_released_meanwhile_is_lost(
 
 
 async def test_a_queue_whose_update_fails_does_not_keep_the_others_from_being_committed(
-    commits: RequestedCommits,
+    commits: ManualCommits,
     store: AppStore,
     table: dict[MessageQueue, PolledQueue],
     events: list[ConsumerEvent],
@@ -342,7 +340,7 @@ async def test_a_position_that_is_due_is_tried_until_it_is_stored_and_then_left_
     store: AppStore, events: list[ConsumerEvent]
 ) -> None:
     assigned = PolledQueue(queue(0), Cache(), auto_commit=False)
-    commits = RequestedCommits(store, {queue(0): assigned}, automatic=False, on_event=events.append)
+    commits = ManualCommits(store, {queue(0): assigned}, automatic=False, on_event=events.append)
     assigned.begin(7)
     assigned.commit_due = True
     store.fail["persist"] = StoreError("down")
@@ -360,7 +358,7 @@ async def test_a_reset_while_a_position_is_stored_stays_due(
     store: AppStore, events: list[ConsumerEvent]
 ) -> None:
     assigned = PolledQueue(queue(0), Cache(), auto_commit=False)
-    commits = RequestedCommits(store, {queue(0): assigned}, automatic=False, on_event=events.append)
+    commits = ManualCommits(store, {queue(0): assigned}, automatic=False, on_event=events.append)
     assigned.begin(7)
     assigned.commit_due = True
     store.may_persist = asyncio.Event()

@@ -101,7 +101,7 @@ async def test_it_waits_until_it_is_known_where_to_begin(
     assigned = rig.begin()
 
     assert bodies(await rig.polled(1)) == ["a"]
-    assert assigned.trouble is DOWN
+    assert assigned.start_error is DOWN
 
 
 async def test_it_leaves_time_for_the_member_who_had_the_queue(rig: Rig) -> None:
@@ -123,7 +123,7 @@ async def test_a_seek_overtakes_the_question_where_to_begin(rig: Rig) -> None:
     rig.put("a", "b")
     rig.starts.errors = [DOWN]
     assigned = rig.begin()
-    await until(lambda: assigned.trouble)
+    await until(lambda: assigned.start_error)
     assigned.move(1)
 
     assert bodies(await rig.polled(1)) == ["b"]

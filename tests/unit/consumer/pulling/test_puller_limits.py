@@ -200,8 +200,8 @@ async def test_the_error_policy_stops_the_queue_until_somebody_seeks(
     rig = rigs(offset_illegal="error")
     log_from(rig, 4)
     assigned = rig.begin()
-    await until(lambda: rig.line.failure() is not None)
-    failure = rig.line.failure()
+    await until(lambda: rig.ready.failure() is not None)
+    failure = rig.ready.failure()
     assert isinstance(failure, OffsetIllegalError)
     assert (failure.code, failure.remark) == (21, "OFFSET_TOO_SMALL")
     pulls = len(rig.wire.asked)
@@ -210,7 +210,7 @@ async def test_the_error_policy_stops_the_queue_until_somebody_seeks(
     assigned.move(8)
 
     assert bodies(await rig.polled(2)) == ["8", "9"]
-    assert rig.line.failure() is None
+    assert rig.ready.failure() is None
 
 
 @pytest.mark.parametrize("policy", ["broker", "earliest", "latest", "error"])

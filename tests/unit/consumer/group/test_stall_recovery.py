@@ -1,0 +1,141 @@
+"""StallRecovery: after a stall nothing outdated is delivered or committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+
+import pytest
+import pytest_asyncio
+
+from rocketmq_aio.consumer.group import stall_detector as detector_module
+from rocketmq_aio.consumer.group import stall_recovery as recovery_module
+from rocketmq_aio.consumer.group.stall_detector import STALL_SECONDS
+from rocketmq_aio.consumer.group.stall_recovery import StallRecovery
+from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
+from rocketmq_aio.errors import NotConnectedError
+from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
+from tests.unit.remoting.until import until
+
+AHEAD, LEVEL, BEHIND, NONE, AWAY = (MessageQueue("t", "broker-a", n) for n in range(5))
+HERE = 10
+
+
+class Store:
+    """Offsets that other members committed."""
+
+    def __init__(self) -> None:
+        self.offsets = {AHEAD: HERE - 1, LEVEL: HERE, BEHIND: HERE + 1, NONE: None}
+        self.forgotten: set[MessageQueue] = set()
+
+    async def load(self) -> None: ...
+
+    async def update(self, queue: MessageQueue, offset: int) -> None: ...
+
+    async def persist(self, queues: Collection[MessageQueue]) -> None: ...
+
+    async def remove(self, queue: MessageQueue) -> None:
+        self.forgotten.add(queue)
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        assert queue in self.forgotten, "its memory may be outdated"
+        if queue == AWAY:
+            raise NotConnectedError("broker-a", "it is away")
+        return self.offsets[queue]
+
+
+class RecoveryEnv:
+    """A member with five queues, and a clock that a test moves."""
+
+    def __init__(self, host: BackgroundTasks) -> None:
+        self.now = 0.0
+        self.table = {queue: DispatchQueue(queue) for queue in (AHEAD, LEVEL, BEHIND, NONE, AWAY)}
+        self.left: dict[MessageQueue, bool] = {}
+        for assigned in self.table.values():
+            assigned.begin(HERE)
+        self.store = Store()
+        self.recovery = StallRecovery(
+            host, self.table, self.store, revoke=self._revoke, clock=lambda: self.now
+        )
+
+    def committable(self) -> dict[MessageQueue, bool]:
+        return {queue: self.recovery.fence.may_commit(each) for queue, each in self.table.items()}
+
+    async def _revoke(self, held: Collection[DispatchQueue]) -> None:
+        assert list(held) == list(self.table.values())
+        self.left = self.committable()
+
+
+@pytest_asyncio.fixture
+async def env() -> AsyncIterator[RecoveryEnv]:
+    failures: list[BaseException] = []
+    host = BackgroundTasks("stalls", on_failure=failures.append)
+    await host.start()
+    yield RecoveryEnv(host)
+    await host.close()
+    assert failures == []
+
+
+async def test_looks_in_time_change_nothing(env: RecoveryEnv) -> None:
+    for _ in range(3):
+        env.now += STALL_SECONDS
+        env.recovery.fence.stalls.look()
+
+    assert all(env.committable().values())
+    assert not any(each.dropped for each in env.table.values())
+
+
+async def test_after_a_stall_nothing_is_delivered_or_committed(env: RecoveryEnv) -> None:
+    env.now += STALL_SECONDS + 1
+    env.recovery.fence.stalls.look()
+
+    assert all(each.dropped for each in env.table.values())
+    assert not any(env.committable().values())
+
+
+async def test_only_queues_above_the_commits_of_others_are_committed_on_revocation(
+    env: RecoveryEnv,
+) -> None:
+    env.now += STALL_SECONDS + 1
+    env.recovery.fence.stalls.look()
+    await until(lambda: env.left, "the queues to be revoked")
+
+    assert env.left == {AHEAD: True, LEVEL: True, BEHIND: False, NONE: True, AWAY: False}
+    assert env.recovery.fence.may_commit(DispatchQueue(BEHIND)), "a later assignment"
+
+
+async def test_a_store_that_hangs_after_a_stall_does_not_keep_the_queues(
+    env: RecoveryEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dropped queues that stayed assigned would never be read again."""
+    monkeypatch.setattr(recovery_module, "COMPARE_SECONDS", 0.01)
+    monkeypatch.setattr(env.store, "read", lambda queue: asyncio.Event().wait())
+    env.now += STALL_SECONDS + 1
+    env.recovery.fence.stalls.look()
+    await until(lambda: env.left, "the queues to be revoked")
+
+    assert not any(env.left.values())
+
+
+async def test_a_stall_without_queues_changes_nothing(env: RecoveryEnv) -> None:
+    env.table.clear()
+    env.now += STALL_SECONDS + 1
+    env.recovery.fence.stalls.look()
+
+    assert env.left == {}
+
+
+async def test_the_watch_looks_before_waiting_tasks_go_on(
+    env: RecoveryEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detector_module, "LOOK_SECONDS", 0.001)
+    env.now = 1.0
+    watching = asyncio.create_task(env.recovery.fence.stalls.watch())
+    await until(lambda: env.recovery.fence.stalls._seen == env.now, "the watch to begin")
+    env.now += STALL_SECONDS + 1
+    await until(lambda: env.left, "the stall to be noticed")
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+
+    assert all(each.dropped for each in env.table.values())
