@@ -41,7 +41,11 @@ def sources(name: str) -> dict[str, Path]:
     if not place.endswith("__init__.py"):
         return {Path(place).name: Path(place)}
     folder = Path(place).parent
-    return {str(file.relative_to(folder.parent)): file for file in folder.rglob("*.py")}
+    return {
+        str(file.relative_to(folder.parent)): file
+        for file in folder.rglob("*.py*")
+        if file.suffix != ".pyc"
+    }
 
 
 def package_zip(target: Path) -> Path:
