@@ -1,6 +1,6 @@
 """Real RocketMQ servers for test suites: `Cluster` in code, fixtures in pytest (`plugin`).
 
-Names are imported when first used: every pytest run passes here on its way to the plugin.
+Names are imported on first use, because every pytest run imports this package for the plugin.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Which way of running RocketMQ is used."""
+"""Choice of the backend that runs RocketMQ servers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NAMES: Final = ("auto", "external", "containers", "jvm")
 
 
 def open_backend(name: str, version: str, security: Security = UNSECURED) -> Backend:
-    """Return the backend *name*; "auto" is decided by the environment, then by the machine.
+    """Return the backend *name*; "auto" depends on the environment, then on the machine.
 
-    Accounts and TLS are for servers that run as plain Java processes.
+    Accounts and TLS need servers that run as Java processes.
 
-    :raises ClusterError: there is no such backend
-    :raises UnavailableError: it cannot be used here, with what to install
+    :raises ClusterError: the backend does not exist
+    :raises UnavailableError: the backend cannot be used here; the message names what to install
     """
     wanted = os.environ.get("ROCKETMQ_AIO_BACKEND", "auto") if name == "auto" else name
     if wanted not in NAMES:
@@ -41,7 +41,7 @@ def open_backend(name: str, version: str, security: Security = UNSECURED) -> Bac
 
 
 def _container_backend(version: str) -> Backend:
-    # Here and not above: the container client is an extra that the other ways do without.
+    # Imported here: the container client is an extra that other backends do not need.
     try:
         from rocketmq_aio.testing.containers import ContainerBackend
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Real name servers and brokers, started for a test and gone after it."""
+"""Cluster: real name servers and brokers that are started for tests and removed after them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from rocketmq_aio.testing.server import Backend, Launched
 
 DEFAULT_VERSION: Final = "5.5.0"
 START_SECONDS: Final = 120.0
-ROUTE_SECONDS: Final = 30.0  # a new topic reaches the name servers
+ROUTE_SECONDS: Final = 30.0  # until a new topic is registered with the name servers
 
 _NO_CHANGES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class _Node:
-    """What can be done to one server; each call blocks until it is done."""
+    """Operations on one server; every call blocks until it is complete."""
 
     def __init__(self, launched: Launched, check: Callable[[], object]) -> None:
         self.name, self.address, self._server = launched
@@ -39,28 +39,28 @@ class _Node:
 
     @property
     def pid(self) -> int | None:
-        """Its process on this machine; None while it is down or runs elsewhere."""
+        """The process id on this machine; None while it is stopped or runs elsewhere."""
         return self._server.pid
 
     def kill(self) -> None:
-        """End it as kill -9 does."""
+        """Kill the process (SIGKILL)."""
         self._server.kill()
 
     def stop(self) -> None:
-        """Let it shut down in order."""
+        """Shut down gracefully."""
         self._server.stop()
 
     def pause(self) -> None:
-        """Freeze it: connections stay open, nothing is answered."""
+        """Freeze the process: connections stay open, requests get no response."""
         self._server.pause()
 
     def resume(self) -> None:
         self._server.resume()
 
     def start(self) -> None:
-        """Start it again on its old port and data; return when it is ready.
+        """Restart on the same port and data; return when it is ready.
 
-        :raises StartError: it was not within two minutes, or ended
+        :raises StartError: it is not ready within two minutes, or it exited
         """
         self._server.start()
         self.wait_ready()
@@ -100,11 +100,11 @@ class NameServer(_Node):
 
 
 class Cluster:
-    """Name servers and the masters that registered with them.
+    """Name servers and masters.
 
-    `Cluster.start` returns a running one; leaving the ``with`` block, or `close`, ends its
-    servers and removes their data.  So does the end of this process, however it comes.
-    Calls block: from a coroutine use `asyncio.to_thread`.
+    `Cluster.start` returns a running cluster.  Leaving the ``with`` block, or `close`, stops its
+    servers and removes their data.  So does the end of this process, even by SIGKILL.
+    All calls block: use `asyncio.to_thread` in coroutines.
     """
 
     def __init__(self, backend: Backend, version: str, security: Security = UNSECURED) -> None:
@@ -127,16 +127,16 @@ class Cluster:
         accounts: Iterable[Account] = (),
         tls: ServerTLS | None = None,
     ) -> Self:
-        """Start servers and wait until every broker can be found and answers.
+        """Start servers and wait until every broker is registered and responds.
 
         *backend* is "jvm", "containers", "external" or "auto" (`backends.open_backend`);
-        *broker_properties* are lines for broker.conf.  With *accounts*, of which the first is an
-        admin, brokers check who asks: access control 1.0 (4.9) or 2.0.  With *tls* all servers
-        speak TLS, without it none do.  Both need the backend "jvm".  A start that fails leaves only
+        *broker_properties* are lines for broker.conf.  With *accounts*, of which the first must be an
+        admin, brokers enforce access control 1.0 (4.9) or 2.0.  With *tls* all servers
+        use TLS, without it none does.  Both need the backend "jvm".  A failed start leaves only
         its logs behind.
 
-        :raises UnavailableError: this machine can run no RocketMQ
-        :raises StartError: a server did not become ready; it names the folder of its logs
+        :raises UnavailableError: this machine cannot run RocketMQ
+        :raises StartError: a server did not become ready; the message names the log folder
         """
         security = Security(accounts=tuple(accounts), tls=tls)
         cluster = cls(open_backend(backend, version, security), version, security)
@@ -169,22 +169,22 @@ class Cluster:
 
     @property
     def backend(self) -> str:
-        """How the servers run: "jvm", "containers" or "external"."""
+        """The backend: "jvm", "containers" or "external"."""
         return self._backend.name
 
     @property
     def namesrv(self) -> str:
-        """The name servers as clients take them: addresses joined by semicolons."""
+        """The addresses of the name servers, joined by semicolons, as clients accept them."""
         return ";".join(server.address for server in self.namesrvs)
 
     def close(self) -> None:
-        """Kill all servers and remove their data. May be called again."""
+        """Kill all servers and remove their data. Idempotent."""
         self._backend.close()
 
     def save_logs(self) -> Path | None:
         """Copy the servers' logs to a new folder and return it; None for an external cluster.
 
-        The folder is made in `ROCKETMQ_AIO_LOGS`, by default in the temporary folder.
+        The folder is created in `ROCKETMQ_AIO_LOGS`, by default in the temporary folder.
         """
         if isinstance(self._backend, ExternalBackend):
             return None
@@ -196,14 +196,14 @@ class Cluster:
         return folder
 
     def wait_ready(self) -> None:
-        """Wait until every name server answers and knows every broker, and each answers."""
+        """Wait until every name server knows every broker and all servers respond."""
         for node in (*self.namesrvs, *self.brokers):
             node.wait_ready()
 
     def check_running(self) -> None:
-        """Tell of a server that ended by itself, with what it printed last.
+        """Check that all servers are running.
 
-        :raises ClusterError: one did, or was killed and not started again
+        :raises ClusterError: a server exited; the message contains its last output
         """
         if not isinstance(self._backend, ExternalBackend):
             for node in (*self.namesrvs, *self.brokers):
@@ -212,7 +212,7 @@ class Cluster:
     def create_topic(
         self, name: str, *, queues: int = 8, brokers: Iterable[Broker] | None = None
     ) -> None:
-        """Create or change a topic, on all *brokers* by default; return when it can be found."""
+        """Create or change a topic, on all *brokers* by default; return when its route is known."""
         chosen = self.brokers if brokers is None else list(brokers)
         fields = {
             "topic": name,
@@ -238,7 +238,7 @@ class Cluster:
             self._ask(server, probe.DELETE_TOPIC_IN_NAMESRV, fields)
 
     def create_group(self, name: str) -> None:
-        """Create a consumer group with a broker's own defaults."""
+        """Create a consumer group with the defaults of the broker."""
         body = json.dumps({"groupName": name}).encode()
         for broker in self.brokers:
             self._ask(broker, probe.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
@@ -249,7 +249,7 @@ class Cluster:
             self._ask(broker, probe.DELETE_SUBSCRIPTIONGROUP, fields)
 
     def mqadmin(self, *arguments: str) -> str:
-        """Run the official admin tool against this cluster and return what it prints."""
+        """Run the official admin tool against this cluster and return its output."""
         return self._backend.mqadmin(arguments)
 
     def _launch(self, namesrvs: int, brokers: int, changes: Mapping[str, str]) -> None:
@@ -281,7 +281,7 @@ class Cluster:
 
     def _add_broker(self, launched: Launched) -> None:
         def check() -> None:
-            # A broker has a topic of its own name; its route does not depend on settings.
+            # Every broker registers a topic of its own name, whatever its settings.
             self._check_route(launched.name, [broker])
             self._ask(broker, probe.GET_BROKER_RUNTIME_INFO)
 

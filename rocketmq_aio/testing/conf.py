@@ -1,4 +1,4 @@
-"""The configuration files of a name server and a broker made for tests."""
+"""Configuration files of name servers and brokers for tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rocketmq_aio.testing.errors import ClusterError
 
 CLUSTER_NAME: Final = "DefaultCluster"
 
-# What a broker needs to be found; a test that changed them would wait for nothing.
+# A broker with other values would not be found.
 RESERVED: Final = frozenset(
     {"brokerClusterName", "brokerName", "brokerIP1", "listenPort", "namesrvAddr"}
 )
@@ -20,22 +20,22 @@ BROKER_DEFAULTS: Final[Mapping[str, str]] = {
     "enablePropertyFilter": "true",  # SQL selectors
     "traceTopicEnable": "true",
     "flushDiskType": "ASYNC_FLUSH",
-    "timerWheelEnable": "true",  # delays by the millisecond, 5.x
-    # Files of 1 GiB would be mapped otherwise, one after the other.
+    "timerWheelEnable": "true",  # delays in milliseconds, 5.x
+    # The default maps files of 1 GiB.
     "mappedFileSizeCommitLog": str(128 * 1024 * 1024),
     "mappedFileSizeConsumeQueue": "600000",
-    "diskMaxUsedSpaceRatio": "95",  # a laptop's disk is fuller than a server's
-    # Until it is over for the first time, after 10 s, a thread of 5.x does nothing but ask for it.
+    "diskMaxUsedSpaceRatio": "95",  # disks of developer machines are often fuller
+    # A thread of 5.x spins until the first interval, 10 s by default, has passed.
     "transactionMetricFlushInterval": "500",
-    # 5.x notes in batches which half messages are decided; between two batches a thread of it does
-    # nothing but ask for the next, from the first half message on.  So each is noted at once.
+    # 5.x records ended half messages in batches, and a thread spins between two batches.
+    # A batch size of 1 avoids that.
     "transactionOpMsgMaxSize": "1",
     "transactionOpBatchInterval": "3600000",
-    # Brokers refuse what they did not come to for 200 ms, and all sends after a slow write: a
-    # machine that runs tests is slower than that.
+    # Brokers reject requests that waited for 200 ms, and all sends after a slow write; machines
+    # that run tests are slower than that.
     "brokerFastFailureEnable": "false",
     "osPageCacheBusyTimeOutMills": "30000",
-    "registerNameServerPeriod": "10000",  # the least: a restarted name server learns sooner
+    "registerNameServerPeriod": "10000",  # the minimum: registers sooner with restarted name servers
 }
 
 LOGBACK: Final = """\
@@ -50,9 +50,9 @@ LOGBACK: Final = """\
 
 
 def broker_conf(name: str, port: int, namesrv: str, changes: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of the master *name*: ours, then what the caller *changes*.
+    """Return the properties of the master *name*: the defaults, overridden by *changes*.
 
-    :raises ClusterError: *changes* touches what other parts rely on, or is not a property
+    :raises ClusterError: *changes* contains a reserved or malformed property
     """
     for key, value in changes.items():
         if key in RESERVED:

@@ -27,21 +27,21 @@ from rocketmq_aio.testing.ports import choose_port
 from rocketmq_aio.testing.server import STOP_SECONDS, TAIL_LINES, Backend, Launched, Server
 
 LABEL: Final = "rocketmq-aio.cluster"
-ENGINE_SECONDS: Final = 2  # an engine that takes longer to say that it is there is no help
-PULL_SECONDS: Final = 300  # between two signs of progress
+ENGINE_SECONDS: Final = 2  # an engine that responds later is not used
+PULL_SECONDS: Final = 300  # without progress
 KILL_SECONDS: Final = 10
 NAMESRV_PORT: Final = 9876
 LOGS: Final = "/home/rocketmq/logs"
 
-# The image's own default heaps are gigabytes.
+# The default heaps of the image are gigabytes.
 NAMESRV_MEMORY: Final = "-Xms128m -Xmx128m -Xmn64m"
 BROKER_MEMORY: Final = "-Xms512m -Xmx512m -Xmn256m -XX:MaxDirectMemorySize=512m"
 
-# The configuration is handed in, not mounted: an engine may not see our files.
+# The configuration is an environment variable: an engine may not see our files.
 START_BROKER: Final = (
     'printf %s "$BROKER_CONF" >/tmp/broker.conf && exec sh mqbroker -c /tmp/broker.conf'
 )
-# The image's first process is a shell that passes no signal on.
+# The first process of the image is a shell that does not forward signals.
 STOP_JAVA: Final = """\
 for process in /proc/[0-9]*; do
   case $(readlink "$process/exe") in */java) kill -TERM "${process#/proc/}" ;; esac
@@ -53,7 +53,7 @@ def image_of(version: str) -> str:
 
 
 def are_available(version: str) -> bool:
-    """Tell whether an engine answers that has, or can get, the image of *version*."""
+    """Return whether an engine responds that has, or can pull, the image of *version*."""
     try:
         _check_engine()
         engine = DockerClient(timeout=ENGINE_SECONDS).client
@@ -70,7 +70,7 @@ def are_available(version: str) -> bool:
 
 
 def _check_engine() -> None:
-    """Raise OSError where nobody listens: the client would, but leave a socket open."""
+    """Raise OSError if no engine listens: the client would too, but leak a socket."""
     address = urlsplit(get_docker_host() or "unix:///var/run/docker.sock")
     if address.scheme == "unix" and sys.platform != "win32":  # has engines at pipes
         with socket.socket(socket.AF_UNIX) as connection:
@@ -116,7 +116,7 @@ class ContainerServer(Server):
         self._container.exec_run(["sh", "-c", STOP_JAVA])
         try:
             self._container.wait(timeout=STOP_SECONDS)
-        except OSError:  # what requests raises for a timeout
+        except OSError:  # raised by requests after a timeout
             self.kill()
 
     def pause(self) -> None:
@@ -136,7 +136,7 @@ class ContainerServer(Server):
         (own / "stdout.log").write_bytes(self._printed())
         try:
             stream, _ = self._container.get_archive(LOGS)
-        except docker.errors.NotFound:  # it ended before it wrote any
+        except docker.errors.NotFound:  # it exited before it wrote any
             return
         with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as archive:
             archive.extractall(own, filter="data")
@@ -158,10 +158,10 @@ class ContainerServer(Server):
 
 
 class ContainerBackend(Backend):
-    """A network of its own for each cluster.
+    """Runs servers in containers, with one network per cluster.
 
-    Containers that we cannot remove ourselves, because we were killed, are removed by
-    testcontainers' Ryuk or, where that is switched off, by our `reaper`.
+    If this process is killed, the containers are removed by testcontainers' Ryuk or, where
+    that is disabled, by `reaper`.
     """
 
     name = "containers"
@@ -194,7 +194,7 @@ class ContainerBackend(Backend):
         return self._launch(name, container, port)
 
     def broker(self, name: str, changes: Mapping[str, str]) -> Launched:
-        # Clients are told brokerIP1:listenPort, so it is the same port inside and outside.
+        # Clients receive brokerIP1:listenPort, so the port is the same inside and outside.
         port = choose_port()
         container = self._container(name, BROKER_MEMORY, {port: port})
         properties = conf.broker_conf(name, port, ";".join(self._namesrvs), changes)

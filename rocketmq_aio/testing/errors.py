@@ -1,4 +1,4 @@
-"""What can go wrong while real RocketMQ servers are started and handled."""
+"""Errors of `rocketmq_aio.testing`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from pathlib import Path
 
 
 class ClusterError(Exception):
-    """Base of everything `rocketmq_aio.testing` raises on its own account."""
+    """Base class of the errors of `rocketmq_aio.testing`."""
 
 
 class UnavailableError(ClusterError):
-    """Nothing on this machine can run RocketMQ; the message names what to install."""
+    """This machine cannot run RocketMQ; the message names what to install."""
 
 
 class StartError(ClusterError):
-    """A server did not become ready; *logs* is the folder where its logs were kept."""
+    """A server did not become ready; *logs* is the folder with copies of its logs."""
 
     def __init__(self, message: str, *, logs: Path | None = None) -> None:
         super().__init__(message if logs is None else f"{message}\nserver logs: {logs}")
@@ -22,4 +22,4 @@ class StartError(ClusterError):
 
 
 class NotOwnedError(ClusterError):
-    """The servers are somebody else's: they can be used but not stopped or restarted."""
+    """The servers are external: they can be used but not stopped or restarted."""

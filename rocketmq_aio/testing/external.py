@@ -1,4 +1,4 @@
-"""A cluster that somebody else runs."""
+"""Backend for an existing cluster, named by ROCKETMQ_NAMESRV."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from rocketmq_aio.testing.server import Backend, Launched, Server
 
 
 def refuse() -> NoReturn:
-    raise NotOwnedError("the cluster of ROCKETMQ_NAMESRV was not started here, nor is it stopped")
+    raise NotOwnedError(
+        "the cluster of ROCKETMQ_NAMESRV is external: it cannot be started or stopped here"
+    )
 
 
 class ExternalServer(Server):
@@ -56,7 +58,7 @@ class ExternalBackend(Backend):
         refuse()
 
     def save_logs(self, folder: Path) -> None:
-        """There are none here."""
+        """Do nothing: the logs are elsewhere."""
 
     def close(self) -> None:
-        """Not ours to stop."""
+        """Do nothing: the servers are external."""

@@ -1,14 +1,14 @@
-"""Runs one server and never lets it outlive the process that asked for it.
+"""Guard process: runs one server and kills it when the owner process ends.
 
-Run as a script, with the standard library alone, between a test run and a JVM:
+Runs as a script, with the standard library only, between a test run and a JVM:
 
     python guard.py OWNER_PID FOLDER LOG COMMAND...
 
-It prints the pid of COMMAND, then obeys standard input: each line is a signal number to
-pass on.  When the owner is gone, however it died, the server is killed and FOLDER removed.
-On Linux the kernel kills the server if the guard itself is killed.  A guard of its own per
-server, rather than a death signal asked for by the owner, because that signal follows the
-thread that forked and a test run may start servers from a thread that ends.
+It prints the pid of COMMAND, then reads standard input: each line is a signal number to
+forward.  When the owner has ended, for whatever reason, it kills the server and removes FOLDER.
+On Linux the kernel kills the server if the guard itself is killed.  The owner cannot request
+this death signal itself: the signal is bound to the thread that forked, and a test run may
+start servers from a thread that ends.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def start_server(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def death_signal() -> Callable[[], None] | None:
-    """Ask the kernel to kill the server with its guard, where the kernel can."""
+    """Return a function that requests SIGKILL for the server when its guard dies (Linux)."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl
@@ -68,7 +68,7 @@ def death_signal() -> Callable[[], None] | None:
 
 
 def serve(server: subprocess.Popen[bytes], owner: int, awake: int) -> bool:
-    """Pass signals on until the server ends (False) or its owner is gone (True)."""
+    """Forward signals until the server ends (False) or its owner has ended (True)."""
     while server.poll() is None:
         ready, _, _ = select.select([0, awake], [], [], OWNER_CHECK_SECONDS)
         if awake in ready:
@@ -90,7 +90,7 @@ def pass_on(server: subprocess.Popen[bytes], wanted: bytes) -> None:
 
 def remove_folder(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    with contextlib.suppress(OSError):  # the cluster's own folder: the last guard empties it
+    with contextlib.suppress(OSError):  # the folder of the cluster: the last guard removes it
         folder.parent.rmdir()
 
 

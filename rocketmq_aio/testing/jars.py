@@ -1,4 +1,4 @@
-"""The servers' jars of one RocketMQ version, fetched from Maven Central once."""
+"""Jars of RocketMQ servers, downloaded from Maven Central once per version."""
 
 from __future__ import annotations
 
@@ -48,18 +48,17 @@ DEPENDENCY: Final = """\
 
 
 def cache_folder() -> Path:
-    """Return where jars are kept: `ROCKETMQ_AIO_CACHE`, or a folder in the user's cache."""
+    """Return the folder for jars: `ROCKETMQ_AIO_CACHE`, or a folder in the user's cache."""
     chosen = os.environ.get("ROCKETMQ_AIO_CACHE")
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "rocketmq_aio"
 
 
 def fetch_jars(version: str) -> Path:
-    """Return the folder with all jars of *version*, downloading them the first time.
+    """Return the folder with all jars of *version*; the first call downloads them.
 
-    Processes that ask at the same time wait for one download; a folder under its final
-    name is always complete.
+    Concurrent processes wait for one download.  A folder under its final name is complete.
 
-    :raises UnavailableError: a download is needed and there is no Java or no Maven
+    :raises UnavailableError: a download is needed, and Java or Maven is missing
     :raises ClusterError: Maven failed, for example because there is no such version
     """
     folder = cache_folder() / "jars" / version
@@ -76,7 +75,7 @@ def fetch_jars(version: str) -> Path:
 def require_posix() -> None:
     """Check that servers can be guarded, paused and killed here.
 
-    :raises UnavailableError: this is Windows, naming what can be used instead
+    :raises UnavailableError: on Windows; the message names the alternatives
     """
     if sys.platform == "win32":
         raise UnavailableError(
@@ -86,9 +85,9 @@ def require_posix() -> None:
 
 
 def require_programs(*names: str) -> None:
-    """Check that the programs *names* can be run.
+    """Check that the programs *names* exist.
 
-    :raises UnavailableError: naming those that are missing and the command that installs them
+    :raises UnavailableError: the message names missing programs and how to install them
     """
     missing = [name for name in names if shutil.which(name) is None]
     if missing:
@@ -100,7 +99,7 @@ def require_programs(*names: str) -> None:
 
 
 def pom(version: str) -> str:
-    """Return a project that depends on the servers and the admin tool of *version*."""
+    """Return a Maven project that depends on the servers and the admin tool of *version*."""
     names = ["namesrv", "broker", "tools"]
     if not version.startswith("4."):
         names.append("proxy")
@@ -114,7 +113,7 @@ def _size(version: str) -> str:
 
 def _download(version: str, folder: Path) -> None:
     logger.info("downloading RocketMQ %s from Maven Central, about %s", version, _size(version))
-    for stale in folder.parent.glob(f".{version}-*"):  # of a download that was killed
+    for stale in folder.parent.glob(f".{version}-*"):  # left by a killed download
         shutil.rmtree(stale, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f".{version}-", dir=folder.parent) as part:
         project = Path(part, "pom.xml")
@@ -122,13 +121,13 @@ def _download(version: str, folder: Path) -> None:
         jars = Path(part, "lib")
         _run_maven(version, ["-f", str(project), PLUGIN, f"-DoutputDirectory={jars}"])
         if not list(jars.glob(f"rocketmq-broker-{version}*.jar")):
-            raise ClusterError(f"Maven brought no broker of RocketMQ {version}")
+            raise ClusterError(f"Maven downloaded no broker of RocketMQ {version}")
         jars.rename(folder)
 
 
 def _run_maven(version: str, arguments: list[str]) -> None:
-    """Run Maven, and log every few seconds how much it has downloaded."""
-    # Checksums that differ fail the build: what is downloaded here is run later.
+    """Run Maven and log its progress every few seconds."""
+    # Wrong checksums fail the build, because these jars will be executed.
     with subprocess.Popen(
         ["mvn", "-B", "--strict-checksums", *arguments],
         stdin=subprocess.DEVNULL,
@@ -172,10 +171,12 @@ def _follow(version: str, lines: Iterable[str]) -> list[str]:
 def _locked(path: Path) -> Iterator[None]:
     with path.open("w", encoding="utf-8") as lock:
         if sys.platform != "win32":
-            fcntl.flock(lock, fcntl.LOCK_EX)  # let go by the kernel, even if we are killed
+            fcntl.flock(
+                lock, fcntl.LOCK_EX
+            )  # released by the kernel, even if this process is killed
         yield
 
 
 if __name__ == "__main__":
     for wanted in sys.argv[1:]:
-        print(fetch_jars(wanted))  # noqa: T201 - the folder is what scripts run this for
+        print(fetch_jars(wanted))  # noqa: T201 - scripts read the folder

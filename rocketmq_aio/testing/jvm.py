@@ -1,4 +1,4 @@
-"""RocketMQ servers as plain Java processes of this machine."""
+"""Backend that runs RocketMQ servers as Java processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAMESRV_MAIN: Final = "org.apache.rocketmq.namesrv.NamesrvStartup"
 BROKER_MAIN: Final = "org.apache.rocketmq.broker.BrokerStartup"
 ADMIN_MAIN: Final = "org.apache.rocketmq.tools.command.MQAdminStartup"
 
-# Java 17 hides what the servers' mapped files need.
+# Java 17 hides internals that the mapped files of the servers need.
 OPENINGS: Final = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
@@ -62,7 +62,7 @@ class JVMServer(Server):
     def start(self) -> None:
         if self.running:
             raise ClusterError(f"{self._home.name} is running already")
-        self.kill()  # lets go of what is left of one that ended by itself
+        self.kill()  # cleans up after a process that exited
         self._process = GuardedProcess(self._command, folder=self._home, log=self._log)
 
     def kill(self) -> None:
@@ -72,7 +72,9 @@ class JVMServer(Server):
     def stop(self) -> None:
         if self._process is None:
             return
-        self._process.send_signal(signal.SIGCONT)  # a frozen process would not hear the next one
+        self._process.send_signal(
+            signal.SIGCONT
+        )  # a stopped process would not receive the next one
         self._process.send_signal(signal.SIGTERM)
         if not self._process.wait(STOP_SECONDS):
             self._process.kill()
@@ -173,10 +175,10 @@ class JVMBackend(Backend):
 
 
 def prepare_home(home: Path, files: Mapping[str, str] = NO_FILES) -> Path:
-    """Make the folders that a server or tool expects in its home, and *files* in its conf."""
+    """Create the folders that a server or tool expects in its home, and *files* in conf."""
     for folder in ("conf", "logs", "store", "tmp"):
         (home / folder).mkdir(parents=True, exist_ok=True)
-    for program in ("namesrv", "broker", "tools"):  # 4.9 exits at once without them
+    for program in ("namesrv", "broker", "tools"):  # 4.9 exits without them
         logback = home / "conf" / f"logback_{program}.xml"
         logback.write_text(conf.LOGBACK.format(name=program), encoding="utf-8")
     for name, text in files.items():

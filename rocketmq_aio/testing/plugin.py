@@ -1,7 +1,7 @@
-"""pytest fixtures that give a test suite a real RocketMQ.
+"""pytest plugin: fixtures that provide a real RocketMQ.
 
-Every pytest run of an environment where rocketmq_aio is installed loads this module, so
-it imports nothing but pytest until a fixture is asked for.
+Every pytest run in an environment with rocketmq_aio loads this module, so it imports only
+pytest until a fixture is requested.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rocketmq_aio.testing import Cluster
 
 DEFAULT_VERSION: Final = "5.5.0"
-NAME_CHARACTERS: Final = 60  # of a test's name; a topic may have 127 in all
+NAME_CHARACTERS: Final = 60  # of the test name; a topic has at most 127
 FIXTURE_QUEUES: Final = 4
 LOGS: Final = pytest.StashKey[Path | None]()
 
@@ -42,15 +42,15 @@ def pytest_terminal_summary(
 
 @pytest.fixture(scope="session")
 def rocketmq_version(pytestconfig: pytest.Config) -> str:
-    """The version of the servers, as `--rocketmq-version` says."""
+    """The version of the servers (``--rocketmq-version``)."""
     return str(pytestconfig.getoption("--rocketmq-version"))
 
 
 @pytest.fixture(scope="session")
 def rocketmq_cluster(request: pytest.FixtureRequest, rocketmq_version: str) -> Iterator[Cluster]:
-    """A name server and a broker that live as long as the test session.
+    """A name server and a broker for the test session.
 
-    When a test of the session failed, the servers' logs are kept; the summary says where.
+    If a test of the session failed, the server logs are kept; the summary names the folder.
     """
     from rocketmq_aio.testing import Cluster
 
@@ -62,13 +62,13 @@ def rocketmq_cluster(request: pytest.FixtureRequest, rocketmq_version: str) -> I
 
 @pytest.fixture(scope="session")
 def rocketmq_namesrv(rocketmq_cluster: Cluster) -> str:
-    """The address that clients take as their name server."""
+    """The address of the name server."""
     return rocketmq_cluster.namesrv
 
 
 @pytest.fixture
 def rocketmq_topic(request: pytest.FixtureRequest, rocketmq_cluster: Cluster) -> Iterator[str]:
-    """A topic of four queues per broker for this test alone, deleted after it."""
+    """A topic with four queues per broker for one test, deleted after it."""
     rocketmq_cluster.check_running()
     topic = unique_name(request.node.name)
     rocketmq_cluster.create_topic(topic, queues=FIXTURE_QUEUES)
@@ -78,11 +78,11 @@ def rocketmq_topic(request: pytest.FixtureRequest, rocketmq_cluster: Cluster) ->
 
 @pytest.fixture
 def rocketmq_group(request: pytest.FixtureRequest) -> str:
-    """A group name that no other test uses."""
+    """A unique group name."""
     return unique_name(request.node.name)
 
 
 def unique_name(name: str) -> str:
-    """Return *name* as RocketMQ takes it, with an ending that makes it unique."""
+    """Return a valid, unique RocketMQ name that begins with *name*."""
     words = re.sub(r"[^0-9A-Za-z_]+", "-", name)[:NAME_CHARACTERS].strip("-")
     return f"{words}-{uuid.uuid4().hex[:12]}"

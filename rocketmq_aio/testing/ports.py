@@ -1,4 +1,4 @@
-"""Free ports for servers that must keep them over a restart."""
+"""Free ports for servers that keep them across restarts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from rocketmq_aio.testing.errors import ClusterError
 
-# Below every usual range for outgoing connections: while a broker is down, none may take its port.
+# Below the usual ephemeral ports, so that no connection takes the port of a stopped broker.
 LOWEST: Final = 20_000
 HIGHEST: Final = 32_000
 TRIES: Final = 200
@@ -29,11 +29,11 @@ def choose_port(offsets: tuple[int, ...] = NAMESRV) -> int:
 
 
 def are_free(ports: list[int]) -> bool:
-    """Tell whether all *ports* can be listened on at once, on every address of this machine."""
+    """Return whether all *ports* are free on every address of this machine."""
     with ExitStack() as stack:
         for port in ports:
             listener = stack.enter_context(socket.socket())
-            # As servers do it: closed connections of the last owner do not count.
+            # As servers do it: ignore closed connections of the last owner.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 listener.bind(("", port))

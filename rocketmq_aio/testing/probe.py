@@ -1,7 +1,7 @@
-"""Asks a name server or a broker one question: enough to tell whether it is ready.
+"""Blocking requests to name servers and brokers, for readiness checks and test set-up.
 
-One blocking request on a connection of its own, JSON header, standard library only, so
-that the servers under test are not judged by the client that is tested against them.
+Each request uses a new connection and a JSON header.  Independent of the client, so that
+the client under test does not judge the servers.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _BARE_KEY: Final = re.compile(r"([{,])(\d+):")
 
 
 class ProbeError(ClusterError):
-    """The server answered, but not with what was asked for."""
+    """The server responded with an error or an unexpected result."""
 
 
 class Access(NamedTuple):
-    """How to get into servers with access control and TLS."""
+    """Credentials and TLS context for secured servers."""
 
     credentials: Credentials | None = None
     tls: ssl.SSLContext | None = None
@@ -70,9 +70,9 @@ def request(
     *,
     timeout_seconds: float = 5.0,
 ) -> Reply:
-    """Return the reply of *address*, whatever its code.
+    """Send one request to *address* and return its response, whatever the code.
 
-    :raises OSError: nobody answered within *timeout_seconds*, or not with a whole frame
+    :raises OSError: no complete response within *timeout_seconds*
     """
     host, _, port = address.rpartition(":")
     frame = _encode(code, fields or {}, body, access.credentials)
@@ -94,9 +94,9 @@ def ask(
     body: bytes = b"",
     access: Access = OPEN,
 ) -> bytes:
-    """Return the body of a successful reply.
+    """Return the body of a successful response.
 
-    :raises ProbeError: the server said no, with its own words
+    :raises ProbeError: the response code is not 0; the message contains the remark
     """
     reply = request(address, code, fields, body, access)
     if reply.code != SUCCESS:
@@ -123,7 +123,7 @@ def cluster_masters(namesrv: str) -> dict[str, str]:
 def wait_until(check: Callable[[], object], *, seconds: float, what: str) -> None:
     """Call *check* until it raises neither OSError nor ProbeError.
 
-    :raises TimeoutError: it still did after *seconds*; the cause is its last error
+    :raises TimeoutError: after *seconds*; the cause is the last error
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -177,8 +177,8 @@ def _read(connection: socket.socket, size: int) -> bytes:
     return bytes(chunks)
 
 
-def _json(body: bytes) -> Any:  # noqa: ANN401 - whatever the server wrote
-    """Read JSON as brokers before 5.0 write it: with bare numbers as keys."""
+def _json(body: bytes) -> Any:  # noqa: ANN401 - any JSON value
+    """Parse JSON of brokers before 5.0, which can have bare numbers as keys."""
     text = body.decode()
     try:
         return json.loads(text)

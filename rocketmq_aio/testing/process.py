@@ -1,4 +1,4 @@
-"""A child process that cannot outlive this one."""
+"""GuardedProcess: a child process that is killed when this process ends."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Final
 from rocketmq_aio.testing import guard
 from rocketmq_aio.testing.errors import StartError
 
-KILL_SECONDS: Final = 10.0  # a killed process that is still there then hangs in the kernel
+KILL_SECONDS: Final = 10.0  # a killed process that still exists then hangs in the kernel
 
 
 class GuardedProcess:
-    """A command under its guard (see `guard`); *folder* is removed with it if we crash."""
+    """A command that runs under a `guard`; a crash of this process also removes *folder*."""
 
     def __init__(self, command: Sequence[str], *, folder: Path, log: Path) -> None:
         owner = [str(os.getpid()), str(folder), str(log)]
@@ -26,8 +26,8 @@ class GuardedProcess:
             [sys.executable, "-I", "-S", guard.__file__, *owner, *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            cwd=folder,  # where a JVM leaves its crash report
-            start_new_session=True,  # Ctrl-C is for us: we stop the servers in order
+            cwd=folder,  # a JVM writes its crash report here
+            start_new_session=True,  # Ctrl-C reaches only this process, which stops the servers
         )
         try:
             self.pid = self._read_pid(command[0])
@@ -40,16 +40,16 @@ class GuardedProcess:
         return self._guard.poll() is None
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Pass *number* on through the guard, which cannot hit a recycled pid."""
+        """Send *number* through the guard, which cannot signal a recycled pid."""
         assert self._guard.stdin is not None
         if self._guard.stdin.closed:
             return
-        with contextlib.suppress(BrokenPipeError):  # it ended meanwhile
+        with contextlib.suppress(BrokenPipeError):  # it has exited
             self._guard.stdin.write(b"%d\n" % number)
             self._guard.stdin.flush()
 
     def wait(self, seconds: float) -> bool:
-        """Tell whether the process ended within *seconds*."""
+        """Return whether the process ended within *seconds*."""
         try:
             self._guard.wait(seconds)
         except subprocess.TimeoutExpired:

@@ -1,11 +1,11 @@
-"""Removes the containers of a test run that was killed.
+"""Reaper process: removes the containers of a killed test run.
 
-Run as a script beside a cluster of containers where no other reaper watches:
+Runs as a script for a cluster of containers without another reaper:
 
     python reaper.py OWNER_PID LABEL
 
-A line on standard input says that the owner has cleaned up. If the input ends without one,
-or the owner is gone, every container and network with LABEL is removed.
+A line on standard input means that the owner has cleaned up. If the input ends without one,
+or the owner has ended, every container and network with LABEL is removed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def is_orphaned(owner: int) -> bool:
 
 
 def remove(label: str) -> None:
-    import docker  # not before it is needed: it weighs more than all the rest
+    import docker  # a slow import that is rarely needed
 
     client = docker.from_env()
     chosen: dict[str, str | list[str] | bool] = {"label": label}

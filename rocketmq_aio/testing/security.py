@@ -1,4 +1,4 @@
-"""Servers with access control and TLS switched on."""
+"""Access control and TLS of test servers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ WITHOUT_TLS: Final = "-Dtls.server.mode=disabled"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Who may do what: nothing but what is said here, or as *admin* everything.
+    """An account: the listed permissions, or all of them with *admin*.
 
-    4.9 brokers want keys of more than six characters.
+    4.9 brokers require keys of more than six characters.
 
-    :param topics: by topic ``"PUB"``, ``"SUB"`` or ``"PUB|SUB"``; 5.x brokers know ``"GET"`` too,
-        without which nobody is told where a queue begins and ends
+    :param topics: by topic ``"PUB"``, ``"SUB"`` or ``"PUB|SUB"``; 5.x brokers also have ``"GET"``,
+        required to query where a queue begins and ends
     :param groups: by consumer group ``"SUB"``
-    :raises ClusterError: one of these rights is none
+    :raises ClusterError: a permission is unknown
     """
 
     access_key: str
@@ -45,7 +45,7 @@ class Account:
 
     @property
     def credentials(self) -> Credentials:
-        """What a client of this account is given."""
+        """The credentials for clients of this account."""
         return Credentials(access_key=self.access_key, secret_key=self.secret_key)
 
 
@@ -53,13 +53,13 @@ class Account:
 class ServerTLS:
     """The certificate of all servers of a cluster, as PEM files.
 
-    The servers talk to each other over TLS too, so the certificate has to be good for clients.
+    The servers use TLS among each other, so the certificate must be valid for clients, too.
 
     :param key: its private key, in PKCS #8
-    :param authority: who signed it
-    :param client_authority: servers ask every client for a certificate that this one signed
-    :param plain: whether connections without TLS are accepted too
-    :raises ClusterError: one of the files is not there
+    :param authority: the certificate of its issuer
+    :param client_authority: servers require client certificates signed by this authority
+    :param plain: also accept connections without TLS
+    :raises ClusterError: a file does not exist
     """
 
     certificate: Path
@@ -72,13 +72,13 @@ class ServerTLS:
         for name in ("certificate", "key", "authority", "client_authority"):
             if (given := getattr(self, name)) is None:
                 continue
-            file = Path(given).resolve()  # servers run in another folder
+            file = Path(given).resolve()  # servers have another working directory
             if not file.is_file():
                 raise ClusterError(f"{name}={str(given)!r}: there is no such file ({file})")
             object.__setattr__(self, name, file)
 
     def java_options(self) -> list[str]:
-        """Return what makes a server, or the admin tool, use it."""
+        """Return the Java options for servers and the admin tool."""
         settings = {
             "enable": "true",
             "test.mode.enable": "false",
@@ -99,16 +99,16 @@ class ServerTLS:
         return [f"-Dtls.{name}={value}" for name, value in settings.items()]
 
     def client_context(self) -> ssl.SSLContext:
-        """Return what a client uses that trusts the servers, and that they accept."""
+        """Return a client context that trusts the servers and that they accept."""
         context = ssl.create_default_context(cafile=str(self.authority))
-        context.check_hostname = False  # brokers do not look at names either
+        context.check_hostname = False  # brokers do not check host names either
         context.load_cert_chain(self.certificate, self.key)
         return context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """What `Cluster.start` was told of both; the first account is used by the cluster itself."""
+    """Accounts and TLS of a cluster; the cluster itself uses the first account."""
 
     accounts: tuple[Account, ...] = ()
     tls: ServerTLS | None = None
@@ -118,18 +118,18 @@ class Security:
             raise ClusterError("the first account is used by the cluster itself: make it an admin")
 
     def access(self) -> probe.Access:
-        """Return how the cluster's own requests get in."""
+        """Return the access of the cluster's own requests."""
         return probe.Access(
             self.accounts[0].credentials if self.accounts else None,
             None if self.tls is None else self.tls.client_context(),
         )
 
     def java_options(self) -> list[str]:
-        # Where nobody says so, servers make themselves a certificate: a third of their start.
+        # By default servers generate a certificate, a third of their start time.
         return [WITHOUT_TLS] if self.tls is None else self.tls.java_options()
 
     def broker_properties(self, version: str) -> dict[str, str]:
-        """Return what switches access control on in a broker of *version*."""
+        """Return the properties that enable access control in a broker of *version*."""
         if not self.accounts:
             return {}
         if is_old(version):
@@ -148,7 +148,7 @@ class Security:
         }
 
     def files(self, version: str) -> dict[str, str]:
-        """Return the text of the files that servers and admin tool read, by name."""
+        """Return the configuration files of servers and admin tool: text by name."""
         if not self.accounts:
             return {}
         first = self.accounts[0]
@@ -158,7 +158,7 @@ class Security:
         return files
 
     def create_accounts(self, version: str, broker: str) -> None:
-        """Make the accounts at the broker with that address, where no file tells them."""
+        """Create the accounts at the broker with that address (5.x; 4.9 reads a file)."""
         if is_old(version):
             return
         access = self.access()
@@ -167,12 +167,12 @@ class Security:
 
 
 def is_old(version: str) -> bool:
-    """Tell whether access control is of version 1."""
+    """Return whether *version* has access control 1.0."""
     return version.startswith("4.")
 
 
 def plain_acl(accounts: Sequence[Account]) -> str:
-    """Return the file that tells a 4.9 broker its *accounts*; it is YAML, as all JSON is."""
+    """Return the account file of a 4.9 broker: JSON, which is valid YAML."""
     listed = [
         {
             "accessKey": each.access_key,
@@ -189,7 +189,7 @@ def plain_acl(accounts: Sequence[Account]) -> str:
 
 
 def _old(rights: str) -> str:
-    """Return those of *rights* that 4.9 brokers know: there, GET comes with either."""
+    """Return the *rights* without GET, which 4.9 brokers do not have."""
     return "|".join(right for right in rights.split("|") if right != "GET")
 
 

@@ -1,4 +1,4 @@
-"""What a way of running RocketMQ must be able to do; `jvm` and `containers` are such ways."""
+"""Interfaces of backends and their servers."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 TAIL_LINES: Final = 30
-STOP_SECONDS: Final = 60.0  # a 5.5.0 broker needs 17 on a quiet machine
+STOP_SECONDS: Final = 60.0  # a 5.5.0 broker takes 17 on an idle machine
 
 
 class Server(ABC):
-    """One name server or broker, running or not; its data stays until its backend closes."""
+    """One name server or broker, running or stopped; its data exists until `Backend.close`."""
 
     @property
     @abstractmethod
     def pid(self) -> int | None:
-        """The process on this machine, None while it is not running."""
+        """The process id on this machine, None while it is not running."""
 
     @abstractmethod
     def start(self) -> None:
-        """Start it on its old port and data, without waiting until it is ready."""
+        """Start on the same port and data, without waiting until it is ready."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End it at once, as kill -9 does; return when it has ended."""
+        """Kill the process (SIGKILL); return when it has ended."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Let it shut down in order; kill it if that takes too long."""
+        """Shut down gracefully; kill it after `STOP_SECONDS`."""
 
     @abstractmethod
     def pause(self) -> None:
-        """Freeze it: its connections stay open and it answers nothing."""
+        """Freeze the process: connections stay open, requests get no response."""
 
     @abstractmethod
     def resume(self) -> None: ...
 
     @abstractmethod
     def log_tail(self) -> str:
-        """Return the last lines it printed."""
+        """Return the last lines of its output."""
 
     @property
     def running(self) -> bool:
@@ -49,7 +49,7 @@ class Server(ABC):
 
 
 class Launched(NamedTuple):
-    """A server and the address under which this machine reaches it."""
+    """A server and its address as seen from this machine."""
 
     name: str
     address: str
@@ -57,13 +57,13 @@ class Launched(NamedTuple):
 
 
 class Backend(ABC):
-    """A way of running the servers of one cluster."""
+    """Runs the servers of one cluster."""
 
     name: str
 
     @abstractmethod
     def namesrv(self, name: str) -> Launched:
-        """Start a name server. All name servers come before the first broker."""
+        """Start a name server. Start all name servers before the first broker."""
 
     @abstractmethod
     def broker(self, name: str, changes: Mapping[str, str]) -> Launched:
@@ -71,19 +71,19 @@ class Backend(ABC):
 
     @abstractmethod
     def mqadmin(self, arguments: Sequence[str]) -> str:
-        """Run RocketMQ's admin tool and return what it printed."""
+        """Run the official admin tool and return its output."""
 
     @abstractmethod
     def save_logs(self, folder: Path) -> None:
-        """Copy what the servers logged to *folder*."""
+        """Copy the server logs to *folder*."""
 
     @abstractmethod
     def close(self) -> None:
-        """Kill everything and remove all data. May be called again."""
+        """Kill all servers and remove their data. Idempotent."""
 
 
 def tail(path: Path) -> str:
-    """Return the last lines of a log that may not exist yet."""
+    """Return the last lines of a log; empty if it does not exist."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
@@ -98,7 +98,7 @@ def head(path: Path) -> str:
 
 
 def copy_logs(source: Path, folder: Path) -> None:
-    # A server may still rotate its files: what disappears meanwhile is not missed.
+    # A server may rotate its files meanwhile: ignore files that disappear.
     shutil.copytree(
         source, folder, dirs_exist_ok=True, ignore_dangling_symlinks=True, symlinks=True
     )
