@@ -130,8 +130,8 @@ class Cluster:
         """Start servers and wait until every broker is registered and responds.
 
         *backend* is "jvm", "containers", "external" or "auto" (`backends.open_backend`);
-        *broker_properties* are lines for broker.conf.  With *accounts*, of which the first must be an
-        admin, brokers enforce access control 1.0 (4.9) or 2.0.  With *tls* all servers
+        *broker_properties* are lines for broker.conf.  With *accounts*, the first of which must be
+        an admin, brokers enforce access control 1.0 (4.9) or 2.0.  With *tls* all servers
         use TLS, without it none does.  Both need the backend "jvm".  A failed start leaves only
         its logs behind.
 

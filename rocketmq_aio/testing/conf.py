@@ -35,7 +35,7 @@ BROKER_DEFAULTS: Final[Mapping[str, str]] = {
     # that run tests are slower than that.
     "brokerFastFailureEnable": "false",
     "osPageCacheBusyTimeOutMills": "30000",
-    "registerNameServerPeriod": "10000",  # the minimum: registers sooner with restarted name servers
+    "registerNameServerPeriod": "10000",  # the minimum: sooner known to restarted name servers
 }
 
 LOGBACK: Final = """\
