@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
+import runpy
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -25,6 +29,30 @@ def test_the_stub_reexports_exactly_the_public_names() -> None:
     assert len(NAMES) > 100
     assert sorted(alias.name for alias in imports) == NAMES
     assert all(alias.asname == alias.name for alias in imports)  # else type checkers hide it
+
+
+def test_version_equals_the_project_metadata() -> None:
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
+    assert rocketmq_aio.__version__ == project["version"]
+
+
+def test_the_long_description_has_no_links_into_the_repository(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    interface = ModuleType("interface")  # hatchling's: it is there only where packages are built
+    monkeypatch.setattr(interface, "MetadataHookInterface", SimpleNamespace, raising=False)
+    monkeypatch.setitem(sys.modules, "hatchling.metadata.plugin.interface", interface)
+    root = PACKAGE.parent
+    hook = runpy.run_path(str(root / "tools" / "metadata_hook.py"))["ReadmeHook"]
+    metadata: dict[str, dict[str, str]] = {}
+    hook(root=root).update(metadata)
+    text = metadata["readme"]["text"]
+
+    targets = re.findall(r"\]\(([^)]*)\)", text)
+    assert targets
+    assert all(target.startswith("https://") for target in targets)
+    assert "| Getting started |" in text
+    assert "[Getting started](docs/" in (root / "README.md").read_text()
 
 
 @pytest.mark.parametrize("name", NAMES)
