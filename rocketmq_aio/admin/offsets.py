@@ -95,7 +95,7 @@ class OffsetAdmin:
         millis = _millis(to)
         masters = await self._requests.masters_of(check_topic(topic))
         routes = self._requests.instance.routes
-        with routes.hold(topic):
+        with routes.pin(topic):
             offsets = await self._targets(topic, to)
             owners = {queue: routes.broker_of(queue) for queue in offsets}
 
@@ -165,7 +165,7 @@ class OffsetAdmin:
         """Return where *group* is in *topic*, or where a queue begins that has lost that place."""
         broker = self._requests.instance.broker
         offsets: dict[MessageQueue, int] = {}
-        with self._requests.instance.routes.hold(topic):
+        with self._requests.instance.routes.pin(topic):
             for queue in (await self._requests.instance.routes.fetch(topic)).subscribe_queues:
                 if (offset := await broker.query_offset(group, queue)) is not None:
                     offsets[queue] = max(offset, await broker.min_offset(queue))

@@ -209,7 +209,7 @@ class BrokerClient:
         address = self._routes.master_of(queue)
         command = await self._remoting.request(address, header)
         if command.code == ResponseCode.NOT_LEADER_FOR_QUEUE:  # a logical queue that has moved
-            self._routes.doubt(queue.topic)
+            self._routes.invalidate(queue.topic)
         return command, address
 
     def _any_broker(self, topic: str) -> str:

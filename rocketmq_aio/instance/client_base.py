@@ -14,7 +14,7 @@ import anyio
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError, RouteNotFoundError
-from rocketmq_aio.instance.hook_runner import Companion, given_hooks
+from rocketmq_aio.instance.hook_runner import LifecycleHook, bind_hooks
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.log import get_logger
@@ -57,7 +57,7 @@ class ClientBase:
         self._close_seconds = CLOSE_SECONDS
         self._owned = not isinstance(client, MQClientInstance)
         self._instance = _instance(namesrv, client)
-        self._companions: list[Companion] = []
+        self._lifecycle_hooks: list[LifecycleHook] = []
         self._state = State.NEW
         self._failure: BaseException | None = None
         # For the hot paths: asking asyncio for the running loop costs a system call there.
@@ -146,8 +146,8 @@ class ClientBase:
                     await self._instance.start()
                 self._instance.check_running()
                 await self._check_reachable()
-                for companion in self._companions:
-                    await companion.open()
+                for hook in self._lifecycle_hooks:
+                    await hook.open()
                 await self._open()
         finally:
             self._starting = None
@@ -182,18 +182,18 @@ class ClientBase:
                 await self._start_ended
             with anyio.move_on_after(self._close_seconds) as scope:
                 await self._shut()
-            for companion in self._companions:
-                await companion.close()
+            for hook in self._lifecycle_hooks:
+                await hook.close()
             if scope.cancelled_caught:
                 logger.warning("close_timed_out", group=self._group, seconds=self._close_seconds)
         finally:
             if self._owned:
                 await self._instance.close()
 
-    def _with_companions(self, hooks: Iterable[object]) -> list[object]:
-        """Return *hooks*, those among them that live as long as this member made for it."""
-        given, self._companions = given_hooks(hooks, self._instance, self._group)
-        return given
+    def _bind_hooks(self, hooks: Iterable[object]) -> list[object]:
+        """Return *hooks*, with those of a `HookMaker` made for this client."""
+        bound, self._lifecycle_hooks = bind_hooks(hooks, self._instance, self._group)
+        return bound
 
     async def _open(self) -> None:
         """Join; called once, while starting."""

@@ -1,4 +1,4 @@
-"""Heartbeats: every broker of every route learns which groups this client belongs to."""
+"""Heartbeats: registers the groups of a client with every broker of its routes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ logger = get_logger(__name__)
 
 
 class Heartbeats:
-    """Tells brokers about this client; every broker is served by itself, so none delays another.
+    """Sends heartbeats to brokers, concurrently: a slow broker does not delay the others.
 
-    :param describe: what to say now; None when there is neither producer nor consumer
-    :param addresses: whom to tell
+    :param describe: returns the data to send; None when there is neither producer nor consumer
+    :param addresses: returns the brokers to send to
     """
 
     def __init__(
@@ -41,58 +41,59 @@ class Heartbeats:
         self._describe = describe
         self._addresses = addresses
         self._short_form = short_form
-        self._accepted: dict[str, int] = {}  # fingerprint that an address knows already
+        self._accepted: dict[str, int] = {}  # latest fingerprint that each address confirmed
         self._v2: set[str] = set()
-        self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
-        self._asked = 0  # counts the calls of `beat`
-        self._told: dict[str, tuple[int, RocketMQError | None]] = {}
+        self._locks: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
+        self._calls = 0  # of `send`
+        # By address: the number of calls when the last heartbeat began, and its error.
+        self._last: dict[str, tuple[int, RocketMQError | None]] = {}
         self.broker_versions: dict[str, int] = {}
 
-    async def keep_beating(self, interval_seconds: float) -> None:
-        """Tell all brokers, for ever."""
+    async def run(self, interval_seconds: float) -> None:
+        """Send heartbeats to all brokers until cancelled."""
         while True:
             await anyio.sleep(interval_seconds)
-            await self.beat_all()
+            await self.send_all()
 
-    async def beat_all(self, *, anew: bool = False) -> dict[str, RocketMQError]:
-        """Tell all brokers now and return the failures; *anew* forgets what they know already."""
+    async def send_all(self, *, anew: bool = False) -> dict[str, RocketMQError]:
+        """Send to all brokers now and return the failures; *anew* sends the full form."""
         if anew:
             self._accepted.clear()
-        errors = (await gather_limited(self.beat, self._addresses())).results
+        errors = (await gather_limited(self.send, self._addresses())).results
         return {address: error for address, error in errors.items() if error is not None}
 
-    async def beat(self, address: str) -> RocketMQError | None:
-        """Tell one broker; a failure is logged and returned.
+    async def send(self, address: str) -> RocketMQError | None:
+        """Send to one broker; log and return a failure.
 
-        One at a time, for brokers work on requests in any order: the older of two could win.  Who
-        waited while a later one began is content with that.
+        One at a time, since brokers process requests in any order: the older of two could win.
+        A caller that waited while a later heartbeat began shares its outcome.
         """
-        self._asked += 1
-        asked = self._asked
-        async with self.turn(address):
-            begun, error = self._told.get(address, (0, None))
-            if begun < asked:
-                begun = self._asked
-                error = await self._beat(address)
-                self._told[address] = begun, error
+        self._calls += 1
+        call = self._calls
+        async with self.lock(address):
+            begun, error = self._last.get(address, (0, None))
+            if begun < call:
+                begun = self._calls
+                error = await self._try_send(address)
+                self._last[address] = begun, error
             return error
 
     async def version_of(self, address: str) -> int | None:
         """Return the version number of a broker; None while it does not answer."""
         if address not in self.broker_versions:
-            await self.beat(address)
+            await self.send(address)
         return self.broker_versions.get(address)
 
-    def turn(self, address: str) -> anyio.Lock:
-        """Return what has to be held to tell a broker who is here, or that somebody left."""
-        return self._turns[address]
+    def lock(self, address: str) -> anyio.Lock:
+        """Return the lock to hold while registering with or unregistering from a broker."""
+        return self._locks[address]
 
-    async def _beat(self, address: str) -> RocketMQError | None:
+    async def _try_send(self, address: str) -> RocketMQError | None:
         data = self._describe()
         if data is None:
             return None
         try:
-            await self._send(address, data)
+            await self._send_data(address, data)
         except RocketMQError as error:
             self.forget(address)
             logger.info("heartbeat_failed", address=address, reason=str(error))
@@ -100,25 +101,25 @@ class Heartbeats:
         return None
 
     def forget(self, address: str) -> None:
-        """A new connection knows nothing: the next heartbeat to it is a whole one."""
+        """Send the full form next: a new connection has no registration."""
         self._accepted.pop(address, None)
 
     def retain(self, addresses: set[str]) -> None:
-        """Forget what is known of every address but *addresses*."""
-        tables = (self._accepted, self._told, self.broker_versions)
-        gone = {address for table in tables for address in table} | self._v2 | set(self._turns)
+        """Forget every address but *addresses*."""
+        tables = (self._accepted, self._last, self.broker_versions)
+        gone = {address for table in tables for address in table} | self._v2 | set(self._locks)
         for address in gone - addresses:
-            if self._turns[address].statistics().locked:
-                continue  # a heartbeat is under way
-            for table in (*tables, self._turns):
+            if self._locks[address].statistics().locked:
+                continue  # a heartbeat is in flight
+            for table in (*tables, self._locks):
                 table.pop(address, None)
             self._v2.discard(address)
 
-    async def _send(self, address: str, data: HeartbeatData) -> None:
+    async def _send_data(self, address: str, data: HeartbeatData) -> None:
         fingerprint = _fingerprint(data) if self._short_form else 0
         data = msgspec.structs.replace(data, heartbeat_fingerprint=fingerprint)
         known = address in self._v2 and self._accepted.get(address) == fingerprint != 0
-        short = known and self._remoting.is_connected(address)  # a new connection knows nothing
+        short = known and self._remoting.is_connected(address)
         body = msgspec.json.encode(_without_subscriptions(data) if short else data)
         command = await self._remoting.request(address, Heartbeat(), body)
         if command.code != ResponseCode.SUCCESS:
@@ -132,7 +133,7 @@ class Heartbeats:
         if answer.supports_v2:
             self._v2.add(address)
         if short and answer.subscription_changed:
-            self._accepted.pop(address, None)  # another member told something else: tell all again
+            self._accepted.pop(address, None)  # by another member: send the full form
         else:
             self._accepted[address] = fingerprint
 
@@ -170,7 +171,7 @@ def _without_subscriptions(data: HeartbeatData) -> HeartbeatData:
 
 
 def check_accepted(failures: dict[str, RocketMQError]) -> None:
-    """Raise what a broker *said*; brokers that could not be reached are told later."""
+    """Raise the error of a broker that rejected; unreachable ones get a heartbeat later."""
     for error in failures.values():
         if isinstance(error, BrokerError):
             raise error

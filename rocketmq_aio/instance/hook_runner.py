@@ -1,11 +1,12 @@
-"""What calling the hooks of an application needs everywhere: who is one, and what failed of it."""
+"""Hook runner: checks, binds and calls the hooks of an application."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from rocketmq_aio.config.functions import APPLICATION_ERRORS
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import (
     CheckForbiddenHook,
@@ -15,7 +16,31 @@ from rocketmq_aio.hooks import (
     SendHook,
 )
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.remoting.hook_failures import Call
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.remoting.failure_log import FailureLog
+
+logger = get_logger(__name__)
+
+HookMethod = tuple[object, Callable[[Any], object]]  # a hook, and its bound method
+
+
+class HookRunner:
+    """Calls hooks; an exception of a hook is logged once per kind and changes nothing."""
+
+    def __init__(self) -> None:
+        self._failures = FailureLog(logger.error, "hook_failed")
+
+    def run(self, methods: Iterable[HookMethod], context: object) -> None:
+        """Call all *methods* with *context*, in order."""
+        for hook, method in methods:
+            try:
+                method(context)
+            except APPLICATION_ERRORS as error:
+                self.log_failure(hook, error)
+
+    def log_failure(self, hook: object, error: BaseException) -> None:
+        """Log that *hook* raised *error*."""
+        self._failures.log_once(id(hook), error, hook=type(hook).__qualname__)
 
 
 @runtime_checkable
@@ -32,42 +57,42 @@ AnyPushHook: TypeAlias = ConsumeHook | FilterMessageHook | HookMaker
 AnySendHook: TypeAlias = SendHook | CheckForbiddenHook | EndTransactionHook | HookMaker
 
 
-class Companion(Protocol):
-    """What lives as long as the client that it was given to."""
+class LifecycleHook(Protocol):
+    """A hook that a `HookMaker` made for one client, opened and closed with it."""
 
     async def open(self) -> None:
-        """The client is about to start; its connections are there."""
+        """Called while the client starts, after it has connected."""
         ...
 
     async def close(self) -> None:
-        """The client has ended its work; its connections are still there.  Bounded in time."""
+        """Called when the client closes, before it disconnects.  Bounded in time."""
         ...
 
 
-def given_hooks(
+def bind_hooks(
     hooks: Iterable[object], instance: MQClientInstance, group: str
-) -> tuple[list[object], list[Companion]]:
-    """Return the hooks of a client in the order given, and those that live as long as it.
+) -> tuple[list[object], list[LifecycleHook]]:
+    """Return the hooks of a client in the order given, and the lifecycle hooks among them.
 
-    :raises ConfigError: *hooks* is no list
+    :raises ConfigError: *hooks* is not a list
     """
     if not isinstance(hooks, Iterable):
         raise ConfigError("hooks", hooks, "expected a list of hooks")
-    found: list[object] = []
-    companions: list[Companion] = []
+    bound: list[object] = []
+    lifecycle_hooks: list[LifecycleHook] = []
     for hook in hooks:
         if isinstance(hook, HookMaker) and not isinstance(hook, type):
-            companions.append(hook.made_for(instance, group))
-            found.append(companions[-1])
+            lifecycle_hooks.append(hook.made_for(instance, group))
+            bound.append(lifecycle_hooks[-1])
         else:
-            found.append(hook)
-    return found, companions
+            bound.append(hook)
+    return bound, lifecycle_hooks
 
 
 def check_hook(hook: object, kinds: Any, methods: Iterable[str]) -> None:  # noqa: ANN401 - types
-    """Refuse what is none of *kinds*, or has one of *methods* as a coroutine.
+    """Check that *hook* is one of *kinds*, and that none of its *methods* is a coroutine.
 
-    :raises ConfigError: it says why
+    :raises ConfigError: with the reason
     """
     if isinstance(hook, type) or not isinstance(hook, kinds):
         names = ", ".join(f"{name}()" for name in methods)
@@ -77,6 +102,6 @@ def check_hook(hook: object, kinds: Any, methods: Iterable[str]) -> None:  # noq
             raise ConfigError("hooks", hook, f"{name}() is not to be async: it is never awaited")
 
 
-def calls_of(hooks: Iterable[object], method: str) -> list[Call]:
-    """Return *method* of each hook: looked up once, not with every message."""
-    return [(hook, getattr(hook, method)) for hook in hooks]
+def bound_methods(hooks: Iterable[object], name: str) -> list[HookMethod]:
+    """Return the method *name* of each hook: looked up once, not with every message."""
+    return [(hook, getattr(hook, name)) for hook in hooks]

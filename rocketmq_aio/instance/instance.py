@@ -6,7 +6,6 @@ import asyncio
 import os
 import secrets
 import socket
-from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from time import time_ns
@@ -75,7 +74,7 @@ class MQClientInstance:
         self._producers: dict[str, InnerClient] = {}
         self._consumers: dict[str, InnerConsumer] = {}
         self._readers: list[InnerClient] = []
-        self.connects: Counter[str] = Counter()  # number of the latest connection, by address
+        self._connection_numbers: dict[str, int] = {}  # of the latest connection, by address
         self._connections_made = 0
         self.host = BackgroundTasks(f"rocketmq:{self.address}", on_failure=self._fail)
         self.replies = PendingReplies()
@@ -126,10 +125,13 @@ class MQClientInstance:
             raise
         self.remoting.start()
         config = self.config
-        refresh, beat = config.route_refresh_interval_seconds, config.heartbeat_interval_seconds
+        refresh, heartbeat = (
+            config.route_refresh_interval_seconds,
+            config.heartbeat_interval_seconds,
+        )
         # Tasks of their own: a slow name server must not delay heartbeats, nor the reverse.
-        self.host.spawn(self.routes.keep_fresh, refresh, name="routes")
-        self.host.spawn(self.heartbeats.keep_beating, beat, name="heartbeats")
+        self.host.spawn(self.routes.run, refresh, name="routes")
+        self.host.spawn(self.heartbeats.run, heartbeat, name="heartbeats")
         self.host.spawn(self._keep_addresses, name="addresses")
 
     async def close(self) -> None:
@@ -239,7 +241,7 @@ class MQClientInstance:
 
     async def _unregister(self, header: UnregisterClient) -> None:
         async def leave(address: str) -> None:
-            async with self.heartbeats.turn(address):  # else one under way could win
+            async with self.heartbeats.lock(address):  # else one under way could win
                 try:
                     await self.broker.unregister(address, header)
                 except RocketMQError as error:
@@ -249,6 +251,10 @@ class MQClientInstance:
         connected = {a for a in self.routes.addresses() if self.remoting.is_connected(a)}
         with anyio.move_on_after(UNREGISTER_SECONDS):
             await gather_limited(leave, connected)
+
+    def connection_number(self, address: str) -> int:
+        """Return the number of the latest connection to *address*; 0: there was none."""
+        return self._connection_numbers.get(address, 0)
 
     def send_address(self, master: str) -> str:
         """Return where messages for the broker at *master* go."""
@@ -272,20 +278,22 @@ class MQClientInstance:
 
     def _connected(self, address: str) -> None:
         self._connections_made += 1  # over all addresses, so that no number comes twice
-        self.connects[address] = self._connections_made
+        self._connection_numbers[address] = self._connections_made
         # A new connection knows no group: tell it at once, or the broker forgets this member.
         self.heartbeats.forget(address)
         if address in self._heartbeat_addresses():
-            self.host.spawn(self.heartbeats.beat, address, name=f"heartbeat-{address}")
+            self.host.spawn(self.heartbeats.send, address, name=f"heartbeat-{address}")
 
     def _unreachable(self, address: str) -> None:
         named = self.routes.addresses()
-        self.routes.doubt_addresses({a for a in named if address in (a, self.send_address(a))})
+        self.routes.invalidate_addresses({a for a in named if address in (a, self.send_address(a))})
 
     def _advice(self, address: str) -> str:
         """Return what to do about a broker that could never be reached."""
         advertised = {*self.routes.addresses(), *self.send_addresses()}
-        return ADVERTISED if address in advertised and not self.connects[address] else ""
+        return (
+            ADVERTISED if address in advertised and address not in self._connection_numbers else ""
+        )
 
     def _describe(self) -> HeartbeatData | None:
         if not self._producers and not self._consumers:
@@ -311,8 +319,8 @@ class MQClientInstance:
             in_use = {*brokers, *self.name_servers.addresses}
             self.remoting.retain(in_use)
             self.heartbeats.retain(in_use)
-            for address in set(self.connects) - in_use:
-                del self.connects[address]
+            for address in self._connection_numbers.keys() - in_use:
+                del self._connection_numbers[address]
 
     def _fail(self, cause: BaseException) -> None:
         self.failure = cause

@@ -1,4 +1,4 @@
-"""Routes: which queues a topic has, which brokers hold them, at which addresses."""
+"""Route table: queues, brokers and addresses of topics, fetched and refreshed."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from rocketmq_aio.remoting.gather import gather_limited
 
 logger = get_logger(__name__)
 
-MISSING_RETRY_SECONDS: Final = 1.0  # a topic that does not exist yet is looked for this often
-NEWER_SECONDS: Final = 0.25  # a route that cannot be used now is asked for again this often
-MISSES_BEFORE_GONE: Final = 2  # answers "no such topic" before a known route is given up
+MISSING_RETRY_SECONDS: Final = 1.0  # between requests for a missing topic
+NEWER_SECONDS: Final = 0.25  # between requests of `wait_for_newer`
+MISSES_BEFORE_GONE: Final = 2  # "no such topic" responses before a cached route is dropped
 TEMPLATE_TOPIC: Final = "TBW102"  # every broker that creates topics has it
-REFRESH_AT_ONCE: Final = 8  # routes asked for in parallel
+REFRESH_AT_ONCE: Final = 8  # concurrent requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRoute:
-    """The route of one topic; equal routes mean that nothing changed.
+    """The route of one topic; compared to detect changes.
 
     :ivar owners: the brokers that hold the logical queues of a static topic now
-    :ivar ordered_queues: the queues that may be written to by the topic's configuration, those of
-        brokers without a master included
-    :ivar malformed: what the route names as addresses and is none; left out of *brokers*
+    :ivar ordered_queues: the writable queues by the topic's configuration, including those of
+        brokers without a master
+    :ivar malformed: invalid addresses, left out of *brokers*
     """
 
     topic: str
@@ -59,7 +59,7 @@ class TopicRoute:
 
 
 def read_route(topic: str, data: TopicRouteData) -> TopicRoute:
-    """Return what *data* says of *topic*: writable queues need a master, readable ones do not."""
+    """Return the route in *data*: writable queues need a master, readable ones do not."""
     brokers, malformed = _read_addresses(data)
     if not data.order_topic_conf and (owners := logical_queues(topic, data)):
         return _static_route(topic, owners, brokers, malformed)
@@ -108,7 +108,7 @@ def _static_route(
 
 
 def _read_addresses(data: TopicRouteData) -> tuple[dict[str, dict[int, str]], tuple[str, ...]]:
-    """Return the addresses of each broker, and those that cannot be used."""
+    """Return the addresses of each broker, and the invalid ones."""
     brokers: dict[str, dict[int, str]] = {}
     malformed: list[str] = []
     for broker in data.broker_datas:
@@ -136,7 +136,7 @@ def _ordered(topic: str, conf: str) -> list[MessageQueue]:
 
 
 class RouteTable:
-    """Known routes, asked for on first use and kept fresh while somebody needs them."""
+    """Routes by topic: fetched on first use, refreshed while in use."""
 
     def __init__(
         self,
@@ -148,76 +148,77 @@ class RouteTable:
         self._name_servers = name_servers
         self._topics_in_use = topics_in_use
         self._on_changed = on_changed
-        self._routes: dict[str, TopicRoute] = {}  # in the order of their confirmation
-        self._asking: dict[str, asyncio.Future[TopicRoute | RocketMQError | None]] = {}
-        self._asked_at: dict[str, float] = {}  # of known topics: when a name server last was
+        self._routes: dict[str, TopicRoute] = {}  # the last one confirmed is the last
+        self._fetching: dict[str, asyncio.Future[TopicRoute | RocketMQError | None]] = {}
+        self._fetched_at: dict[str, float] = {}  # of known topics
         self._misses: dict[str, int] = {}
-        self._held: Counter[str] = Counter()  # how many blocks hold a topic
-        self._unused: set[str] = set()  # at the last look; dropped when still so at the next
-        self._doubted: set[str] = set()
+        self._pinned: Counter[str] = Counter()  # number of `pin` blocks by topic
+        self._unused: set[str] = set()  # at the last refresh; dropped if unused at the next
+        self._invalid: set[str] = set()
 
     def known(self, topic: str) -> TopicRoute | None:
-        """Return the route if it is known, without asking anybody."""
+        """Return the cached route."""
         return self._routes.get(topic)
 
     def is_gone(self, topic: str) -> bool:
-        """Whether the name servers say, more than once, that there is no such topic."""
+        """Whether name servers have returned "no such topic" more than once."""
         return self._misses.get(topic, 0) >= MISSES_BEFORE_GONE
 
     async def get(self, topic: str) -> TopicRoute:
-        """Return the route, asking a name server when it is not known.
+        """Return the cached route, or fetch it.
 
         :raises RouteNotFoundError: there is no such topic
-        :raises NameServerUnavailableError: nobody could be asked
+        :raises NameServerUnavailableError: no name server answered
         """
         return self._routes.get(topic) or await self.fetch(topic)
 
     async def fetch(self, topic: str, *, may_lose_brokers: bool = True) -> TopicRoute:
-        """Ask a name server, whatever is known; errors as `get`, and leave it known.
+        """Fetch the route from a name server; errors as `get`, which keep the cached route.
 
-        Only the regular refresh gives a topic up: a broker that restarts is missing for a moment.
+        Only the regular refresh drops a topic: a restarting broker is missing for a moment.
 
-        :param may_lose_brokers: False keeps the known route where the new one lacks a broker of it
+        :param may_lose_brokers: False keeps the cached route if the new one lacks one of its
+            brokers
         """
-        while (asking := self._asking.get(topic)) is not None:
-            # One question for all who want to know; without an answer if its caller left.
-            answer = await asyncio.shield(asking)
+        while (fetching := self._fetching.get(topic)) is not None:
+            # Concurrent callers share one request; None if its caller was cancelled.
+            answer = await asyncio.shield(fetching)
             if isinstance(answer, RocketMQError):
                 raise answer.with_traceback(None)
             if answer is not None:
                 return answer
         return await self._fetch(topic, may_lose_brokers)
 
-    async def newer(self, known: TopicRoute) -> TopicRoute:
+    async def wait_for_newer(self, known: TopicRoute) -> TopicRoute:
         """Return the route as soon as it may differ from *known*; errors as `get`.
 
-        However many wait, name servers are asked about a topic once every `NEWER_SECONDS`.
+        All callers together fetch a topic once every `NEWER_SECONDS`.
         """
         topic, loop = known.topic, asyncio.get_running_loop()
         while self._routes.get(topic) is known:
-            pause = self._asked_at.get(topic, 0.0) + NEWER_SECONDS - loop.time()
+            pause = self._fetched_at.get(topic, 0.0) + NEWER_SECONDS - loop.time()
             if pause <= 0:
                 return await self.fetch(topic)
             await asyncio.sleep(pause)
         return await self.get(topic)
 
     async def _fetch(self, topic: str, may_lose_brokers: bool) -> TopicRoute:
-        asking: asyncio.Future[TopicRoute | RocketMQError | None]
-        asking = self._asking[topic] = asyncio.get_running_loop().create_future()
+        fetching: asyncio.Future[TopicRoute | RocketMQError | None]
+        fetching = self._fetching[topic] = asyncio.get_running_loop().create_future()
         answer: TopicRoute | RocketMQError | None = None
         try:
-            answer = self._store(topic, await self._ask(topic), may_lose_brokers)
+            answer = self._store(topic, await self._request(topic), may_lose_brokers)
             return answer
         except RocketMQError as error:
             answer = error
             raise
         finally:
-            del self._asking[topic]
-            asking.set_result(answer)
+            del self._fetching[topic]
+            fetching.set_result(answer)
 
-    async def _ask(self, topic: str) -> TopicRoute:
+    async def _request(self, topic: str) -> TopicRoute:
         if topic in self._routes:
-            self._asked_at[topic] = asyncio.get_running_loop().time()
+            self._fetched_at[topic] = asyncio.get_running_loop().time()
         data = await self._name_servers.route(topic)
         self._misses.pop(topic, None)
         return read_route(topic, data)
@@ -227,7 +228,7 @@ class RouteTable:
         if known is not None:
             if not may_lose_brokers and known.brokers.keys() - route.brokers.keys():
                 return known
-            del self._routes[topic]  # the one that was confirmed last is the last
+            del self._routes[topic]
             if route == known:
                 self._routes[topic] = known
                 return known
@@ -240,22 +241,22 @@ class RouteTable:
 
     def _count_miss(self, topic: str) -> None:
         self._misses[topic] = self._misses.get(topic, 0) + 1
-        # One "no such topic" can come from a name server that has just started.
+        # A single "no such topic" can come from a name server that has just started.
         if self._misses[topic] == MISSES_BEFORE_GONE:
             if self._routes.pop(topic, None) is not None:
                 logger.warning("topic_gone", topic=topic)
-            self._on_changed(topic)  # also when it was never known: it is missing for sure now
+            self._on_changed(topic)  # also if it was never known: it is certainly missing
 
     @contextmanager
-    def hold(self, topic: str) -> Iterator[None]:
-        """Keep the route of *topic*, once it is known, for as long as the block lasts."""
-        self._held[topic] += 1
+    def pin(self, topic: str) -> Iterator[None]:
+        """Keep the route of *topic* in the table for the duration of the block."""
+        self._pinned[topic] += 1
         try:
             yield
         finally:
-            self._held[topic] -= 1
-            if not self._held[topic]:
-                del self._held[topic]
+            self._pinned[topic] -= 1
+            if not self._pinned[topic]:
+                del self._pinned[topic]
 
     # --- addresses ------------------------------------------------------------------------------
 
@@ -264,7 +265,7 @@ class RouteTable:
         return self._addresses(broker_name).get(MASTER_ID)
 
     def replica(self, broker_name: str, broker_id: int) -> tuple[str, int] | None:
-        """Return address and id of the replica nearest to what was asked for, of any if need be."""
+        """Return address and id of replica *broker_id*, or of another one if it is missing."""
         addresses = self._addresses(broker_name)
         for each in (broker_id, broker_id + 1 if broker_id != MASTER_ID else MASTER_ID):
             if each in addresses:
@@ -272,30 +273,30 @@ class RouteTable:
         return next(((address, each) for each, address in addresses.items()), None)
 
     def master_of(self, queue: MessageQueue) -> str:
-        """Return the address of the queue's master; of a logical queue, that of its owner.
+        """Return the address of the master of *queue*; for a logical queue, of its owner.
 
-        :raises NotConnectedError: no route names one
+        :raises NotConnectedError: no route has one
         """
         broker = self.broker_of(queue)
         address = self.master(broker)
         if address is None:
-            self.doubt(queue.topic)
+            self.invalidate(queue.topic)
             raise NotConnectedError(broker, "no route names a master of this broker")
         return address
 
     def replica_of(self, queue: MessageQueue, broker_id: int) -> tuple[str, int] | None:
-        """Return the `replica` to read *queue* from; of a logical queue, one of its owner."""
+        """Return the `replica` to read *queue* from; for a logical queue, of its owner."""
         return self.replica(self.broker_of(queue), broker_id)
 
     def broker_of(self, queue: MessageQueue) -> str:
-        """Return the name of the broker that holds *queue*, as far as is known."""
+        """Return the name of the broker of *queue* by the cached route."""
         if not is_logical(queue):
             return queue.broker_name
         route = self._routes.get(queue.topic)
         return NO_OWNER if route is None else route.broker_of(queue)
 
     def addresses(self, *, masters_only: bool = False) -> set[str]:
-        """Return the addresses of all brokers that a route in use names."""
+        """Return the addresses of all brokers in the table."""
         return {
             address
             for route in self._routes.values()
@@ -305,46 +306,46 @@ class RouteTable:
         }
 
     def _addresses(self, broker_name: str) -> dict[int, str]:
-        # An older route of another topic may still name an address that the broker has left.
+        # An older route of another topic may contain a former address of the broker.
         for route in reversed(self._routes.values()):
             if (addresses := route.brokers.get(broker_name)) is not None:
                 return addresses
         return {}
 
-    # --- keeping fresh --------------------------------------------------------------------------
+    # --- refresh --------------------------------------------------------------------------------
 
-    def doubt(self, topic: str) -> None:
-        """Fetch the route of *topic* again within a second, once for all who ask for it."""
-        self._doubted.add(topic)
+    def invalidate(self, topic: str) -> None:
+        """Fetch the route of *topic* again within a second; the cached one stays until then."""
+        self._invalid.add(topic)
 
-    def doubt_addresses(self, addresses: set[str]) -> None:
-        """Fetch the routes that name one of *addresses* again: their broker may have moved."""
+    def invalidate_addresses(self, addresses: set[str]) -> None:
+        """Invalidate the routes with one of *addresses*: the broker may have moved."""
         for topic, route in self._routes.items():
             if any(not addresses.isdisjoint(each.values()) for each in route.brokers.values()):
-                self.doubt(topic)
+                self.invalidate(topic)
 
-    async def keep_fresh(self, interval_seconds: float) -> None:
-        """Refresh for ever: known routes every interval, missing ones more often."""
+    async def run(self, interval_seconds: float) -> None:
+        """Refresh until cancelled: known routes every interval, missing ones more often."""
         loop = asyncio.get_running_loop()
         refreshed_at = loop.time()
         while True:
             await anyio.sleep(min(interval_seconds, MISSING_RETRY_SECONDS))
-            wanted = {*self._topics_in_use(), *self._held}
+            wanted = {*self._topics_in_use(), *self._pinned}
             self._drop_unused(wanted)
-            # A cluster has the template topic or does not: it will not appear.
+            # The template topic does not appear later.
             missing = wanted - set(self._routes) - {TEMPLATE_TOPIC}
             if loop.time() - refreshed_at >= interval_seconds:
                 refreshed_at = loop.time()
                 missing = wanted
-            doubted, self._doubted = (self._doubted & wanted) - missing, set()
+            invalid, self._invalid = (self._invalid & wanted) - missing, set()
             await self.refresh(missing)
-            await self.refresh(doubted, regular=False)
+            await self.refresh(invalid, regular=False)
 
     async def refresh(self, topics: Iterable[str], *, regular: bool = True) -> None:
-        """Ask for all *topics*; failures are logged and change nothing.
+        """Fetch the routes of *topics*; failures are logged.
 
-        :param regular: False for routes in doubt: neither a topic nor a broker is given up, for a
-            broker that restarts is missing for a moment and would lose its consumers
+        :param regular: False for invalidated routes: drops neither topics nor brokers, since a
+            restarting broker is missing for a moment and would lose its consumers
         """
 
         async def refresh_one(topic: str) -> None:
@@ -361,10 +362,10 @@ class RouteTable:
 
     def _drop_unused(self, wanted: set[str]) -> None:
         unused = set(self._routes) - wanted
-        # Not at once: a send may have asked for it and not be entered among the wanted yet.
+        # At the second refresh: a send that fetched it may not be among the wanted yet.
         for topic in unused & self._unused:
             del self._routes[topic]
-        self._asked_at = {t: at for t, at in self._asked_at.items() if t in self._routes}
+        self._fetched_at = {t: at for t, at in self._fetched_at.items() if t in self._routes}
         self._unused = unused
         for topic in set(self._misses) - wanted:
             del self._misses[topic]

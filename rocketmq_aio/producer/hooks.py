@@ -15,10 +15,9 @@ from rocketmq_aio.hooks import (
     SendContext,
     SendHook,
 )
-from rocketmq_aio.instance.hook_runner import calls_of, check_hook
+from rocketmq_aio.instance.hook_runner import HookRunner, bound_methods, check_hook
 from rocketmq_aio.model.values import SendResult
 from rocketmq_aio.producer.send_request import SendRequest
-from rocketmq_aio.remoting.hook_failures import Failures
 
 METHODS: Final = ("before_send", "after_send", "check_forbidden", "end_transaction")
 
@@ -51,12 +50,15 @@ class SendHooks:
             check_hook(hook, KINDS, METHODS)
         self._checks = [h.check_forbidden for h in given if isinstance(h, CheckForbiddenHook)]
         send = [h for h in given if isinstance(h, SendHook)]
-        self._before, self._after = calls_of(send, "before_send"), calls_of(send, "after_send")
+        self._before, self._after = (
+            bound_methods(send, "before_send"),
+            bound_methods(send, "after_send"),
+        )
         ends = [h for h in given if isinstance(h, EndTransactionHook)]
-        self._ends = calls_of(ends, "end_transaction")
+        self._ends = bound_methods(ends, "end_transaction")
         self._recalled = [h.recalled for h in given if isinstance(h, StoredHook)]
         self.stored = [h.stored for h in given if isinstance(h, StoredHook)]
-        self._failures = Failures()
+        self._runner = HookRunner()
 
     def __bool__(self) -> bool:
         return bool(self._before or self._checks)
@@ -112,7 +114,7 @@ class SendHooks:
         """Ask those who may forbid it, then tell the others."""
         for check in self._checks:
             check(context)
-        self._failures.tell(self._before, context)
+        self._runner.run(self._before, context)
 
     def after(
         self, context: SendContext, started: float, error: BaseException | None = None
@@ -123,7 +125,7 @@ class SendHooks:
             context.error = error
             outcomes = error.outcomes if isinstance(error, BatchError) else None
             context.outcomes = outcomes or (error,) * len(context.messages)
-        self._failures.tell(self._after, context)
+        self._runner.run(self._after, context)
 
     def recalled(self, topic: str, message_id: str) -> None:
         """Tell that a message was taken back."""
@@ -132,4 +134,4 @@ class SendHooks:
 
     def transaction_ended(self, context: EndTransactionContext) -> None:
         """Tell how a transaction ended."""
-        self._failures.tell(self._ends, context)
+        self._runner.run(self._ends, context)

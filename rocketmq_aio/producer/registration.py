@@ -21,12 +21,12 @@ class Introductions:
 
         One that cannot be reached is left to the attempts of the send, which may find another.
         """
-        connects = self._instance.connects
-        told = self._told.get(address) == connects[address]
+        number_of = self._instance.connection_number
+        told = self._told.get(address) == number_of(address)
         if told and self._instance.remoting.is_connected(address):
             return
         with suppress(TimeoutError):
             async with asyncio.timeout((deadline - monotonic()) / 2):
-                if await self._instance.heartbeats.beat(address) is None:
-                    current = {at: n for at, n in self._told.items() if connects[at] == n}
-                    self._told = {**current, address: connects[address]}
+                if await self._instance.heartbeats.send(address) is None:
+                    current = {at: n for at, n in self._told.items() if number_of(at) == n}
+                    self._told = {**current, address: number_of(address)}

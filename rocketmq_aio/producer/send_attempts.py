@@ -148,7 +148,7 @@ class Attempts:
         attempts_left = self._retries
         while self._goes_on(course, outcome, started, deadline):
             if _has_moved(outcome):
-                self._routes.doubt(sent.topic)
+                self._routes.invalidate(sent.topic)
             if not isinstance(outcome, self._uncounted):
                 if not attempts_left:
                     break

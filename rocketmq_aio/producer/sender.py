@@ -67,7 +67,7 @@ class Sender(ClientBase):
             self._start_probing,
             enabled=self._config.fault_isolation,
         )
-        self._hooks = SendHooks(self._with_companions(hooks))
+        self._hooks = SendHooks(self._bind_hooks(hooks))
         self._attempts = Attempts(
             self._instance, self._config, self._renewed, self._faults, self._hooks.stored
         )

@@ -184,7 +184,7 @@ async def find_publish(
             return TopicPublishInfo(route, group, config, client)
         if asked_anew and not route.ordered_queues:
             raise RouteNotFoundError(topic, why_unwritable(route))
-        await routes.newer(known)
+        await routes.wait_for_newer(known)
         asked_anew = True
 
 

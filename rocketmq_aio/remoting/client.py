@@ -30,8 +30,8 @@ from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.backoff import NO_MASTER_SECONDS, Backoff, BackoffError, NoMasterError
 from rocketmq_aio.remoting.connection import Connection, Frame, MakeFrame
 from rocketmq_aio.remoting.dial import Dialer, failure_reason
+from rocketmq_aio.remoting.failure_log import FailureLog
 from rocketmq_aio.remoting.fork import FORKED
-from rocketmq_aio.remoting.hook_failures import Failures
 from rocketmq_aio.remoting.inbound_requests import InboundRequests, RequestHandler
 
 logger = get_logger(__name__)
@@ -77,7 +77,7 @@ class RemotingClient:
         self._closed = False
         self._why_closed = "the client is closed"
         self._dialer = Dialer(config)
-        self._hook_failures = Failures("rpc_hook_failed")
+        self._hook_failures = FailureLog(logger.error, "rpc_hook_failed")
         self.namespace = namespace_of(config)
         self.decode = decoder_of(config)
         self._namespace_fields = namespace_fields(config)
@@ -167,7 +167,7 @@ class RemotingClient:
         connection, timeout = await self._connected_within(address, timeout)
         opaque = connection.next_opaque()
         frame = self._frame(address, header, body, opaque, ONEWAY_FLAG, CLIENT_VERSION)
-        await connection.post(int(header.code), (frame, b""), timeout)
+        await connection.send_oneway(int(header.code), (frame, b""), timeout)
 
     def is_connected(self, address: str) -> bool:
         """Whether a request to *address* would leave at once."""
@@ -234,7 +234,7 @@ class RemotingClient:
             if not all(isinstance(text, str) for pair in changed.items() for text in pair):
                 raise TypeError("it left ext fields that are not text")
         except APPLICATION_ERRORS as error:
-            self._hook_failures.note(hook, error)
+            self._log_hook_failure(hook, error)
             return ext
         return changed
 
@@ -243,7 +243,10 @@ class RemotingClient:
             try:
                 hook.after_response(address, code, command.code, dict(command.ext_fields()))
             except APPLICATION_ERRORS as error:
-                self._hook_failures.note(hook, error)
+                self._log_hook_failure(hook, error)
+
+    def _log_hook_failure(self, hook: RPCHook, error: BaseException) -> None:
+        self._hook_failures.log_once(id(hook), error, hook=type(hook).__qualname__)
 
     async def _elsewhere(
         self, told: Connection, code: int, frame: MakeFrame, timeout: float

@@ -156,7 +156,7 @@ class Connection(asyncio.BufferedProtocol):
             return await self._on_go_away(self, code, make_frame, left)
         return command
 
-    async def post(self, code: int, frame: Frame, timeout: float) -> None:
+    async def send_oneway(self, code: int, frame: Frame, timeout: float) -> None:
         """Send *frame* without expecting an answer.
 
         :raises NotConnectedError: it was not sent

@@ -14,6 +14,7 @@ from rocketmq_aio.protocol.codes import RESPONSE_FLAG, ResponseCode
 from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.connection import Connection
+from rocketmq_aio.remoting.failure_log import FailureLog
 from rocketmq_aio.remoting.waiters import WaiterQueue
 
 logger = get_logger(__name__)
@@ -24,7 +25,6 @@ RequestHandler = Callable[[str, Command], Awaitable[Reply | None]]
 WORKERS: Final = 4
 MAX_QUEUED: Final = 1000  # more than that is a flood, and is dropped
 DROPS_LOGGED_SECONDS: Final = 10.0  # between two log lines about dropped requests
-MAX_KINDS: Final = 100  # failures that are logged
 STREAK: Final = 16  # brokers hold a thread until a reply that they push is answered
 
 
@@ -42,7 +42,7 @@ class InboundRequests:
         self._idle = WaiterQueue()
         self.dropped = 0
         self._log_drops_at = 0.0
-        self._logged: set[tuple[int, type[Exception]]] = set()
+        self._failures = FailureLog(logger.warning, "broker_request_failed")
 
     def start(self) -> None:
         """Begin to serve."""
@@ -69,13 +69,6 @@ class InboundRequests:
                 dropped=self.dropped,
             )
 
-    def _log_failure(self, code: int, error: Exception) -> None:
-        """Log each kind of failure once: every request of a broker may fail."""
-        kind = (code, type(error))
-        if kind not in self._logged and len(self._logged) < MAX_KINDS:
-            self._logged.add(kind)
-            logger.warning("broker_request_failed", code=code, exc_info=error)
-
     async def _serve(self) -> None:
         while True:
             streak = 0
@@ -92,7 +85,7 @@ class InboundRequests:
         except NotSupportedError as error:
             reply = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, str(error.remark), b"")
         except Exception as error:  # noqa: BLE001 - whatever it is, the broker gets an answer
-            self._log_failure(command.code, error)
+            self._failures.log_once(command.code, error, code=command.code)
             reply = (ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}", b"")
         if reply is None or command.is_oneway:
             return
@@ -100,6 +93,6 @@ class InboundRequests:
         answer = Command(int(code), command.opaque, RESPONSE_FLAG, remark, body=body)
         frame = encode_command(answer, {})
         try:
-            await connection.post(command.code, (frame, b""), self._timeout)
+            await connection.send_oneway(command.code, (frame, b""), self._timeout)
         except NotConnectedError as error:
             logger.info("answer_not_sent", code=command.code, reason=error.reason)

@@ -150,7 +150,7 @@ async def test_who_pulls_under_a_group_is_none_of_its_members(
     await send(namesrv, topic, ["one"], queue=queue)
     await stored(puller, queue, 1)
     await puller.pull(queue, 0)
-    await puller.client.heartbeats.beat_all(anew=True)
+    await puller.client.heartbeats.send_all(anew=True)
 
     assert await puller.client.broker.consumer_ids(group, topic) == []
 

@@ -43,7 +43,7 @@ async def test_everything_that_is_sent_can_go_to_the_second_port(
         await producer.send(Message(topic, b"keyed"), sharding_key="k")
         await producer.send_batch([Message(topic, b"in"), Message(topic, b"batch")])
         await producer.send_oneway(Message(topic, b"oneway"))
-        assert second in producer.client.connects
+        assert second in producer.client._connection_numbers
         assert producer.client.remoting.is_connected(second)
     async with TransactionProducer(
         f"{group}-tx", check=lambda _: TransactionState.ROLLBACK, client=client
@@ -51,8 +51,8 @@ async def test_everything_that_is_sent_can_go_to_the_second_port(
         async with till.transaction(Message(topic, b"committed")) as transaction:
             await transaction.commit()
         # One connection to each: they are numbered over all addresses.
-        assert set(till.client.connects) == {rocketmq_cluster.namesrv, first, second}
-        assert sorted(till.client.connects.values()) == [1, 2, 3]
+        assert set(till.client._connection_numbers) == {rocketmq_cluster.namesrv, first, second}
+        assert sorted(till.client._connection_numbers.values()) == [1, 2, 3]
     found = await in_thread(lambda: wait_for_messages(rocketmq_cluster, topic, 6, queues=4))
 
     expected = [b"batch", b"committed", b"in", b"keyed", b"oneway", b"plain"]

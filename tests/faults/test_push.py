@@ -332,7 +332,7 @@ async def test_retries_whose_topic_cannot_be_found_wait_for_the_name_server(
     consumer = await group.join(once(ValueError, "3"))
     await cluster.name_server.stop()
     cluster.broker.off(RequestCode.HEART_BEAT)
-    await consumer.client.heartbeats.beat_all(anew=True)
+    await consumer.client.heartbeats.send_all(anew=True)
     put(cluster, *numbers(10))
     await group.have(*(each for each in numbers(10) if each != "3"))
     await cluster.name_server.start()

@@ -7,10 +7,9 @@ from typing import Final
 
 from rocketmq_aio.config.functions import APPLICATION_ERRORS
 from rocketmq_aio.hooks import ConsumeContext, ConsumeHook, FilterMessageHook
-from rocketmq_aio.instance.hook_runner import calls_of, check_hook
+from rocketmq_aio.instance.hook_runner import HookRunner, bound_methods, check_hook
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.remoting.hook_failures import Failures
 
 METHODS: Final = ("before", "after", "filter")
 
@@ -46,20 +45,20 @@ class ConsumeHooks:
     """Runs consume hooks around a handler; false when there are none, so that they cost nothing."""
 
     def __init__(self, hooks: Sequence[ConsumeHook] = ()) -> None:
-        self._before = calls_of(hooks, "before")
-        self._after = calls_of(hooks, "after")
-        self._failures = Failures()
+        self._before = bound_methods(hooks, "before")
+        self._after = bound_methods(hooks, "after")
+        self._runner = HookRunner()
 
     def __bool__(self) -> bool:
         return bool(self._before)
 
     def before(self, context: ConsumeContext) -> None:
         """Tell all hooks that a handler is about to run."""
-        self._failures.tell(self._before, context)
+        self._runner.run(self._before, context)
 
     def after(self, context: ConsumeContext) -> None:
         """Tell all hooks how it ended."""
-        self._failures.tell(self._after, context)
+        self._runner.run(self._after, context)
 
     def handed_out(self, group: str, mode: str, messages: Iterable[MessageExt]) -> None:
         """Tell of *messages* that a caller is about to get, those of each queue together."""
@@ -81,7 +80,7 @@ class FilterHooks:
 
     def __init__(self, hooks: Sequence[FilterMessageHook] = ()) -> None:
         self._hooks = tuple(hooks)
-        self._failures = Failures()
+        self._runner = HookRunner()
 
     def __bool__(self) -> bool:
         return bool(self._hooks)
@@ -93,7 +92,7 @@ class FilterHooks:
                 # By identity: what a hook adds, repeats or puts in another order is not followed.
                 kept = {id(each) for each in hook.filter(tuple(messages))}
             except APPLICATION_ERRORS as error:
-                self._failures.note(hook, error)
+                self._runner.log_failure(hook, error)
             else:
                 messages = [each for each in messages if id(each) in kept]
         return messages

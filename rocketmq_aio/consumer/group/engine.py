@@ -158,7 +158,7 @@ class GroupEngine(Generic[Q]):
         self.instance.register_consumer(owner)
         self._running = True
         await self._prepare_all()
-        check_accepted(await self.instance.heartbeats.beat_all(anew=True))
+        check_accepted(await self.instance.heartbeats.send_all(anew=True))
         self._host.spawn(self.rebalancer.run, name="rebalance")
         self._host.spawn(self.checks.keep_checking, name="group-check")
         self._host.spawn(self.commits.keep_committing, commit_interval_seconds, name="commits")
@@ -205,7 +205,7 @@ class GroupEngine(Generic[Q]):
         await self._prepare(wanted)
         self._choose(wanted)
         self.rebalancer.expect_more()
-        check_accepted(await self.instance.heartbeats.beat_all(anew=True))
+        check_accepted(await self.instance.heartbeats.send_all(anew=True))
         self.rebalancer.wake()
         self.checks.wake()
 
@@ -216,7 +216,7 @@ class GroupEngine(Generic[Q]):
             await self._assignments.change(
                 {topic}, lambda: self._forget(topic), drain_seconds=drain_seconds
             )
-            await self.instance.heartbeats.beat_all(anew=True)
+            await self.instance.heartbeats.send_all(anew=True)
         else:
             self._forget(topic)
 

@@ -68,7 +68,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
             on_failed=self.on_failed,
         )
         self._ready = self._engine.ready
-        self._hooks = handing_hooks(self._with_companions(hooks))
+        self._hooks = handing_hooks(self._bind_hooks(hooks))
         self._hooked = bool(self._hooks)
         self._reader: asyncio.Task[object] | None = None  # that polled last
 

@@ -133,7 +133,7 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         self._check_mode("queues", queues, manual=True)
         self._assign(chosen, wanted)
         await self._assignments.change(None, lambda: self._manual or ())
-        await self.instance.heartbeats.beat_all(anew=True)
+        await self.instance.heartbeats.send_all(anew=True)
 
     def _check_mode(self, setting: str, value: object, *, manual: bool) -> None:
         if self._subscriptions and manual != (self._manual is not None):

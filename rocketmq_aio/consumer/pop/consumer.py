@@ -54,7 +54,7 @@ class PopConsumer(ClientBase, Generic[V]):
             raise ConfigError("config", config, "expected a PopConfig")
         self._config = config or PopConfig()
         self._engine = PopEngine(self._instance, group, self._config, on_failed=self.on_failed)
-        self._hooks = handing_hooks(self._with_companions(hooks))
+        self._hooks = handing_hooks(self._bind_hooks(hooks))
 
     # --- what to take ---------------------------------------------------------------------------
 

@@ -104,7 +104,7 @@ class PopEngine:
         self.instance.register_consumer(owner)
         for wanted in list(self.subscriptions.values()):
             await self._prepare(wanted)
-        check_accepted(await self.instance.heartbeats.beat_all(anew=True))
+        check_accepted(await self.instance.heartbeats.send_all(anew=True))
         for topic in list(self.subscriptions):
             self._check_brokers(topic)
         self.running = True
@@ -151,7 +151,7 @@ class PopEngine:
         before = self.subscriptions.get(topic)
         self.subscriptions[topic] = wanted
         try:
-            check_accepted(await self.instance.heartbeats.beat_all(anew=True))
+            check_accepted(await self.instance.heartbeats.send_all(anew=True))
             self._check_brokers(topic)
         except BaseException:
             if before is None:
@@ -170,7 +170,7 @@ class PopEngine:
             return
         self.on_route_changed(topic)
         await self.leases.give_back(self.stock.remove(lambda message: message.topic == topic))
-        await self.instance.heartbeats.beat_all(anew=True)
+        await self.instance.heartbeats.send_all(anew=True)
 
     async def _prepare(self, wanted: Subscription) -> None:
         try:

@@ -168,7 +168,7 @@ class RawPulls:
 
     def _answer(self, queue: MessageQueue, command: Command, address: str) -> RawPull:
         if command.code == ResponseCode.NOT_LEADER_FOR_QUEUE:
-            self._instance.routes.doubt(queue.topic)
+            self._instance.routes.invalidate(queue.topic)
         raw, replica = read_raw(command, address)
         if replica != MASTER_ID:
             self._replicas[queue] = replica

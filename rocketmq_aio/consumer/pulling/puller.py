@@ -349,7 +349,7 @@ class Puller(Generic[Q]):
         if isinstance(error, SubscriptionError):
             await self._introduce()
         elif isinstance(error, BrokerError) and error.code == ResponseCode.NOT_LEADER_FOR_QUEUE:
-            self._instance.routes.doubt(assigned.queue.topic)
+            self._instance.routes.invalidate(assigned.queue.topic)
         await anyio.sleep(pause)
 
     async def _introduce(self) -> None:
@@ -357,7 +357,7 @@ class Puller(Generic[Q]):
         now = asyncio.get_running_loop().time()
         if now - self._introduced >= INTRODUCE_SECONDS:
             self._introduced = now
-            await self._instance.heartbeats.beat_all(anew=True)
+            await self._instance.heartbeats.send_all(anew=True)
 
 
 def _correct(assigned: QueueState, requested: int, corrected: int, *, reset: bool) -> int:

@@ -80,7 +80,7 @@ class PushConsumer(GroupMember[PushEngine]):
         check_listener("on_assigned", on_assigned)
         check_listener("on_revoked", on_revoked)
         check_listener("on_event", on_event, may_be_async=False)
-        consume_hooks, filters = checked_hooks(self._with_companions(hooks))
+        consume_hooks, filters = checked_hooks(self._bind_hooks(hooks))
         handler = Handler(on_message, on_batch, name=f"rocketmq-{group}")
         if consume_hooks:
             handler.wrap(lambda call: hooked(call, consume_hooks, group))

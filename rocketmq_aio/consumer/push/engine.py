@@ -271,7 +271,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         for topic in wanted - read:
             self._subscriptions[topic] = subscription(topic, "*", self.instance.started_ms)
         if wanted != read:
-            await self.instance.heartbeats.beat_all(anew=True)
+            await self.instance.heartbeats.send_all(anew=True)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on where the application says, and commit it."""

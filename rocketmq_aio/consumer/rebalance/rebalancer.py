@@ -139,7 +139,7 @@ class Rebalancer:
         members = await self._instance.broker.consumer_ids(self._group, topic)
         if self._instance.client_id not in members:
             # A restarted broker has forgotten everybody: keep what is held, introduce ourselves.
-            await self._instance.heartbeats.beat_all(anew=True)
+            await self._instance.heartbeats.send_all(anew=True)
             members = await self._instance.broker.consumer_ids(self._group, topic)
         self.in_company = len(set(members)) > 1
         return members

@@ -223,7 +223,7 @@ class SubscriptionCheck:
 
         After a network partition that holds for all members at once.
         """
-        number, now = self._instance.connects[address], self._clock()
+        number, now = self._instance.connection_number(address), self._clock()
         if self._connection not in (None, number):
             self._reconnected = now
         self._connection = number

@@ -102,7 +102,7 @@ class EndTransactionSender:
                 # A check is answered where it came from; else the broker may have moved.
                 address = place.address if asked is not None else self._address(half, place)
                 header = self._header(half, place, half.state, checked=asked is not None)
-                number = self._instance.connects.get(address, 0)  # of the connection it leaves by
+                number = self._instance.connection_number(address)  # of the connection it leaves by
                 cause = await self._ask(address, header, deadline - monotonic())
                 if cause is None:
                     half.confirmed = address, number
@@ -138,12 +138,12 @@ class EndTransactionSender:
         """
         if not self._is_confirmed(half, place.address):
             return False
-        number = self._instance.connects[place.address]  # which has confirmed
+        number = self._instance.connection_number(place.address)  # which has confirmed
         known = self._examined.get(place.address)
         if known is None or known[0] != number:
             known = number, await self._refuses_unknown(half, place)
-            connects = self._instance.connects
-            current = {a: v for a, v in self._examined.items() if connects.get(a) == v[0]}
+            number_of = self._instance.connection_number
+            current = {a: v for a, v in self._examined.items() if number_of(a) == v[0]}
             self._examined = current | {place.address: known}
         return known[1] and self._is_confirmed(half, place.address)
 
@@ -156,7 +156,7 @@ class EndTransactionSender:
             )
 
     def _is_confirmed(self, half: HalfMessage, address: str) -> bool:
-        current = address, self._instance.connects.get(address)
+        current = address, self._instance.connection_number(address)
         return half.confirmed == current and self._instance.remoting.is_connected(address)
 
     async def _refuses_unknown(self, half: HalfMessage, place: HalfMessageLocation) -> bool:

@@ -223,7 +223,7 @@ class TransactionProducer(Producer[V]):
             with suppress(RouteNotFoundError, NameServerUnavailableError):  # asked for again later
                 await self._instance.routes.get(topic)
         # Now, for a broker may have been waiting for somebody of this group to ask.
-        await self._instance.heartbeats.beat_all()
+        await self._instance.heartbeats.send_all()
 
     async def _shut(self) -> None:
         try:

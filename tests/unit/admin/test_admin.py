@@ -213,7 +213,7 @@ async def test_a_reset_keeps_its_route_however_long_it_takes(
 
     async def search_long(queue: MessageQueue, millis: int) -> int:
         for _ in range(3):  # as many looks at unused routes
-            routes._drop_unused({*routes._topics_in_use(), *routes._held})
+            routes._drop_unused({*routes._topics_in_use(), *routes._pinned})
         return await admin.client.broker.min_offset(queue)
 
     monkeypatch.setattr(admin._offsets._search, "offset_at", search_long)
@@ -225,7 +225,7 @@ async def test_a_reset_keeps_its_route_however_long_it_takes(
     resets = await admin.reset_offsets(GROUP, TOPIC, datetime(2026, 1, 1, tzinfo=UTC))
 
     assert {each.queue.broker_name for each in resets} == {"broker-a", "broker-b"}
-    assert not routes._held
+    assert not routes._pinned
 
 
 async def test_logical_queues_are_reset_at_the_brokers_that_hold_them(

@@ -83,7 +83,7 @@ class ConsumingGuest(Guest):
     async def _open(self) -> None:
         self._instance.register_consumer(self)
         await self._instance.routes.get("orders")
-        await self._instance.heartbeats.beat_all()
+        await self._instance.heartbeats.send_all()
 
     async def _shut(self) -> None:
         await self._instance.unregister_consumer(self)

@@ -71,7 +71,7 @@ class Beating:
 
 
 @asynccontextmanager
-async def beating(
+async def heartbeats_env(
     count: int = 1, *, version: str = "5.5.0", v2: bool = True, timeout: float = 15.0
 ) -> AsyncIterator[Beating]:
     async with AsyncExitStack() as stack:
@@ -91,8 +91,8 @@ async def beating(
 
 
 async def test_every_broker_learns_client_id_groups_and_subscriptions() -> None:
-    async with beating(3) as made:
-        failures = await made.heartbeats.beat_all()
+    async with heartbeats_env(3) as made:
+        failures = await made.heartbeats.send_all()
 
         assert failures == {}
         for broker in made.brokers:
@@ -103,17 +103,17 @@ async def test_every_broker_learns_client_id_groups_and_subscriptions() -> None:
 
 
 async def test_who_has_nothing_to_say_says_nothing() -> None:
-    async with beating() as made:
+    async with heartbeats_env() as made:
         made.data = None
 
-        assert await made.heartbeats.beat_all() == {}
+        assert await made.heartbeats.send_all() == {}
         assert made.broker.requests == []
 
 
 async def test_a_broker_that_hangs_delays_no_other() -> None:
-    async with beating(3, timeout=60.0) as made:
+    async with heartbeats_env(3, timeout=60.0) as made:
         made.brokers[0].on(HEART_BEAT, None)
-        telling = asyncio.create_task(made.heartbeats.beat_all())
+        telling = asyncio.create_task(made.heartbeats.send_all())
         for broker in made.brokers:
             await broker.wait_for(HEART_BEAT)
         assert not telling.done()
@@ -126,27 +126,27 @@ async def test_a_broker_that_hangs_delays_no_other() -> None:
 
 
 async def test_a_broker_that_is_down_is_reported_and_the_others_are_told() -> None:
-    async with beating(2) as made:
+    async with heartbeats_env(2) as made:
         await made.brokers[0].stop()
-        failures = await made.heartbeats.beat_all()
+        failures = await made.heartbeats.send_all()
 
         assert [type(error) for error in failures.values()] == [NotConnectedError]
         assert len(made.told(made.brokers[1])) == 1
 
 
 async def test_whole_heartbeats_are_sent_unless_short_ones_are_asked_for() -> None:
-    async with beating(v2=False) as made:
+    async with heartbeats_env(v2=False) as made:
         for _ in range(3):
-            await made.heartbeats.beat_all()
+            await made.heartbeats.send_all()
 
         assert made.forms() == ["whole"] * 3
         assert {each.heartbeat_fingerprint for each in made.told()} == {0}
 
 
 async def test_a_broker_that_knows_them_gets_short_heartbeats_after_a_whole_one() -> None:
-    async with beating() as made:
+    async with heartbeats_env() as made:
         for _ in range(3):
-            await made.heartbeats.beat_all()
+            await made.heartbeats.send_all()
 
         assert made.forms() == ["whole", "short", "short"]
         (fingerprint,) = {each.heartbeat_fingerprint for each in made.told()}
@@ -155,19 +155,19 @@ async def test_a_broker_that_knows_them_gets_short_heartbeats_after_a_whole_one(
 
 
 async def test_a_broker_that_does_not_know_them_gets_none() -> None:
-    async with beating(version="4.9.7") as made:
+    async with heartbeats_env(version="4.9.7") as made:
         for _ in range(3):
-            await made.heartbeats.beat_all()
+            await made.heartbeats.send_all()
 
         assert made.forms() == ["whole"] * 3
 
 
 async def test_a_changed_subscription_is_told_whole() -> None:
-    async with beating() as made:
-        await made.heartbeats.beat_all()
+    async with heartbeats_env() as made:
+        await made.heartbeats.send_all()
         made.data = described("paid")
-        await made.heartbeats.beat_all()
-        await made.heartbeats.beat_all()
+        await made.heartbeats.send_all()
+        await made.heartbeats.send_all()
 
         assert made.forms() == ["whole", "whole", "short"]
         fingerprints = [each.heartbeat_fingerprint for each in made.told()]
@@ -175,62 +175,62 @@ async def test_a_changed_subscription_is_told_whole() -> None:
 
 
 async def test_the_fingerprint_is_the_same_for_all_members_of_a_group() -> None:
-    async with beating() as made:
+    async with heartbeats_env() as made:
         for data in (described(), described(version=2, client_id="another")):
             made.data = data
-            await made.heartbeats.beat_all(anew=True)
+            await made.heartbeats.send_all(anew=True)
 
         assert len({each.heartbeat_fingerprint for each in made.told()}) == 1
 
 
 async def test_a_broker_that_saw_another_subscription_is_told_whole_again() -> None:
-    async with beating() as made:
-        await made.heartbeats.beat_all()
+    async with heartbeats_env() as made:
+        await made.heartbeats.send_all()
         made.broker.on(HEART_BEAT, CHANGED)
         for _ in range(3):
-            await made.heartbeats.beat_all()
+            await made.heartbeats.send_all()
 
         assert made.forms() == ["whole", "short", "whole", "short"]
 
 
 async def test_a_new_connection_is_told_whole() -> None:
-    async with beating() as made:
-        await made.heartbeats.beat_all()
+    async with heartbeats_env() as made:
+        await made.heartbeats.send_all()
         made.heartbeats.forget(made.broker.address)
-        await made.heartbeats.beat_all()
+        await made.heartbeats.send_all()
 
         assert made.forms() == ["whole", "whole"]
 
 
 async def test_after_a_failure_the_next_one_is_whole() -> None:
-    async with beating() as made:
-        await made.heartbeats.beat_all()
+    async with heartbeats_env() as made:
+        await made.heartbeats.send_all()
         made.broker.on(HEART_BEAT, Reply(1, remark="broken"))
         for _ in range(2):
-            await made.heartbeats.beat_all()
+            await made.heartbeats.send_all()
 
         assert made.forms() == ["whole", "short", "whole"]
 
 
 async def test_telling_anew_is_telling_whole() -> None:
-    async with beating() as made:
-        await made.heartbeats.beat_all()
-        await made.heartbeats.beat_all(anew=True)
+    async with heartbeats_env() as made:
+        await made.heartbeats.send_all()
+        await made.heartbeats.send_all(anew=True)
 
         assert made.forms() == ["whole", "whole"]
 
 
 async def test_the_versions_of_brokers_are_remembered() -> None:
-    async with beating(version="4.9.7") as made:
-        await made.heartbeats.beat_all()
+    async with heartbeats_env(version="4.9.7") as made:
+        await made.heartbeats.send_all()
 
         assert made.heartbeats.broker_versions == {made.broker.address: 407}
 
 
 async def test_a_refusal_is_returned_and_can_be_raised() -> None:
-    async with beating() as made:
+    async with heartbeats_env() as made:
         made.broker.on(HEART_BEAT, Reply(26, remark="no such group"))
-        failures = await made.heartbeats.beat_all()
+        failures = await made.heartbeats.send_all()
 
         with pytest.raises(SubscriptionError, match="no such group"):
             check_accepted(failures)
@@ -244,9 +244,9 @@ async def test_a_broker_that_could_not_be_reached_is_no_refusal() -> None:
 
 
 async def test_beating_goes_on_whatever_brokers_do() -> None:
-    async with beating() as made:
+    async with heartbeats_env() as made:
         made.broker.on(HEART_BEAT, Reply(1, remark="broken"), times=2)
-        beats = asyncio.create_task(made.heartbeats.keep_beating(0.01))
+        beats = asyncio.create_task(made.heartbeats.run(0.01))
         await made.broker.wait_for(HEART_BEAT, 5)
         beats.cancel()
         await asyncio.wait([beats])
@@ -255,8 +255,8 @@ async def test_beating_goes_on_whatever_brokers_do() -> None:
 
 
 async def test_what_is_told_is_plain_json() -> None:
-    async with beating() as made:
-        await made.heartbeats.beat_all()
+    async with heartbeats_env() as made:
+        await made.heartbeats.send_all()
         (command,) = made.broker.requests_of(HEART_BEAT)
         said = msgspec.json.decode(command.body)
 
@@ -266,7 +266,7 @@ async def test_what_is_told_is_plain_json() -> None:
 
 
 async def test_of_two_heartbeats_the_newer_one_is_the_last() -> None:
-    async with beating() as made:
+    async with heartbeats_env() as made:
         go = asyncio.Event()
 
         async def slowly(*_: object) -> Reply:
@@ -274,10 +274,10 @@ async def test_of_two_heartbeats_the_newer_one_is_the_last() -> None:
             return Reply()
 
         made.broker.on(HEART_BEAT, slowly, times=1)
-        first = asyncio.create_task(made.heartbeats.beat_all())
+        first = asyncio.create_task(made.heartbeats.send_all())
         await made.broker.wait_for(HEART_BEAT)
         made.data = described("new")
-        second = asyncio.create_task(made.heartbeats.beat_all())
+        second = asyncio.create_task(made.heartbeats.send_all())
         await asyncio.sleep(0)
         assert len(made.told()) == 1
         go.set()
@@ -290,7 +290,7 @@ async def test_of_two_heartbeats_the_newer_one_is_the_last() -> None:
 
 
 async def test_those_who_wait_are_content_with_one_heartbeat() -> None:
-    async with beating() as made:
+    async with heartbeats_env() as made:
         go = asyncio.Event()
 
         async def slowly(*_: object) -> Reply:
@@ -298,9 +298,9 @@ async def test_those_who_wait_are_content_with_one_heartbeat() -> None:
             return Reply()
 
         made.broker.on(HEART_BEAT, slowly, times=1)
-        first = asyncio.create_task(made.heartbeats.beat_all())
+        first = asyncio.create_task(made.heartbeats.send_all())
         await made.broker.wait_for(HEART_BEAT)
-        others = [asyncio.create_task(made.heartbeats.beat_all()) for _ in range(10)]
+        others = [asyncio.create_task(made.heartbeats.send_all()) for _ in range(10)]
         await asyncio.sleep(0)
         go.set()
         assert await asyncio.gather(first, *others) == [{}] * 11

@@ -188,7 +188,7 @@ async def test_a_background_task_that_fails_is_told_to_every_later_call(
                 raise LookupError("a bug")
 
             with caplog.at_level(logging.ERROR, "rocketmq_aio"):
-                monkeypatch.setattr(client.heartbeats, "beat_all", fail)
+                monkeypatch.setattr(client.heartbeats, "send_all", fail)
                 await until(lambda: client.failure)
 
             for use in (client.check_running, guest.work, guest.work):
@@ -293,7 +293,7 @@ async def test_a_broker_that_comes_back_is_told_at_once() -> None:
         assert cluster.broker.members.groups == {}
         address = cluster.broker.address
         await until(lambda: not guest.client.remoting.is_connected(address))
-        await guest.client.heartbeats.beat_all()  # or any other request: it connects anew
+        await guest.client.heartbeats.send_all()  # or any other request: it connects anew
         await until(lambda: "billing" in cluster.broker.members.groups)
 
         said = cluster.broker.requests_of(HEART_BEAT)
@@ -306,12 +306,12 @@ async def test_the_first_heartbeat_of_a_new_connection_is_a_whole_one() -> None:
         async with ConsumingGuest(config, "billing") as guest:
             client, address = guest.client, cluster.broker.address
             for _ in range(2):
-                await client.heartbeats.beat_all()
+                await client.heartbeats.send_all()
             assert short_forms(cluster)[-1]
             await cluster.broker.restart()
             await until(lambda: not client.remoting.is_connected(address))
             told = len(short_forms(cluster))
-            await client.heartbeats.beat_all()
+            await client.heartbeats.send_all()
 
             assert not short_forms(cluster)[told]
 
@@ -321,7 +321,7 @@ async def test_a_connection_that_others_made_is_told_whole_too() -> None:
         config = ClientConfig(namesrv=cluster.namesrv, heartbeat_v2=True)
         async with ConsumingGuest(config, "billing") as guest:
             client, address = guest.client, cluster.broker.address
-            await client.heartbeats.beat_all()
+            await client.heartbeats.send_all()
             (queue, *_) = (await client.routes.get("orders")).subscribe_queues
             await cluster.broker.restart()
             await until(lambda: not client.remoting.is_connected(address))
@@ -409,7 +409,7 @@ async def test_a_unit_is_part_of_the_client_id_and_of_what_heartbeats_say() -> N
         async with MQClientInstance(config) as client:
             await client.routes.get("orders")
             async with ConsumingGuest(client):
-                await client.heartbeats.beat_all()
+                await client.heartbeats.send_all()
                 beat = read_body(cluster.brokers[0].requests_of(HEART_BEAT)[-1].body, HeartbeatData)
 
         assert client.client_id == "127.0.0.1@one@east"
@@ -500,8 +500,8 @@ async def test_tables_by_address_keep_only_addresses_in_use() -> None:
             numbers: list[int] = []
             for _ in range(3):
                 await client.routes.refresh(list(client.routes._routes))
-                assert await client.heartbeats.beat_all() == {}
-                numbers.append(client.connects[broker.address])
+                assert await client.heartbeats.send_all() == {}
+                numbers.append(client.connection_number(broker.address))
                 await broker.stop()
                 await until(lambda: not client.remoting.is_connected(broker.address))
                 with pytest.raises(NotConnectedError):
@@ -514,10 +514,10 @@ async def test_tables_by_address_keep_only_addresses_in_use() -> None:
             in_use = {broker.address, cluster.name_server.address}
             heartbeats, remoting = client.heartbeats, client.remoting
             for table in (
-                client.connects,
+                client._connection_numbers,
                 heartbeats.broker_versions,
-                heartbeats._turns,
-                heartbeats._told,
+                heartbeats._locks,
+                heartbeats._last,
                 heartbeats._accepted,
                 heartbeats._v2,
                 remoting._backoff,

@@ -239,7 +239,7 @@ class Keeping:
     """The loop that keeps routes fresh, for as long as a block lasts."""
 
     def __init__(self, table: Table, interval: float) -> None:
-        self._running = asyncio.create_task(table.routes.keep_fresh(interval))
+        self._running = asyncio.create_task(table.routes.run(interval))
 
     async def __aenter__(self) -> None:
         return None
@@ -267,7 +267,7 @@ async def test_a_route_in_doubt_is_asked_for_once_and_soon(
     monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.01)
     await table.routes.get("orders")
     for topic in ("orders", "orders", "of nobody"):
-        table.routes.doubt(topic)
+        table.routes.invalidate(topic)
     table.wanted = {"orders", "later"}
     async with Keeping(table, 3600):
         await until(lambda: table.names.asked.count("later") == 3)
@@ -286,7 +286,7 @@ async def test_routes_that_name_an_unreachable_address_are_fetched_again_once(
     table.wanted = {"orders", "payments", "later"}
     table.knows(address=C)
     for _ in range(3):
-        table.routes.doubt_addresses({A})
+        table.routes.invalidate_addresses({A})
     async with Keeping(table, 3600):
         await until(lambda: table.names.asked.count("later") == 3)
 
@@ -307,7 +307,7 @@ async def test_a_broker_or_topic_that_is_away_for_a_moment_is_kept_by_routes_in_
     del table.names.known["payments"]
     async with Keeping(table, 3600):
         for count in range(2, 2 + 2 * routes_module.MISSES_BEFORE_GONE):
-            table.routes.doubt_addresses({B})
+            table.routes.invalidate_addresses({B})
             await until(lambda: table.names.asked.count("payments") == count)  # noqa: B023 - at once
 
     assert [table.routes.known(topic) for topic in ("orders", "payments")] == known
@@ -473,4 +473,4 @@ async def test_the_refresh_is_cancelled_between_any_two_steps(table: Table) -> N
         await table.routes.refresh(table.wanted)
 
     assert len(table.names.asked) <= routes_module.REFRESH_AT_ONCE
-    assert table.routes._asking == {}
+    assert table.routes._fetching == {}

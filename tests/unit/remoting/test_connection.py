@@ -301,7 +301,7 @@ async def test_a_retired_connection_ends_when_the_last_caller_leaves() -> None:
 async def test_what_was_posted_still_leaves_when_the_connection_retires() -> None:
     async with Wire() as wire:
         frame = encode_command(Command(34, 1, ONEWAY_FLAG), {})
-        await wire.connection.post(34, (frame, b""), 1.0)
+        await wire.connection.send_oneway(34, (frame, b""), 1.0)
         wire.connection.retire()
         await settle()
 
@@ -314,10 +314,10 @@ async def test_a_post_waits_for_a_peer_that_does_not_read_but_for_no_place() -> 
         frame = encode_command(Command(34, 1, ONEWAY_FLAG), {}), b""
         holder = wire.ask()
         await settle()
-        await wire.connection.post(34, frame, 1.0)
+        await wire.connection.send_oneway(34, frame, 1.0)
         wire.connection.pause_writing()
         with pytest.raises(NotConnectedError, match="does not read"):
-            await wire.connection.post(34, frame, 0.01)
+            await wire.connection.send_oneway(34, frame, 0.01)
 
         assert [command.code for command in wire.written] == [30, 34]
         holder.cancel()

@@ -17,7 +17,7 @@ from rocketmq_aio.consumer.common.hooks import (
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import ConsumeContext
 from rocketmq_aio.model.message import MessageExt
-from rocketmq_aio.remoting.hook_failures import MAX_KINDS
+from rocketmq_aio.remoting.failure_log import MAX_KINDS
 from tests.unit.consumer.parts import message, queue
 
 

@@ -432,7 +432,7 @@ async def test_a_message_goes_back_for_another_try_or_to_the_dead_letters(
 async def test_brokers_do_not_hear_of_it(cluster: FakeCluster, puller: PullConsumer) -> None:
     put(cluster, "one")
     await puller.pull(queue(), 0)
-    await puller.client.heartbeats.beat_all(anew=True)
+    await puller.client.heartbeats.send_all(anew=True)
 
     assert cluster.broker.requests_of(RequestCode.HEART_BEAT) == []
 

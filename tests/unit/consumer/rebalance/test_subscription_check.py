@@ -361,7 +361,7 @@ async def test_members_ask_nobody_after_a_reconnection(cluster: FakeCluster) -> 
     async with member(cluster, "new") as one, member(cluster, "new", "b"):
         await one.check()
         before = len(cluster.broker.requests_of(ASKS_MEMBER))
-        one._instance.connects[cluster.broker.address] += 1
+        one._instance._connection_numbers[cluster.broker.address] += 1
         await one.checked(100)
 
         assert len(cluster.broker.requests_of(ASKS_MEMBER)) == before
@@ -451,7 +451,7 @@ async def test_a_broker_that_cannot_tell_now_is_asked_the_next_time(
         cluster.broker.on(ASKED, answer)
         await check.check()
         await until(lambda: check._instance.remoting.is_connected(cluster.broker.address), "again")
-        await check._instance.heartbeats.beat_all(anew=True)
+        await check._instance.heartbeats.send_all(anew=True)
 
         assert len(await check.checked()) == 1
 

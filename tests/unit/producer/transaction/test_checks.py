@@ -254,7 +254,7 @@ async def test_a_broker_is_examined_once_per_connection() -> None:
         assert till.flags() == [COMMIT, ROLLBACK, ROLLBACK, COMMIT, ROLLBACK]
 
         await till.broker.restart()
-        await till.producer.client.heartbeats.beat(till.broker.address)
+        await till.producer.client.heartbeats.send(till.broker.address)
         async with till.producer.transaction(ORDER) as tx:
             pass
         till.broker.transactions.reopen(tx.message_id)
@@ -318,7 +318,7 @@ async def test_a_check_by_another_broker_than_the_one_that_confirmed_repeats_the
             first, second = second, first
         # A new master, which may not have the commit.
         first.transactions.replicate(tx.message_id, second.transactions)
-        await till.producer.client.heartbeats.beat(second.address)
+        await till.producer.client.heartbeats.send(second.address)
         await second.ask_about_transactions()
         await second.wait_for(END, 1)
 
@@ -332,7 +332,7 @@ async def test_a_broker_that_fell_after_it_confirmed_is_told_again() -> None:
             pass
         await till.broker.restart()
         till.broker.transactions.reopen(tx.message_id)
-        await till.producer.client.heartbeats.beat(till.broker.address)
+        await till.producer.client.heartbeats.send(till.broker.address)
 
         assert await till.ask(2) == [COMMIT, COMMIT]
         assert till.ledger.asked == []
@@ -468,7 +468,7 @@ async def test_a_group_without_a_transaction_producer_answers_nothing() -> None:
         await till.producer.close()
         async with Producer("till", namesrv=till.cluster.namesrv) as plain:
             await plain.send(ORDER)
-            await plain.client.heartbeats.beat_all()
+            await plain.client.heartbeats.send_all()
             await till.broker.ask_about_transactions()
             await plain.send(ORDER)
 
