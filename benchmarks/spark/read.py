@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 from benchmarks import standin
 from benchmarks.spark.session import open_session
 from rocketmq_aio import LitePullConfig, LitePullConsumer, Message, Producer
-from rocketmq_aio.spark.columns import SCHEMA, arrow_schema
+from rocketmq_aio.spark.arrow.columns import SCHEMA, arrow_schema
 from rocketmq_aio.testing import Cluster
 
 TASKS: Final = 2

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 
 from benchmarks.spark.read import ready
-from rocketmq_aio.spark.columns import SCHEMA, arrow_schema
+from rocketmq_aio.spark.arrow.columns import SCHEMA, arrow_schema
 
 ROWS: Final = 4  # of a micro-batch
 

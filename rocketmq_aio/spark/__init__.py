@@ -6,14 +6,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from rocketmq_aio.spark.lag import LagListener, QueryLag, lag_report
+    from rocketmq_aio.spark.query_lag import LagListener, QueryLag, lag_report
     from rocketmq_aio.spark.source import RocketMQDataSource, register
 
 __all__ = ["LagListener", "QueryLag", "RocketMQDataSource", "lag_report", "register"]
 
 # Loaded when used: the command line has parts in here that work where no Spark is installed.
 HOMES: Final = {
-    **dict.fromkeys(("LagListener", "QueryLag", "lag_report"), "rocketmq_aio.spark.lag"),
+    **dict.fromkeys(("LagListener", "QueryLag", "lag_report"), "rocketmq_aio.spark.query_lag"),
     **dict.fromkeys(("RocketMQDataSource", "register"), "rocketmq_aio.spark.source"),
 }
 

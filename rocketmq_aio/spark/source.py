@@ -9,7 +9,7 @@ from pyspark.errors import PySparkNotImplementedError
 from pyspark.sql.datasource import DataSource
 
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.spark.options import check_table_options, read_options, write_options
+from rocketmq_aio.spark.options.options import check_table_options, read_options, write_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +43,7 @@ class RocketMQDataSource(DataSource):
         :raises ConfigError: ``CREATE TABLE`` was given options
         """
         check_table_options(self.options)
-        from rocketmq_aio.spark.columns import SCHEMA
+        from rocketmq_aio.spark.arrow.columns import SCHEMA
 
         return SCHEMA
 
@@ -52,7 +52,7 @@ class RocketMQDataSource(DataSource):
 
         :raises ConfigError: an option or a column is wrong
         """
-        from rocketmq_aio.spark.reader import RocketMQBatchReader
+        from rocketmq_aio.spark.read.batch_reader import RocketMQBatchReader
 
         return RocketMQBatchReader(read_options(self.options, streaming=False), schema)
 
@@ -62,7 +62,7 @@ class RocketMQDataSource(DataSource):
         :raises PySparkNotImplementedError: this Spark cannot restart a stream safely
         """
         check_streams(pyspark.__version__)
-        from rocketmq_aio.spark.stream import RefusedStreamReader, RocketMQStreamReader
+        from rocketmq_aio.spark.read.stream_reader import RefusedStreamReader, RocketMQStreamReader
 
         try:
             return RocketMQStreamReader(read_options(self.options, streaming=True), schema)
@@ -74,7 +74,7 @@ class RocketMQDataSource(DataSource):
 
         :raises ConfigError: an option, a column or the mode is wrong
         """
-        from rocketmq_aio.spark.writer import RocketMQWriter
+        from rocketmq_aio.spark.write.writer import RocketMQWriter
 
         return RocketMQWriter(write_options(self.options, streaming=False), schema, overwrite)
 
@@ -85,7 +85,7 @@ class RocketMQDataSource(DataSource):
 
         :raises ConfigError: an option, a column or the mode is wrong
         """
-        from rocketmq_aio.spark.writer import RocketMQStreamWriter
+        from rocketmq_aio.spark.write.writer import RocketMQStreamWriter
 
         return RocketMQStreamWriter(write_options(self.options, streaming=True), schema, overwrite)
 

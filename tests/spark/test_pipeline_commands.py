@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from rocketmq_aio import Message, MessageQueue, PullConsumer
 from rocketmq_aio.cli.app import run
-from rocketmq_aio.spark.options import Connection
+from rocketmq_aio.spark.options.options import Connection
 from rocketmq_aio.spark.pipelines import (
     DeadLetterSettings,
     LagSettings,
@@ -27,7 +27,7 @@ from rocketmq_aio.spark.pipelines import (
     dead_letters,
     lag,
 )
-from rocketmq_aio.spark.pipelines.brokers import ends_of
+from rocketmq_aio.spark.pipelines.broker_queries import ends_of
 from rocketmq_aio.testing import Cluster
 from rocketmq_aio.testing.plugin import unique_name
 from tests.spark.pipelining import read_queue, stored

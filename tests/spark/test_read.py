@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from rocketmq_aio import Message, MessageExt, Producer, ProducerConfig, PullConsumer
-from rocketmq_aio.spark.columns import COLUMNS, SCHEMA
+from rocketmq_aio.spark.arrow.columns import COLUMNS, SCHEMA
 from rocketmq_aio.testing import Cluster
 from tests.spark.support import wait_until, write_messages
 

@@ -8,8 +8,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
 
 from rocketmq_aio.model.properties import KEYS, RESERVED, SHARDING_KEY, TAGS
-from rocketmq_aio.spark.entries import ID_BYTES
-from rocketmq_aio.spark.rows import MOST_PROPERTIES
+from rocketmq_aio.spark.arrow.batch_entries import ID_BYTES
+from rocketmq_aio.spark.arrow.row_encoder import MOST_PROPERTIES
 
 # Names that an SQL condition of a consumer can hold, too.
 COPIED_FROM: Final = "COPIED_FROM"  # topic/broker/queue id/offset of the message itself

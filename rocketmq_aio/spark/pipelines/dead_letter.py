@@ -16,11 +16,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as every Spark program ca
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX
 from rocketmq_aio.model.properties import RETRY_TOPIC
-from rocketmq_aio.spark import option_values as values
-from rocketmq_aio.spark.loss import TopicGoneError
-from rocketmq_aio.spark.offsets import Range
-from rocketmq_aio.spark.options import Connection
-from rocketmq_aio.spark.pipelines.brokers import explained, has_route
+from rocketmq_aio.spark.options import values as values
+from rocketmq_aio.spark.options.options import Connection
+from rocketmq_aio.spark.pipelines.broker_queries import explained, has_route
 from rocketmq_aio.spark.pipelines.copies import (
     AS_THEY_ARE,
     COPIED_FROM,
@@ -28,15 +26,17 @@ from rocketmq_aio.spark.pipelines.copies import (
     copies,
     position,
 )
-from rocketmq_aio.spark.pipelines.counting import count
 from rocketmq_aio.spark.pipelines.exporting import problems
-from rocketmq_aio.spark.pipelines.positions import connection_options, merged
 from rocketmq_aio.spark.pipelines.progress import StoppedError, watched
+from rocketmq_aio.spark.pipelines.read_range import connection_options, merged
 from rocketmq_aio.spark.pipelines.reading import FORMAT, Selection, planned, read_exactly
 from rocketmq_aio.spark.pipelines.reports import Report, quiet
-from rocketmq_aio.spark.pipelines.sending import Copied, Growth, send_copies
+from rocketmq_aio.spark.pipelines.row_counts import count
 from rocketmq_aio.spark.pipelines.summary import QueueCount, Summary
 from rocketmq_aio.spark.pipelines.target import Target, laid_out, write
+from rocketmq_aio.spark.pipelines.writing import Copied, Growth, send_copies
+from rocketmq_aio.spark.read.data_loss import TopicGoneError
+from rocketmq_aio.spark.read.stream_offset import Range
 
 CLOCK_SECONDS: Final = 600  # brokers may differ by so much in what time it is
 AT_ONCE: Final = {"fetchOffset.numRetries": "0"}

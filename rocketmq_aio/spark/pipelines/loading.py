@@ -16,15 +16,15 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, Struc
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.properties import SHARDING_KEY
-from rocketmq_aio.spark import option_values as values
-from rocketmq_aio.spark.options import Connection
+from rocketmq_aio.spark.options import values as values
+from rocketmq_aio.spark.options.options import Connection
 from rocketmq_aio.spark.pipelines.copies import AS_THEY_ARE, keys, own_properties
 from rocketmq_aio.spark.pipelines.formats import check_format
 from rocketmq_aio.spark.pipelines.progress import StoppedError, watched
 from rocketmq_aio.spark.pipelines.reports import Report, quiet
-from rocketmq_aio.spark.pipelines.sending import Growth, send
 from rocketmq_aio.spark.pipelines.summary import Summary
 from rocketmq_aio.spark.pipelines.target import COORDINATES, CSV, overridden
+from rocketmq_aio.spark.pipelines.writing import Growth, send
 
 BODIES: Final = ("plain", "base64")
 WHOLE_ROW: Final = "*"

@@ -10,16 +10,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.spark.offsets import Range
-from rocketmq_aio.spark.options import Connection, read_options
-from rocketmq_aio.spark.pipelines.positions import (
+from rocketmq_aio.spark.options.options import Connection, read_options
+from rocketmq_aio.spark.pipelines.read_range import (
     connection_options,
     end_options,
     exact_options,
     merged,
     start_options,
 )
-from rocketmq_aio.spark.positions import batch_ranges
+from rocketmq_aio.spark.read.start_end import batch_ranges
+from rocketmq_aio.spark.read.stream_offset import Range
 
 FORMAT: Final = "rocketmq"
 ALL: Final = "*"

@@ -7,18 +7,18 @@ from pyspark.errors import AnalysisException
 
 from rocketmq_aio.cli.failures import ExitCode, code_of, sentence
 from rocketmq_aio.errors import AuthError, ConfigError, NameServerUnavailableError
-from rocketmq_aio.spark.loss import TopicGoneError
+from rocketmq_aio.spark.read.data_loss import TopicGoneError
 
 OF_SPARK = """[PYTHON_DATA_SOURCE_ERROR] Failed when ...
 Traceback (most recent call last):
   File "x.py", line 1, in read
     raise DataLossError(...)
-rocketmq_aio.spark.loss.DataLossError: orders/broker-a/0: offset 5 is gone
+rocketmq_aio.spark.read.data_loss.DataLossError: orders/broker-a/0: offset 5 is gone
 
 SQLSTATE: 38000"""
 
 OF_LOSS = """Traceback (most recent call last):
-rocketmq_aio.spark.loss.TopicGoneError: gone: set failOnDataLoss=false to go on without it"""
+rocketmq_aio.spark.read.data_loss.TopicGoneError: gone: set failOnDataLoss=false to go on without it"""
 
 
 @pytest.mark.parametrize(

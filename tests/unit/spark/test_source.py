@@ -17,12 +17,12 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark import RocketMQDataSource, register
-from rocketmq_aio.spark.columns import SCHEMA
-from rocketmq_aio.spark.offsets import StreamOffset
-from rocketmq_aio.spark.options import read_options
+from rocketmq_aio.spark.arrow.columns import SCHEMA
+from rocketmq_aio.spark.options.options import read_options
+from rocketmq_aio.spark.read.stream_offset import StreamOffset
+from rocketmq_aio.spark.read.stream_reader import RocketMQStreamReader
 from rocketmq_aio.spark.runtime import Runtime
 from rocketmq_aio.spark.source import check_streams
-from rocketmq_aio.spark.stream import RocketMQStreamReader
 from tests.unit.spark.driving import TOPIC, put
 from tests.unit.spark.reading import reading
 
@@ -44,7 +44,7 @@ def test_spark_finds_the_source_by_itself() -> None:
 
 
 def test_finding_it_loads_no_arrow() -> None:
-    heavy = "{'pyarrow', 'pandas', 'rocketmq_aio.spark.stream'} & set(sys.modules)"
+    heavy = "{'pyarrow', 'pandas', 'rocketmq_aio.spark.read.stream_reader'} & set(sys.modules)"
     code = f"import sys, pyspark_rocketmq; sys.exit(str({heavy} or ''))"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

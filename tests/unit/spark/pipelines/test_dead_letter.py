@@ -12,8 +12,9 @@ import pytest
 from anyio import to_thread
 
 from rocketmq_aio.errors import RocketMQError
-from rocketmq_aio.spark.options import Connection, read_options
-from rocketmq_aio.spark.pipelines import brokers, dead_letter
+from rocketmq_aio.spark.options.options import Connection, read_options
+from rocketmq_aio.spark.pipelines import broker_queries as brokers
+from rocketmq_aio.spark.pipelines import dead_letter
 from rocketmq_aio.spark.pipelines.dead_letter import (
     DeadLetterSettings,
     DeadLetterSummary,
@@ -24,7 +25,7 @@ from rocketmq_aio.spark.pipelines.dead_letter import (
     dead_letters,
 )
 from rocketmq_aio.spark.pipelines.progress import StoppedError
-from rocketmq_aio.spark.pipelines.sending import Copied
+from rocketmq_aio.spark.pipelines.writing import Copied
 from tests.fakes.cluster import FakeCluster
 from tests.unit.spark.reading import tell_brokers
 

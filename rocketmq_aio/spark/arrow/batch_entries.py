@@ -1,0 +1,137 @@
+"""The entries of batch sends, laid out for many rows at once; ids that a retry gives again."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from functools import cache
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute
+
+from rocketmq_aio.model.properties import UNIQ_KEY, WAIT
+from rocketmq_aio.producer.batching.explicit_batch import ENTRY_BYTES
+
+COUNTERS: Final = 0x1_0000  # the last four digits of an id
+ENTRY_NUMBERS: Final = 5  # size, magic, checksum, flag, length of the body
+HEAD: Final = Struct(f">{ENTRY_NUMBERS}i")
+NOTHING: Final = pa.scalar(b"")
+ID_END: Final = pa.scalar(f"\x02{WAIT}\x01true\x02".encode())
+ID_AT: Final = len(UNIQ_KEY) + 1  # where it begins in the properties of an entry
+ID_LENGTH: Final = 32
+ID_BYTES: Final = ID_AT + ID_LENGTH + len(ID_END.as_py())  # of what `id_pieces` gives a row
+
+pc: Any = pyarrow.compute  # its functions are made when it is imported: checkers see none
+Column = Any  # a pyarrow array; pyarrow has no types of its own
+
+
+# --- ids ------------------------------------------------------------------------------------------
+
+
+def id_pieces(prefix: str, first_row: int, count: int) -> Column:
+    """Return the properties that every row has: its id, and that the broker waits for its disk.
+
+    An id is *prefix* and the row's number in 12 digits.  Tools read a time since the month began
+    from the four bytes before the last two, and look for messages after it: these are small.
+    """
+    parts = []
+    while count > 0:
+        high, low = divmod(first_row, COUNTERS)
+        some = min(count, COUNTERS - low)
+        head = pa.scalar(f"{UNIQ_KEY}\x01{prefix}{high:08X}".encode())
+        parts.append(joined(head, _counters().slice(low, some), ID_END))
+        first_row += some
+        count -= some
+    return pa.concat_arrays(parts) if parts else pa.array([], pa.binary())
+
+
+@cache
+def _counters() -> Column:
+    return pa.array([b"%04X" % number for number in range(COUNTERS)], pa.binary())
+
+
+# --- entries --------------------------------------------------------------------------------------
+
+
+def entries(bodies: Column, properties: Column, flags: Column | None) -> Column:
+    """Return binary, an entry of a batch for each row; *flags* are 32-bit numbers."""
+    body_lengths = pc.binary_length(bodies)
+    lengths = pc.binary_length(properties)
+    sizes = pc.add(pc.add(body_lengths, lengths), pa.scalar(ENTRY_BYTES, pa.int32()))
+    count = len(bodies)
+    heads = array("i", bytes(4 * ENTRY_NUMBERS * count))
+    heads[0::ENTRY_NUMBERS] = machine_numbers(sizes, "i")
+    if flags is not None:
+        heads[3::ENTRY_NUMBERS] = machine_numbers(flags, "i")
+    heads[4::ENTRY_NUMBERS] = machine_numbers(body_lengths, "i")
+    tails = machine_numbers(pc.cast(lengths, pa.int16()), "h")
+    head_bytes = _big_endian(heads, 4 * ENTRY_NUMBERS)
+    return joined(head_bytes, bodies, _big_endian(tails, 2), properties)
+
+
+def machine_numbers(numbers: Column, kind: str) -> array[int]:
+    """Return what a column of numbers holds; *kind* is the type code of their width."""
+    found = array(kind)
+    width = found.itemsize
+    raw = memoryview(numbers.buffers()[1])
+    found.frombytes(raw[numbers.offset * width : (numbers.offset + len(numbers)) * width])
+    return found
+
+
+def _big_endian(numbers: array[int], width: int) -> Column:
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    raw = pa.py_buffer(numbers)
+    count = raw.size // width
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), count, [None, raw]).cast(
+        pa.binary()
+    )
+
+
+def joined(*pieces: Column) -> Column:
+    """Return the pieces of each row joined; those that are null are left out."""
+    return pc.binary_join_element_wise(*pieces, NOTHING, null_handling="skip")
+
+
+def bytes_of(text: Column) -> bytes:
+    """Return the characters of all of *text*, one after another."""
+    data = text.buffers()[2]
+    ends = offsets_of(text)
+    return bytes(memoryview(data)[ends[0] : ends[-1]]) if data is not None and ends else b""
+
+
+def offsets_of(binary: Column) -> array[int]:
+    """Return where each element begins in the buffer of data, and where the last one ends."""
+    found = array("i")
+    offsets = binary.buffers()[1]
+    if offsets is not None:
+        width = found.itemsize
+        first, last = binary.offset, binary.offset + len(binary) + 1
+        found.frombytes(memoryview(offsets)[first * width : last * width])
+    return found
+
+
+# --- single ones ----------------------------------------------------------------------------------
+
+
+class BatchEntry(NamedTuple):
+    """What an entry says."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+
+    @property
+    def message_id(self) -> str:
+        """The id that `id_pieces` gave it."""
+        return self.properties[ID_AT : ID_AT + ID_LENGTH].decode()
+
+
+def read_entry(raw: bytes) -> BatchEntry:
+    """Return what the first entry in *raw* says."""
+    _, _, _, flag, length = HEAD.unpack_from(raw)
+    end = HEAD.size + length
+    size = int.from_bytes(raw[end : end + 2], "big")
+    return BatchEntry(flag, raw[HEAD.size : end], raw[end + 2 : end + 2 + size])

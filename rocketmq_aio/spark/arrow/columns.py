@@ -1,0 +1,316 @@
+"""Stored messages -> record batches with the columns that were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.properties import KEYS, TAGS, UNIQ_KEY
+from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.spark.arrow.properties import Column, PropertyColumns, pairs_of, pc
+
+Batch = Any  # an Arrow record batch
+
+MOST_ROWS: Final = 10_000  # of a record batch
+ROW_BYTES: Final = 8  # of a column, about, where it is neither body nor properties
+FIRST_MILLIS: Final = -62_135_596_800_000  # of the calendar: year 1
+LAST_MILLIS: Final = 253_402_300_799_999  # year 9999
+INNER_KIND: Final = MapType(StringType(), StringType())
+
+COLUMNS: Final[dict[str, DataType]] = {
+    "topic": StringType(),
+    "flag": IntegerType(),
+    "body": BinaryType(),
+    "properties": INNER_KIND,
+    "brokerName": StringType(),
+    "queueId": IntegerType(),
+    "queueOffset": LongType(),
+    "bornTimestamp": TimestampType(),
+    "storeTimestamp": TimestampType(),
+    "msgId": StringType(),
+    "keys": StringType(),
+    "tags": StringType(),
+    "sysFlag": IntegerType(),
+    "reconsumeTimes": IntegerType(),
+    "bornHost": StringType(),
+    "storeHost": StringType(),
+}
+OF_PROPERTIES: Final = frozenset({"properties", "msgId", "keys", "tags"})  # made of their bytes
+SCHEMA: Final = StructType([StructField(name, kind) for name, kind in COLUMNS.items()])
+
+# Fixed fields of a record whose hosts are IPv4, which is what all heads are made to look like.
+HEAD: Final = 88
+FLAG_AT: Final = 16
+SYS_FLAG_AT: Final = 36
+BORN_AT: Final = 40
+BORN_HOST_AT: Final = 48
+STORED_AT: Final = 56
+STORE_HOST_AT: Final = 64
+RECONSUME_AT: Final = 72
+IPV6_MORE: Final = 12  # bytes that an IPv6 host takes more
+BORN_IPV6, STORE_IPV6 = 0x10, 0x20
+
+
+def check_schema(schema: StructType) -> None:
+    """Refuse a schema that is no selection of the columns.
+
+    :raises ConfigError: a column is unknown, there twice or of another type; all are listed
+    """
+    names = schema.fieldNames()
+    if not names:
+        raise _refused(schema.simpleString(), "it names no column")
+    for field in schema.fields:
+        kind = COLUMNS.get(field.name)
+        if kind is None:
+            raise _refused(field.name, "there is no such column")
+        if names.count(field.name) > 1:
+            raise _refused(field.name, "the column is there twice")
+        if field.dataType.simpleString() != kind.simpleString() or not field.nullable:
+            given = field.dataType.simpleString() + ("" if field.nullable else " not null")
+            raise _refused(f"{field.name} {given}", f"its type is {kind.simpleString()}")
+
+
+def _refused(what: str, reason: str) -> ConfigError:
+    columns = ", ".join(f"{name} {kind.simpleString()}" for name, kind in COLUMNS.items())
+    return ConfigError("schema", what, f"{reason}; give any of {columns}")
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return what Spark expects record batches of *schema* to have, to the letter."""
+    return pa.schema([pa.field(f.name, _arrow_type(f.dataType), f.nullable) for f in schema])
+
+
+def _arrow_type(kind: DataType) -> Any:  # noqa: ANN401 - pyarrow has no types
+    if isinstance(kind, MapType):
+        value = pa.field("value", pa.string(), nullable=kind.valueContainsNull)
+        return pa.map_(pa.field("key", pa.string(), nullable=False), value)
+    return _ARROW_TYPES[type(kind)]
+
+
+_ARROW_TYPES: Final = {
+    StringType: pa.string(),
+    BinaryType: pa.binary(),
+    IntegerType: pa.int32(),
+    LongType: pa.int64(),
+    TimestampType: pa.timestamp("us", tz="UTC"),
+}
+
+
+class ColumnBuilder:
+    """Collects messages until there are enough for a record batch.
+
+    :param schema: that of `arrow_schema`; what it does not name is not built
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._messages: list[MessageExt] = []
+        self._runs: list[tuple[MessageQueue, int]] = []
+        self._body = "body" in schema.names
+        self._properties = not OF_PROPERTIES.isdisjoint(schema.names)
+        self.size = 0
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def add(self, messages: list[MessageExt]) -> None:
+        """Append *messages*, which are of one queue; they lose the bytes that no column needs."""
+        if not messages:
+            return
+        self._messages += messages
+        queue, before = messages[0].queue, 0
+        if self._runs and self._runs[-1][0] == queue:
+            before = self._runs.pop()[1]
+        self._runs.append((queue, before + len(messages)))
+        self.size += len(messages) * ROW_BYTES * len(self._schema)
+        if self._body:
+            self.size += sum([len(each.body) for each in messages])
+        else:
+            for each in messages:
+                each.body = b""
+        if self._properties:
+            self.size += sum([len(each.raw_properties) for each in messages])
+        else:
+            for each in messages:
+                each.raw_properties = b""
+
+    def take(self) -> Iterator[Batch]:
+        """Return what was collected, in batches that are not too long, and begin anew."""
+        if not self._messages:
+            return iter(())
+        rows = _Rows(self._messages, self._runs)
+        self._messages, self._runs, self.size = [], [], 0
+        return self._batches(rows)
+
+    def _batches(self, rows: _Rows) -> Iterator[Batch]:
+        made = [_MAKERS[field.name](rows, field.type) for field in self._schema]
+        batch = pa.RecordBatch.from_arrays(made, schema=self._schema)
+        for first in range(0, len(batch), MOST_ROWS):
+            yield batch.slice(first, MOST_ROWS)
+
+
+class _Rows:
+    """Messages, and what several of their columns are made of."""
+
+    def __init__(self, messages: list[MessageExt], runs: list[tuple[MessageQueue, int]]) -> None:
+        self.messages = messages
+        self.runs = runs
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    @cached_property
+    def pairs(self) -> PropertyColumns:
+        return pairs_of([each.raw_properties for each in self.messages])
+
+    @cached_property
+    def wide(self) -> list[int]:
+        """The rows with an IPv6 host."""
+        if len(self._heads) == HEAD * len(self):
+            return []
+        return [row for row, each in enumerate(self.messages) if len(each.head) != HEAD]
+
+    @cached_property
+    def _heads(self) -> bytes:
+        return b"".join([each.head for each in self.messages])
+
+    @cached_property
+    def heads(self) -> bytes:
+        """The fixed fields of all rows, `HEAD` bytes each; hosts that are too long are cut."""
+        if not self.wide:
+            return self._heads
+        return b"".join([_narrow(each) for each in self.messages])
+
+    def field(self, at: int, size: int) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """Return a buffer of the big-endian numbers at byte *at*, as little-endian ones."""
+        buffer, heads = bytearray(size * len(self)), self.heads
+        for place in range(size):
+            buffer[size - 1 - place :: size] = heads[at + place :: HEAD]
+        return pa.py_buffer(buffer)
+
+    def hosts(self, at: int) -> Column:
+        """Return the texts of the IPv4 hosts at byte *at*; there are few different ones, or one."""
+        buffer, heads = bytearray(8 * len(self)), self.heads
+        for place in range(8):
+            buffer[place::8] = heads[at + place :: HEAD]
+        kind = pa.binary(8)
+        if buffer == buffer[:8] * len(self):
+            return pa.repeat(pa.scalar(_host(bytes(buffer[:8])), pa.string()), len(self))
+        raw = pa.Array.from_buffers(kind, len(self), [None, pa.py_buffer(buffer)])
+        coded = raw.dictionary_encode()
+        texts = pa.array(map(_host, coded.dictionary.to_pylist()), pa.string())
+        return texts.take(coded.indices)
+
+    def repeated(self, kind: Column, value: Callable[[MessageQueue], object]) -> Column:
+        """Return what is the same for all messages of a queue."""
+        runs = [pa.repeat(pa.scalar(value(queue), kind), count) for queue, count in self.runs]
+        return runs[0] if len(runs) == 1 else pa.concat_arrays(runs)
+
+
+def _narrow(message: MessageExt) -> bytes:
+    head, flags = message.head, message.sys_flag
+    for bit, at in ((BORN_IPV6, BORN_HOST_AT + 4), (STORE_IPV6, STORE_HOST_AT + 4)):
+        if flags & bit:
+            head = head[:at] + head[at + IPV6_MORE :]
+    return head
+
+
+def _host(raw: bytes) -> str:
+    return f"{'.'.join(map(str, raw[:4]))}:{int.from_bytes(raw[4:], 'big')}"
+
+
+# --- one function for each kind of column: (rows, Arrow type) -> array ----------------------------
+
+Maker = Callable[[_Rows, Any], Column]
+
+
+def _number(at: int) -> Maker:
+    def make(rows: _Rows, kind: Any) -> Column:  # noqa: ANN401
+        return pa.Array.from_buffers(kind, len(rows), [None, rows.field(at, 4)])
+
+    return make
+
+
+def _time(at: int) -> Maker:
+    def make(rows: _Rows, kind: Any) -> Column:  # noqa: ANN401
+        millis = pa.Array.from_buffers(pa.int64(), len(rows), [None, rows.field(at, 8)])
+        return pc.multiply(_of_calendar(millis), 1000).cast(kind)
+
+    return make
+
+
+def _of_calendar(millis: Column) -> Column:
+    """Return *millis*, null where no calendar has the time: producers write what they like."""
+    bounds = pc.min_max(millis)
+    if bounds["min"].as_py() >= FIRST_MILLIS and bounds["max"].as_py() <= LAST_MILLIS:
+        return millis
+    good = pc.and_(pc.greater_equal(millis, FIRST_MILLIS), pc.less_equal(millis, LAST_MILLIS))
+    return pc.if_else(good, millis, None)
+
+
+def _text(at: int, own: Callable[[MessageExt], str]) -> Maker:
+    def make(rows: _Rows, _kind: Any) -> Column:  # noqa: ANN401
+        hosts = rows.hosts(at)
+        return _replaced(hosts, rows.wide, [own(rows.messages[row]) for row in rows.wide])
+
+    return make
+
+
+def _property(name: str) -> Maker:
+    return lambda rows, _kind: rows.pairs.pick(name)
+
+
+def _of_queue(value: Callable[[MessageQueue], object]) -> Maker:
+    return lambda rows, kind: rows.repeated(kind, value)
+
+
+def _message_ids(rows: _Rows, _kind: Any) -> Column:  # noqa: ANN401
+    found = rows.pairs.pick(UNIQ_KEY)
+    without = pc.indices_nonzero(found.is_null()).to_pylist() if found.null_count else []
+    return _replaced(found, without, [rows.messages[row].offset_message_id for row in without])
+
+
+def _replaced(column: Column, rows: list[int], texts: list[str]) -> Column:
+    """Return *column* with *texts* at *rows*."""
+    if not rows:
+        return column
+    chosen = [False] * len(column)
+    for row in rows:
+        chosen[row] = True
+    return pc.replace_with_mask(column, pa.array(chosen), pa.array(texts, pa.string()))
+
+
+_MAKERS: Final[dict[str, Maker]] = {
+    "topic": _of_queue(lambda queue: queue.topic),
+    "flag": _number(FLAG_AT),
+    "body": lambda rows, kind: pa.array([each.body for each in rows.messages], kind),
+    "properties": lambda rows, kind: rows.pairs.as_maps(kind),
+    "brokerName": _of_queue(lambda queue: queue.broker_name),
+    "queueId": _of_queue(lambda queue: queue.queue_id),
+    "queueOffset": lambda rows, kind: pa.array([m.queue_offset for m in rows.messages], kind),
+    "bornTimestamp": _time(BORN_AT),
+    "storeTimestamp": _time(STORED_AT),
+    "msgId": _message_ids,
+    "keys": _property(KEYS),
+    "tags": _property(TAGS),
+    "sysFlag": _number(SYS_FLAG_AT),
+    "reconsumeTimes": _number(RECONSUME_AT),
+    "bornHost": _text(BORN_HOST_AT, lambda message: message.born_host),
+    "storeHost": _text(STORE_HOST_AT, lambda message: message.store_host),
+}

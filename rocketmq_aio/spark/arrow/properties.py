@@ -1,0 +1,150 @@
+"""The properties of many messages at once: their wire forms -> Arrow columns.
+
+Cutting text in Python would cost more than everything else that is done with a message, so the
+names and values of a whole batch are cut at the separators in one buffer.
+"""
+
+from __future__ import annotations
+
+from array import array
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute
+
+from rocketmq_aio.model.properties import NAME_END, PAIR_END, parse_properties
+
+Column = Any  # an Arrow array
+pc: Any = pyarrow.compute  # its functions are made when it is imported: checkers see none
+
+MAX_BITS: Final = 48  # names that have a bit each; room is left for 65 535 pairs of the last one
+
+
+class PropertyColumns:
+    """Names and values, strings, of all rows after each other; no row has a name twice.
+
+    :ivar offsets: where the pairs of each row begin, and where the last ones end
+    """
+
+    def __init__(self, names: Column, values: Column, offsets: Column) -> None:
+        self.names = names
+        self.values = values
+        self.offsets = offsets
+
+    def as_maps(self, kind: Column) -> Column:
+        """Return a map of type *kind* for each row."""
+        return pa.MapArray.from_arrays(self.offsets, self.names, self.values, kind)
+
+    def pick(self, name: str) -> Column:
+        """Return the value of *name* in each row, null where there is none."""
+        if self._shape is not None:
+            return self._pick_at(self._shape, name)
+        rows = len(self.offsets) - 1
+        code = self._coded.dictionary.index(name).as_py()
+        chosen = pc.equal(self._coded.indices, code)
+        found = self.values.filter(chosen)
+        if len(found) == rows:
+            return found
+        where = self._rows().filter(chosen)
+        return found.take(pc.index_in(counted(rows), value_set=where))
+
+    def has_doubles(self) -> bool:
+        """Whether a row has a name twice."""
+        if self._shape is not None:
+            return len(set(self._shape)) < len(self._shape)
+        if len(self._coded.dictionary) > MAX_BITS:
+            key = pc.multiply(self._rows(), len(self._coded.dictionary))
+            key = pc.add(key, self._coded.indices.cast(pa.int64()))
+            return bool(pc.count_distinct(key).as_py() < len(key))
+        # Powers of two that are all different add up to a number with as many bits.
+        powers = pc.shift_left(pa.scalar(1, pa.uint64()), self._coded.indices.cast(pa.uint64()))
+        sums = pc.cumulative_sum(powers)
+        sums = pa.concat_arrays([pa.array([0], pa.uint64()), sums]).take(self.offsets)
+        shapes = _differences(sums).dictionary_encode()
+        bits = [each.bit_count() for each in shapes.dictionary.to_pylist()]
+        expected = pa.array(bits, pa.int32()).take(shapes.indices)
+        return not pc.all(pc.equal(expected, _differences(self.offsets))).as_py()
+
+    @cached_property
+    def _coded(self) -> Any:  # noqa: ANN401 - pyarrow has no types
+        return self.names.dictionary_encode()
+
+    @cached_property
+    def _shape(self) -> list[str] | None:
+        """The names of each row, in order; None where rows differ, as one producer's seldom do."""
+        rows, count = len(self.offsets) - 1, self.offsets[1].as_py()
+        if not pc.all(pc.equal(_differences(self.offsets), count)).as_py():
+            return None
+        first = self.names.slice(0, count)
+        again = array("i", range(count)).tobytes() * rows
+        cycle = pa.Array.from_buffers(pa.int32(), count * rows, [None, pa.py_buffer(again)])
+        return first.to_pylist() if self.names.equals(first.take(cycle)) else None
+
+    def _pick_at(self, shape: list[str], name: str) -> Column:
+        rows = len(self.offsets) - 1
+        if name not in shape:
+            return pa.nulls(rows, pa.string())
+        return self.values.take(pc.add(self.offsets.slice(0, rows), shape.index(name)))
+
+    def _rows(self) -> Column:
+        """Return for each pair the number of its row."""
+        lists = pa.ListArray.from_arrays(self.offsets, self.values)
+        return pc.list_parent_indices(lists).cast(pa.int64())
+
+
+def pairs_of(raw: list[bytes]) -> PropertyColumns:
+    """Return the properties of messages, read as `parse_properties` reads one."""
+    pairs = _cut(_texts(raw))
+    return _parsed(raw) if pairs is None or pairs.has_doubles() else pairs
+
+
+def counted(count: int) -> Column:
+    """Return 0 to *count* - 1, as 64-bit numbers."""
+    ones = pa.nulls(count, pa.int64()).fill_null(1)
+    return pc.subtract(pc.cumulative_sum(ones), 1)
+
+
+def _texts(raw: list[bytes]) -> Column:
+    try:
+        return pa.array(raw, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:  # not all of it is UTF-8
+        return pa.array([each.decode("utf-8", "replace") for each in raw], pa.string())
+
+
+def _cut(texts: Column) -> PropertyColumns | None:
+    """Return the pairs in *texts*; None where a name or value is empty."""
+    pieces = pc.split_pattern(texts, PAIR_END)
+    halves = pc.split_pattern(pieces.values, NAME_END, max_splits=1)
+    # What has but one half is no pair: nothing, for the most part, after the last end of a pair.
+    whole = pc.equal(_differences(halves.offsets), 2)
+    at = halves.offsets.slice(0, len(whole)).filter(whole)
+    names, values = halves.values.take(at), halves.values.take(pc.add(at, 1))
+    if _has_empty(names) or _has_empty(values):
+        return None
+    before = pc.cumulative_sum(whole.cast(pa.int32()))
+    before = pa.concat_arrays([pa.array([0], pa.int32()), before])
+    return PropertyColumns(names, values, before.take(pieces.offsets))
+
+
+def _has_empty(texts: Column) -> bool:
+    return bool(pc.min(pc.binary_length(texts)).as_py() == 0)
+
+
+def _parsed(raw: list[bytes]) -> PropertyColumns:
+    parsed = [parse_properties(each) for each in raw]
+    names = [name for each in parsed for name in each]
+    values = [value for each in parsed for value in each.values()]
+    counts = list(map(len, parsed))
+    return PropertyColumns(
+        pa.array(names, pa.string()), pa.array(values, pa.string()), _offsets(counts)
+    )
+
+
+def _offsets(counts: list[int]) -> Column:
+    return pa.array(accumulate(counts, initial=0), pa.int32(), size=len(counts) + 1)
+
+
+def _differences(numbers: Column) -> Column:
+    return pc.subtract(numbers.slice(1), numbers.slice(0, len(numbers) - 1))

@@ -1,0 +1,357 @@
+"""Rows in Arrow columns -> entries of batch sends, column by column and never row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from rocketmq_aio.errors import InvalidMessageError
+from rocketmq_aio.model.message_fields import MAX_DELAY_LEVEL
+from rocketmq_aio.model.names import RETRY_PREFIX, UNSENDABLE_TOPICS, topic_fault
+from rocketmq_aio.model.properties import (
+    DELAY,
+    KEYS,
+    MAX_PROPERTIES,
+    RESERVED,
+    SHARDING_KEY,
+    TAGS,
+    TIMER_DELIVER_MS,
+)
+from rocketmq_aio.producer.send_request import PROPERTIES_SPARE
+from rocketmq_aio.spark.arrow.batch_entries import (
+    NOTHING,
+    Column,
+    bytes_of,
+    entries,
+    id_pieces,
+    joined,
+    pc,
+)
+
+MOST_PROPERTIES: Final = MAX_PROPERTIES - PROPERTIES_SPARE
+MOST_BYTES: Final = 16 * 1024 * 1024  # of a record batch that is encoded at once
+# What rows may have, in whatever case; only a body is needed.
+COLUMN_NAMES: Final = (
+    "body",
+    "topic",
+    "tags",
+    "keys",
+    "properties",
+    "flag",
+    "delayLevel",
+    "deliverTimestamp",
+    "shardingKey",
+    "brokerName",
+    "queueId",
+)
+BY_LOWER: Final = {name.lower(): name for name in COLUMN_NAMES}
+NAME_END, PAIR_END = b"\x01", b"\x02"
+
+
+class RowEncoder(NamedTuple):
+    """Rows ready to be sent; all arrays have an element for each of them.
+
+    :ivar entries: binary; each is an entry of a batch
+    :ivar topics: a name for all of them, or strings
+    :ivar keys: sharding keys, or None
+    :ivar brokers: names of brokers, or None; *queue_ids* belong to them
+    :ivar alone: whether it cannot travel in a batch, or None
+    """
+
+    entries: Column
+    topics: str | Column
+    keys: Column | None = None
+    brokers: Column | None = None
+    queue_ids: Column | None = None
+    alone: Column | None = None
+
+
+def slices(batch: Column, most_bytes: int = MOST_BYTES) -> Iterator[Column]:
+    """Yield *batch* in parts whose size bounds the memory that encoding takes."""
+    if batch.nbytes <= most_bytes or batch.num_rows < 2:
+        yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from slices(batch.slice(0, middle), most_bytes)
+    yield from slices(batch.slice(middle), most_bytes)
+
+
+def encode(
+    batch: Column,
+    *,
+    topic: str | None,
+    id_prefix: str,
+    first_row: int,
+    most_bytes: int,
+    check_tags: bool = True,
+) -> RowEncoder:
+    """Return the rows of *batch*, whose columns were checked by the schema already.
+
+    :param topic: where all of them go, whatever their column says
+    :param id_prefix: 20 hexadecimal digits that are this task's own
+    :param first_row: the number of the first row in this task
+    :param most_bytes: that brokers take in a body
+    :param check_tags: refuse tags with a bar
+    :raises InvalidMessageError: a row cannot be sent; it names row, topic and reason
+    """
+    columns = {
+        BY_LOWER[name.lower()]: plain(column)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    }
+    checked = _Checked(columns, topic, first_row)
+    bodies = checked.bodies(most_bytes)
+    ids = id_pieces(id_prefix, first_row, batch.num_rows)
+    properties = checked.properties(ids, checked.tags(check=check_tags))
+    flags = checked.numbers("flag")
+    return RowEncoder(
+        entries(bodies, properties, flags),
+        checked.topics,
+        columns.get("shardingKey"),
+        columns.get("brokerName"),
+        checked.queue_ids(),
+        checked.alone(),
+    )
+
+
+def plain(column: Column) -> Column:
+    """Return *column* in the one form that is worked on, whatever Spark is set to hand over."""
+    kind = column.type
+    if pa.types.is_large_string(kind):
+        column = column.cast(pa.string())
+    elif pa.types.is_large_binary(kind):
+        column = column.cast(pa.binary())
+    elif pa.types.is_large_list(kind) or pa.types.is_list(kind):
+        column = column.cast(pa.list_(pa.string()))
+    elif pa.types.is_map(kind):
+        column = column.cast(pa.map_(pa.string(), pa.string()))
+    return column
+
+
+def sink_fault(topic: str) -> str | None:
+    """Return why nothing can be sent to *topic*, or None."""
+    if topic in UNSENDABLE_TOPICS:
+        return "the broker keeps this topic to itself"
+    return topic_fault(topic)
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+class _Checked:
+    """The columns of one record batch by lower-case name; every method refuses what it reads."""
+
+    def __init__(self, columns: dict[str, Column], topic: str | None, first_row: int) -> None:
+        self._columns = columns
+        self._first_row = first_row
+        self.topics: str | Column = topic if topic is not None else self._topics()
+
+    def bodies(self, most_bytes: int) -> Column:
+        bodies = self._columns["body"].cast(pa.binary())
+        self._refuse(bodies.is_null(), lambda at: "its body is null")
+        lengths = pc.binary_length(bodies)
+        self._refuse(pc.equal(lengths, 0), lambda at: "its body is empty; brokers refuse that")
+        self._refuse(
+            pc.greater(lengths, most_bytes),
+            lambda at: f"its body has {lengths[at].as_py()} bytes, at most {most_bytes} are taken",
+        )
+        return bodies
+
+    def properties(self, ids: Column, tags: Column | None) -> Column:
+        pieces = [ids]
+        for name, column in (
+            (TAGS, tags),
+            (KEYS, self._keys()),
+            (SHARDING_KEY, self._text("shardingKey")),
+            (DELAY, self._delay_levels()),
+            (TIMER_DELIVER_MS, self._delivery_times()),
+        ):
+            if column is not None:
+                pieces.extend(_pairs(name, column))
+        if (own := self._own_properties()) is not None:
+            pieces.append(own)
+        properties = joined(*pieces) if len(pieces) > 1 else ids
+        lengths = pc.binary_length(properties)
+        self._refuse(
+            pc.greater(lengths, MOST_PROPERTIES),
+            lambda at: f"its properties take {lengths[at].as_py()} bytes, {MOST_PROPERTIES} fit",
+        )
+        return properties
+
+    def tags(self, *, check: bool) -> Column | None:
+        tags = self._text("tags")
+        if check and tags is not None and b"|" in bytes_of(tags):
+            self._refuse(
+                pc.match_substring(tags, "|"),
+                lambda at: f"tags={tags[at].as_py()!r}: a message has one tag, without a bar",
+            )
+        return tags
+
+    def numbers(self, name: str, *, least: int = -(2**31), most: int = 2**31 - 1) -> Column | None:
+        """Return a column of numbers, 0 where there is none."""
+        column = self._columns.get(name)
+        if column is None:
+            return None
+        numbers = column.cast(pa.int64()).fill_null(0)
+        wrong = pc.or_(pc.less(numbers, least), pc.greater(numbers, most))
+        self._refuse(wrong, lambda at: f"{name}={numbers[at].as_py()}: expected {least} to {most}")
+        return numbers.cast(pa.int32())
+
+    def queue_ids(self) -> Column | None:
+        brokers, ids = self._columns.get("brokerName"), self._columns.get("queueId")
+        if brokers is None or ids is None:
+            return None
+        self._refuse(
+            pc.not_equal(brokers.is_null(), ids.is_null()),
+            lambda at: "brokerName and queueId name a queue together: set both or none",
+        )
+        return self.numbers("queueId", least=0)
+
+    def alone(self) -> Column | None:
+        """Return which rows no batch may hold."""
+        found = [
+            pc.not_equal(levels, 0)
+            for levels in [self.numbers("delayLevel", least=0, most=MAX_DELAY_LEVEL)]
+            if levels is not None
+        ]
+        if (times := self._columns.get("deliverTimestamp")) is not None:
+            found.append(times.is_valid())
+        if not isinstance(self.topics, str):
+            found.append(pc.starts_with(self.topics, RETRY_PREFIX))
+        if not found:
+            return None
+        alone = found[0]
+        for each in found[1:]:
+            alone = pc.or_(alone, each)
+        return alone if pc.any(alone).as_py() else None
+
+    # --- one column each ------------------------------------------------------------------------
+
+    def _topics(self) -> Column:
+        self.topics = topics = self._columns["topic"]
+        self._refuse(topics.is_null(), lambda at: "its topic is null")
+        for name in pc.unique(topics).to_pylist():
+            if fault := sink_fault(name):
+                raise self._refusal(topics.index(name).as_py(), fault)
+        return topics
+
+    def _keys(self) -> Column | None:
+        keys = self._columns.get("keys")
+        if keys is None or not pa.types.is_list(keys.type):
+            return self._text("keys")
+        flat = keys.flatten()
+        wrong = pc.or_kleene(pc.match_substring(flat, " "), pc.equal(pc.utf8_length(flat), 0))
+        if flat.null_count or pc.any(wrong).as_py():
+            wrong = wrong.fill_null(True)
+            at = pc.list_parent_indices(keys).filter(wrong)[0].as_py()
+            raise self._refusal(at, "keys: one of them is null, empty or holds a space")
+        self._columns["keys"] = pc.binary_join(keys, " ")
+        return self._text("keys")
+
+    def _text(self, name: str) -> Column | None:
+        """Return a column of text, null where it is empty."""
+        text = self._columns.get(name)
+        if text is None or text.null_count == len(text):
+            return None
+        if pc.min(pc.binary_length(text)).as_py() == 0:
+            text = pc.if_else(pc.equal(pc.binary_length(text), 0), None, text)
+            self._columns[name] = text
+        self._refuse_unfit(name, text, lambda at: at)
+        return text
+
+    def _delay_levels(self) -> Column | None:
+        levels = self.numbers("delayLevel", least=0, most=MAX_DELAY_LEVEL)
+        if levels is None:
+            return None
+        if (times := self._columns.get("deliverTimestamp")) is not None:
+            self._refuse(
+                pc.and_(pc.not_equal(levels, 0), times.is_valid()),
+                lambda at: "it has a delayLevel and a deliverTimestamp: set one of them",
+            )
+        return pc.if_else(pc.equal(levels, 0), None, levels.cast(pa.string()))
+
+    def _delivery_times(self) -> Column | None:
+        times = self._columns.get("deliverTimestamp")
+        if times is None:
+            return None
+        if pa.types.is_timestamp(times.type):
+            micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
+            times = pc.divide(micros, pa.scalar(1000, pa.int64()))
+        return pc.max_element_wise(times, 0, skip_nulls=False).cast(pa.string())
+
+    def _own_properties(self) -> Column | None:
+        """Return the properties of the user, encoded."""
+        maps = self._columns.get("properties")
+        if maps is None or maps.null_count == len(maps):
+            return None
+        lists = maps.cast(pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])))
+        flat = lists.flatten()
+        names, texts = flat.field("key"), flat.field("value")
+        parents = pc.list_parent_indices(lists)
+        self._refuse_names(names, parents)
+        for each in (names, texts):
+            self._refuse_unfit("properties", each, lambda at: parents[at].as_py())
+        pairs = pc.binary_join_element_wise(
+            names, pa.scalar("\x01"), texts, pa.scalar("\x02"), pa.scalar("")
+        )
+        # Brokers drop what has no value.
+        pairs = pc.if_else(pc.fill_null(pc.greater(pc.utf8_length(texts), 0), False), pairs, "")
+        counts = pc.list_value_length(lists).fill_null(0)
+        ends = pc.cumulative_sum(counts).cast(pa.int32())
+        offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+        return pc.binary_join(pa.ListArray.from_arrays(offsets, pairs), "").cast(pa.binary())
+
+    def _refuse_names(self, names: Column, parents: Column) -> None:
+        reserved = pc.is_in(names, value_set=_reserved())
+        if pc.any(reserved).as_py():
+            place = reserved.index(True).as_py()
+            reason = (
+                f"property name {names[place].as_py()!r} belongs to the system: keys, tags and "
+                "the like have columns of their own; drop the rest with map_filter"
+            )
+            raise self._refusal(parents[place].as_py(), reason)
+        empty = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(names)), 0)
+        if pc.any(empty).as_py():
+            at = parents[empty.index(True).as_py()].as_py()
+            raise self._refusal(at, "a property has a blank name")
+
+    def _refuse_unfit(self, name: str, text: Column, row_of: Callable[[int], int]) -> None:
+        """Refuse text that would end its property early, or that is none."""
+        try:
+            text.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise self._refusal(0, f"{name}: {error} (in this record batch)") from None
+        raw = bytes_of(text)
+        if NAME_END not in raw and PAIR_END not in raw:
+            return
+        wrong = pc.match_substring_regex(text, "[\x01\x02]").fill_null(False)
+        if pc.any(wrong).as_py():
+            at = row_of(wrong.index(True).as_py())
+            raise self._refusal(at, f"{name} may not hold U+0001, U+0002")
+
+    def _refuse(self, wrong: Column, reason: Callable[[int], str]) -> None:
+        """Refuse the first row that is *wrong*."""
+        if pc.any(wrong).as_py():
+            at = wrong.fill_null(False).index(True).as_py()
+            raise self._refusal(at, reason(at))
+
+    def _refusal(self, at: int, reason: str) -> InvalidMessageError:
+        topics = self.topics
+        topic = topics if isinstance(topics, str) else topics[at].as_py()
+        return InvalidMessageError(topic, f"row {self._first_row + at} of the task: {reason}")
+
+
+@cache
+def _reserved() -> Column:
+    return pa.array(sorted(RESERVED), pa.string())
+
+
+def _pairs(name: str, values: Column) -> tuple[Column, ...]:
+    """Return the pieces of a property, which is left out where its value is null."""
+    values = values.cast(pa.binary())
+    head, end = pa.scalar(name.encode() + NAME_END), pa.scalar(PAIR_END)
+    if not values.null_count:
+        return head, values, end
+    return (pc.binary_join_element_wise(head, values, end, NOTHING),)

@@ -1,0 +1,196 @@
+"""What the text of an option means; each reader takes the option's name for its error."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from rocketmq_aio.config.environment import bool_from
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.model.address import check_namesrv, parse_addresses
+from rocketmq_aio.model.names import check_group, check_namespace, check_topic
+from rocketmq_aio.model.values import ExpressionType, MessageSelector
+from rocketmq_aio.protocol.subscription import subscription
+from rocketmq_aio.spark.read.stream_offset import EARLIEST, Offsets, Queue, flattened
+
+UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)")
+MAX_COUNT: Final = 2**31 - 1
+ASSIGN_FORM: Final = 'expected {"topic":{"broker-a":[0,1]}}'
+
+
+def name_servers(option: str, text: str) -> str:
+    """Return the addresses joined by ``;``."""
+    try:
+        check_namesrv(text)
+    except ConfigError as error:
+        raise ConfigError(option, text, error.reason) from None
+    return text if text.startswith("http://") else ";".join(parse_addresses(text))
+
+
+def text(option: str, value: str) -> str:
+    """Return *value*, which must not be empty."""
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError(option, value, "empty: give it a value or leave it out")
+    return value
+
+
+def flag(option: str, value: str) -> bool:
+    """Return what ``true`` or ``false`` says."""
+    return bool_from(option, value.strip())
+
+
+def count(least: int, most: int = MAX_COUNT) -> Callable[[str, str], int]:
+    """Return what reads a whole number within bounds."""
+
+    def read(option: str, value: str) -> int:
+        number = value.strip()
+        if not (number.isascii() and number.isdigit() and least <= int(number[:20]) <= most):
+            raise ConfigError(option, value, f"expected a whole number from {least} to {most}")
+        return int(number)
+
+    return read
+
+
+def choice(*allowed: str) -> Callable[[str, str], str]:
+    """Return what reads one of some words, in whatever case."""
+    by_lower = {each.lower(): each for each in allowed}
+
+    def read(option: str, value: str) -> str:
+        if value.strip().lower() not in by_lower:
+            raise ConfigError(option, value, f"expected {' or '.join(allowed)}")
+        return by_lower[value.strip().lower()]
+
+    return read
+
+
+def duration(option: str, value: str) -> float:
+    """Return the seconds that ``15m``, ``30s`` or ``500ms`` are."""
+    found = DURATION.fullmatch(value.strip().lower())
+    if found is None:
+        raise ConfigError(option, value, "expected a time such as 15m, 30s or 500ms")
+    return int(found[1]) * UNITS[found[2]]
+
+
+def group(option: str, value: str) -> str:
+    """Return the name of a consumer group."""
+    return _named(option, check_group, value)
+
+
+def topic(option: str, value: str) -> str:
+    """Return the name of a topic."""
+    return _named(option, check_topic, value.strip())
+
+
+def topics(option: str, value: str) -> tuple[str, ...]:
+    """Return the names in a comma-separated list, each once."""
+    names = [each for each in value.split(",") if each.strip()]
+    if not names:
+        raise ConfigError(option, value, "expected topics, separated by commas")
+    return tuple(dict.fromkeys(topic(option, name) for name in names))
+
+
+def namespace(option: str, value: str) -> str:
+    """Return the name of a namespace."""
+    try:
+        check_namespace(value)
+    except ConfigError as error:
+        raise ConfigError(option, value, error.reason) from None
+    return value
+
+
+def _named(option: str, check: Callable[[str], str], value: str) -> str:
+    try:
+        return check(value)
+    except ConfigError as error:
+        raise ConfigError(option, value, error.reason) from None
+
+
+def pattern(option: str, value: str) -> str:
+    """Return a regular expression that compiles."""
+    try:
+        re.compile(text(option, value))
+    except re.error as error:
+        raise ConfigError(option, value, f"no regular expression of Python: {error}") from None
+    return value
+
+
+def check_expression(expression: str, kind: ExpressionType) -> None:
+    """Refuse a filter that no broker would be asked with.
+
+    :raises ConfigError: it names no tag, or is no text that can be sent
+    """
+    try:
+        subscription("", MessageSelector(expression, kind), 0)
+    except ConfigError as error:
+        raise ConfigError("subExpression", expression, error.reason) from None
+    if kind == "SQL92" and expression.strip() in ("", "*"):
+        reason = "no SQL condition: give one, or leave expressionType out"
+        raise ConfigError("subExpression", expression, reason)
+
+
+def queues(option: str, value: str) -> tuple[Queue, ...]:
+    """Return the queues of ``{"topic":{"broker-a":[0,1]}}``, sorted."""
+    found: set[Queue] = set()
+    for name, brokers in _mapping(option, _json(option, value, ASSIGN_FORM), ASSIGN_FORM):
+        for broker, ids in _mapping(option, brokers, ASSIGN_FORM):
+            if not isinstance(ids, list) or not all(type(n) is int and n >= 0 for n in ids):
+                raise ConfigError(option, value, ASSIGN_FORM)
+            found.update((topic(option, name), broker, queue_id) for queue_id in ids)
+    if not found:
+        raise ConfigError(option, value, f"names no queue: {ASSIGN_FORM}")
+    return tuple(sorted(found))
+
+
+def offsets(*words: str) -> Callable[[str, str], str | Offsets]:
+    """Return what reads one of *words*, or offsets as JSON."""
+    form = f"expected {' or '.join(words)} or offsets as JSON"
+
+    def read(option: str, value: str) -> str | Offsets:
+        if value.strip().lower() in words:
+            return value.strip().lower()
+        given = _json(option, value, form)
+        if given.get("v") == 1 and "end" in given:
+            given = given["end"]
+        return flattened(option, given, EARLIEST)
+
+    return read
+
+
+def instant(option: str, value: str) -> int:
+    """Return the milliseconds since 1970 that a number or an ISO 8601 time with zone means."""
+    plain = value.strip()
+    if plain.isascii() and plain.isdigit() and len(plain) <= 15:
+        return int(plain)
+    try:
+        when = datetime.fromisoformat(plain)
+    except ValueError:
+        when = datetime.min
+    if when.tzinfo is None:
+        reason = "expected milliseconds since 1970, or a time with zone as 2026-01-31T08:00:00Z"
+        raise ConfigError(option, value, reason)
+    return int(when.timestamp() * 1000)
+
+
+def instants(option: str, value: str) -> Offsets:
+    """Return milliseconds since 1970 by queue."""
+    return flattened(option, _json(option, value, 'expected {"topic":{"broker-a":{"0":ms}}}'))
+
+
+def _json(option: str, value: str, form: str) -> dict[str, Any]:
+    try:
+        found = json.loads(value)
+    except ValueError as error:
+        raise ConfigError(option, value, f"no JSON ({error}): {form}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(option, value, form)
+    return found
+
+
+def _mapping(option: str, value: object, form: str) -> list[tuple[str, Any]]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(option, value, form)
+    return list(value.items())

@@ -1,0 +1,145 @@
+"""How far streaming queries are behind their topics, from what Spark reports of each trigger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from rocketmq_aio.spark.read.stream_offset import Offsets, Queue, StreamOffset
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import (
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+    from pyspark.sql.streaming.query import StreamingQuery
+
+SOURCE: Final = "rocketmq"
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryLag:
+    """How far a query was behind at the end of a trigger.
+
+    :ivar queues: messages between what was read and the end, by (topic, broker, queue id)
+    :ivar rows_per_second: how fast the last batch was processed
+    """
+
+    name: str | None
+    query_id: str
+    batch_id: int
+    timestamp: str
+    queues: Mapping[Queue, int] = field(default_factory=dict)
+    input_rows: int = 0
+    rows_per_second: float = 0.0
+
+    @property
+    def total(self) -> int:
+        """Messages behind in all queues."""
+        return sum(self.queues.values())
+
+    def by_topic(self) -> dict[str, int]:
+        """Return the messages behind in each topic."""
+        found: dict[str, int] = {}
+        for (topic, _, _), behind in sorted(self.queues.items()):
+            found[topic] = found.get(topic, 0) + behind
+        return found
+
+    def __str__(self) -> str:
+        topics = ", ".join(f"{topic} {behind}" for topic, behind in self.by_topic().items())
+        who = self.name or self.query_id
+        speed = f"{self.input_rows} rows, {self.rows_per_second:.0f}/s"
+        return f"{who} batch {self.batch_id}: {self.total} behind ({topics or 'no topic'}); {speed}"
+
+
+def lag_of(progress: Mapping[str, Any]) -> QueryLag:
+    """Return the lag that a progress report (``query.lastProgress``) tells."""
+    queues: Offsets = {}
+    for source in progress.get("sources") or ():
+        queues.update(_behind(source))
+    return QueryLag(
+        name=progress.get("name"),
+        query_id=str(progress.get("id")),
+        batch_id=int(progress.get("batchId", -1)),
+        timestamp=str(progress.get("timestamp")),
+        queues=queues,
+        input_rows=int(progress.get("numInputRows") or 0),
+        rows_per_second=float(progress.get("processedRowsPerSecond") or 0.0),
+    )
+
+
+def lag_report(queries: SparkSession | StreamingQuery | Iterable[StreamingQuery]) -> list[QueryLag]:
+    """Return the lag of running queries: of one, of several, or of all of a session.
+
+    A query that has not reported yet is left out.
+    """
+    progresses = (query.lastProgress for query in _queries(queries))
+    return [lag_of(_plain(progress)) for progress in progresses if progress is not None]
+
+
+class LagListener(StreamingQueryListener):
+    """Tells the lag of each query after each trigger; ``spark.streams.addListener(...)``.
+
+    :param on_lag: called with each `QueryLag`; prints it if nothing is given
+    :ivar latest: the last one of each query, by query id
+    """
+
+    def __init__(self, on_lag: Callable[[QueryLag], object] = print) -> None:
+        self.latest: dict[str, QueryLag] = {}
+        self._on_lag = on_lag
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's names
+        """Nothing is known yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Tell the lag, if the query reads topics."""
+        lag = lag_of(_plain(event.progress))
+        if lag.queues:
+            self.latest[lag.query_id] = lag
+            self._on_lag(lag)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Forget the query."""
+        self.latest.pop(str(event.id), None)
+
+
+def _queries(
+    given: SparkSession | StreamingQuery | Iterable[StreamingQuery],
+) -> list[StreamingQuery]:
+    # By what they have: the classes of Spark Connect are others.
+    if isinstance(given, Iterable):
+        return list(given)
+    session: Any = getattr(given, "streams", None)
+    return [cast("StreamingQuery", given)] if session is None else list(session.active)
+
+
+def _plain(progress: Any) -> Mapping[str, Any]:  # noqa: ANN401 - a dict, or an object, by version
+    return progress if isinstance(progress, dict) else json.loads(progress.json)
+
+
+def _behind(source: Mapping[str, Any]) -> Offsets:
+    end, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
+    if end is None or latest is None:
+        return {}
+    return {queue: max(0, at - end.end.get(queue, at)) for queue, at in latest.end.items()}
+
+
+def _offset(value: object) -> StreamOffset | None:
+    """Return an offset of this source; those of others look otherwise."""
+    found = _json(value)
+    return StreamOffset.from_json(found) if isinstance(found, dict) and "end" in found else None
+
+
+def _json(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return None

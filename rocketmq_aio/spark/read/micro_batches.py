@@ -1,0 +1,269 @@
+"""Where the micro-batches of a stream end: the driver's state between them, and its questions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import anyio
+
+from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore
+from rocketmq_aio.errors import CommitError, ConfigError
+from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.spark.options.options import ReadOptions
+from rocketmq_aio.spark.read.data_loss import Extent, Finding, WarnOnce, findings, settle
+from rocketmq_aio.spark.read.metadata import Metadata, Topics, selects
+from rocketmq_aio.spark.read.rate_limits import backlog, share_out
+from rocketmq_aio.spark.read.start_end import check_gone, check_readable, complete, starts
+from rocketmq_aio.spark.read.stream_offset import Offsets, Queue, StreamOffset
+
+ROUTES_SECONDS: Final = 1.0  # an idle stream asks for its end a hundred times a second
+
+
+class MicroBatches:
+    """Decides how far each micro-batch goes.
+
+    :ivar latest: where the queues ended when they were last looked at; None before the first look
+    """
+
+    def __init__(self, lookup: Metadata, options: ReadOptions, store: RemoteOffsetStore) -> None:
+        self.latest: StreamOffset | None = None
+        self._lookup = lookup
+        self._options = options
+        self._store = store
+        self._told = WarnOnce()
+        self._target: Offsets | None = None
+        self._topics: tuple[float, Topics] | None = None
+        self._last_batch = time.monotonic()
+        self._alone = not options.commit_offsets  # whether nobody else moves the group's offsets
+
+    def reconnect(self, lookup: Metadata, store: RemoteOffsetStore) -> None:
+        """Go on with another client; what was decided before counts still."""
+        self._lookup = lookup
+        self._store = store
+
+    async def fix_target(self) -> None:
+        """Let the stream end where the queues end now, whatever comes later."""
+        topics = await self._lookup.topics()
+        check_gone(topics.gone, fail=self._options.fail_on_data_loss, told=self._told)
+        await self._lookup.wait_indexed(topics.queues)
+        extents = complete(await self._lookup.extents(topics.queues))
+        self._target = {queue: extent.maximum for queue, extent in extents.items()}
+
+    async def end_after(
+        self, start: StreamOffset, most: int | None, *, everything: bool = False
+    ) -> StreamOffset:
+        """Return where the batch that begins at *start* ends; *start* itself when there is none.
+
+        :param most: offsets to read, all that there are if None
+        :param everything: do not wait for ``minOffsetsPerTrigger``
+        :raises DataLossError: a position does not exist any more
+        :raises RocketMQError: it is not known where the stream begins
+        """
+        topics = await self._current_topics(start)
+        await self._check_alone(topics)
+        await self.publish(start)
+        answers = await self._lookup.extents(topics.queues, start.end)
+        if start.at_start:
+            check_readable(topics, self._options)
+            extents = complete(answers)
+            begun = await self._begin(topics, extents)
+            positions = dict(begun)
+        else:
+            extents = answers.of
+            moved = await self._moved(start, extents)
+            self._tell_missing(start, extents)
+            begun = self._new_queues(start, extents)
+            begun |= {queue: at for queue, at in moved.items() if at < start.end[queue]}
+            positions = {**start.end, **moved, **begun}
+        seen, self.latest = self.latest, _latest(positions, extents)
+        waiting = backlog(positions, self._ends(extents))
+        if self._waits_for_more(sum(waiting.values()), everything=everything):
+            return await self._ended(start, begun, begun, extents) if start.at_start else start
+        replaced = await self._replaced(start, waiting, extents, seen)
+        begun |= replaced
+        positions |= replaced
+        waiting = backlog(positions, self._ends(extents))
+        taken = waiting if most is None else share_out(waiting, most)
+        end = positions | {queue: positions[queue] + count for queue, count in taken.items()}
+        if end == start.end and not begun and not start.at_start:
+            return start
+        self._last_batch = time.monotonic()
+        return await self._ended(start, end, begun, extents)
+
+    async def publish(self, reached: StreamOffset) -> None:
+        """Commit what is read surely; a failure is logged, for only observers look at it."""
+        if not self._options.commit_offsets:
+            return
+        read = {MessageQueue(*q): at for q, at in reached.end.items() if selects(self._options, q)}
+        if not read:
+            return
+        for queue, offset in read.items():
+            await self._store.update(queue, offset)
+        try:
+            await self._store.persist(list(read))
+        except CommitError as error:
+            self._told.warn("offsets_not_published", None, reason=str(error))
+        else:
+            self._told.only("offsets_not_published", frozenset())
+
+    async def _current_topics(self, start: StreamOffset) -> Topics:
+        now = time.monotonic()
+        if self._topics is not None and now - self._topics[0] < ROUTES_SECONDS:
+            return self._topics[1]
+        topics = await self._lookup.topics(start.end)
+        check_gone(topics.gone, fail=self._options.fail_on_data_loss, told=self._told)
+        self._topics = (now, topics)
+        return topics
+
+    async def _check_alone(self, topics: Topics) -> None:
+        """Refuse to move the offsets of a group that others consume with.
+
+        :raises ConfigError: it has live members
+        """
+        if self._alone:
+            return
+        members = await self._lookup.members({topic for topic, _, _ in topics.queues})
+        if members:
+            group = self._options.connection.group
+            names = ", ".join(sorted(members)[:3])
+            reason = f"group {group!r} has live members ({names}), whose position it would move"
+            raise ConfigError("commitOffsets", True, f"{reason}: use a group of its own")
+        self._alone = True
+
+    async def _begin(self, topics: Topics, extents: Mapping[Queue, Extent]) -> Offsets:
+        """Return where the stream begins, which never changes once it is written down."""
+        wanted = await starts(self._lookup, self._options, topics, extents)
+        fail = self._options.fail_on_data_loss
+        begun = wanted | settle(findings(wanted, extents), fail=fail, told=self._told)
+        if self._target is None:
+            return begun
+        # A queue that appeared since is left to the next run, which reads it from its beginning.
+        known = self._target.keys() | self._named()
+        return {q: min(at, self._target.get(q, at)) for q, at in begun.items() if q in known}
+
+    def _named(self) -> set[Queue]:
+        """Return the queues for which options name a start."""
+        named, by_time = self._options.starting_offsets, self._options.starting_offsets_by_timestamp
+        return {*(named if isinstance(named, dict) else ()), *by_time}
+
+    def _new_queues(self, start: StreamOffset, extents: Mapping[Queue, Extent]) -> Offsets:
+        """Return where those begin that appeared since: nothing of them was read before."""
+        return {
+            queue: extent.minimum
+            for queue, extent in extents.items()
+            if queue not in start.end and (self._target is None or queue in self._target)
+        }
+
+    async def _moved(self, start: StreamOffset, extents: dict[Queue, Extent]) -> Offsets:
+        """Return the positions that do not exist any more, as they are to be corrected."""
+        for pause in self._lookup.pauses():
+            # A broker that has just started counts up to its end only after a while, and one
+            # whose topic was deleted says that it is empty.
+            cut = [each.queue for each in findings(start.end, extents) if each.was_cut]
+            if not cut:
+                break
+            await anyio.sleep(pause)
+            self._topics = None
+            known = (await self._current_topics(start)).queues
+            for queue in cut:
+                del extents[queue]
+            extents.update((await self._lookup.extents(known.intersection(cut))).of)
+        found = findings(start.end, extents)
+        cut = [each.queue for each in found if each.was_cut and each.queue in start.stored]
+        restarts = await self._restarts(start, cut, extents, self.latest)
+        kept = [each for each in found if each.queue in extents and each.queue not in cut]
+        fail = self._options.fail_on_data_loss
+        return settle([*kept, *restarts], fail=fail, told=self._told)
+
+    async def _replaced(
+        self,
+        start: StreamOffset,
+        waiting: Mapping[Queue, int],
+        extents: dict[Queue, Extent],
+        seen: StreamOffset | None,
+    ) -> Offsets:
+        """Return where queues start over whose log is another one than that of the positions.
+
+        Queues that cannot be compared now leave *extents*: they are not read in this batch.
+        """
+        last = {q: start.end[q] - 1 for q in waiting if q in start.stored}
+        times = (await self._lookup.stored_at(last)).of
+        for queue in last.keys() - times.keys():
+            del extents[queue]
+        # None: retention or compaction removed the message, which says nothing of the log.
+        changed = [q for q, time in times.items() if time not in (None, start.stored[q])]
+        restarts = await self._restarts(start, changed, extents, seen)
+        fail = self._options.fail_on_data_loss
+        return settle(restarts, fail=fail, told=self._told)
+
+    async def _restarts(
+        self,
+        start: StreamOffset,
+        queues: Collection[Queue],
+        extents: dict[Queue, Extent],
+        seen: StreamOffset | None,
+    ) -> list[Finding]:
+        """Return where to go on in logs that changed: behind all that was stored before.
+
+        Queues that cannot be searched now leave *extents*.
+
+        :param seen: the ends at the look before, if there was one
+        """
+        instants = {queue: start.stored[queue] + 1 for queue in queues}
+        goes_on = (await self._lookup.offsets_at(instants, extents)).of
+        for queue in instants.keys() - goes_on.keys():
+            del extents[queue]
+        ends = seen.end if seen is not None else {}
+        found = []
+        for queue, at in sorted(goes_on.items()):
+            wanted, extent = start.end[queue], extents[queue]
+            unread = ends.get(queue, wanted) - wanted
+            replaced = wanted <= extent.maximum or at == extent.minimum
+            found.append(Finding(queue, wanted, extent, at, unread, replaced))
+        return found
+
+    async def _ended(
+        self, start: StreamOffset, end: Offsets, begun: Offsets, extents: Mapping[Queue, Extent]
+    ) -> StreamOffset:
+        """Return the end of a batch, with what identifies the logs that it moves in."""
+        same = {q for q, at in end.items() if start.end.get(q) == at and q not in begun}
+        last = {
+            queue: at - 1
+            for queue, at in end.items()
+            if queue not in same and queue in extents and at > extents[queue].minimum
+        }
+        times = (await self._lookup.stored_at(last)).of
+        stored = {queue: time for queue, time in start.stored.items() if queue in same}
+        stored |= {queue: time for queue, time in times.items() if time is not None}
+        return StreamOffset(end=end, begun=begun, stored=stored)
+
+    def _tell_missing(self, start: StreamOffset, extents: Mapping[Queue, Extent]) -> None:
+        absent = start.end.keys() - extents.keys()
+        missing = {queue for queue in absent if selects(self._options, queue)}
+        for topic in sorted({queue[0] for queue in absent - missing}):
+            self._told.warn("topic_not_subscribed", topic, topic=topic)
+        self._told.only("queue_missing", missing)
+        for queue in sorted(missing):
+            topic, broker, queue_id = queue
+            at = start.end[queue]
+            self._told.warn(
+                "queue_missing", queue, topic=topic, broker=broker, queue=queue_id, stays_at=at
+            )
+
+    def _ends(self, extents: Mapping[Queue, Extent]) -> Offsets:
+        if self._target is None:
+            return {queue: extent.maximum for queue, extent in extents.items()}
+        known = self._target.keys() & extents.keys()
+        return {queue: min(self._target[queue], extents[queue].maximum) for queue in known}
+
+    def _waits_for_more(self, waiting: int, *, everything: bool) -> bool:
+        least = self._options.min_offsets_per_trigger
+        if least is None or everything or self._target is not None or waiting >= least:
+            return False
+        return time.monotonic() - self._last_batch < self._options.max_trigger_delay
+
+
+def _latest(positions: Offsets, extents: Mapping[Queue, Extent]) -> StreamOffset:
+    return StreamOffset(end=positions | {queue: each.maximum for queue, each in extents.items()})

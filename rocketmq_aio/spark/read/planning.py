@@ -1,0 +1,131 @@
+"""Ranges of queues -> input partitions of Spark; equal input gives equal output.
+
+A task costs as much as reading some ten thousand rows, so small ranges share one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from pyspark.sql.datasource import InputPartition
+
+from rocketmq_aio.spark.options.options import ReadOptions
+from rocketmq_aio.spark.read.stream_offset import Range, StreamOffset
+
+
+@dataclass(frozen=True)
+class QueuePartition(InputPartition):
+    """What one task reads, one range after the other."""
+
+    ranges: tuple[Range, ...]
+
+
+def plan(ranges: Iterable[Range], options: ReadOptions) -> list[QueuePartition]:
+    """Return the partitions that cover *ranges* exactly; empty ranges are left out.
+
+    A partition has more than ``maxRecordsPerPartition`` offsets only where ``maxPartitions``
+    leaves no choice.
+    """
+    pieces = sorted(each for each in ranges if each.size > 0)
+    if not pieces:
+        return []
+    pieces = _cut_large(pieces, options.max_records_per_partition)
+    pieces = _cut_to(pieces, options.min_partitions or 1)
+    tasks = _packed(pieces, options)
+    return [QueuePartition(tuple(sorted(task))) for task in sorted(tasks)]
+
+
+def plan_between(
+    start: StreamOffset, end: StreamOffset, options: ReadOptions
+) -> list[QueuePartition]:
+    """Return the partitions of a micro-batch, from its two offsets alone."""
+    ranges = []
+    for queue, until in end.end.items():
+        begin = end.start_of(queue, start)
+        if begin is not None and begin < until:
+            ranges.append(Range(*queue, begin, until))
+    return plan(ranges, options)
+
+
+def _cut_large(pieces: list[Range], most: int | None) -> list[Range]:
+    if most is None:
+        return pieces
+    return [part for piece in pieces for part in _parts(piece, -(-piece.size // most))]
+
+
+def _cut_to(pieces: list[Range], wanted: int) -> list[Range]:
+    """Cut until there are so many, always that whose parts are the largest."""
+    if len(pieces) >= wanted:
+        return pieces
+    heap = [(-piece.size, piece, 1) for piece in pieces]  # largest part first, whole, parts
+    heapq.heapify(heap)
+    for _ in range(wanted - len(pieces)):
+        largest, piece, count = heap[0]
+        if largest >= -1:
+            break  # one offset each
+        heapq.heapreplace(heap, (-piece.size // (count + 1), piece, count + 1))
+    return [part for _, piece, count in heap for part in _parts(piece, count)]
+
+
+def _parts(piece: Range, count: int) -> list[Range]:
+    bounds = [piece.start + piece.size * at // count for at in range(count + 1)]
+    return [piece._replace(start=start, end=end) for start, end in pairwise(bounds)]
+
+
+@dataclass(order=True)
+class _Task:
+    size: int
+    number: int
+    ranges: list[Range] = field(default_factory=list, compare=False)
+
+    def take(self, piece: Range) -> None:
+        self.size += piece.size
+        self.ranges.append(piece)
+
+
+def _packed(pieces: list[Range], options: ReadOptions) -> list[list[Range]]:
+    least = options.min_records_per_partition
+    if options.max_records_per_partition is not None:
+        least = min(least, options.max_records_per_partition)
+    total = sum(piece.size for piece in pieces)
+    count = max(options.min_partitions or 1, -(-total // least))
+    count = min(count, options.max_partitions or count)
+    if len(pieces) <= count:
+        return [[piece] for piece in pieces]
+    by_broker: dict[str, list[Range]] = {}
+    for piece in pieces:
+        by_broker.setdefault(piece.broker, []).append(piece)
+    if count < len(by_broker):
+        return _filled(pieces, count, options)
+    tasks = []
+    for held, share in _shares(list(by_broker.values()), count):
+        tasks += _filled(held, share, options)
+    return tasks
+
+
+def _shares(brokers: list[list[Range]], count: int) -> list[tuple[list[Range], int]]:
+    """Give each broker one task, and the others where most is to be read for each task."""
+    sizes = [sum(piece.size for piece in held) for held in brokers]
+    shares = [1] * len(brokers)
+    for _ in range(count - len(brokers)):
+        open_ones = [at for at, held in enumerate(brokers) if shares[at] < len(held)]
+        fullest = max(open_ones, key=lambda at: sizes[at] / shares[at])
+        shares[fullest] += 1
+    return list(zip(brokers, shares, strict=True))
+
+
+def _filled(pieces: list[Range], count: int, options: ReadOptions) -> list[list[Range]]:
+    """Put the largest piece first into the emptiest task."""
+    most = options.max_records_per_partition if options.max_partitions is None else None
+    tasks = [_Task(0, number) for number in range(count)]
+    for piece in sorted(pieces, key=lambda each: (-each.size, each)):
+        task = heapq.heappop(tasks)
+        if most is not None and task.size and task.size + piece.size > most:
+            heapq.heappush(tasks, task)
+            task = _Task(0, len(tasks))
+        task.take(piece)
+        heapq.heappush(tasks, task)
+    return [task.ranges for task in tasks if task.ranges]

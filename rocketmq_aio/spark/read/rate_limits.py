@@ -1,0 +1,33 @@
+"""How much of what is there goes into one micro-batch; nothing here asks a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rocketmq_aio.spark.read.stream_offset import Offsets, Queue
+
+
+def backlog(start: Mapping[Queue, int], latest: Mapping[Queue, int]) -> Offsets:
+    """Return how much each queue has to read; queues with nothing are left out."""
+    return {
+        queue: latest[queue] - offset
+        for queue, offset in start.items()
+        if latest.get(queue, offset) > offset
+    }
+
+
+def share_out(waiting: Mapping[Queue, int], most: int) -> Offsets:
+    """Return how much of each queue to read, *most* in all, in proportion to what it has.
+
+    Each queue gets at least one, also where that makes more than *most*.
+    """
+    total = sum(waiting.values())
+    if total <= most:
+        return dict(waiting)
+    rest, ones = max(0, most - len(waiting)), len(waiting)
+    spare = max(1, total - ones)  # above the one that each gets; none has more, maybe
+    exact = {queue: divmod(rest * (size - 1), spare) for queue, size in waiting.items()}
+    left = rest - sum(whole for whole, _ in exact.values())
+    first = sorted(exact, key=lambda queue: (-exact[queue][1], queue))[:left]
+    extra = dict.fromkeys(first, 1)
+    return {queue: 1 + whole + extra.get(queue, 0) for queue, (whole, _) in exact.items()}

@@ -1,0 +1,218 @@
+"""Where reading begins and ends, as the options say; what they leave open is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from typing import TypeVar
+
+from rocketmq_aio.errors import ConfigError, RocketMQError, RouteNotFoundError
+from rocketmq_aio.spark.options.options import ReadOptions
+from rocketmq_aio.spark.read.data_loss import (
+    Extent,
+    TopicGoneError,
+    WarnOnce,
+    findings,
+    settle,
+    warn,
+)
+from rocketmq_aio.spark.read.metadata import Answers, Metadata, Topics
+from rocketmq_aio.spark.read.stream_offset import EARLIEST, LATEST, Offsets, Queue, Range
+from rocketmq_aio.spark.runtime import Runtime
+
+T = TypeVar("T")
+
+
+class BrokerAwayError(RocketMQError):
+    """A broker did not answer, and without it nobody knows what is to be read."""
+
+    def __init__(self, broker: str, cause: RocketMQError) -> None:
+        super().__init__(
+            f"broker {broker!r} did not answer, and what is to be read of it is not known "
+            f"(nameServer, fetchOffset.numRetries): {cause}"
+        )
+        self.broker = broker
+
+
+def batch_ranges(options: ReadOptions) -> list[Range]:
+    """Return what a batch read reads; blocks while brokers are asked.
+
+    :raises DataLossError: an offset that was asked for does not exist
+    :raises ConfigError: offsets are given for topics that are not read
+    :raises RocketMQError: it cannot be known
+    """
+    runtime = Runtime.get(options.connection)
+    return runtime.call(ranges_of, Metadata.of(runtime, options), options)
+
+
+async def ranges_of(lookup: Metadata, options: ReadOptions) -> list[Range]:
+    """Do what `batch_ranges` says."""
+    fail = options.fail_on_data_loss
+    topics = await lookup.topics()
+    check_gone(topics.gone, fail=fail)
+    check_readable(topics, options)
+    if not _ends_fixed(options, topics.queues):
+        await lookup.wait_indexed(topics.queues)
+    extents = complete(await lookup.extents(topics.queues))
+    start = await starts(lookup, options, topics, extents)
+    check_missing(_named(options), extents.keys(), fail=fail)
+    end = await ends(lookup, options, topics, extents)
+    start |= settle(findings(start, extents), fail=fail)
+    cut = [each for each in findings(end, extents) if each.was_cut]
+    end |= settle(cut, fail=fail)
+    return [Range(*queue, start[queue], end[queue]) for queue in sorted(extents)]
+
+
+async def starts(
+    lookup: Metadata, options: ReadOptions, topics: Topics, extents: Mapping[Queue, Extent]
+) -> Offsets:
+    """Return where each queue begins to be read, which need not exist.
+
+    There may be queues that no route names now, when the options name them.
+    """
+    by_time = options.starting_offsets_by_timestamp
+    instants = _instants(options.starting_timestamp, by_time, extents)
+    found = complete(await lookup.offsets_at(instants, extents))
+    if options.starting_offsets_by_timestamp_strategy == "error":
+        _check_late_enough(instants, found, extents)
+    named = options.starting_offsets
+    check_named("startingOffsetsByTimestamp", by_time, topics)
+    check_named("startingOffsets", named if isinstance(named, dict) else {}, topics)
+    rest = {queue: extent for queue, extent in extents.items() if queue not in found}
+    if named == "group":
+        return found | await _of_group(lookup, rest)
+    found |= _resolved(named, rest, EARLIEST)
+    if isinstance(named, dict) and options.starting_timestamp is None:
+        found |= {q: at for q, at in named.items() if q not in found and at >= 0}
+    return found
+
+
+async def ends(
+    lookup: Metadata, options: ReadOptions, topics: Topics, extents: Mapping[Queue, Extent]
+) -> Offsets:
+    """Return where each queue ends to be read, which may be beyond what it holds."""
+    by_time = options.ending_offsets_by_timestamp
+    named = options.ending_offsets
+    check_named("endingOffsetsByTimestamp", by_time, topics)
+    check_named("endingOffsets", named if isinstance(named, dict) else {}, topics)
+    instants = _instants(options.ending_timestamp, by_time, extents)
+    found = complete(await lookup.offsets_at(instants, extents))
+    rest = {queue: extent for queue, extent in extents.items() if queue not in found}
+    return found | _resolved(named, rest, LATEST)
+
+
+def _ends_fixed(options: ReadOptions, queues: Iterable[Queue]) -> bool:
+    """Return whether options name the offset at which each of *queues* ends."""
+    ends = options.ending_offsets
+    if options.ending_timestamp is not None or options.ending_offsets_by_timestamp:
+        return False
+    return isinstance(ends, dict) and all(ends.get(each, LATEST) != LATEST for each in queues)
+
+
+def _named(options: ReadOptions) -> dict[str, Iterable[Queue]]:
+    """Return the queues that each option names, if it counts."""
+    start, end = options.starting_offsets, options.ending_offsets
+    named: dict[str, Iterable[Queue]] = {"assign": options.assign}
+    if options.starting_timestamp is None:
+        named["startingOffsets"] = start if isinstance(start, dict) else ()
+        named["startingOffsetsByTimestamp"] = options.starting_offsets_by_timestamp
+    if options.ending_timestamp is None:
+        named["endingOffsets"] = end if isinstance(end, dict) else ()
+        named["endingOffsetsByTimestamp"] = options.ending_offsets_by_timestamp
+    return named
+
+
+def _instants(
+    for_all: int | None, by_queue: Mapping[Queue, int], queues: Iterable[Queue]
+) -> dict[Queue, int]:
+    if for_all is not None:
+        return dict.fromkeys(queues, for_all)
+    return {queue: by_queue[queue] for queue in queues if queue in by_queue}
+
+
+async def _of_group(lookup: Metadata, extents: Mapping[Queue, Extent]) -> Offsets:
+    """Return where the group stands; the beginning where it never was."""
+    committed = complete(await lookup.committed(extents))
+    return {
+        queue: extents[queue].minimum if offset is None else offset
+        for queue, offset in committed.items()
+    }
+
+
+def _resolved(named: str | Offsets, extents: Mapping[Queue, Extent], otherwise: int) -> Offsets:
+    words = {"earliest": EARLIEST, "latest": LATEST}
+    given = dict.fromkeys(extents, words[named]) if isinstance(named, str) else named
+    return {queue: _offset(given.get(queue, otherwise), each) for queue, each in extents.items()}
+
+
+def _offset(named: int, extent: Extent) -> int:
+    return {EARLIEST: extent.minimum, LATEST: extent.maximum}.get(named, named)
+
+
+def _check_late_enough(
+    instants: Mapping[Queue, int], found: Offsets, extents: Mapping[Queue, Extent]
+) -> None:
+    for queue, millis in sorted(instants.items()):
+        if found[queue] >= extents[queue].maximum:
+            reason = f"no message so late in {'/'.join(map(str, queue))}; choose an earlier time"
+            way_out = "or startingOffsetsByTimestampStrategy=latest"
+            raise ConfigError("startingTimestamp", millis, f"{reason}, {way_out}")
+
+
+def check_named(option: str, named: Iterable[Queue], topics: Topics) -> None:
+    """Refuse offsets of topics that are not read: a typo would be skipped in silence.
+
+    :raises ConfigError: there are some
+    """
+    read = {queue[0] for queue in topics.queues} | topics.gone
+    for queue in sorted(named):
+        if queue[0] not in read:
+            raise ConfigError(option, queue[0], "a topic that is not subscribed to: leave it out")
+
+
+def check_gone(gone: Set[str], *, fail: bool, told: WarnOnce | None = None) -> None:
+    """Tell that no name server knows a topic.
+
+    :raises TopicGoneError: *fail* is set
+    """
+    told = told or WarnOnce()
+    told.only("topic_gone", gone)
+    for topic in sorted(gone):
+        if fail:
+            raise TopicGoneError(topic)
+        told.warn("topic_gone", topic, topic=topic)
+
+
+def check_readable(topics: Topics, options: ReadOptions) -> None:
+    """Refuse to begin without a topic that is named and has no queue now.
+
+    :raises RouteNotFoundError: there is one; it may have some when its brokers have started
+    """
+    for topic in sorted(topics.empty):
+        if options.subscribe_pattern is None:
+            reason = "no queue of it can be read now (subscribe); are its brokers up?"
+            raise RouteNotFoundError(topic, reason)
+
+
+def check_missing(named: Mapping[str, Iterable[Queue]], read: Set[Queue], *, fail: bool) -> None:
+    """Tell which queues options name that are not *read*: what is in them would be left out.
+
+    :raises ConfigError: *fail* is set
+    """
+    for option, queues in named.items():
+        for queue in sorted(set(queues) - read):
+            name = "/".join(map(str, queue))
+            if fail:
+                reason = "no route names this queue now, or assign leaves it out"
+                way_out = "leave it out here, too, or set failOnDataLoss=false"
+                raise ConfigError(option, name, f"{reason}; {way_out}")
+            warn("queue_missing", queue=name, option=option)
+
+
+def complete(answers: Answers[T]) -> dict[Queue, T]:
+    """Return what was found out.
+
+    :raises BrokerAwayError: not everything was
+    """
+    for broker, cause in sorted(answers.away.items()):
+        raise BrokerAwayError(broker, cause) from cause
+    return answers.of

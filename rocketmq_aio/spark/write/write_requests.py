@@ -1,0 +1,190 @@
+"""Rows -> what is sent in one request: by topic, by queue where one is wanted, split by size."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from rocketmq_aio.model.names import RETRY_PREFIX
+from rocketmq_aio.model.properties import TIMER_DELIVER_MS
+from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.producer.batching.pre_encoded import Encoded
+from rocketmq_aio.spark.arrow.batch_entries import Column, offsets_of, pc, read_entry
+from rocketmq_aio.spark.arrow.row_encoder import RowEncoder
+
+TIMED: Final = f"\x02{TIMER_DELIVER_MS}\x01".encode()
+ENTRIES, LANES, ALONE = "entries", "lanes", "alone"
+
+QueuesOfKeys = Callable[[str, list[str]], Sequence[MessageQueue]]
+
+
+class SendLane(NamedTuple):
+    """A queue whose parcels go one after another; *key* is one that belongs to it, if any."""
+
+    queue: MessageQueue | None = None
+    key: str | None = None
+
+
+NO_LANE: Final = SendLane()
+
+
+class WriteRequest(NamedTuple):
+    """One request: what it carries, how many rows that is, and where it has to go, if anywhere."""
+
+    encoded: Encoded
+    rows: int
+    lane: SendLane | None = None
+
+
+class Limits(NamedTuple):
+    """How much one request may carry."""
+
+    bytes: int
+    records: int
+
+
+def parcels(
+    rows: RowEncoder, limits: Limits, queues_of_keys: QueuesOfKeys
+) -> Iterator[WriteRequest]:
+    """Yield what is to be sent; rows of one lane come in their order."""
+    for topic, table in _by_topic(rows):
+        lanes: list[SendLane] = []
+        if table.schema.names != [ENTRIES]:
+            table, lanes = _with_lanes(topic, table, queues_of_keys)
+        for lane, mine in _by_lane(table, lanes):
+            yield from _requests(topic, lane, mine, limits)
+
+
+def _by_topic(rows: RowEncoder) -> Iterator[tuple[str, Column]]:
+    """Yield the rows of each topic as a record batch with those columns that there are."""
+    columns = {name: column for name, column in rows._asdict().items() if column is not None}
+    topics = columns.pop("topics")
+    table = pa.RecordBatch.from_pydict(columns)
+    if isinstance(topics, str):
+        yield topics, table
+        return
+    found = topics.dictionary_encode()
+    if len(found.dictionary) == 1:
+        yield found.dictionary[0].as_py(), table
+        return
+    for place, topic in enumerate(found.dictionary.to_pylist()):
+        yield topic, table.filter(pc.equal(found.indices, place))
+
+
+# --- lanes ----------------------------------------------------------------------------------------
+
+
+def _with_lanes(
+    topic: str, table: Column, queues_of_keys: QueuesOfKeys
+) -> tuple[Column, list[SendLane]]:
+    """Return entries, places of lanes (null for any queue) and who travels alone; and the lanes."""
+    lanes: list[SendLane] = []
+    places: dict[MessageQueue | None, int] = {}
+
+    def places_of(wanted: Sequence[SendLane]) -> Column:
+        for lane in wanted:
+            if lane.queue not in places:
+                places[lane.queue] = len(lanes)
+                lanes.append(lane)
+        return pa.array([places[lane.queue] for lane in wanted], pa.int32())
+
+    found: list[Column] = []
+    names = table.schema.names
+    if "brokers" in names and "queue_ids" in names:
+        chosen = _queue_texts(table).dictionary_encode()
+        found.append(pc.take(places_of(_chosen(topic, chosen.dictionary)), chosen.indices))
+    if "keys" in names:
+        keys = table.column("keys").dictionary_encode()
+        texts = keys.dictionary.to_pylist()
+        queues = queues_of_keys(topic, texts) if texts else []
+        pairs = [SendLane(queue, key) for queue, key in zip(queues, texts, strict=True)]
+        found.append(pc.take(places_of(pairs), keys.indices))
+    columns = {ENTRIES: table.column(ENTRIES)}
+    if found:  # a chosen queue counts before a key
+        columns[LANES] = pc.coalesce(*found)
+    if ALONE in names:
+        columns[ALONE] = table.column(ALONE)
+    return pa.RecordBatch.from_pydict(columns), lanes
+
+
+def _queue_texts(table: Column) -> Column:
+    ids = table.column("queue_ids").cast(pa.string())
+    return pc.binary_join_element_wise(table.column("brokers"), ids, "\x01")
+
+
+def _chosen(topic: str, texts: Column) -> list[SendLane]:
+    pairs = [text.split("\x01") for text in texts.to_pylist()]
+    return [SendLane(MessageQueue(topic, broker, int(number))) for broker, number in pairs]
+
+
+def _by_lane(table: Column, lanes: Sequence[SendLane]) -> Iterator[tuple[SendLane | None, Column]]:
+    if LANES not in table.schema.names:
+        yield None, table
+        return
+    column = table.column(LANES)
+    if column.null_count:
+        yield None, table.filter(column.is_null())
+    for place, lane in enumerate(lanes):
+        yield lane, table.filter(pc.equal(column, place))
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+def _requests(
+    topic: str, lane: SendLane | None, table: Column, limits: Limits
+) -> Iterator[WriteRequest]:
+    entries = table.column(ENTRIES)
+    if topic.startswith(RETRY_PREFIX):
+        yield from _singles(topic, lane, entries)
+        return
+    if ALONE in table.schema.names:
+        alone = table.column(ALONE)
+        yield from _singles(topic, lane, entries.filter(alone))
+        entries = entries.filter(pc.invert(alone))
+    yield from _batches(topic, lane, entries, limits)
+
+
+def _singles(topic: str, lane: SendLane | None, entries: Column) -> Iterator[WriteRequest]:
+    for raw in entries.to_pylist():
+        yield WriteRequest(single(topic, raw), 1, lane)
+
+
+def single(topic: str, raw: bytes) -> Encoded:
+    """Return the message of one entry, to be sent by itself."""
+    entry = read_entry(raw)
+    return Encoded(
+        topic=topic,
+        body=entry.body,
+        message_id=entry.message_id,
+        properties=entry.properties,
+        flag=entry.flag,
+        timed=TIMED in entry.properties,
+    )
+
+
+def _batches(
+    topic: str, lane: SendLane | None, entries: Column, limits: Limits
+) -> Iterator[WriteRequest]:
+    """Yield slices of the entries, which lie one after another in memory already."""
+    count = len(entries)
+    if not count:
+        return
+    ends = offsets_of(entries)
+    data = memoryview(entries.buffers()[2])
+    first = 0
+    while first < count:
+        start = ends[first]
+        last = bisect_right(ends, start + limits.bytes, first) - 1
+        last = max(first + 1, min(last, first + limits.records))
+        raw = bytes(data[start : ends[last]])
+        if len(raw) > limits.bytes:  # it is one row
+            yield WriteRequest(single(topic, raw), 1, lane)
+        else:
+            message_id = read_entry(raw).message_id
+            encoded = Encoded(topic=topic, body=raw, message_id=message_id, batch=True)
+            yield WriteRequest(encoded, last - first, lane)
+        first = last

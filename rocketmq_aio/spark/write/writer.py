@@ -1,0 +1,269 @@
+"""The sink: what a DataFrame must look like, and the tasks that send its rows."""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from hashlib import blake2b
+from typing import Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    CharType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+    VarcharType,
+)
+
+from rocketmq_aio.config.producer import MAX_BATCH_MESSAGES
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.spark.arrow.row_encoder import BY_LOWER, encode, sink_fault, slices
+from rocketmq_aio.spark.options.options import WriteOptions
+from rocketmq_aio.spark.read.data_loss import warn
+from rocketmq_aio.spark.runtime import OF_ROWS, Runtime
+from rocketmq_aio.spark.write.sending import Sending, Written
+from rocketmq_aio.spark.write.write_requests import Limits, WriteRequest, parcels
+
+logger = get_logger(__name__)
+
+QUERY_ID: Final = "sql.streaming.queryId"  # local properties of the tasks of a stream
+BATCH_ID: Final = "streaming.sql.batchId"
+PREFIX_BYTES: Final = 10  # of an id; the row's number has six
+AHEAD: Final = 1  # record batches that are encoded while others are sent
+
+TEXT: Final = (StringType, VarcharType, CharType)
+NUMBER: Final = (ByteType, ShortType, IntegerType, LongType)
+
+
+def _is(*kinds: type[DataType]) -> Callable[[DataType], bool]:
+    return lambda kind: isinstance(kind, kinds)
+
+
+def _is_texts(kind: DataType) -> bool:
+    return isinstance(kind, TEXT) or (
+        isinstance(kind, ArrayType) and isinstance(kind.elementType, TEXT)
+    )
+
+
+def _is_text_map(kind: DataType) -> bool:
+    return isinstance(kind, MapType) and all(
+        isinstance(each, TEXT) for each in (kind.keyType, kind.valueType)
+    )
+
+
+# Name, what its type is to be, in words, and whether it is
+COLUMNS: Final[Mapping[str, tuple[str, Callable[[DataType], bool]]]] = {
+    "body": ("binary or string", _is(BinaryType, *TEXT)),
+    "topic": ("string", _is(*TEXT)),
+    "tags": ("string", _is(*TEXT)),
+    "keys": ("string or array<string>", _is_texts),
+    "properties": ("map<string,string>", _is_text_map),
+    "flag": ("int", _is(*NUMBER)),
+    "delayLevel": ("int", _is(*NUMBER)),
+    "deliverTimestamp": ("timestamp, or bigint of epoch ms", _is(TimestampType, LongType)),
+    "shardingKey": ("string", _is(*TEXT)),
+    "brokerName": ("string", _is(*TEXT)),
+    "queueId": ("int", _is(*NUMBER)),
+}
+
+
+def check_columns(schema: StructType, topic: str | None) -> None:
+    """Refuse rows that could not be sent.
+
+    :raises ConfigError: it names the column and what is expected instead
+    """
+    given: dict[str, DataType] = {}
+    for field in schema.fields:
+        name = BY_LOWER.get(field.name.lower())
+        if name is None:
+            reason = f"no column of a message; known are {', '.join(COLUMNS)}: select or rename"
+            raise ConfigError("column", field.name, reason)
+        if name in given:
+            raise ConfigError("column", field.name, "there twice, but for upper and lower case")
+        given[name] = field.dataType
+        words, fits = COLUMNS[name]
+        if not fits(field.dataType):
+            kind = field.dataType.simpleString()
+            raise ConfigError("column", name, f"its type is {kind}, expected {words}: cast it")
+    _check_present(given, topic)
+
+
+def _check_present(given: Mapping[str, DataType], topic: str | None) -> None:
+    if "body" not in given:
+        raise ConfigError("column", "body", "missing: it holds what is sent, binary or string")
+    if topic is None and "topic" not in given:
+        raise ConfigError("topic", None, "not given: set the option, or add a column topic")
+    if topic is not None and (fault := sink_fault(topic)):
+        raise ConfigError("topic", topic, fault)
+    for name, other in (("brokerName", "queueId"), ("queueId", "brokerName")):
+        if name in given and other not in given:
+            raise ConfigError("column", name, f"names a queue only together with {other}")
+
+
+def check_mode(*, overwrite: bool) -> None:
+    """Refuse to replace what is in a topic.
+
+    :raises ConfigError: that is what is asked for
+    """
+    if overwrite:
+        reason = 'messages are added and never replaced: use mode("append"), outputMode("append")'
+        raise ConfigError("mode", "overwrite or complete", reason)
+
+
+class _Sink:
+    """What batch and streaming writes share; it travels to the tasks by pickle."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        check_mode(overwrite=overwrite)
+        check_columns(schema, options.topic)
+        self._options = options
+        self._own_id = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        """Send the rows of one task.
+
+        :raises InvalidMessageError: a row cannot be sent; it names row, topic and reason
+        :raises WriteError: brokers did not take some rows
+        """
+        context = TaskContext.get()
+        assert context is not None
+        prefix = id_prefix(*self._write_id(context), str(context.partitionId()))
+        return _Task(self._options, prefix).run(iterator)
+
+    def _write_id(self, context: TaskContext) -> tuple[str, ...]:
+        """Return what tells this write from others and is the same when it is repeated."""
+        raise NotImplementedError
+
+    def _committed(self, messages: Sequence[WriterCommitMessage | None], **about: object) -> None:
+        done = Written.total(messages)
+        logger.info(
+            "rows_written", rows=done.rows, requests=done.requests, tasks=len(messages), **about
+        )
+        if done.weaker:
+            warn("rows_stored_with_less_than_asked", requests=done.weaker, **about)
+
+    def _aborted(self, messages: Sequence[WriterCommitMessage | None], **about: object) -> None:
+        warn(
+            "write_failed_rows_stay_sent",
+            rows_of_finished_tasks=Written.total(messages).rows,
+            unfinished_tasks=sum(each is None for each in messages),
+            **about,
+        )
+
+
+class RocketMQWriter(_Sink, DataSourceArrowWriter):
+    """A batch write; every one has ids of its own, which its retried tasks give again."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Log how many rows were sent."""
+        self._committed(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Log that what was sent stays sent."""
+        self._aborted(messages)
+
+    def _write_id(self, context: TaskContext) -> tuple[str, ...]:
+        return (self._own_id,)
+
+
+class RocketMQStreamWriter(_Sink, DataSourceStreamArrowWriter):
+    """The sink of a stream; a micro-batch that is done again gives the same ids."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Log how many rows of the micro-batch were sent."""
+        self._committed(messages, batch=batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Log that what was sent stays sent."""
+        self._aborted(messages, batch=batchId)
+
+    def _write_id(self, context: TaskContext) -> tuple[str, ...]:
+        query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+        if query is None or batch is None:
+            return (self._own_id,)
+        return query, batch
+
+
+def id_prefix(*parts: str) -> str:
+    """Return 20 hexadecimal digits that stand for *parts*."""
+    whole = "\x00".join(parts).encode()
+    return blake2b(whole, digest_size=PREFIX_BYTES).hexdigest().upper()
+
+
+def _not_empty(batches: Iterable[Any]) -> Iterator[Any]:
+    return (some for batch in batches for some in slices(batch) if some.num_rows)
+
+
+class _Task:
+    """One write task: record batches are encoded here, and sent on the loop meanwhile."""
+
+    def __init__(self, options: WriteOptions, prefix: str) -> None:
+        self._options = options
+        self._prefix = prefix
+        most = OF_ROWS.max_message_bytes
+        self._limits = Limits(
+            min(options.batch_bytes, most), min(options.batch_records, MAX_BATCH_MESSAGES)
+        )
+        self._row = 0
+        self._under_way: deque[Future[None]] = deque()
+
+    def run(self, batches: Iterator[Any]) -> Written:
+        """Send all rows; where it fails, no more requests are begun."""
+        sending: Sending | None = None
+        try:
+            for some in _not_empty(batches):
+                sending = sending or self._open()
+                self._send(sending, some)
+            self._wait(0)
+        finally:
+            for each in self._under_way:
+                each.cancel()
+        return Written() if sending is None else sending.written()
+
+    def _open(self) -> Sending:
+        """Connect; a task without rows needs no broker."""
+        self._runtime = Runtime.get(self._options.connection)
+        return Sending(self._runtime.producer(), self._options)
+
+    def _send(self, sending: Sending, batch: Any) -> None:  # noqa: ANN401 - a RecordBatch
+        made = self._parcels(sending, batch)
+        self._wait(AHEAD)
+        self._under_way.append(self._runtime.begin(sending.send, made))
+        self._row += batch.num_rows
+
+    def _parcels(self, sending: Sending, batch: Any) -> list[WriteRequest]:  # noqa: ANN401
+        rows = encode(
+            batch,
+            topic=self._options.topic,
+            id_prefix=self._prefix,
+            first_row=self._row,
+            most_bytes=OF_ROWS.max_message_bytes,
+            check_tags=self._options.check_tags,
+        )
+
+        def queues_of_keys(topic: str, keys: list[str]) -> Sequence[Any]:
+            return self._runtime.call(sending.queues_of_keys, topic, keys)
+
+        return list(parcels(rows, self._limits, queues_of_keys))
+
+    def _wait(self, most: int) -> None:
+        """Return when no more than *most* record batches are being sent."""
+        while len(self._under_way) > most:
+            self._under_way.popleft().result()

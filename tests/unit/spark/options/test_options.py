@@ -1,0 +1,237 @@
+"""Options: what they mean, and errors that say which one is wrong and what would be right."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.spark.options.options import OPTIONS, Connection, read_options, write_options
+
+BASIC = {"nameServer": "127.0.0.1:9876", "subscribe": "orders"}
+
+
+def refused(given: dict[str, str], *, streaming: bool = True) -> str:
+    with pytest.raises(ConfigError) as raised:
+        read_options({**BASIC, **given}, streaming=streaming)
+    return str(raised.value)
+
+
+def test_names_are_taken_in_whatever_case() -> None:
+    read = read_options({"NAMESERVER": "a:1, b:2", "Topic": "x, y,x"}, streaming=False)
+
+    assert read.connection.name_server == "a:1;b:2"
+    assert read.subscribe == ("x", "y")
+
+
+def test_defaults_differ_between_batch_and_stream() -> None:
+    assert read_options(BASIC, streaming=False).starting_offsets == "earliest"
+    assert read_options(BASIC, streaming=True).starting_offsets == "latest"
+
+
+def test_all_kinds_of_values_are_read() -> None:
+    read = read_options(
+        {
+            **BASIC,
+            "startingOffsets": '{"v":1,"end":{"orders":{"broker-a":{"0":5,"1":-1}}}}',
+            "startingTimestamp": "2026-01-31T08:00:00+01:00",
+            "failOnDataLoss": "FALSE",
+            "maxTriggerDelay": "90s",
+            "expressionType": "sql92",
+            "subExpression": "price > 3",
+            "readFrom": "Suggested",
+            "fetchOffset.numRetries": "0",
+            "pullWindow": "8",
+        },
+        streaming=True,
+    )
+
+    assert read.starting_offsets == {("orders", "broker-a", 0): 5, ("orders", "broker-a", 1): -1}
+    assert read.starting_timestamp == 1769842800000
+    assert (read.fail_on_data_loss, read.max_trigger_delay) == (False, 90)
+    assert (read.expression_type, read.read_from) == ("SQL92", "suggested")
+    assert (read.fetch_num_retries, read.pull_window) == (0, 8)
+
+
+def test_queues_can_be_assigned() -> None:
+    given = {"nameServer": "a:1", "assign": '{"T":{"broker-a":[1,0,1]}}'}
+
+    read = read_options(given, streaming=True)
+
+    assert read.assign == (("T", "broker-a", 0), ("T", "broker-a", 1))
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ({"startOffsets": "earliest"}, "did you mean startingOffsets?"),
+        ({"maxOffsetPerTrigger": "5"}, "did you mean maxOffsetsPerTrigger?"),
+        ({"batchBytes": "5"}, "an option of a write only"),
+        ({"endingOffsets": "latest"}, "an option of a batch read only"),
+        ({"zzz": "5"}, "known are"),
+        ({"kafka.bootstrap.servers": "a:1"}, "an option of Kafka; use nameServer"),
+        ({"kafka.group.id": "g"}, "an option of Kafka; use group"),
+        ({"groupIdPrefix": "g"}, "an option of Kafka; use group"),
+        ({"includeHeaders": "true"}, "an option of Kafka; select the column properties"),
+        ({"kafkaConsumer.pollTimeoutMs": "5"}, "an option of Kafka; use pullTimeoutMs"),
+        ({"kafka.max.poll.records": "5"}, "an option of Kafka, which has no meaning here"),
+        ({"kafka.sasl.jaas.config": "x"}, "an option of Kafka; use accessKey and secretKey"),
+    ],
+)
+def test_an_option_that_is_unknown_here_names_the_nearest(given: dict[str, str], hint: str) -> None:
+    assert hint in refused(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"maxOffsetsPerTrigger": "0"}, "from 1 to"),
+        ({"maxOffsetsPerTrigger": "many"}, "whole number"),
+        ({"failOnDataLoss": "maybe"}, "true or false"),
+        ({"startingOffsets": "first"}, "earliest or latest or group or offsets as JSON"),
+        ({"startingOffsets": '{"T":{"a":{"0":-3}}}'}, "-2 or more"),
+        ({"startingTimestamp": "2026-01-31T08:00:00"}, "time with zone"),
+        ({"startingOffsetsByTimestampStrategy": "fail"}, "latest or error"),
+        ({"subscribe": ","}, "separated by commas"),
+        ({"subscribe": "a b"}, "only letters"),
+        ({"subscribePattern": "x.*"}, "one of subscribe, subscribePattern and assign"),
+        ({"topic": "x"}, "the same as subscribe"),
+        ({"nameServer": "nowhere"}, "expected host:port"),
+        ({"group": "DEFAULT_CONSUMER"}, "reserved"),
+        ({"subExpression": "||"}, "expected tags"),
+        ({"expressionType": "SQL92"}, "no SQL condition"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "3"}, "more than maxOffsets"),
+        ({"minPartitions": "9", "maxPartitions": "3"}, "more than maxPartitions"),
+        ({"maxTriggerDelay": "soon"}, "such as 15m"),
+        ({"accessKey": "me"}, "secretKey=None: not given"),
+        ({"tlsCertFile": "x.pem"}, "tlsKeyFile=None: not given"),
+        ({"tls": "false", "tlsCaFile": "x.pem"}, "leave them out"),
+        ({"securityToken": "planted"}, "needs accessKey"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_a_way_out(given: dict[str, str], said: str) -> None:
+    assert said in refused(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"startingOffsets": "latest"}, "would be empty"),
+        ({"endingOffsets": '{"T":{"a":{"0":-2}}}'}, "-2 is no end"),
+        ({"startingTimestamp": "9", "endingTimestamp": "5"}, "before startingTimestamp"),
+        (
+            {
+                "startingOffsets": '{"T":{"a":{"0":5,"1":9}}}',
+                "endingOffsets": '{"T":{"a":{"0":5,"1":8}}}',
+            },
+            "startingOffsets=9: above endingOffsets (8) of T/a/1",
+        ),
+        (
+            {
+                "startingOffsetsByTimestamp": '{"T":{"a":{"0":9}}}',
+                "endingOffsetsByTimestamp": '{"T":{"a":{"0":8}}}',
+            },
+            "startingOffsetsByTimestamp=9: above endingOffsetsByTimestamp (8) of T/a/0",
+        ),
+        ({"commitOffsets": "true"}, "an option of a streaming read only"),
+    ],
+)
+def test_what_a_batch_cannot_have_is_refused(given: dict[str, str], said: str) -> None:
+    assert said in refused(given, streaming=False)
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [("5", "5"), ("-2", "0"), ("-1", "0"), ("7", "-1"), ("0", "9")]
+)
+def test_starts_up_to_the_end_are_accepted(start: str, end: str) -> None:
+    form = '{"T":{"a":{"0":%s}}}'
+    given = {"startingOffsets": form % start, "endingOffsets": form % end}
+
+    read = read_options({**BASIC, **given}, streaming=False)
+
+    assert read.ending_offsets == {("T", "a", 0): int(end)}
+
+
+def test_ends_that_a_timestamp_overrides_are_not_compared() -> None:
+    given = {
+        "startingOffsets": '{"T":{"a":{"0":5}}}',
+        "endingOffsets": '{"T":{"a":{"0":3}}}',
+        "endingTimestamp": "9",
+    }
+
+    assert read_options({**BASIC, **given}, streaming=False).ending_timestamp == 9
+
+
+def test_a_batch_can_leave_out_queues_that_begin_at_the_latest_offset() -> None:
+    read = read_options({**BASIC, "startingOffsets": '{"T":{"a":{"0":-1}}}'}, streaming=False)
+
+    assert read.starting_offsets == {("T", "a", 0): -1}
+
+
+def test_a_pattern_must_compile() -> None:
+    with pytest.raises(ConfigError, match=r"subscribePattern='\('.*no regular expression"):
+        read_options({"nameServer": "a:1", "subscribePattern": "("}, streaming=True)
+
+
+@pytest.mark.parametrize("missing", ["nameServer", "subscribe"])
+def test_what_is_needed_is_named(missing: str) -> None:
+    given = {name: each for name, each in BASIC.items() if name != missing}
+
+    with pytest.raises(ConfigError, match=missing):
+        read_options(given, streaming=True)
+
+
+@pytest.mark.parametrize("name", ["secretKey", "secretkeys", "accesKey", "securityTokn"])
+def test_no_secret_is_shown(name: str) -> None:
+    given = {**BASIC, name: "planted"}
+
+    with pytest.raises(ConfigError) as raised:
+        read_options(given, streaming=True)
+
+    assert "planted" not in str(raised.value)
+
+
+def test_values_of_kafka_options_are_not_shown() -> None:
+    assert "planted" not in refused({"kafka.sasl.jaas.config": "password=planted"})
+
+
+def test_a_connection_shows_no_secret_and_can_be_a_key() -> None:
+    given = {
+        **BASIC,
+        "accessKey": "planted-a",
+        "secretKey": "planted-b",
+        "securityToken": "planted-c",
+    }
+    connection = read_options(given, streaming=True).connection
+
+    assert "planted" not in repr(connection)
+    assert {connection: 1}[pickle.loads(pickle.dumps(connection))] == 1
+
+
+def test_options_of_a_write() -> None:
+    given = {"nameServer": "a:1", "topic": "T", "batchBytes": "1000", "checkpointLocation": "/x"}
+
+    write = write_options(given, streaming=True)
+
+    assert (write.topic, write.batch_bytes, write.batch_records) == ("T", 1000, 256)
+    assert write.connection == Connection(name_server="a:1")
+
+
+def test_what_spark_adds_to_a_stream_is_no_option_of_a_batch() -> None:
+    with pytest.raises(ConfigError, match="checkpointLocation"):
+        write_options({"nameServer": "a:1", "checkpointLocation": "/x"}, streaming=False)
+
+
+def test_no_two_options_have_one_name() -> None:
+    names = [option.name.lower() for option in OPTIONS.values()]
+
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_scan_without_options_explains_tables_of_sql(streaming: bool) -> None:
+    """Spark hands the OPTIONS of a table to no scan of a Python source."""
+    for parse in (read_options, write_options):
+        with pytest.raises(ConfigError, match=r"WITH \(`nameServer`='host:port', .*\)"):
+            parse({}, streaming=streaming)

@@ -1,0 +1,134 @@
+"""What proves that nothing is missing: gaps, their reasons, and what does not add up."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rocketmq_aio.spark.pipelines.broker_queries import cut, grown
+from rocketmq_aio.spark.pipelines.exporting import problems
+from rocketmq_aio.spark.pipelines.micro_batch_counts import Batches
+from rocketmq_aio.spark.pipelines.summary import Gap, QueueCount
+from rocketmq_aio.spark.read.stream_offset import Range
+
+GAP = Gap(start=10, end=20)
+
+
+@pytest.mark.parametrize(
+    ("begin", "pieces"),
+    [
+        (0, [(10, 20, False)]),
+        (10, [(10, 20, False)]),
+        (15, [(10, 15, True), (15, 20, False)]),
+        (20, [(10, 20, True)]),
+        (99, [(10, 20, True)]),
+    ],
+)
+def test_what_brokers_deleted_is_explained(begin: int, pieces: list[tuple[int, int, bool]]) -> None:
+    found = [(gap.start, gap.end, gap.reason is not None) for gap in cut(GAP, begin)]
+
+    assert found == pieces
+
+
+def counted(**changes: Any) -> QueueCount:  # noqa: ANN401 - the fields
+    return QueueCount(topic="t", broker="b", queue_id=0, start=0, end=100, **changes)
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        (counted(rows=100), []),
+        (counted(), []),
+        (counted(rows=90, gaps=(Gap(start=10, end=20, reason="deleted"),)), []),
+        (counted(rows=90, gaps=(GAP,)), ["t/b/0: 10 of 100 messages are missing"]),
+        (counted(rows=80), ["t/b/0: 20 of 100 messages are missing"]),
+        (counted(rows=100, repeated=3), ["t/b/0: 3 rows are there more than once"]),
+    ],
+)
+def test_what_does_not_add_up_is_told(count: QueueCount, told: list[str]) -> None:
+    assert problems([count], filtered=False) == told
+
+
+def test_a_filter_explains_missing_rows_but_not_doubled_ones() -> None:
+    assert problems([counted(rows=5)], filtered=True) == []
+    assert len(problems([counted(rows=5, repeated=1)], filtered=True)) == 1
+
+
+def test_growth_counts_new_queues_and_ignores_queues_that_shrank() -> None:
+    before = {("t", "b", 0): 5, ("t", "b", 1): 9}
+
+    assert grown(before, {("t", "b", 0): 8, ("t", "b", 1): 0, ("t", "c", 0): 2}) == 5
+
+
+def progress(batch: int, start: object, end: object, rows: int, bad: int) -> SimpleNamespace:
+    """Return what Spark tells of a batch."""
+
+    def text(offset: object) -> str | None:
+        return None if offset is None else json.dumps(offset)
+
+    source = SimpleNamespace(startOffset=text(start), endOffset=text(end), numInputRows=rows)
+    counts = SimpleNamespace(asDict=lambda: {"rows": rows, "bad": bad})
+    return SimpleNamespace(
+        batchId=batch,
+        sources=[source],
+        observedMetrics={"ingest": counts},
+        durationMs={"addBatch": 5, "triggerExecution": 9},
+    )
+
+
+def idle(batch: int, end: object) -> SimpleNamespace:
+    """Return what Spark tells while there is nothing to read: the id is that of the next batch."""
+    told = progress(batch, end, end, 0, 0)
+    told.observedMetrics, told.durationMs = {}, {"latestOffset": 3, "triggerExecution": 3}
+    return told
+
+
+def at(offset: int) -> dict[str, dict[str, dict[str, int]]]:
+    return {"t": {"b": {"0": offset}}}
+
+
+def test_batches_are_added_up_each_once() -> None:
+    first = progress(0, {"v": 1, "at": "start"}, {"v": 1, "end": at(7), "from": at(2)}, 5, 1)
+    second = progress(1, {"v": 1, "end": at(7)}, {"v": 1, "end": at(9)}, 2, 0)
+    batches = Batches()
+
+    batches.add([first], "ingest")
+    batches.add([first, second], "ingest")
+
+    assert (batches.rows, batches.counted["bad"]) == (7, 1)
+    assert batches.ranges == [Range("t", "b", 0, 2, 9)]
+
+
+def test_a_batch_after_an_idle_time_is_counted() -> None:
+    first = progress(0, {"v": 1, "at": "start"}, {"v": 1, "end": at(7), "from": at(2)}, 5, 1)
+    waited = idle(1, {"v": 1, "end": at(7)})
+    second = progress(1, {"v": 1, "end": at(7)}, {"v": 1, "end": at(9)}, 2, 0)
+    batches = Batches()
+
+    batches.add([first, waited], "ingest")
+    batches.add([first, waited, second], "ingest")
+
+    assert (batches.rows, batches.ranges) == (7, [Range("t", "b", 0, 2, 9)])
+
+
+def test_a_queue_that_starts_over_has_a_range_for_each_log() -> None:
+    first = progress(0, {"v": 1, "at": "start"}, {"v": 1, "end": at(40), "from": at(30)}, 10, 0)
+    anew = progress(1, {"v": 1, "end": at(40)}, {"v": 1, "end": at(3), "from": at(0)}, 3, 0)
+    later = progress(2, {"v": 1, "end": at(3)}, {"v": 1, "end": at(9)}, 6, 0)
+    batches = Batches()
+
+    batches.add([first, anew, later], "ingest")
+
+    assert batches.ranges == [Range("t", "b", 0, 30, 40), Range("t", "b", 0, 0, 9)]
+    assert sum(each.size for each in batches.ranges) == batches.rows
+
+
+def test_a_first_batch_without_a_start_is_read_too() -> None:
+    batches = Batches()
+
+    batches.add([progress(0, None, {"v": 1, "end": at(3), "from": at(3)}, 0, 0)], "ingest")
+
+    assert batches.ranges == [Range("t", "b", 0, 3, 3)]

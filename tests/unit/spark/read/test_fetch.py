@@ -1,0 +1,504 @@
+"""What a task reads of a broker that is short, slow, wrong, or has lost something."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, Final
+
+import msgspec
+import pytest
+from anyio import create_task_group, to_thread, wait_all_tasks_blocked
+
+from rocketmq_aio.consumer.pull.result import PullStatus, RawPull
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.spark.options.options import Connection, ReadOptions
+from rocketmq_aio.spark.read import fetch as fetching
+from rocketmq_aio.spark.read.batch_reader import read
+from rocketmq_aio.spark.read.data_loss import DataLossError
+from rocketmq_aio.spark.read.fetch import Fetch, Found
+from rocketmq_aio.spark.read.retrying_puller import ReadError
+from rocketmq_aio.spark.read.stream_offset import Range
+from rocketmq_aio.spark.runtime import Runtime
+from tests.fakes import pulls as fake_pulls
+from tests.fakes.broker import FakeBroker
+from tests.fakes.connection import FakeConnection
+from tests.fakes.script import Close, Outcome, Reply, resolve
+from tests.fakes.static_topics import ROUTE, share_out
+from tests.unit.spark.reading import (
+    PLACES,
+    TOPIC,
+    Reading,
+    answer,
+    asked,
+    reading,
+    tell_brokers,
+    within,
+)
+from tests.unit.stored import COMPRESSED, Stored
+
+FOUND, NOTHING = ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND
+AGAIN, MOVED = ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED
+
+
+@pytest.fixture
+def here() -> Iterator[Reading]:
+    with reading() as mine:
+        yield mine
+
+
+def records(*offsets: int, **fields: Any) -> bytes:  # noqa: ANN401 - those of Stored
+    return b"".join([Stored(queue_offset=each, **fields).to_bytes() for each in offsets])
+
+
+def losses(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if "data_loss" in each.getMessage()]
+
+
+# --- in order, with many in flight ----------------------------------------------------------------
+
+
+def test_ranges_come_one_after_the_other_and_in_order(here: Reading) -> None:
+    here.put_numbers(300)
+    here.put_numbers(100, queue_id=1)
+    got = here.read(within(10, 300), within(0, 0), within(7, 77, queue_id=1))
+    assert got == [
+        *((0, number, str(number).encode()) for number in range(10, 300)),
+        *((1, number, str(number).encode()) for number in range(7, 77)),
+    ]
+
+
+def test_many_pulls_are_in_flight(here: Reading) -> None:
+    here.put_numbers(400)
+    waiting = 0
+    all_here: asyncio.Event | None = None
+
+    async def together(command: Command, connection: FakeConnection) -> Outcome:
+        nonlocal waiting, all_here
+        all_here = all_here or asyncio.Event()
+        waiting += 1
+        if waiting == 8:
+            all_here.set()
+        await asyncio.wait_for(all_here.wait(), 10)
+        return await resolve(here.broker.answer(command, connection))
+
+    here.on(together, times=8)
+    assert here.offsets(0, 400, pull_window=8) == [*range(400)]
+
+
+def test_answers_that_come_in_another_order_are_put_in_order(here: Reading) -> None:
+    here.put_numbers(256)
+    order = itertools.count()
+
+    async def late(command: Command, connection: FakeConnection) -> Outcome:
+        for _ in range(50 if next(order) % 2 == 0 else 0):
+            await asyncio.sleep(0)
+        return await resolve(here.broker.answer(command, connection))
+
+    here.on(late, times=None)
+    assert here.offsets(0, 256) == [*range(256)]
+
+
+@pytest.mark.parametrize("most", [1, 8, 256])
+def test_steps_follow_what_the_broker_returns(
+    here: Reading, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(fake_pulls, "MAX_MESSAGES", most)
+    count = 200 * most
+    here.put_numbers(count)
+    assert here.offsets(0, count, pull_window=4) == [*range(count)]
+    # Each pull brings what it can, but for the first ones and the growth.
+    assert len(here.pulls()) <= 1.3 * (count / most) + 20
+
+
+def test_what_brokers_serve_decides_which_request_is_made() -> None:
+    with reading(version="4.9.7") as old:
+        old.put_numbers(100)
+        assert old.offsets(0, 100) == [*range(100)]
+        refused = old.broker.requests_of(RequestCode.LITE_PULL_MESSAGE)
+        assert len(refused) <= 4 < len(old.pulls()) + 4
+        before = len(refused)
+        assert old.offsets(0, 100) == [*range(100)]
+        assert len(old.broker.requests_of(RequestCode.LITE_PULL_MESSAGE)) == before
+
+
+def test_a_broker_that_forbids_lite_pull_is_asked_otherwise(here: Reading) -> None:
+    here.put_numbers(50)
+    here.on(Reply(ResponseCode.NO_PERMISSION, remark="for lite pull consumer is forbidden"), None)
+    assert here.offsets(0, 50) == [*range(50)]
+
+
+# --- what is meant, and nothing else --------------------------------------------------------------
+
+
+def test_messages_outside_of_the_range_are_dropped(here: Reading) -> None:
+    here.on(answer(FOUND, 40, body=records(*range(3, 40))))
+    assert here.offsets(10, 20) == [*range(10, 20)]
+
+
+def test_tags_are_compared_by_text(here: Reading) -> None:
+    here.put("yes", tag="Aa")
+    here.put("no", tag="BB")  # has the same hash
+    here.put("other", "none", tag="C")
+    here.put("yes again", tag="Aa")
+    got = here.read(within(0, 5), sub_expression="Aa || D")
+    assert [body for _, _, body in got] == [b"yes", b"yes again"]
+
+
+def test_a_filter_that_passes_little_costs_few_pulls(here: Reading) -> None:
+    for number in range(60):
+        here.put(*["x"] * 99, tag="B")
+        here.put(str(number), tag="A")
+    got = here.read(within(0, 6000), sub_expression="A", pull_window=2)
+    assert [body for _, _, body in got] == [b"%d" % number for number in range(60)]
+    assert len(here.pulls()) < 40
+
+
+def test_batches_begin_small(here: Reading) -> None:
+    here.put(*["x" * 4000] * 600)
+    sizes = [len(batch) for batch in here.batches([within(0, 600)])]
+    assert sum(sizes) == 600
+    assert 16 <= sizes[0] <= 100 < sizes[1]
+
+
+# --- data loss ------------------------------------------------------------------------------------
+
+
+def drop_before(here: Reading, offset: int) -> None:
+    here.broker.topics[TOPIC].queues[0].drop_before(offset)
+
+
+def test_messages_that_are_deleted_fail_the_task(here: Reading) -> None:
+    here.put_numbers(500)
+    drop_before(here, 400)
+    with pytest.raises(DataLossError, match="wanted offset 5, the queue has 400 to 500") as lost:
+        here.offsets(5, 450)
+    assert f"topic '{TOPIC}', broker 'broker-a', queue 0" in str(lost.value)
+    assert "failOnDataLoss" in str(lost.value)
+
+
+def test_messages_that_are_deleted_are_skipped_with_one_warning(
+    here: Reading, caplog: pytest.LogCaptureFixture
+) -> None:
+    here.put_numbers(50_000)
+    drop_before(here, 49_000)
+    caplog.set_level(logging.WARNING)
+    assert here.offsets(5, 49_100, fail_on_data_loss=False) == [*range(49_000, 49_100)]
+    assert len(losses(caplog)) == 1
+    assert "'skipped': 48995" in losses(caplog)[0].replace("skipped=", "'skipped': ")
+    assert len(here.pulls()) < 200  # nobody asks for each of them
+
+
+def test_a_queue_that_ends_before_the_range_fails_the_task(here: Reading) -> None:
+    here.put_numbers(100)
+    with pytest.raises(DataLossError, match="the queue ends before"):
+        here.offsets(150, 1000)
+
+
+def test_a_queue_that_ends_before_the_range_ends_it(
+    here: Reading, caplog: pytest.LogCaptureFixture
+) -> None:
+    here.put_numbers(100)
+    here.on(answer(MOVED, 60, most=60), None)
+    caplog.set_level(logging.WARNING)
+    assert here.offsets(80, 90_000, fail_on_data_loss=False) == []
+    assert "89920" in losses(caplog)[0]
+
+
+GAPS: Final = {
+    "before the first message": answer(FOUND, 6, body=records(3, 4, 5)),
+    "in the next offset": answer(FOUND, 6, body=records(0, 1, 2)),
+    "between messages": answer(FOUND, 6, body=records(0, 1, 5)),
+    "without a message": answer(AGAIN, 6),
+}
+
+
+@pytest.mark.parametrize("gap", GAPS.values(), ids=GAPS.keys())
+def test_a_gap_fails_the_task(here: Reading, gap: Reply) -> None:
+    here.on(gap, None)
+    with pytest.raises(DataLossError, match=r"messages are (missing|not stored)"):
+        here.offsets(0, 6)
+
+
+@pytest.mark.parametrize("gap", GAPS.values(), ids=GAPS.keys())
+def test_a_gap_is_skipped_with_a_warning(
+    here: Reading, gap: Reply, caplog: pytest.LogCaptureFixture
+) -> None:
+    here.on(gap, None)
+    caplog.set_level(logging.WARNING)
+    there = here.offsets(0, 6, fail_on_data_loss=False)
+    assert set(there) < {*range(6)}
+    assert str(6 - len(there)) in losses(caplog)[0]
+
+
+@pytest.mark.parametrize("gap", GAPS.values(), ids=GAPS.keys())
+def test_a_compacted_topic_has_gaps(here: Reading, gap: Reply) -> None:
+    config = {
+        "topicName": TOPIC,
+        "readQueueNums": 2,
+        "writeQueueNums": 2,
+        "perm": 6,
+        "attributes": {"cleanup.policy": "COMPACTION"},
+    }
+    here.broker.on(RequestCode.GET_TOPIC_CONFIG, Reply(body=msgspec.json.encode(config)), None)
+    here.on(gap, None)
+    assert len(here.offsets(0, 6)) < 6
+
+
+@pytest.mark.parametrize("gap", GAPS.values(), ids=GAPS.keys())
+def test_a_filter_leaves_gaps(here: Reading, gap: Reply) -> None:
+    here.on(gap, None)
+    assert len(here.offsets(0, 6, sub_expression="paid")) < 6
+
+
+def test_with_a_filter_messages_are_lost_below_the_minimum_only(here: Reading) -> None:
+    here.on(answer(FOUND, 6, least=2, body=records(3, 5)), None)
+    with pytest.raises(DataLossError, match="wanted offset 0, the queue has 2"):
+        here.offsets(0, 6, sub_expression="paid")
+    assert here.offsets(2, 6, sub_expression="paid") == [3, 5]
+
+
+# --- what heals, and what does not ----------------------------------------------------------------
+
+
+def test_messages_that_are_not_there_yet_are_waited_for(here: Reading) -> None:
+    here.put_numbers(10)
+    here.on(answer(NOTHING, 0), 3)
+    here.on(answer(AGAIN, 0), 1)
+    here.on(answer(MOVED, 5, say="OFFSET_RESET"), 1)
+    assert here.offsets(0, 10) == [*range(10)]
+
+
+def test_messages_that_never_come_fail_the_task(here: Reading) -> None:
+    here.put_numbers(10)
+    with pytest.raises(ReadError, match="at offset 10: no progress for pullTimeoutMs=1000") as slow:
+        here.offsets(0, 12, pull_timeout_ms=1000)
+    assert "NO_NEW" in str(slow.value)
+
+
+def test_a_busy_broker_a_cut_connection_and_an_odd_answer_are_tried_again(here: Reading) -> None:
+    here.put_numbers(100)
+    here.on(Reply(ResponseCode.SYSTEM_BUSY, remark="[PC_SYNCHRONIZED]"), 2)
+    here.on(Close(reset=True), 1)
+    here.on(Reply(ResponseCode.SYSTEM_ERROR, remark="java.lang.NullPointerException"), 1)
+    assert here.offsets(0, 100) == [*range(100)]
+
+
+def test_a_failure_says_where(here: Reading) -> None:
+    here.put_numbers(64)
+
+    def until_then(command: Command, connection: FakeConnection) -> Any:  # noqa: ANN401
+        if asked(command).queue_offset >= 32:
+            return Reply(ResponseCode.NO_PERMISSION, remark="pulling message is forbidden")
+        return here.broker.answer(command, connection)
+
+    here.broker.on(RequestCode.PULL_MESSAGE, until_then, None)
+    here.on(until_then, None)
+    with pytest.raises(ReadError, match=f"'{TOPIC}', broker 'broker-a', queue 0 at offset 32"):
+        here.offsets(0, 64)
+
+
+def test_a_group_that_does_not_exist_is_told_with_the_way_out(here: Reading) -> None:
+    remark = "subscription group [rocketmq-spark] does not exist"
+    here.on(Reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark), None)
+    with pytest.raises(ReadError, match=r"does not exist.*option group"):
+        here.offsets(0, 10)
+
+
+def test_a_topic_that_is_gone_fails_the_task_or_ends_its_range(
+    here: Reading, caplog: pytest.LogCaptureFixture
+) -> None:
+    del here.broker.topics[TOPIC]
+    tell_brokers(here.cluster, "broker-a")
+    with pytest.raises(DataLossError, match="the queue ends before"):
+        here.offsets(0, 10, pull_timeout_ms=500)
+    caplog.set_level(logging.WARNING)
+    assert here.offsets(0, 10, pull_timeout_ms=500, fail_on_data_loss=False) == []
+    assert len(losses(caplog)) == 1
+
+
+@pytest.mark.parametrize("others", [(), ("broker-b",)])
+def test_a_broker_that_is_away_took_nothing_along_for_good(
+    here: Reading, others: tuple[str, ...]
+) -> None:
+    here.put_numbers(10)
+    here.cluster.name_server.unregister(here.broker)
+    tell_brokers(here.cluster, *others)
+    with pytest.raises(ReadError, match="no progress for pullTimeoutMs=500"):
+        here.offsets(0, 10, pull_timeout_ms=500, fail_on_data_loss=False)
+
+
+def test_who_cannot_be_told_from_a_deleted_topic_is_not_skipped(here: Reading) -> None:
+    del here.broker.topics[TOPIC]
+    busy = Reply(ResponseCode.SYSTEM_BUSY, remark="busy")
+    here.cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, busy, times=None)
+    with pytest.raises(ReadError, match="no progress for pullTimeoutMs=500"):
+        here.offsets(0, 10, pull_timeout_ms=500, fail_on_data_loss=False)
+
+
+def test_a_message_that_cannot_be_read_is_never_skipped(here: Reading) -> None:
+    good = records(0, 1)
+    here.on(answer(FOUND, 4, body=good + bytes(100) + records(3)), None)
+    with pytest.raises(ReadError, match="at offset 2: it is no message"):
+        here.offsets(0, 4, fail_on_data_loss=False)
+
+
+def test_bodies_that_inflate_to_more_than_fits_at_once_come_in_parts(here: Reading) -> None:
+    body = zlib.compress(bytes(20_000_000))
+
+    def stored(command: Command, _connection: FakeConnection) -> Reply:
+        rest = range(asked(command).queue_offset, 4)
+        return answer(FOUND, 4, body=records(*rest, body=body, sys_flag=COMPRESSED))
+
+    here.on(stored, None)
+    got = here.read(within(0, 4))
+    assert [(offset, len(body)) for _, offset, body in got] == [(n, 20_000_000) for n in range(4)]
+
+
+# --- where it is read -----------------------------------------------------------------------------
+
+
+def with_replica(here: Reading) -> FakeBroker:
+    """Make the second broker a replica of the first one, which sends readers there."""
+    replica = here.cluster.brokers[1]
+    here.cluster.name_server.unregister(replica)
+
+    def route(command: Command, connection: FakeConnection) -> Reply:
+        normal = here.cluster.name_server.answer(command, connection)
+        assert isinstance(normal, Reply)
+        told: dict[str, Any] = msgspec.json.decode(normal.body)
+        told["brokerDatas"][0]["brokerAddrs"]["1"] = replica.address
+        return Reply(body=msgspec.json.encode(told))
+
+    here.cluster.name_server.on(ROUTE, route, times=None)
+    for broker in here.cluster.brokers:
+
+        async def suggest(
+            command: Command, connection: FakeConnection, broker: FakeBroker = broker
+        ) -> Outcome:
+            given = await resolve(broker.answer(command, connection))
+            assert isinstance(given, Reply)
+            ext = {**given.ext, "suggestWhichBrokerId": "1"}
+            return Reply(given.code, ext, given.body, given.remark)
+
+        broker.on(here.code, suggest, times=None)
+    return replica
+
+
+@pytest.mark.parametrize(("read_from", "at_master"), [("suggested", 1), ("master", 4)])
+def test_a_replica_is_read_where_that_is_wanted_and_suggested(
+    read_from: str, at_master: int
+) -> None:
+    with reading(brokers=2) as here:
+        replica = with_replica(here)
+        here.put_numbers(128)
+        for number in range(128):
+            replica.put(TOPIC, str(number).encode(), queue_id=0)
+        wanted = {"read_from": read_from, "pull_window": 1, "pull_batch_size": 32}
+        assert here.offsets(0, 128, **wanted) == [*range(128)]
+        assert len(here.pulls()) == at_master
+        assert len(replica.requests_of(here.code)) == 4 - at_master
+
+
+@pytest.mark.parametrize("stored", [0, 40])
+def test_what_a_replica_does_not_have_yet_is_read_at_the_master(stored: int) -> None:
+    with reading(brokers=2) as here:
+        replica = with_replica(here)
+        here.put_numbers(128)
+        for number in range(stored):
+            replica.put(TOPIC, str(number).encode(), queue_id=0)
+        assert here.offsets(0, 128, read_from="suggested", pull_window=2) == [*range(128)]
+
+
+def test_a_replica_that_lost_its_beginning_loses_nothing() -> None:
+    with reading(brokers=2) as here:
+        replica = with_replica(here)
+        here.put_numbers(128)
+        for number in range(128):
+            replica.put(TOPIC, str(number).encode(), queue_id=0)
+        replica.topics[TOPIC].queues[0].drop_before(100)
+        assert here.offsets(0, 128, read_from="suggested", pull_window=2) == [*range(128)]
+
+
+def test_offsets_of_a_static_topic_are_those_of_its_logical_queue() -> None:
+    with reading(brokers=2) as here:
+        share_out(here.cluster, TOPIC, ["broker-a", "broker-b"])
+        fields = {"least": 1000, "most": 1010, "delta": 1000}
+        stored = records(*range(3, 10))  # an answer may begin before what was asked for
+        reply = answer(FOUND, 1010, body=stored, **fields)  # type: ignore[arg-type]
+        here.cluster.brokers[1].on(here.code, reply, times=None)
+        rows = here.read(Range(TOPIC, "__syslo__global__", 1, 1005, 1010))
+        assert [(number, offset) for number, offset, _ in rows] == [
+            (1, offset) for offset in range(1005, 1010)
+        ]
+        with pytest.raises(DataLossError, match=r"messages are missing.*wanted offset 1000"):
+            here.read(Range(TOPIC, "__syslo__global__", 1, 1000, 1010))
+
+
+# --- who stops, and who is slow -------------------------------------------------------------------
+
+
+def test_a_reader_that_is_closed_ends_its_pulls(here: Reading) -> None:
+    here.put(*["x" * 1000] * 3000)
+    with closing(read([within(0, 3000)], here.options(), PLACES)) as batches:
+        next(batches)
+        here.on(None, None)  # no answer any more
+    runtime = Runtime.get(here.connection)
+
+    async def ended() -> bool:
+        # Cancelled with the reader: the loop has nothing to do but that.
+        for _ in range(100):
+            await asyncio.sleep(0)
+        return not runtime.instance.remoting._connections[here.broker.address].in_flight
+
+    assert runtime.call(ended)
+
+
+class Instant:
+    """Stands for RawPulls: has everything, at once."""
+
+    def __init__(self, size: int) -> None:
+        self.asked = 0
+        self._size = size
+
+    async def pull(self, _queue: object, offset: int, count: int, *_: object, **__: object) -> Any:  # noqa: ANN401
+        await asyncio.sleep(0)
+        self.asked += 1
+        return RawPull(
+            status=PullStatus.FOUND,
+            body=bytes(self._size),
+            offset_delta=0,
+            next_offset=offset + min(count, 32),
+            min_offset=0,
+            max_offset=10**9,
+        )
+
+
+@pytest.mark.parametrize("size", [100, 1_000_000])
+async def test_who_is_slow_is_not_buried(size: int) -> None:
+    pulls = Instant(size)
+    options = ReadOptions(connection=Connection(name_server="127.0.0.1:1"), subscribe=(TOPIC,))
+
+    async def nobody() -> set[str]:
+        return set()
+
+    fetch = Fetch(pulls, [within(0, 10**6)], options, nobody)  # type: ignore[arg-type]
+    async with create_task_group() as tasks:
+        tasks.start_soon(fetch.run)
+        await wait_all_tasks_blocked()
+        chunk = max(1, min(fetching.CHUNK_ANSWERS, fetching.CHUNK_BYTES // size))
+        held = fetching.HELD_BYTES // size + options.pull_window
+        ahead = fetching.AHEAD * options.pull_window
+        assert pulls.asked <= 2 * ((fetching.CHUNKS + 1) * chunk + min(held, ahead))
+        before = pulls.asked
+        some = itertools.islice(fetch.chunks(), 30)
+        taken = await to_thread.run_sync(list, some)
+        await wait_all_tasks_blocked()
+        assert all(isinstance(piece, Found) for chunk in taken for piece in chunk)
+        assert pulls.asked > before
+        tasks.cancel_scope.cancel()

@@ -1,0 +1,248 @@
+"""What the driver finds out, and how patient it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import pytest
+
+from rocketmq_aio.errors import AuthError, NameServerUnavailableError
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.spark.options.options import read_options
+from rocketmq_aio.spark.read import metadata as lookup
+from rocketmq_aio.spark.read.data_loss import Extent
+from rocketmq_aio.spark.read.metadata import selects
+from rocketmq_aio.spark.read.topic_names import matching
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.script import Reply
+from tests.unit.spark.driving import TOPIC, driving, put, put_at, queue
+from tests.unit.spark.reading import answer
+
+BUSY = Reply(ResponseCode.SYSTEM_BUSY, remark="busy")
+
+
+def list_topics(cluster: FakeCluster, *names: str, brokers: Iterable[str] = ("broker-a",)) -> None:
+    """Let the name server tell these topics, and these brokers."""
+    topics = json.dumps({"topicList": list(names)}).encode()
+    table = {name: {"brokerName": name, "brokerAddrs": {"0": "x:1"}} for name in brokers}
+    clusters = {"brokerAddrTable": table, "clusterAddrTable": {"DefaultCluster": list(table)}}
+    answer_topics, answer_clusters = Reply(body=topics), Reply(body=json.dumps(clusters).encode())
+    server = cluster.name_server
+    server.on(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, answer_topics, times=None)
+    server.on(RequestCode.GET_BROKER_CLUSTER_INFO, answer_clusters, times=None)
+
+
+async def test_a_pattern_means_whole_names_and_is_looked_up_each_time() -> None:
+    async with FakeCluster(topics={"orders-eu": 1, "orders-us": 1, "old-orders-eu": 1}) as cluster:
+        list_topics(cluster, "orders-eu", "old-orders-eu", "%RETRY%orders-eu")
+        async with driving(cluster, subscribePattern="orders-..") as driver:
+            first = await driver.lookup.topics()
+            list_topics(cluster, "orders-eu", "orders-us")
+            second = await driver.lookup.topics()
+
+    assert first.queues == {queue(0, topic="orders-eu")}
+    assert second.queues == {queue(0, topic="orders-eu"), queue(0, topic="orders-us")}
+
+
+async def test_a_topic_of_the_checkpoint_that_is_not_listed_any_more_is_gone() -> None:
+    async with FakeCluster(topics={"orders-eu": 1}) as cluster:
+        list_topics(cluster, "orders-eu")
+        async with driving(cluster, subscribePattern="orders-..") as driver:
+            found = await driver.lookup.topics({queue(0, topic="orders-us")})
+
+    assert found.gone == {"orders-us"}
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ({"subscribe": "orders"}, {"orders"}),
+        ({"subscribePattern": "%.*"}, {"%RETRY%g"}),
+        ({"subscribePattern": "ord.*|%.*"}, {"orders"}),
+        ({"assign": '{"bills":{"broker-a":[0]}}'}, {"bills"}),
+        ({"assign": '{"bills":{"broker-b":[0]}}'}, set()),
+    ],
+)
+def test_options_select_queues_of_a_checkpoint(given: dict[str, str], read: set[str]) -> None:
+    options = read_options({"nameServer": "127.0.0.1:1", **given}, streaming=True)
+    topics = ("orders", "bills", "%RETRY%g")
+
+    assert {each for each in topics if selects(options, queue(0, topic=each))} == read
+
+
+async def test_the_known_topics_stand_in_for_a_list_that_nobody_tells() -> None:
+    async with FakeCluster(topics={"orders-eu": 1}) as cluster:
+        list_topics(cluster, "orders-eu")
+        async with driving(cluster, subscribePattern="orders-..") as driver:
+            await driver.lookup.topics()
+            server = cluster.name_server
+            server.on(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, BUSY, times=None)
+
+            assert (await driver.lookup.topics()).queues == {queue(0, topic="orders-eu")}
+
+
+@pytest.mark.parametrize("registered", [[], ["broker-a"]])
+async def test_a_topic_is_not_gone_before_its_brokers_have_told_of_it(
+    registered: list[str],
+) -> None:
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        await driver.lookup.topics()
+        for broker in cluster.brokers:
+            cluster.name_server.unregister(broker)
+        list_topics(cluster, brokers=registered)
+        restarted = await driver.lookup.topics()
+        list_topics(cluster, brokers=["broker-a", "broker-b"])
+        deleted = await driver.lookup.topics()
+
+    assert (restarted.queues, restarted.gone) == (frozenset(), frozenset())
+    assert deleted.gone == {TOPIC}
+
+
+async def test_a_new_process_tells_brokers_that_are_away_from_a_deleted_topic() -> None:
+    held = {queue(0, "broker-a"), queue(0, "broker-b"), queue(0, "__syslo__global__")}
+    async with FakeCluster() as cluster, driving(cluster) as driver:
+        list_topics(cluster, brokers=["broker-b"])
+        away = await driver.lookup.topics(held)
+        list_topics(cluster, brokers=["broker-a", "broker-b"])
+        deleted = await driver.lookup.topics(held)
+
+    assert not away.gone
+    assert away.empty == {TOPIC}
+    assert deleted.gone == {TOPIC}
+
+
+async def test_a_topic_is_not_gone_while_nobody_tells_which_brokers_there_are() -> None:
+    async with FakeCluster() as cluster, driving(cluster) as driver:
+        cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, BUSY, times=None)
+
+        assert (await driver.lookup.topics()).gone == frozenset()
+
+
+async def test_a_wait_for_a_topic_is_logged_before_the_first_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logged: list[tuple[str, object, int]] = []
+
+    async with FakeCluster() as cluster, driving(cluster, fetchOffset__numRetries="2") as driver:
+
+        def warn(event: str, **values: object) -> None:
+            asked = cluster.name_server.requests_of(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+            logged.append((event, values["topic"], len(asked)))
+
+        monkeypatch.setattr(lookup, "warn", warn)
+        list_topics(cluster, brokers=["broker-a"])
+        await driver.lookup.topics()
+        asked = len(cluster.name_server.requests_of(RequestCode.GET_ROUTEINFO_BY_TOPIC))
+
+    assert [each[:2] for each in logged] == [("waiting_for_topic", TOPIC)]
+    assert logged[0][2] == asked - 3  # then two more attempts, and the check that it is gone
+
+
+async def test_nobody_to_ask_is_an_error_at_the_start() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        await cluster.name_server.stop()
+
+        with pytest.raises(NameServerUnavailableError):
+            await driver.lookup.topics()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        (".*", ["orders", "rmq"]),
+        ("%RETRY%.*", ["%RETRY%billing"]),
+        ("%.*", ["%DLQ%billing", "%RETRY%billing"]),
+    ],
+)
+def test_topics_of_groups_and_of_the_system_are_named_expressly(
+    pattern: str, expected: list[str]
+) -> None:
+    names = ["orders", "rmq", "%RETRY%billing", "%DLQ%billing", "TBW102", "RMQ_SYS_TRACE_TOPIC"]
+    names += ["SCHEDULE_TOPIC_XXXX", "DefaultCluster", "broker-a", "DefaultCluster_REPLY_TOPIC"]
+
+    assert matching(names, pattern, {"DefaultCluster", "broker-a"}) == expected
+
+
+async def test_the_beginning_is_not_asked_for_where_all_is_read() -> None:
+    async with FakeCluster(topics={TOPIC: 2}) as cluster, driving(cluster) as driver:
+        put(cluster.broker, 5)
+        put(cluster.broker, 5, number=1)
+        cluster.broker.topics[TOPIC].queues[1].drop_before(2)
+        topics = await driver.lookup.topics()
+
+        found = await driver.lookup.extents(topics.queues, {queue(0): 5, queue(1): 4})
+
+        assert found.of == {queue(0): Extent(5, 5), queue(1): Extent(2, 5)}
+
+
+async def test_a_refusal_is_not_repeated() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        topics = await driver.lookup.topics()
+        refusal = Reply(ResponseCode.NO_PERMISSION, remark="Authentication failed")
+        cluster.broker.on(RequestCode.GET_MAX_OFFSET, refusal)
+
+        with pytest.raises(AuthError):
+            await driver.lookup.extents(topics.queues)
+
+
+async def test_who_was_given_up_is_asked_once_until_it_answers() -> None:
+    async with (
+        FakeCluster(topics={TOPIC: 1}) as cluster,
+        driving(cluster, fetchOffset__numRetries="3") as driver,
+    ):
+        queues = (await driver.lookup.topics()).queues
+        cluster.broker.on(RequestCode.GET_MAX_OFFSET, BUSY, times=6)
+        first = await driver.lookup.extents(queues)  # four questions
+        second = await driver.lookup.extents(queues)  # one
+        third = await driver.lookup.extents(queues)  # one
+        fourth = await driver.lookup.extents(queues)  # answered
+
+        assert [set(each.away) for each in (first, second, third)] == [{"broker-a"}] * 3
+        assert fourth.of == {queue(0): Extent(0, 0)}
+
+
+@pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
+@pytest.mark.parametrize("hint", [-7, 0, 2, 5, 99])
+async def test_a_time_is_found_whatever_the_broker_says(version: str, hint: int) -> None:
+    async with FakeCluster(topics={TOPIC: 1}, version=version) as cluster:
+        put_at(cluster.broker, 1000, 2000, 2000, 2000, 3000)
+        answer = Reply(ext={"offset": str(hint)})
+        cluster.broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, answer)
+        async with driving(cluster) as driver:
+            queues = (await driver.lookup.topics()).queues
+            extents = (await driver.lookup.extents(queues)).of
+
+            found = await driver.lookup.offsets_at({queue(0): 2000}, extents)
+
+        assert found.of == {queue(0): 1}
+
+
+async def test_an_answer_of_a_replica_that_lags_behind_is_not_taken_for_the_end() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        put_at(cluster.broker, 1000, 2000)
+        queues = (await driver.lookup.topics()).queues
+        extents = (await driver.lookup.extents(queues)).of
+        behind = {"nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0"}
+        reply = Reply(ResponseCode.PULL_NOT_FOUND, ext={"suggestWhichBrokerId": "0", **behind})
+        cluster.broker.on(RequestCode.PULL_MESSAGE, reply)
+
+        found = await driver.lookup.offsets_at({queue(0): 1500}, extents)
+
+        assert found.of == {queue(0): 1}
+
+
+@pytest.mark.parametrize("wrong_hint", [False, True])
+async def test_news_of_a_reset_do_not_lead_the_search_for_a_time_astray(wrong_hint: bool) -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        put_at(cluster.broker, *range(1000, 1000 + 10 * 10, 10))
+        topics = await driver.lookup.topics()
+        extents = (await driver.lookup.extents(topics.queues)).of
+        reset = answer(ResponseCode.PULL_OFFSET_MOVED, 10, most=10, say="OFFSET_RESET")
+        if wrong_hint:
+            cluster.broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, Reply(ext={"offset": "9"}))
+        cluster.broker.on(RequestCode.PULL_MESSAGE, reset)
+
+        found = await driver.lookup.offsets_at({queue(0): 1050}, extents)
+
+    assert found.of == {queue(0): 5}

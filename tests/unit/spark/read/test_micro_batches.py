@@ -1,0 +1,629 @@
+"""Where micro-batches end: nothing is skipped, nothing is read twice, nothing passes a limit."""
+
+from __future__ import annotations
+
+import json
+import logging
+from itertools import pairwise
+
+import pytest
+
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.spark.read.data_loss import DataLossError, TopicGoneError
+from rocketmq_aio.spark.read.start_end import BrokerAwayError
+from rocketmq_aio.spark.read.stream_offset import StreamOffset
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.script import Reply
+from tests.unit.spark.driving import GROUP, START, TOPIC, driving, put, put_at, queue
+from tests.unit.spark.reading import tell_brokers
+
+
+def through_json(offset: StreamOffset) -> StreamOffset:
+    return StreamOffset.from_json(json.loads(json.dumps(offset.to_json())))
+
+
+# --- the start ----------------------------------------------------------------------------------
+
+
+async def test_the_start_is_written_into_the_first_end() -> None:
+    async with FakeCluster(topics={TOPIC: 2}) as cluster, driving(cluster) as driver:
+        put(cluster.broker, 3)
+
+        end = await driver.end_after(START)
+
+        assert end.begun == end.end == {queue(0): 3, queue(1): 0}
+        assert driver.ranges(START, end) == {}
+
+
+async def test_latest_is_where_it_was_at_the_first_look_also_after_a_restart() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster.broker, 3)
+        async with driving(cluster) as first:
+            end = through_json(await first.end_after(START))
+        put(cluster.broker, 2)
+        async with driving(cluster) as second:
+            later = await second.end_after(end)
+
+            assert second.ranges(START, end) == {}  # batch 0 again
+            assert second.ranges(end, later) == {queue(0): (3, 5)}
+
+
+async def test_a_repeated_batch_is_planned_without_asking() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster.broker, 3)
+        async with driving(cluster, startingOffsets="earliest") as driver:
+            end = through_json(await driver.end_after(START))
+        put(cluster.broker, 9)
+
+        assert driver.ranges(START, end) == {queue(0): (0, 3)}
+
+
+async def test_a_broker_that_is_away_at_the_start_ends_the_query() -> None:
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        await cluster.brokers[1].stop()
+
+        with pytest.raises(BrokerAwayError, match=r"broker-b.*fetchOffset\.numRetries"):
+            await driver.end_after(START)
+
+
+@pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
+async def test_a_start_by_time_is_exact(version: str) -> None:
+    async with FakeCluster(topics={TOPIC: 1}, version=version) as cluster:
+        put_at(cluster.broker, 1000, 2000, 2000, 2000, 3000)
+        async with driving(cluster, startingTimestamp="2000") as driver:
+            end = await driver.end_after(START)
+
+            assert driver.ranges(START, end) == {queue(0): (1, 5)}
+
+
+async def test_the_offsets_of_the_group_are_a_start() -> None:
+    async with FakeCluster(topics={TOPIC: 2}) as cluster:
+        put(cluster.broker, 5)
+        put(cluster.broker, 5, number=1)
+        cluster.broker.commit(GROUP, TOPIC, 0, 4)
+        async with driving(cluster, startingOffsets="group") as driver:
+            end = await driver.end_after(START)
+
+            assert driver.ranges(START, end) == {queue(0): (4, 5), queue(1): (0, 5)}
+
+
+async def test_offsets_of_queues_that_are_not_there_now_are_kept() -> None:
+    wanted = json.dumps({TOPIC: {"broker-a": {"0": 2}, "broker-b": {"0": 7}}})
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster.broker, 5)
+        async with driving(cluster, startingOffsets=wanted) as driver:
+            end = await driver.end_after(START)
+
+            assert end.end == {queue(0): 5, queue(0, "broker-b"): 7}
+
+
+async def test_offsets_of_topics_that_are_not_read_are_refused() -> None:
+    wanted = json.dumps({"order": {"broker-a": {"0": 2}}})
+    async with (
+        FakeCluster(topics={TOPIC: 1}) as cluster,
+        driving(cluster, startingOffsets=wanted) as driver,
+    ):
+        with pytest.raises(ConfigError, match=r"startingOffsets='order'.*not subscribed"):
+            await driver.end_after(START)
+
+
+# --- going on -----------------------------------------------------------------------------------
+
+
+async def test_nothing_new_is_no_batch() -> None:
+    async with FakeCluster(topics={TOPIC: 2}) as cluster, driving(cluster) as driver:
+        end = await driver.end_after(START)
+
+        assert await driver.end_after(end) is end
+
+
+async def test_a_new_queue_is_read_from_its_beginning_and_the_log_says_so() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        first = await driver.end_after(START)
+        cluster.create_topic(TOPIC, 2)
+        put(cluster.broker, 4, number=1)
+        cluster.broker.topics[TOPIC].queues[1].drop_before(1)
+
+        end = await driver.end_after(first)
+
+        assert end.begun == {queue(1): 1}
+        assert driver.ranges(first, through_json(end)) == {queue(1): (1, 4)}
+
+
+async def test_a_new_broker_is_read_from_its_beginning() -> None:
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        new = cluster.brokers[1]
+        cluster.name_server.unregister(new)
+        first = await driver.end_after(START)
+        put(new, 2)
+        cluster.name_server.register(new)
+
+        end = await driver.end_after(first)
+
+        assert driver.ranges(first, end) == {queue(0, "broker-b"): (0, 2)}
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+async def test_a_queue_without_a_route_keeps_its_place(
+    fail: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
+        gone = cluster.brokers[1]
+        put(gone, 3)
+        async with driving(cluster, startingOffsets="earliest", failOnDataLoss=fail) as driver:
+            first = await driver.end_after(START)
+            cluster.name_server.unregister(gone)
+            put(cluster.broker, 1)
+            with caplog.at_level(logging.WARNING):
+                second = await driver.end_after(first)
+                await driver.end_after(second)
+            cluster.name_server.register(gone)
+            put(gone, 2)
+
+            third = await driver.end_after(second)
+
+            assert driver.ranges(first, second) == {queue(0): (0, 1)}
+            assert driver.ranges(second, third) == {queue(0, "broker-b"): (3, 5)}
+            assert caplog.text.count("queue_missing") == 1
+
+
+async def test_a_broker_that_does_not_answer_does_not_stop_the_others() -> None:
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        first = await driver.end_after(START)
+        await cluster.brokers[1].stop()
+        put(cluster.broker, 2)
+
+        end = await driver.end_after(first)
+
+        assert driver.ranges(first, end) == {queue(0): (0, 2)}
+        assert end.end[queue(0, "broker-b")] == 0
+
+
+async def test_a_broker_that_fails_once_is_asked_again() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        put(cluster.broker, 2)
+        cluster.broker.on(RequestCode.GET_MAX_OFFSET, Reply(ResponseCode.SYSTEM_BUSY))
+
+        end = await driver.end_after(START)
+
+        assert end.end == {queue(0): 2}
+
+
+async def test_name_servers_that_are_away_do_not_stop_the_stream() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        first = await driver.end_after(START)
+        await cluster.name_server.stop()
+        put(cluster.broker, 2)
+
+        end = await driver.end_after(first)
+
+        assert driver.ranges(first, end) == {queue(0): (0, 2)}
+
+
+async def test_a_topic_that_is_no_longer_subscribed_keeps_its_position_and_is_not_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with FakeCluster(topics={TOPIC: 1, "bills": 1}) as cluster:
+        put(cluster.broker, 3, topic="bills")
+        both = f"{TOPIC},bills"
+        async with driving(cluster, subscribe=both, startingOffsets="earliest") as driver:
+            first = through_json(await driver.end_after(START))
+        put(cluster.broker, 2, topic="bills")
+        put(cluster.broker, 2)
+        with caplog.at_level(logging.WARNING):
+            async with driving(cluster, commitOffsets="true") as driver:
+                second = through_json(await driver.end_after(first))
+                assert await driver.end_after(second) is second
+        async with driving(cluster, subscribe=both) as driver:
+            third = await driver.end_after(second)
+
+            assert driver.ranges(first, second) == {queue(0): (0, 2)}
+            assert driver.ranges(second, third) == {queue(0, topic="bills"): (3, 5)}
+        assert cluster.broker.committed(GROUP, "bills", 0) is None
+        assert caplog.text.count("topic_not_subscribed") == 1
+        assert "queue_missing" not in caplog.text
+
+
+async def test_a_deleted_topic_that_is_no_longer_subscribed_does_not_stop_the_stream() -> None:
+    async with FakeCluster(topics={TOPIC: 1, "bills": 1}) as cluster:
+        async with driving(cluster, subscribe=f"{TOPIC},bills") as driver:
+            first = through_json(await driver.end_after(START))
+        del cluster.broker.topics["bills"]
+        tell_brokers(cluster, "broker-a")
+        async with driving(cluster) as driver:
+            assert await driver.end_after(first) is first
+
+
+# --- data loss ----------------------------------------------------------------------------------
+
+
+async def test_a_start_below_the_minimum_fails_the_batch() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        first = await driver.end_after(START)
+        put(cluster.broker, 5)
+        cluster.broker.topics[TOPIC].queues[0].drop_before(3)
+
+        with pytest.raises(DataLossError) as raised:
+            await driver.end_after(first)
+
+        said = str(raised.value)
+        assert "topic 'orders', broker 'broker-a', queue 0: wanted offset 0" in said
+        assert "3 to 5" in said
+        assert "failOnDataLoss" in said
+
+
+async def test_a_start_below_the_minimum_goes_on_there_and_warns_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        FakeCluster(topics={TOPIC: 1}) as cluster,
+        driving(cluster, failOnDataLoss="false") as driver,
+    ):
+        first = await driver.end_after(START)
+        put(cluster.broker, 5)
+        cluster.broker.topics[TOPIC].queues[0].drop_before(3)
+        with caplog.at_level(logging.WARNING):
+            end = await driver.end_after(first, 1)
+            await driver.end_after(first, 1)
+
+        assert end.end == {queue(0): 4}  # one of those that are still there
+        assert caplog.text.count("data_loss") == 1
+        assert "skipped=3" in caplog.text
+
+
+async def test_a_log_that_was_cut_fails_the_batch() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster.broker, 5)
+        async with driving(cluster) as driver:
+            first = await driver.end_after(START)
+            del cluster.broker.topics[TOPIC].queues[0].messages[2:]
+
+            with pytest.raises(DataLossError, match=r"wanted offset 5.*0 to 2"):
+                await driver.end_after(first)
+
+
+async def test_after_a_cut_the_stream_goes_back_to_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster.broker, 5)
+        async with driving(cluster, failOnDataLoss="false") as driver:
+            first = await driver.end_after(START)
+            del cluster.broker.topics[TOPIC].queues[0].messages[2:]
+            with caplog.at_level(logging.WARNING):
+                second = await driver.end_after(first)
+            put(cluster.broker, 2)
+            third = await driver.end_after(second)
+
+            assert driver.ranges(first, second) == {}
+            assert driver.ranges(second, third) == {queue(0): (2, 4)}
+            assert "data_loss" in caplog.text
+
+
+async def test_an_end_that_comes_back_is_no_loss() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster.broker, 5)
+        async with driving(cluster) as driver:
+            first = await driver.end_after(START)
+            # As after a crash: the broker goes on counting to its end when it is asked already.
+            cluster.broker.on(RequestCode.GET_MAX_OFFSET, Reply(ext={"offset": "2"}))
+
+            assert await driver.end_after(first) is first
+
+
+async def test_a_topic_that_is_gone_fails_the_batch() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        first = await driver.end_after(START)
+        del cluster.broker.topics[TOPIC]
+        tell_brokers(cluster, "broker-a")
+
+        with pytest.raises(TopicGoneError, match=r"'orders' is unknown to every name server"):
+            await driver.end_after(first)
+
+
+async def test_the_only_broker_comes_back_and_nothing_was_skipped() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        put(cluster.broker, 5)
+        first = await driver.end_after(START)
+        tell_brokers(cluster)
+        cluster.name_server.unregister(cluster.broker)
+        assert await driver.end_after(first) is first
+        assert await driver.end_after(first) is first
+
+        cluster.name_server.register(cluster.broker)
+        put(cluster.broker, 2)
+        end = await driver.end_after(first)
+
+    assert driver.ranges(first, end) == {queue(0): (first.end[queue(0)], 7)}
+
+
+async def test_a_topic_that_is_gone_keeps_its_place(caplog: pytest.LogCaptureFixture) -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster.broker, 5)
+        async with driving(cluster, failOnDataLoss="false") as driver:
+            first = await driver.end_after(START)
+            del cluster.broker.topics[TOPIC]
+            tell_brokers(cluster, "broker-a")
+            with caplog.at_level(logging.WARNING):
+                assert await driver.end_after(first) is first
+                assert await driver.end_after(first) is first
+
+            assert caplog.text.count("topic_gone") == 1
+
+
+def make_anew(cluster: FakeCluster, *times: int) -> None:
+    """Delete the topic, make it again, and store messages at these milliseconds."""
+    del cluster.broker.topics[TOPIC]
+    cluster.create_topic(TOPIC, 1)
+    put_at(cluster.broker, *times)
+
+
+async def test_the_offset_holds_the_store_time_of_the_last_message_before_it() -> None:
+    async with FakeCluster(topics={TOPIC: 2}) as cluster:
+        put_at(cluster.broker, 1000, 2000, 3000)
+        async with driving(cluster, startingOffsets="earliest") as driver:
+            first = await driver.end_after(START, 2)
+            second = await driver.end_after(first, 2)
+            put_at(cluster.broker, 4000, number=1)
+            third = through_json(await driver.end_after(second))
+
+            assert first.stored == {queue(0): 2000}
+            assert second.stored == {queue(0): 3000}
+            assert third.stored == {queue(0): 3000, queue(1): 4000}
+
+
+@pytest.mark.parametrize("count", [2, 9])
+async def test_a_topic_made_anew_fails_the_batch(count: int) -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put_at(cluster.broker, 1000, 2000, 3000, 4000, 5000)
+        async with driving(cluster) as driver:
+            first = through_json(await driver.end_after(START))
+        make_anew(cluster, *range(6000, 6000 + count))
+        async with driving(cluster) as driver:
+            with pytest.raises(DataLossError, match=rf"replaced.*wanted offset 5.*0 to {count}"):
+                await driver.end_after(first)
+
+
+@pytest.mark.parametrize("count", [2, 5, 9])
+async def test_all_messages_of_a_topic_made_anew_are_read_without_fail_on_data_loss(
+    count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put_at(cluster.broker, 1000, 2000, 3000, 4000, 5000)
+        async with driving(cluster, failOnDataLoss="false") as driver:
+            first = await driver.end_after(START)
+            put_at(cluster.broker, 5500, 5600)
+            await driver.end_after(first)  # which Spark does not get to write down
+            make_anew(cluster, *range(6000, 6000 + count))
+            unread = 2
+            if count == 5:  # a log of the same length is compared once there is more to read
+                unread = 0  # that were known at the look before
+                assert await driver.end_after(first) is first
+                put_at(cluster.broker, 7000)
+                count += 1
+            with caplog.at_level(logging.WARNING):
+                offset, after = first, through_json(await driver.end_after(first, 5))
+            ranges = []
+            while after is not offset:
+                ranges.append(driver.ranges(offset, after)[queue(0)])
+                offset, after = after, await driver.end_after(after, 5)
+
+            steps = [*range(0, count, 5), count]
+            assert ranges == list(pairwise(steps))
+            assert caplog.text.count("data_loss") == 1
+            assert f"skipped={unread}" in caplog.text
+            assert "replaced" in caplog.text
+
+
+async def test_after_a_cut_the_stream_goes_on_with_what_was_stored_since() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put_at(cluster.broker, 1000, 2000, 3000, 4000, 5000)
+        async with driving(cluster, failOnDataLoss="false") as driver:
+            first = await driver.end_after(START)
+            del cluster.broker.topics[TOPIC].queues[0].messages[2:]
+            put_at(cluster.broker, 6000, 7000)
+
+            second = await driver.end_after(first)
+
+            assert driver.ranges(first, second) == {queue(0): (2, 4)}
+
+
+async def test_a_checkpoint_without_store_times_goes_on() -> None:
+    old = StreamOffset(end={queue(0): 2})
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put_at(cluster.broker, 1000, 2000, 3000)
+        async with driving(cluster) as driver:
+            end = await driver.end_after(old)
+
+            assert driver.ranges(old, end) == {queue(0): (2, 3)}
+            assert end.stored == {queue(0): 3000}
+
+
+async def test_a_queue_is_not_read_while_its_log_cannot_be_compared() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put_at(cluster.broker, 1000, 2000)
+        async with driving(cluster) as driver:
+            first = await driver.end_after(START)
+            put_at(cluster.broker, 3000)
+            busy = Reply(ResponseCode.SYSTEM_BUSY, remark="busy")
+            cluster.broker.on(RequestCode.PULL_MESSAGE, busy, times=2)
+
+            assert await driver.end_after(first) is first
+            assert driver.ranges(first, await driver.end_after(first)) == {queue(0): (2, 3)}
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+async def test_a_limit_is_shared_out_and_everything_is_read_in_the_end() -> None:
+    async with FakeCluster(topics={TOPIC: 2}) as cluster:
+        put(cluster.broker, 9)
+        put(cluster.broker, 3, number=1)
+        async with driving(cluster, startingOffsets="earliest") as driver:
+            first = await driver.end_after(START, 4)
+            offset, batches = first, 1
+            while (after := await driver.end_after(offset, 4)) is not offset:
+                offset, batches = after, batches + 1
+
+            assert first.end == {queue(0): 3, queue(1): 1}
+            assert offset.end == {queue(0): 9, queue(1): 3}
+            assert batches == 3
+
+
+async def test_a_batch_waits_for_the_minimum() -> None:
+    async with (
+        FakeCluster(topics={TOPIC: 1}) as cluster,
+        driving(cluster, minOffsetsPerTrigger="3") as driver,
+    ):
+        first = await driver.end_after(START)
+        put(cluster.broker, 2)
+        waiting = await driver.end_after(first)
+        everything = await driver.end_after(first, everything=True)
+        put(cluster.broker, 1)
+
+        assert waiting is first
+        assert driver.ranges(first, everything) == {queue(0): (0, 2)}  # Trigger.Once
+        assert driver.ranges(first, await driver.end_after(first)) == {queue(0): (0, 3)}
+
+
+async def test_a_batch_waits_no_longer_than_the_delay() -> None:
+    async with (
+        FakeCluster(topics={TOPIC: 1}) as cluster,
+        driving(cluster, minOffsetsPerTrigger="9", maxTriggerDelay="1h") as driver,
+    ):
+        first = await driver.end_after(START)
+        put(cluster.broker, 2)
+        driver.batches._last_batch -= 3600
+
+        end = await driver.end_after(first)
+
+        assert driver.ranges(first, end) == {queue(0): (0, 2)}
+
+
+async def test_the_start_is_fixed_while_a_batch_waits_for_the_minimum() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster.broker, 2)
+        async with driving(cluster, startingOffsets="earliest", minOffsetsPerTrigger="9") as driver:
+            end = await driver.end_after(START)
+
+            assert end.begun == end.end == {queue(0): 0}
+
+
+async def test_available_now_ends_at_its_target() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster.broker, 5)
+        async with driving(
+            cluster, startingOffsets="earliest", minOffsetsPerTrigger="100"
+        ) as driver:
+            await driver.batches.fix_target()
+            put(cluster.broker, 5)
+            cluster.create_topic(TOPIC, 2)
+            put(cluster.broker, 5, number=1)
+
+            first = await driver.end_after(START, 3)
+            second = await driver.end_after(first, 3)
+            third = await driver.end_after(second, 3)
+
+            assert first.end == {queue(0): 3}
+            assert second.end == {queue(0): 5}
+            assert third is second
+
+
+async def test_available_now_from_the_latest_reads_nothing() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster.broker, 5)
+        async with driving(cluster) as driver:
+            await driver.batches.fix_target()
+            put(cluster.broker, 5)
+
+            end = await driver.end_after(START)
+
+            assert end.begun == end.end == {queue(0): 5}
+
+
+async def test_available_now_keeps_explicit_starts_of_queues_without_a_route() -> None:
+    wanted = json.dumps({TOPIC: {"broker-a": {"0": 2}, "broker-b": {"0": 7}}})
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster.broker, 5)
+        async with driving(cluster, startingOffsets=wanted) as driver:
+            await driver.batches.fix_target()
+
+            end = await driver.end_after(START)
+
+            assert end.end == {queue(0): 5, queue(0, "broker-b"): 7}
+            assert end.begun == {queue(0): 2, queue(0, "broker-b"): 7}
+
+
+async def test_available_now_keeps_an_explicit_start_of_a_queue_that_returns_meanwhile() -> None:
+    wanted = json.dumps({TOPIC: {"broker-a": {"0": 2}, "broker-b": {"0": 3}}})
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
+        back = cluster.brokers[1]
+        put(cluster.broker, 5)
+        put(back, 5)
+        cluster.name_server.unregister(back)
+        async with driving(cluster, startingOffsets=wanted) as driver:
+            await driver.batches.fix_target()
+            cluster.name_server.register(back)
+
+            end = await driver.end_after(START)
+
+            assert end.end == {queue(0): 5, queue(0, "broker-b"): 3}
+
+
+async def test_the_latest_offsets_are_reported() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster.broker, 5)
+        async with driving(cluster, startingOffsets="earliest") as driver:
+            await driver.end_after(START, 2)
+
+            assert driver.batches.latest == StreamOffset(end={queue(0): 5})
+
+
+# --- the group ----------------------------------------------------------------------------------
+
+
+async def test_progress_is_published_for_the_group() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        cluster.broker.create_group(GROUP)
+        put(cluster.broker, 5)
+        async with driving(cluster, startingOffsets="earliest", commitOffsets="true") as driver:
+            first = await driver.end_after(START)
+            before = cluster.broker.committed(GROUP, TOPIC, 0)
+            await driver.end_after(first)  # the trigger after it, with nothing new
+
+            assert before is None
+            assert cluster.broker.committed(GROUP, TOPIC, 0) == 5
+
+
+async def test_nothing_is_published_unless_asked_for() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
+        cluster.broker.create_group(GROUP)
+        end = await driver.end_after(START)
+        await driver.end_after(end)
+        await driver.batches.publish(end)
+
+        assert cluster.broker.committed(GROUP, TOPIC, 0) is None
+
+
+async def test_a_failed_publication_is_logged_and_stops_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        refusal = Reply(ResponseCode.SYSTEM_ERROR, remark="no")
+        cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, refusal, times=None)
+        async with driving(cluster, commitOffsets="true") as driver:
+            first = await driver.end_after(START)
+            with caplog.at_level(logging.WARNING):
+                assert await driver.end_after(first) is first
+
+            assert "offsets_not_published" in caplog.text
+
+
+async def test_a_group_with_live_members_is_not_moved() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        body = json.dumps({"consumerIdList": ["10.0.0.1@worker"]}).encode()
+        cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Reply(body=body), times=None)
+        async with driving(cluster, commitOffsets="true") as driver:
+            with pytest.raises(ConfigError, match=r"commitOffsets=True.*10\.0\.0\.1@worker"):
+                await driver.end_after(START)

@@ -1,0 +1,128 @@
+"""Reads end behind all messages stored before them, though brokers index messages later."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+
+import anyio
+import msgspec
+import pytest
+
+from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.spark.pipelines import broker_queries as brokers
+from rocketmq_aio.spark.read import queue_index
+from rocketmq_aio.spark.read.start_end import ranges_of
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.connection import FakeConnection
+from tests.fakes.script import Reply
+from tests.unit.spark.driving import START, TOPIC, Driver, driving, put, queue
+
+REFUSED = Reply(ResponseCode.NO_PERMISSION, remark="Authorization failed")
+
+
+def runtime(end: int, behind: int) -> Reply:
+    table = {"commitLogMaxOffset": str(end), "dispatchBehindBytes": str(behind)}
+    return Reply(body=msgspec.json.encode({"table": table}))
+
+
+def indexing(cluster: FakeCluster, end: int, behind: int) -> Callable[..., Reply]:
+    """Answer that the index is *behind*, and enter a message in it."""
+
+    def answer(_command: Command, _connection: FakeConnection) -> Reply:
+        put(cluster.broker, 1)
+        return runtime(end, behind)
+
+    return answer
+
+
+async def planned_end(driver: Driver) -> int:
+    return {each.queue: each.end for each in await ranges_of(driver.lookup, driver.options)}[
+        queue(0)
+    ]
+
+
+async def test_a_batch_read_ends_behind_all_messages_stored_before_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        FakeCluster(topics={TOPIC: 1}) as cluster,
+        driving(cluster, streaming=False) as driver,
+    ):
+        for end, behind in ((1000, 300), (1500, 600), (1600, 600), (9999, 9)):
+            cluster.broker.on(RequestCode.GET_BROKER_RUNTIME_INFO, indexing(cluster, end, behind))
+
+        # Messages stored later are not waited for: 1600 - 600 is where the log ended at first.
+        with caplog.at_level(logging.WARNING, logger="rocketmq_aio"):
+            assert await planned_end(driver) == 3
+        assert sum("waiting_for_index" in record.getMessage() for record in caplog.records) == 1
+
+
+async def test_available_now_ends_behind_all_messages_stored_before_it() -> None:
+    async with (
+        FakeCluster(topics={TOPIC: 1}) as cluster,
+        driving(cluster, startingOffsets="earliest") as driver,
+    ):
+        for behind in (300, 0):
+            cluster.broker.on(RequestCode.GET_BROKER_RUNTIME_INFO, indexing(cluster, 1000, behind))
+        await driver.batches.fix_target()
+
+        end = await driver.end_after(START)
+
+        assert driver.ranges(START, end) == {queue(0): (0, 2)}
+
+
+async def test_a_read_with_fixed_ends_does_not_wait_for_the_index() -> None:
+    ends = json.dumps({TOPIC: {"broker-a": {"0": 2}}})
+    async with (
+        FakeCluster(topics={TOPIC: 1}) as cluster,
+        driving(cluster, streaming=False, endingOffsets=ends) as driver,
+    ):
+        put(cluster.broker, 2)
+
+        assert await planned_end(driver) == 2
+        assert not cluster.broker.requests_of(RequestCode.GET_BROKER_RUNTIME_INFO)
+
+
+@pytest.mark.parametrize("answer", [REFUSED, Reply(body=b'{"table": {}}')])
+async def test_a_broker_that_does_not_tell_its_index_is_read_as_it_is(answer: Reply) -> None:
+    async with (
+        FakeCluster(topics={TOPIC: 1}) as cluster,
+        driving(cluster, streaming=False) as driver,
+    ):
+        put(cluster.broker, 2)
+        cluster.broker.on(RequestCode.GET_BROKER_RUNTIME_INFO, answer, times=None)
+
+        assert await planned_end(driver) == 2
+
+
+async def test_the_wait_for_an_index_is_bounded_and_the_end_of_it_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(queue_index, "WAIT_SECONDS", 0.0)
+    async with (
+        FakeCluster(topics={TOPIC: 1}) as cluster,
+        driving(cluster, streaming=False) as driver,
+    ):
+        put(cluster.broker, 2)
+        cluster.broker.on(RequestCode.GET_BROKER_RUNTIME_INFO, runtime(1000, 300), times=None)
+
+        with caplog.at_level(logging.WARNING, logger="rocketmq_aio"):
+            assert await planned_end(driver) == 2
+        assert any("index_behind" in record.getMessage() for record in caplog.records)
+
+
+async def test_the_growth_of_topics_counts_all_messages_stored_before() -> None:
+    async with (
+        FakeCluster(topics={TOPIC: 1}) as cluster,
+        driving(cluster, streaming=False) as driver,
+    ):
+        for behind in (300, 0):
+            cluster.broker.on(RequestCode.GET_BROKER_RUNTIME_INFO, indexing(cluster, 1000, behind))
+
+        with anyio.fail_after(60):
+            found = await brokers.indexed_ends(driver.instance, driver.consumer, (TOPIC,))
+
+        assert found == {queue(0): 2}

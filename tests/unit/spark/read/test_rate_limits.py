@@ -1,0 +1,47 @@
+"""A limit is shared out by what waits, and nobody gets nothing."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketmq_aio.spark.read.rate_limits import backlog, share_out
+from rocketmq_aio.spark.read.stream_offset import Queue
+
+queues = st.tuples(st.sampled_from("AB"), st.just("a"), st.integers(0, 40))
+waiting = st.dictionaries(queues, st.integers(1, 10**12), max_size=30)
+
+
+def queue(number: int) -> Queue:
+    return "T", "a", number
+
+
+@given(waiting, st.integers(1, 10**9))
+def test_the_limit_is_used_up_and_every_queue_gets_something(
+    sizes: dict[Queue, int], most: int
+) -> None:
+    shares = share_out(sizes, most)
+
+    assert sum(shares.values()) == min(sum(sizes.values()), max(most, len(sizes)))
+    assert all(1 <= share <= sizes[each] for each, share in shares.items())
+    assert shares.keys() == sizes.keys()
+
+
+def test_shares_follow_the_backlog() -> None:
+    shares = share_out({queue(0): 901, queue(1): 101}, 102)
+
+    assert shares == {queue(0): 91, queue(1): 11}
+
+
+def test_queues_with_one_message_each_get_it_also_when_they_are_more_than_the_limit() -> None:
+    assert share_out({queue(0): 1, queue(1): 1, queue(2): 1}, 2) == {
+        queue(0): 1,
+        queue(1): 1,
+        queue(2): 1,
+    }
+
+
+def test_nothing_waits_where_the_end_is_not_beyond_the_start() -> None:
+    start = {queue(0): 5, queue(1): 5, queue(2): 5, queue(3): 5}
+
+    assert backlog(start, {queue(0): 9, queue(1): 5, queue(2): 3}) == {queue(0): 4}

@@ -1,0 +1,185 @@
+"""What a batch read reads: decided once, and complete or refused."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from rocketmq_aio.errors import ConfigError, RouteNotFoundError
+from rocketmq_aio.spark.read.data_loss import DataLossError, TopicGoneError
+from rocketmq_aio.spark.read.start_end import BrokerAwayError, ranges_of
+from rocketmq_aio.spark.read.stream_offset import Queue
+from tests.fakes.cluster import FakeCluster
+from tests.unit.spark.driving import GROUP, TOPIC, driving, put, put_at, queue
+from tests.unit.spark.reading import tell_brokers
+
+
+async def planned(cluster: FakeCluster, **given: str) -> dict[Queue, tuple[int, int]]:
+    async with driving(cluster, streaming=False, **given) as driver:
+        found = await ranges_of(driver.lookup, driver.options)
+        return {each.queue: (each.start, each.end) for each in found}
+
+
+def at(offset: int, number: int = 0, topic: str = TOPIC, broker: str = "broker-a") -> str:
+    return json.dumps({topic: {broker: {str(number): offset}}})
+
+
+async def test_everything_is_read_by_default() -> None:
+    async with FakeCluster(brokers=2, topics={TOPIC: 2}) as cluster:
+        put(cluster.broker, 4)
+        cluster.broker.topics[TOPIC].queues[0].drop_before(1)
+
+        assert await planned(cluster) == {
+            queue(0): (1, 4),
+            queue(1): (0, 0),
+            queue(0, "broker-b"): (0, 0),
+            queue(1, "broker-b"): (0, 0),
+        }
+
+
+async def test_a_range_of_offsets_and_queues_that_are_not_named() -> None:
+    async with FakeCluster(topics={TOPIC: 2}) as cluster:
+        put(cluster.broker, 9)
+        put(cluster.broker, 9, number=1)
+
+        found = await planned(cluster, startingOffsets=at(3), endingOffsets=at(5))
+
+        assert found == {queue(0): (3, 5), queue(1): (0, 9)}
+
+
+@pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [(2000, 3000, (2, 5)), (0, 2000, (0, 2)), (3001, 9000, (6, 6)), (1500, 1500, (2, 2))],
+)
+async def test_a_range_of_time_has_its_start_and_not_its_end(
+    version: str, start: int, end: int, expected: tuple[int, int]
+) -> None:
+    async with FakeCluster(topics={TOPIC: 1}, version=version) as cluster:
+        put_at(cluster.broker, 1000, 1000, 2000, 2000, 2000, 3000)
+
+        found = await planned(cluster, startingTimestamp=str(start), endingTimestamp=str(end))
+
+        assert found == {queue(0): expected}
+
+
+async def test_times_of_single_queues_win_over_offsets() -> None:
+    async with FakeCluster(topics={TOPIC: 2}) as cluster:
+        for number in (0, 1):
+            put_at(cluster.broker, 1000, 2000, 3000, number=number)
+
+        found = await planned(
+            cluster,
+            startingOffsetsByTimestamp=at(2000),
+            startingOffsets=at(1, 1),
+            endingOffsetsByTimestamp=at(3000, 1),
+        )
+
+        assert found == {queue(0): (1, 3), queue(1): (1, 2)}
+
+
+async def test_a_time_that_no_message_reaches_can_be_an_error() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put_at(cluster.broker, 1000)
+
+        with pytest.raises(ConfigError, match=r"no message so late in orders/broker-a/0"):
+            await planned(
+                cluster,
+                startingTimestamp="2000",
+                startingOffsetsByTimestampStrategy="error",
+            )
+
+
+async def test_only_what_is_assigned_is_read() -> None:
+    async with FakeCluster(brokers=2, topics={TOPIC: 2}) as cluster:
+        given = json.dumps({TOPIC: {"broker-b": [1]}})
+
+        assert await planned(cluster, assign=given) == {queue(1, "broker-b"): (0, 0)}
+
+
+async def test_the_group_is_a_start_of_a_batch() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster.broker, 5)
+        cluster.broker.commit(GROUP, TOPIC, 0, 3)
+
+        assert await planned(cluster, startingOffsets="group") == {queue(0): (3, 5)}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"startingOffsets": at(0)}, (2, 5)),
+        ({"startingOffsets": at(9)}, (5, 5)),
+        ({"endingOffsets": at(9)}, (2, 5)),
+    ],
+)
+async def test_offsets_that_do_not_exist(
+    given: dict[str, str], expected: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        put(cluster.broker, 5)
+        cluster.broker.topics[TOPIC].queues[0].drop_before(2)
+
+        with pytest.raises(DataLossError, match=r"the queue has 2 to 5; set failOnDataLoss=false"):
+            await planned(cluster, **given)
+        with caplog.at_level(logging.WARNING):
+            assert await planned(cluster, failOnDataLoss="false", **given) == {queue(0): expected}
+        assert "data_loss" in caplog.text
+
+
+async def test_an_unknown_topic() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        tell_brokers(cluster, "broker-a")
+        both = {"subscribe": f"{TOPIC},unknown"}
+
+        with pytest.raises(TopicGoneError, match="'unknown'"):
+            await planned(cluster, **both)
+        assert await planned(cluster, failOnDataLoss="false", **both) == {queue(0): (0, 0)}
+
+
+async def test_a_topic_without_a_queue_now_is_not_skipped() -> None:
+    async with FakeCluster(topics={TOPIC: 1, "closed": 0}) as cluster:
+        with pytest.raises(RouteNotFoundError, match=r"'closed': no queue of it can be read now"):
+            await planned(cluster, subscribe=f"{TOPIC},closed", failOnDataLoss="false")
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("assign", '{"orders":{"broker-a":[0,7]}}'),
+        ("startingOffsetsByTimestamp", at(1, 7)),
+        ("endingOffsets", at(1, 7)),
+        ("endingOffsetsByTimestamp", at(1, 7)),
+    ],
+)
+async def test_a_named_queue_is_not_left_out_in_silence(
+    option: str, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        with pytest.raises(ConfigError, match=rf"{option}.*orders/broker-a/7"):
+            await planned(cluster, **{option: text})
+        with caplog.at_level(logging.WARNING):
+            found = await planned(cluster, **{option: text}, failOnDataLoss="false")
+
+    assert found == {queue(0): (0, 0)}
+    assert caplog.text.count("queue_missing") == 1
+
+
+async def test_a_queue_that_no_route_names() -> None:
+    async with FakeCluster(topics={TOPIC: 1}) as cluster:
+        given = {"startingOffsets": at(1, 7)}
+
+        with pytest.raises(ConfigError, match=r"orders/broker-a/7.*no route names this queue"):
+            await planned(cluster, **given)
+        assert await planned(cluster, failOnDataLoss="false", **given) == {queue(0): (0, 0)}
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+async def test_a_batch_is_not_read_without_a_broker_that_routes_name(fail: str) -> None:
+    async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
+        await cluster.brokers[1].stop()
+
+        with pytest.raises(BrokerAwayError, match="broker-b"):
+            await planned(cluster, failOnDataLoss=fail)

@@ -1,0 +1,93 @@
+"""Offsets as a checkpoint holds them: what was written once can be read for ever."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.spark.options.options import Connection, ReadOptions
+from rocketmq_aio.spark.read.planning import plan_between
+from rocketmq_aio.spark.read.stream_offset import StreamOffset, flattened
+
+CHECKPOINTS = sorted((Path(__file__).parent / "checkpoints").glob("v*.json"))
+OPTIONS = ReadOptions(connection=Connection(name_server="127.0.0.1:9876"), subscribe=("T",))
+
+names = st.text("abcXYZ-_%", min_size=1, max_size=5)
+offsets = st.dictionaries(st.tuples(names, names, st.integers(0, 99)), st.integers(0, 2**62))
+
+
+def golden(path: Path) -> dict[str, StreamOffset]:
+    return {
+        name: StreamOffset.from_json(each) for name, each in json.loads(path.read_text()).items()
+    }
+
+
+def planned(start: StreamOffset, end: StreamOffset) -> list[tuple[object, ...]]:
+    return sorted(tuple(part) for each in plan_between(start, end, OPTIONS) for part in each.ranges)
+
+
+@given(offsets, offsets, offsets)
+def test_what_is_written_is_read_back(
+    end: dict[tuple[str, str, int], int],
+    begun: dict[tuple[str, str, int], int],
+    stored: dict[tuple[str, str, int], int],
+) -> None:
+    offset = StreamOffset(end=end, begun=begun, stored=stored)
+
+    assert StreamOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+
+
+@pytest.mark.parametrize("path", CHECKPOINTS, ids=lambda path: path.stem)
+def test_old_checkpoints_plan_what_they_always_did(path: Path) -> None:
+    seen = golden(path)
+
+    assert planned(seen["start"], seen["first"]) == [
+        ("orders", "broker-a", 0, 100, 120),
+        ("orders", "broker-a", 1, 100, 118),
+    ]
+    assert planned(seen["first"], seen["later"]) == [
+        ("orders", "broker-a", 0, 120, 130),
+        ("orders", "broker-b", 0, 2, 7),
+    ]
+    assert planned(seen["later"], seen["last"]) == [("orders", "broker-a", 1, 118, 119)]
+
+
+def test_the_newest_checkpoint_is_what_this_version_writes() -> None:
+    written = json.loads(CHECKPOINTS[-1].read_text())
+
+    assert {name: each.to_json() for name, each in golden(CHECKPOINTS[-1]).items()} == written
+
+
+def test_a_newer_checkpoint_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"version 2.*reads 1.*newer package"):
+        StreamOffset.from_json({"v": 2, "end": {}})
+
+
+def test_an_end_below_the_start_reads_nothing() -> None:
+    before, after = (StreamOffset(end={("T", "a", 0): at}) for at in (9, 5))
+
+    assert plan_between(before, after, OPTIONS) == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"T": {"a": {"x": 1}}},
+        {"T": {"a": {"0": "1"}}},
+        {"T": {"a": {"0": True}}},
+        {"T": {"a": {"0": -1}}},
+        {"T": {"a": 5}},
+        {"T": 5},
+        [],
+        None,
+    ],
+)
+def test_what_is_no_table_of_offsets_is_refused(value: Any) -> None:  # noqa: ANN401 - any JSON
+    with pytest.raises(ConfigError, match="startingOffsets"):
+        flattened("startingOffsets", value)

@@ -1,0 +1,75 @@
+"""Lag is what a progress report tells of sources that are ours."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rocketmq_aio.spark import LagListener, QueryLag, lag_report
+from rocketmq_aio.spark.query_lag import lag_of
+
+
+def source(end: dict[str, int], latest: dict[str, int], *, text: bool = True) -> dict[str, Any]:
+    both = [{"v": 1, "end": {"orders": {"broker-a": each}}} for each in (end, latest)]
+    shown = [json.dumps(each) if text else each for each in both]
+    return {"description": "rocketmq", "endOffset": shown[0], "latestOffset": shown[1]}
+
+
+def progress(*sources: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": "7",
+        "name": "copy",
+        "batchId": 3,
+        "timestamp": "2026-01-31T08:00:00Z",
+        "numInputRows": 10,
+        "processedRowsPerSecond": 20.0,
+        "sources": list(sources),
+    }
+
+
+OTHER = {"description": "rate", "endOffset": "17", "latestOffset": "18"}
+BEHIND = progress(OTHER, source({"0": 5, "1": 7}, {"0": 9, "1": 7}))
+
+
+@pytest.mark.parametrize("text", [True, False])
+def test_lag_is_the_distance_to_the_end(text: bool) -> None:
+    found = lag_of(progress(source({"0": 5, "1": 7}, {"0": 9, "1": 7}, text=text)))
+
+    assert found.queues == {("orders", "broker-a", 0): 4, ("orders", "broker-a", 1): 0}
+    assert (found.total, found.by_topic()) == (4, {"orders": 4})
+    assert str(found) == "copy batch 3: 4 behind (orders 4); 10 rows, 20/s"
+
+
+def test_an_end_that_went_back_is_no_negative_lag() -> None:
+    assert lag_of(progress(source({"0": 9}, {"0": 5}))).total == 0
+
+
+@pytest.mark.parametrize("other", [OTHER, {}, {"endOffset": None, "latestOffset": None}])
+def test_other_sources_have_no_lag(other: dict[str, Any]) -> None:
+    assert lag_of(progress(other)).queues == {}
+
+
+def test_a_listener_tells_queries_that_read_topics_and_forgets_ended_ones() -> None:
+    told: list[QueryLag] = []
+    listener = LagListener(told.append)
+    for each in (BEHIND, progress(OTHER)):
+        event = SimpleNamespace(progress=SimpleNamespace(json=json.dumps(each)))
+        listener.onQueryProgress(event)  # type: ignore[arg-type]
+    before = dict(listener.latest)
+    listener.onQueryTerminated(SimpleNamespace(id="7"))  # type: ignore[arg-type]
+
+    assert [each.total for each in told] == [4]
+    assert before == {"7": told[0]}
+    assert listener.latest == {}
+
+
+def test_a_report_takes_a_query_several_or_a_session() -> None:
+    query = SimpleNamespace(lastProgress=BEHIND)
+    silent = SimpleNamespace(lastProgress=None)
+    session = SimpleNamespace(streams=SimpleNamespace(active=[query, silent]))
+    given: list[Any] = [query, [query, silent], session]
+
+    assert [[each.total for each in lag_report(one)] for one in given] == [[4]] * 3

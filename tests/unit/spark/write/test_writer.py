@@ -1,0 +1,285 @@
+"""The sink: what it refuses at once, the ids it gives, what its tasks do on a scripted cluster."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from anyio import to_thread
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from rocketmq_aio.errors import ConfigError, InvalidMessageError
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.spark.options.options import Connection, WriteOptions
+from rocketmq_aio.spark.write.sending import WriteError, Written
+from rocketmq_aio.spark.write.writer import (
+    RocketMQStreamWriter,
+    RocketMQWriter,
+    _Task,
+    check_columns,
+    id_prefix,
+)
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.script import Reply
+
+SEND = RequestCode.SEND_MESSAGE_V2
+SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
+TEXT_MAP = MapType(StringType(), StringType())
+BODY = StructType([StructField("body", BinaryType())])
+NOWHERE = Connection(name_server="127.0.0.1:1")
+
+
+def schema(**kinds: Any) -> StructType:  # noqa: ANN401
+    return StructType([StructField(name, kind) for name, kind in kinds.items()])
+
+
+# --- what is refused at once ----------------------------------------------------------------------
+
+
+def test_every_column_in_every_form_is_taken_in_any_case_and_order() -> None:
+    check_columns(
+        schema(
+            QUEUEID=IntegerType(),
+            brokername=StringType(),
+            shardingKey=StringType(),
+            deliverTimestamp=TimestampType(),
+            delayLevel=LongType(),
+            flag=IntegerType(),
+            properties=TEXT_MAP,
+            keys=ArrayType(StringType()),
+            tags=StringType(),
+            topic=StringType(),
+            Body=StringType(),
+        ),
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"body": BinaryType(), "tag": StringType()}, "'tag': no column .*tags.*select or rename"),
+        ({"body": BinaryType(), "BODY": BinaryType()}, "there twice"),
+        ({"tags": StringType()}, "'body': missing"),
+        ({}, "'body': missing"),
+        ({"body": IntegerType()}, "its type is int, expected binary or string: cast it"),
+        ({"body": NullType()}, "its type is void"),
+        ({"body": BinaryType(), "topic": IntegerType()}, "'topic': its type is int"),
+        ({"body": BinaryType(), "tags": ArrayType(StringType())}, "'tags': its type is array"),
+        ({"body": BinaryType(), "keys": ArrayType(LongType())}, r"string or array<string>"),
+        ({"body": BinaryType(), "properties": StringType()}, r"expected map<string,string>"),
+        (
+            {"body": BinaryType(), "properties": MapType(StringType(), LongType())},
+            r"map<string,big",
+        ),
+        ({"body": BinaryType(), "flag": DoubleType()}, "'flag': its type is double"),
+        ({"body": BinaryType(), "delayLevel": StringType()}, "'delayLevel': its type is string"),
+        ({"body": BinaryType(), "deliverTimestamp": TimestampNTZType()}, "timestamp_ntz"),
+        ({"body": BinaryType(), "shardingKey": LongType()}, "'shardingKey': its type is bigint"),
+        ({"body": BinaryType(), "brokerName": StringType()}, "only together with queueId"),
+        ({"body": BinaryType(), "queueId": LongType()}, "only together with brokerName"),
+    ],
+)
+def test_a_wrong_column_is_refused_before_any_send(columns: dict[str, Any], words: str) -> None:
+    options = WriteOptions(connection=NOWHERE, topic="orders")
+    for kind in (RocketMQWriter, RocketMQStreamWriter):
+        with pytest.raises(ConfigError, match=words):
+            kind(options, schema(**columns), False)
+
+
+def test_rows_need_a_topic() -> None:
+    with pytest.raises(ConfigError, match="set the option, or add a column topic"):
+        RocketMQWriter(WriteOptions(connection=NOWHERE), BODY, False)
+    with pytest.raises(ConfigError, match="keeps this topic to itself"):
+        check_columns(BODY, "SCHEDULE_TOPIC_XXXX")
+
+
+def test_nothing_is_replaced() -> None:
+    options = WriteOptions(connection=NOWHERE, topic="orders")
+    for kind in (RocketMQWriter, RocketMQStreamWriter):
+        with pytest.raises(ConfigError, match="never replaced: use mode"):
+            kind(options, BODY, True)
+
+
+# --- ids, counts, pickle --------------------------------------------------------------------------
+
+
+def test_ids_differ_by_each_part_and_are_the_same_again() -> None:
+    parts = [("q", "1", "0"), ("q", "1", "1"), ("q", "2", "0"), ("p", "1", "0"), ("q1", "", "0")]
+    prefixes = [id_prefix(*each) for each in parts]
+
+    assert prefixes == [id_prefix(*each) for each in parts]
+    assert len(set(prefixes)) == len(parts)
+    assert all(len(each) == 20 and set(each) <= set("0123456789ABCDEF") for each in prefixes)
+
+
+@pytest.mark.parametrize("kind", [RocketMQWriter, RocketMQStreamWriter])
+def test_a_writer_travels_to_its_tasks(kind: type[RocketMQWriter]) -> None:
+    writer = kind(WriteOptions(connection=NOWHERE, topic="orders"), BODY, False)
+    arrived = pickle.loads(pickle.dumps(writer))
+
+    assert vars(arrived) == vars(writer)
+
+
+def test_an_end_is_told_with_its_counts(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "rocketmq_aio")
+    options = WriteOptions(connection=NOWHERE, topic="orders")
+    batch = RocketMQWriter(options, BODY, False)
+    stream = RocketMQStreamWriter(options, BODY, False)
+
+    batch.commit([Written(3, 1), Written(4, 2)])
+    stream.commit([Written(5, 1, weaker=1)], 8)
+    batch.abort([Written(3, 1), None])
+    stream.abort([None], 9)
+
+    text = caplog.text
+    assert "rows_written" in text
+    assert "rows=7" in text
+    assert "rows_stored_with_less_than_asked" in text
+    assert "write_failed_rows_stay_sent" in text
+    assert "unfinished_tasks=1" in text
+
+
+# --- tasks ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster(topics={"orders": 4}) as running:
+        yield running
+
+
+def batches(count: int, size: int = 10, **columns: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401
+    for first in range(0, count * size, size):
+        bodies = pa.array([b"%d" % number for number in range(first, first + size)])
+        yield pa.RecordBatch.from_pydict({"body": bodies, **columns})
+
+
+async def run(cluster: FakeCluster, rows: Iterator[pa.RecordBatch], **settings: Any) -> Written:  # noqa: ANN401
+    settings = {"topic": "orders", "retries": 1, **settings}
+    connection = Connection(name_server=cluster.namesrv)
+    task = _Task(WriteOptions(connection=connection, **settings), "A" * 20)
+    return await to_thread.run_sync(task.run, rows)
+
+
+def stored(cluster: FakeCluster) -> list[bytes]:
+    return sorted((each.body for each in cluster.broker.messages("orders")), key=int)
+
+
+def requests(cluster: FakeCluster) -> int:
+    return sum(len(cluster.broker.requests_of(code)) for code in (SEND, SEND_BATCH))
+
+
+async def test_all_rows_are_sent_in_batches_of_the_size_wanted(cluster: FakeCluster) -> None:
+    written = await run(cluster, batches(5), batch_records=4)
+
+    assert stored(cluster) == [b"%d" % number for number in range(50)]
+    assert written == Written(rows=50, requests=15)
+    assert len(cluster.broker.requests_of(SEND_BATCH)) == 15
+
+
+async def test_a_task_without_rows_asks_nobody() -> None:
+    empty = pa.RecordBatch.from_pydict({"body": pa.array([], pa.binary())})
+    task = _Task(WriteOptions(connection=NOWHERE, topic="orders"), "A" * 20)
+
+    assert task.run(iter([])) == Written()
+    assert task.run(iter([empty])) == Written()
+
+
+async def test_ids_go_on_from_batch_to_batch_and_are_the_same_again(cluster: FakeCluster) -> None:
+    await run(cluster, batches(3))
+    first = {each.body: each.properties["UNIQ_KEY"] for each in cluster.broker.messages("orders")}
+    await run(cluster, batches(3), batch_records=7)
+    again = [(each.body, each.properties["UNIQ_KEY"]) for each in cluster.broker.messages("orders")]
+
+    assert sorted(first.values()) == ["A" * 20 + f"{number:012X}" for number in range(30)]
+    assert sorted(again) == sorted([*first.items(), *first.items()])
+
+
+async def test_writes_with_different_timeouts_share_a_producer(cluster: FakeCluster) -> None:
+    for milliseconds in (1000, 2000, 3000):
+        await run(cluster, batches(1), send_timeout_ms=milliseconds)
+
+    assert len(cluster.broker.connections) == 1
+
+
+async def test_a_send_is_given_up_after_its_timeout(cluster: FakeCluster) -> None:
+    cluster.broker.on(SEND_BATCH, None, times=None)
+
+    with pytest.raises(WriteError, match=r"tries 1 .*within 0\."):
+        await run(cluster, batches(1), send_timeout_ms=200, retries=0)
+
+
+async def test_what_a_broker_refuses_for_a_while_is_sent_again(cluster: FakeCluster) -> None:
+    refusals = [Reply(code=2, remark="busy")] * 4
+    for each in refusals:
+        cluster.broker.on(SEND_BATCH, each)
+    written = await run(cluster, batches(1))
+
+    assert written.rows == 10
+    assert stored(cluster) == [b"%d" % number for number in range(10)]
+
+
+async def test_what_cannot_be_sent_fails_the_task_by_name(cluster: FakeCluster) -> None:
+    cluster.broker.on(SEND_BATCH, Reply(code=2, remark="too busy"), times=None)
+    with pytest.raises(
+        WriteError, match=r"10 row.*'orders'.*tries 2.*SendError.*too busy"
+    ) as failed:
+        await run(cluster, batches(1))
+
+    assert failed.value.broker == cluster.broker.address
+    assert stored(cluster) == []
+
+
+async def test_a_refusal_for_good_is_not_repeated(cluster: FakeCluster) -> None:
+    cluster.broker.on(SEND_BATCH, Reply(code=13, remark="illegal"), times=None)
+    with pytest.raises(WriteError, match=r"tries 1 .*code 13: illegal"):
+        await run(cluster, batches(1))
+
+    assert requests(cluster) == 1
+
+
+async def test_a_bad_row_ends_the_task(cluster: FakeCluster) -> None:
+    bad = pa.RecordBatch.from_pydict({"body": pa.array([b"x", None])})
+    with pytest.raises(InvalidMessageError, match="row 11 of the task"):
+        await run(cluster, iter([*batches(1), bad]))
+
+
+async def test_rows_of_a_key_are_stored_in_their_order(cluster: FakeCluster) -> None:
+    keys = pa.array([f"k{number % 3}" for number in range(10)])
+    await run(cluster, batches(20, shardingKey=keys), batch_records=2)
+    by_key: dict[str, list[int]] = {}
+    for queue in range(4):
+        for each in cluster.broker.messages("orders", queue):
+            by_key.setdefault(each.properties["__SHARDINGKEY"], []).append(int(each.body))
+
+    assert sum(map(len, by_key.values())) == 200
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+
+
+async def test_a_lane_has_one_request_under_way(cluster: FakeCluster) -> None:
+    cluster.broker.on(SEND_BATCH, None)
+    named = {"brokerName": pa.array(["broker-a"] * 10), "queueId": pa.array([2] * 10)}
+    written = await run(
+        cluster, batches(3, **named), batch_records=5, send_timeout_ms=200, retries=3
+    )
+
+    assert written.rows == 30
+    assert [int(each.body) for each in cluster.broker.messages("orders", 2)] == list(range(30))
