@@ -21,6 +21,7 @@ from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader
+from rocketmq_aio.protocol.namespaces import names_inside
 from rocketmq_aio.protocol.requests.admin_cluster import ClusterInfoBody, GetClusterInfo
 from rocketmq_aio.remoting.gather import gather_limited
 from rocketmq_aio.remoting.response_errors import broker_error
@@ -136,10 +137,7 @@ class AdminRequests:
 
     def inner_names(self, names: Iterable[str]) -> set[str]:
         """Return the *names* that are in the client's namespace, as the application has them."""
-        namespace = self.instance.remoting.namespace
-        if namespace is None:
-            return set(names)
-        return {inner for name in names if (inner := namespace.inner(name)) != name}
+        return names_inside(self.instance.remoting.namespace, names)
 
 
 def broker_info(data: BrokerData) -> BrokerInfo:

@@ -27,19 +27,11 @@ from rocketmq_aio.admin.topic_settings import (
     to_request,
 )
 from rocketmq_aio.errors import BrokerError, ConfigError, NotSupportedError, RouteNotFoundError
-from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
-from rocketmq_aio.model.names import (
-    DLQ_PREFIX,
-    REPLY_TOPIC_SUFFIX,
-    RETRY_PREFIX,
-    UNSENDABLE_TOPICS,
-    check_topic,
-)
+from rocketmq_aio.model.names import check_topic, is_internal_topic
 from rocketmq_aio.protocol.bodies import queue_key
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.namespaces import SHARED_NAMES, SHARED_PREFIXES
 from rocketmq_aio.protocol.requests.admin_groups import GetGroupsOfTopic, GroupList
 from rocketmq_aio.protocol.requests.admin_topics import (
     DeleteKVConfig,
@@ -62,7 +54,6 @@ from rocketmq_aio.protocol.requests.admin_topics import (
 FIND_SECONDS: Final = 10.0  # brokers tell name servers of a new topic at once, as a rule
 LOOK_SECONDS: Final = 0.05
 ORDER_CONF: Final = "ORDER_TOPIC_CONFIG"
-INTERNAL: Final = (RETRY_PREFIX, DLQ_PREFIX, *SHARED_PREFIXES)
 
 
 class Held(NamedTuple):
@@ -148,7 +139,7 @@ class TopicAdmin:
             return sorted(names)
         brokers = (await self._requests.cluster_info()).brokers
         own = {name for each in brokers for name in (each.broker_name, each.cluster)}
-        return sorted(name for name in names - own if not _is_internal(name))
+        return sorted(name for name in names - own if not is_internal_topic(name))
 
     async def route(self, topic: str) -> TopicRouteInfo:
         data = await self._requests.route(check_topic(topic))
@@ -318,8 +309,3 @@ def _order(key: str, counts: Mapping[str, str]) -> PutKVConfig | DeleteKVConfig:
         return DeleteKVConfig(namespace=ORDER_CONF, key=key)
     value = ";".join(f"{name}:{count}" for name, count in sorted(counts.items()))
     return PutKVConfig(namespace=ORDER_CONF, key=key, value=value)
-
-
-def _is_internal(name: str) -> bool:
-    shared = name in SHARED_NAMES or name in UNSENDABLE_TOPICS or name == TEMPLATE_TOPIC
-    return shared or name.startswith(INTERNAL) or name.endswith(REPLY_TOPIC_SUFFIX)

@@ -89,7 +89,7 @@ class ClientProcessor:
             raise NotSupportedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark, address)
         if self._namespace is None:
             return await handler(command)
-        self._namespace.asked(command)
+        self._namespace.broker_request(command)
         reply = await handler(command)
         if reply is None:
             return None
@@ -141,9 +141,6 @@ class ClientProcessor:
         info = owner.running_info()
         if header.jstack_enable:
             info = msgspec.structs.replace(info, jstack=all_stacks())
-        if self._namespace is not None:
-            table = {self._namespace.outer(t): each for t, each in info.status_table.items()}
-            info = msgspec.structs.replace(info, status_table=table)
         return ResponseCode.SUCCESS, None, msgspec.json.encode(info)
 
     async def _consume_directly(self, command: Command) -> Reply:

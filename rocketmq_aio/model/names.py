@@ -31,6 +31,10 @@ UNSENDABLE_TOPICS: Final = frozenset(
         "OFFSET_MOVED_EVENT",
     }
 )
+# Names that brokers reserve; they are the same in all namespaces.
+SYSTEM_NAMES: Final = UNSENDABLE_TOPICS | {"TBW102", "BenchmarkTest", "CLIENT_INNER_PRODUCER"}
+SYSTEM_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_", "CID_RMQ_SYS_")
+INTERNAL_PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX, "%SYS%", *SYSTEM_PREFIXES)
 
 
 def topic_fault(topic: object) -> str | None:
@@ -50,6 +54,13 @@ def check_topic(topic: str, *, setting: str = "topic") -> str:
     if (fault := topic_fault(topic)) is not None:
         raise ConfigError(setting, topic, fault)
     return topic
+
+
+def is_internal_topic(topic: str) -> bool:
+    """Whether *topic* belongs to the brokers or to a group: retry and dead-letter topics."""
+    if topic in SYSTEM_NAMES or topic.endswith(REPLY_TOPIC_SUFFIX):
+        return True
+    return topic.startswith(INTERNAL_PREFIXES)
 
 
 def check_group(group: str) -> str:

@@ -1,33 +1,47 @@
-"""Namespaces: names as the application uses them, and as brokers know them.
+"""Namespaces: convert topics and groups between the application's and the broker's names.
 
-Nothing else of the client knows of namespaces.  Names are changed where a request is encoded and
-where an answer is read.  Of version 1 the namespace is part of every name, ``<namespace>%<name>``,
-and after the prefix of a group's own topics: ``%RETRY%<namespace>%<group>``.  Of version 2 names
-stay, and every request says which namespace it is about.
+Requests are converted when they are encoded, responses when they are read; the rest of the client
+uses the application's names.  In version 1 the namespace is part of every name,
+``<namespace>%<name>``, after the prefix of a retry or dead-letter topic:
+``%RETRY%<namespace>%<group>``.  In version 2 names stay, and every request carries the namespace.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.model.message import MessageExt
-from rocketmq_aio.model.names import DLQ_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX, UNSENDABLE_TOPICS
-from rocketmq_aio.model.properties import RETRY_TOPIC
+from rocketmq_aio.model.names import (
+    DLQ_PREFIX,
+    REPLY_TOPIC_SUFFIX,
+    RETRY_PREFIX,
+    SYSTEM_NAMES,
+    SYSTEM_PREFIXES,
+)
+from rocketmq_aio.model.properties import (
+    NAME_END,
+    PAIR_END,
+    PRODUCER_GROUP,
+    RETRY_TOPIC,
+    encode_properties,
+    parse_properties,
+)
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.protocol.bodies import queue_key, queue_table
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.compression import MAX_INFLATED
+from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.receipt import RETRY_JOINTS
 from rocketmq_aio.protocol.record import decode_messages
-
-# Names that belong to the brokers, and are the same in all namespaces.
-SHARED_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_", "CID_RMQ_SYS_")
-SHARED_NAMES: Final = UNSENDABLE_TOPICS | {"TBW102", "BenchmarkTest", "CLIENT_INNER_PRODUCER"}
 
 NAME_FIELDS: Final = (
     *("topic", "consumerGroup", "producerGroup", "group", "originTopic"),
@@ -43,7 +57,7 @@ SENDS: Final = frozenset(
     }
 )
 POP_ACKS: Final = frozenset({RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME})
-# Requests and answers whose JSON bodies hold names; those of both directions.
+# Requests and responses, of both directions, whose JSON bodies contain names.
 JSON_BODIES: Final = frozenset(
     {
         RequestCode.HEART_BEAT,
@@ -62,11 +76,9 @@ JSON_BODIES: Final = frozenset(
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
     }
 )
-# A quote inside a JSON string is escaped, so this cannot begin in the middle of one.
-_NAMED: Final = re.compile(rb'("(?:topic|consumerGroup|groupName|group|c|t)":")([^"\\]+)"')
-_NAME_PROPERTIES: Final = ("PGROUP", "REAL_TOPIC", RETRY_TOPIC)
-_PROPERTY: Final = rf"(?<![^\x02])({'|'.join(_NAME_PROPERTIES)})\x01"
-_NAMED_PROPERTY: Final = re.compile(_PROPERTY + r"([^\x02]+)")
+BODY_FIELDS: Final = frozenset({"topic", "consumerGroup", "groupName", "group", "c", "t"})
+TOPIC_TABLES: Final = frozenset({"statusTable", "subscriptionTable"})  # topics are their keys
+NAME_PROPERTIES: Final = frozenset({PRODUCER_GROUP, "REAL_TOPIC", RETRY_TOPIC})
 INSTANCE_ID: Final = "INSTANCE_ID"  # by which Java clients mark messages of a namespace
 ENDPOINT: Final = re.compile(r"(?:\w+://)?(MQ_INST_\w+_\w+)\.")
 
@@ -76,30 +88,28 @@ class Namespace:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._prefix = prefix = f"{name}%"
-        own = re.escape(prefix)
-        self._inside_json = re.compile(rf'"({RETRY_PREFIX}|{DLQ_PREFIX}|){own}([^"\\]+)"'.encode())
-        self._inside_property = re.compile((_PROPERTY + own).encode())
+        self._prefix = f"{name}%"
+        self._property_prefix = f"\x01{name}%".encode()
         self.outer: Callable[[str], str] = lru_cache(4096)(self._outer)
 
     def _outer(self, name: str) -> str:
-        """Return *name* as brokers know it; one that is in the namespace already stays."""
+        """Return the broker's form of *name*; a name that is in the namespace already stays."""
         kind, rest = _split(name)
-        if not rest or rest.startswith((self._prefix, *SHARED_PREFIXES)) or rest in SHARED_NAMES:
+        if not rest or rest.startswith((self._prefix, *SYSTEM_PREFIXES)):
             return name
-        if rest.endswith(REPLY_TOPIC_SUFFIX):
+        if rest in SYSTEM_NAMES or rest.endswith(REPLY_TOPIC_SUFFIX):
             return name
         return f"{kind}{self._prefix}{rest}"
 
     def inner(self, name: str) -> str:
-        """Return a broker's *name* as the application uses it."""
+        """Return the application's form of a broker's *name*."""
         kind, rest = _split(name)
         return kind + rest.removeprefix(self._prefix)
 
-    # --- what is sent ---------------------------------------------------------------------------
+    # --- to brokers -----------------------------------------------------------------------------
 
     def request(self, code: int, ext: MutableMapping[str, str], body: bytes) -> bytes:
-        """Change the names in the fields *ext* of a request, and return *body* with its changed."""
+        """Convert the names in *ext*, in place, and return *body* with its names converted."""
         stored = self._stored_topic(ext) if code in POP_ACKS else None
         for field in SEND_FIELDS if code in SENDS else NAME_FIELDS:
             if field in ext:
@@ -111,13 +121,23 @@ class Namespace:
         return self.outer_json(code, body)
 
     def outer_json(self, code: int, body: bytes) -> bytes:
-        """Return *body*, of a request or of our own answer, with names as brokers know them."""
-        if code not in JSON_BODIES:
-            return body
-        return _NAMED.sub(lambda m: b'%b%b"' % (m[1], self.outer(m[2].decode()).encode()), body)
+        """Return *body*, of a request or of this client's response, with its names converted."""
+        return _changed_json(body, self._outer_value) if body and code in JSON_BODIES else body
+
+    def _outer_value(self, value: Any, field: str = "") -> Any:  # noqa: ANN401 - JSON
+        if isinstance(value, str):
+            return self.outer(value) if field in BODY_FIELDS else value
+        if isinstance(value, list):
+            return [self._outer_value(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        changed = {key: self._outer_value(each, key) for key, each in value.items()}
+        if field in TOPIC_TABLES:
+            return {self.outer(topic): each for topic, each in changed.items()}
+        return _with_queues(changed, self.outer)
 
     def _stored_topic(self, ext: MutableMapping[str, str]) -> str | None:
-        """Return the retry topic of one topic (5.x), whose name has both group and topic in it."""
+        """Convert a 5.x retry topic, whose name contains both group and topic."""
         group, topic = ext["consumerGroup"], ext["topic"]
         for joint in RETRY_JOINTS.values():
             start = f"{RETRY_PREFIX}{group}{joint}"
@@ -127,28 +147,40 @@ class Namespace:
         return None
 
     def _outer_properties(self, properties: str) -> str:
-        changed = _NAMED_PROPERTY.sub(lambda m: f"{m[1]}\x01{self.outer(m[2])}", properties)
-        if f"{INSTANCE_ID}\x01" in changed:  # of a message that is sent on
-            return changed
-        return f"{changed}{INSTANCE_ID}\x01{self.name}\x02"
+        changed = {
+            name: self.outer(value) if name in NAME_PROPERTIES else value
+            for name, value in parse_properties(properties.encode()).items()
+        }
+        changed.setdefault(INSTANCE_ID, self.name)  # a forwarded message has one
+        return encode_properties(changed)
 
-    # --- what is received -----------------------------------------------------------------------
+    # --- from brokers ---------------------------------------------------------------------------
 
-    def answer(self, code: int, command: Command) -> None:
-        """Change the names in the answer to request *code*."""
-        if code in JSON_BODIES:
-            command.body = self._inside_json.sub(rb'"\1\2"', command.body)
+    def response(self, code: int, command: Command) -> None:
+        """Convert the names in the response to request *code*."""
+        if command.body and code in JSON_BODIES:
+            command.body = _changed_json(command.body, self._inner_value)
 
-    def asked(self, command: Command) -> None:
-        """Change the names in a request of a broker."""
+    def _inner_value(self, value: Any) -> Any:  # noqa: ANN401 - JSON
+        if isinstance(value, str):
+            return self.inner(value)
+        if isinstance(value, list):
+            return [self._inner_value(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        changed = {self.inner(key): self._inner_value(each) for key, each in value.items()}
+        return _with_queues(changed, self.inner)
+
+    def broker_request(self, command: Command) -> None:
+        """Convert the names in a request from a broker."""
         ext = command.ext_fields()
         command.ext = {k: self.inner(v) if k in NAME_FIELDS else v for k, v in ext.items()}
-        self.answer(command.code, command)
+        self.response(command.code, command)
 
     def decode(
         self, body: bytes, queue: MessageQueue, *, limit: int = MAX_INFLATED
     ) -> tuple[list[MessageExt], CodecError | None]:
-        """Return what `decode_messages` does, with the application's names."""
+        """Decode as `decode_messages` does, with the application's names."""
         stored = MessageQueue(self.outer(queue.topic), queue.broker_name, queue.queue_id)
         messages, fault = decode_messages(body, stored, limit=limit)
         for message in messages:
@@ -156,28 +188,58 @@ class Namespace:
         return messages, fault
 
     def received(self, message: MessageExt) -> None:
-        """Change the names in *message*, which came by itself."""
+        """Convert the names in *message*, decoded with `decode_message`."""
         queue = message.queue
         inner = MessageQueue(self.inner(queue.topic), queue.broker_name, queue.queue_id)
         self._rename(message, inner)
 
     def _rename(self, message: MessageExt, queue: MessageQueue) -> None:
         message.topic, message.queue = queue.topic, queue
-        message.raw_properties = self._inside_property.sub(b"\\1\x01", message.raw_properties)
+        raw = message.raw_properties
+        if self._property_prefix in raw:  # only retried and transactional messages
+            pairs = raw.decode("utf-8", "surrogateescape").split(PAIR_END)
+            changed = PAIR_END.join(map(self._inner_property, pairs))
+            message.raw_properties = changed.encode("utf-8", "surrogateescape")
+
+    def _inner_property(self, pair: str) -> str:
+        name, end, value = pair.partition(NAME_END)
+        return name + end + value.removeprefix(self._prefix) if name in NAME_PROPERTIES else pair
+
+
+def _changed_json(body: bytes, change: Callable[[Any], Any]) -> bytes:
+    try:
+        return msgspec.json.encode(change(read_body(body, dict)))
+    except (CodecError, RecursionError):
+        return body  # the reader of the body reports what is wrong with it
+
+
+def _with_queues(table: dict[str, Any], change: Callable[[str], str]) -> Any:  # noqa: ANN401 - JSON
+    """Return *table*; if its keys are queues, in the broker's form with their topics changed."""
+    if not next(iter(table), "").startswith("{"):
+        return table
+    queues = {queue_key(key): value for key, value in table.items()}
+    return queue_table({replace(q, topic=change(q.topic)): value for q, value in queues.items()})
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Return the prefix that marks a group's own topic, if *name* has one, and the rest."""
+    """Split *name* into the prefix of a retry or dead-letter topic, if any, and the rest."""
     for kind in (RETRY_PREFIX, DLQ_PREFIX):
         if name.startswith(kind):
             return kind, name.removeprefix(kind)
     return "", name
 
 
-def namespace_of(config: ClientConfig) -> Namespace | None:
-    """Return the namespace whose names have to be changed; None: names are as brokers know them.
+def names_inside(namespace: Namespace | None, names: Iterable[str]) -> set[str]:
+    """Return those of the broker's *names* that are in *namespace*, in the application's form."""
+    if namespace is None:
+        return set(names)
+    return {inner for name in names if (inner := namespace.inner(name)) != name}
 
-    The address of a name server like ``MQ_INST_<account>_<id>.<host>`` tells one, too.
+
+def namespace_of(config: ClientConfig) -> Namespace | None:
+    """Return the version 1 namespace of *config*, or None.
+
+    A name server address like ``MQ_INST_<account>_<id>.<host>`` implies one.
     """
     if config.namespace is None:
         match = ENDPOINT.match(config.namesrv or "")
@@ -186,7 +248,7 @@ def namespace_of(config: ClientConfig) -> Namespace | None:
 
 
 def namespace_fields(config: ClientConfig) -> dict[str, str]:
-    """Return the fields by which a request says what namespace of version 2 it is about."""
+    """Return the fields that requests carry for a version 2 namespace."""
     if config.namespace is None or config.namespace_version == 1:
         return {}
     return {"nsd": "true", "ns": config.namespace}

@@ -137,7 +137,7 @@ class RemotingClient:
         seconds = self._config.request_timeout_seconds if timeout is None else timeout
         command = await self.exchange(address, int(header.code), frame, seconds)
         if self.namespace is not None:
-            self.namespace.answer(int(header.code), command)
+            self.namespace.response(int(header.code), command)
         if self._config.rpc_hooks:
             self._show_response(address, int(header.code), command)
         return command

@@ -13,9 +13,9 @@ from rocketmq_aio.consumer.common.events import ConsumerEvent, TopicFound, Topic
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.model.names import DLQ_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX
+from rocketmq_aio.model.names import RETRY_PREFIX, is_internal_topic
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.namespaces import SHARED_NAMES, SHARED_PREFIXES
+from rocketmq_aio.protocol.namespaces import names_inside
 from rocketmq_aio.protocol.requests.admin_topics import GetAllTopics, TopicList
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
@@ -24,7 +24,6 @@ logger = get_logger(__name__)
 LIST_SECONDS: Final = 3.0  # for the names of all topics; the event does not wait longer for them
 LEAST_LIKENESS: Final = 0.7  # of a name that is proposed, by `SequenceMatcher.ratio`
 NAMES_AT_ONCE: Final = 100  # compared before other tasks run: a cluster can have 50 000 topics
-INTERNAL_PREFIXES: Final = ("%SYS%", *SHARED_PREFIXES)
 
 
 class MissingTopics:
@@ -95,10 +94,7 @@ class MissingTopics:
                     names.update(read_body(answer.body, TopicList).topic_list)
         except RocketMQError as error:  # a hint is missing, nothing else
             logger.debug("topics_not_listed", reason=str(error))
-        namespace = self._instance.remoting.namespace
-        if namespace is None:
-            return names
-        return {inner for name in names if (inner := namespace.inner(name)) != name}
+        return names_inside(self._instance.remoting.namespace, names)
 
 
 class _Outage:
@@ -116,7 +112,7 @@ async def nearest_name(wanted: str, names: Iterable[str]) -> str | None:
     for number, name in enumerate(names, 1):
         if number % NAMES_AT_ONCE == 0:
             await asyncio.sleep(0)
-        if name == wanted or _is_internal(name):
+        if name == wanted or is_internal_topic(name):
             continue
         matcher.set_seq1(_folded(name))
         # From cheap to exact: each is an upper bound of the next.
@@ -131,9 +127,3 @@ async def nearest_name(wanted: str, names: Iterable[str]) -> str | None:
 
 def _folded(name: str) -> str:
     return name.casefold().replace("_", "-")
-
-
-def _is_internal(name: str) -> bool:
-    if name.startswith((RETRY_PREFIX, DLQ_PREFIX, *INTERNAL_PREFIXES)):
-        return True
-    return name in SHARED_NAMES or name.endswith(REPLY_TOPIC_SUFFIX)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Iterable
 from typing import Final, TypeVar
 
 from rocketmq_aio.errors import NameServerUnavailableError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.model.names import DLQ_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX
+from rocketmq_aio.model.names import is_internal_topic
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader
-from rocketmq_aio.protocol.namespaces import SHARED_NAMES, SHARED_PREFIXES
+from rocketmq_aio.protocol.namespaces import names_inside
 from rocketmq_aio.protocol.requests.admin_cluster import ClusterInfoBody, GetClusterInfo
 from rocketmq_aio.protocol.requests.admin_topics import GetAllTopics, TopicList
 from rocketmq_aio.remoting.response_errors import broker_error
@@ -20,7 +21,6 @@ from rocketmq_aio.remoting.response_errors import broker_error
 T = TypeVar("T")
 
 ASKS_FOR_ALL: Final = "%"  # how a pattern begins that means the topics of groups and of the system
-OWN_PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX, "%SYS%", *SHARED_PREFIXES)
 
 
 async def listed_topics(instance: MQClientInstance, pattern: str) -> list[str]:
@@ -32,7 +32,7 @@ async def listed_topics(instance: MQClientInstance, pattern: str) -> list[str]:
     servers = await _servers(instance)
     # Brokers make topics named after themselves and their cluster.
     of_servers = {*servers.broker_addr_table, *servers.cluster_addr_table}
-    return matching(_of_namespace(instance, names), pattern, of_servers)
+    return matching(names_inside(instance.remoting.namespace, names), pattern, of_servers)
 
 
 async def registered_brokers(instance: MQClientInstance) -> set[str]:
@@ -47,25 +47,12 @@ async def _servers(instance: MQClientInstance) -> ClusterInfoBody:
     return await _asked(instance, GetClusterInfo(), ClusterInfoBody)
 
 
-def matching(names: list[str], pattern: str, of_servers: set[str]) -> list[str]:
+def matching(names: Iterable[str], pattern: str, of_servers: set[str]) -> list[str]:
     """Return the *names* that *pattern* means, sorted."""
     found = sorted(name for name in set(names) if re.fullmatch(pattern, name))
     if pattern.startswith(ASKS_FOR_ALL):
         return found
-    return [name for name in found if not _is_of_system(name) and name not in of_servers]
-
-
-def _is_of_system(name: str) -> bool:
-    own = name.startswith(OWN_PREFIXES) or name.endswith(REPLY_TOPIC_SUFFIX)
-    return own or name in SHARED_NAMES
-
-
-def _of_namespace(instance: MQClientInstance, names: list[str]) -> list[str]:
-    """Return those that belong to the client's namespace, as the application names them."""
-    namespace = instance.remoting.namespace
-    if namespace is None:
-        return names
-    return [namespace.inner(name) for name in names if namespace.inner(name) != name]
+    return [name for name in found if not is_internal_topic(name) and name not in of_servers]
 
 
 async def _asked(instance: MQClientInstance, header: RequestHeader, kind: type[T]) -> T:

@@ -1,4 +1,4 @@
-"""Names of a namespace: what brokers are told, and what the application sees."""
+"""Namespaces: names in requests, responses and messages are converted both ways."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.protocol.bodies import queue_table
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.protocol.namespaces import Namespace, namespace_fields, namespace_of
+from rocketmq_aio.protocol.namespaces import Namespace, names_inside, namespace_fields, namespace_of
 from rocketmq_aio.protocol.record import decode_message
 from tests.unit.stored import Stored
 
@@ -24,7 +25,7 @@ SHARED = ["TBW102", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRACE_TOPIC", "rmq_sys_wheel
 
 
 @pytest.mark.parametrize(("name", "stored"), PAIRS)
-def test_a_name_is_put_into_its_namespace_and_taken_out_again(name: str, stored: str) -> None:
+def test_outer_adds_the_namespace_and_inner_removes_it(name: str, stored: str) -> None:
     assert NAMESPACE.outer(name) == stored
     assert NAMESPACE.outer(stored) == stored  # it is inside already
     assert NAMESPACE.inner(stored) == name
@@ -32,16 +33,16 @@ def test_a_name_is_put_into_its_namespace_and_taken_out_again(name: str, stored:
 
 
 @pytest.mark.parametrize("name", [*SHARED, "CLIENT_INNER_PRODUCER", "CID_RMQ_SYS_TRANS"])
-def test_names_of_the_brokers_are_the_same_everywhere(name: str) -> None:
+def test_system_names_are_not_converted(name: str) -> None:
     assert NAMESPACE.outer(name) == name
 
 
-def test_a_name_of_another_namespace_stays_what_it_is() -> None:
+def test_names_of_other_namespaces_are_not_converted() -> None:
     assert NAMESPACE.inner("market%orders") == "market%orders"
     assert NAMESPACE.inner("shopping%orders") == "shopping%orders"
 
 
-def test_the_fields_of_a_request_are_changed_and_nothing_else() -> None:
+def test_only_name_fields_of_a_request_are_converted() -> None:
     ext = {"consumerGroup": "billing", "topic": "orders", "subscription": "orders", "queueId": "0"}
 
     body = NAMESPACE.request(RequestCode.PULL_MESSAGE, ext, b'{"topic":"orders"}')
@@ -55,7 +56,7 @@ def test_the_fields_of_a_request_are_changed_and_nothing_else() -> None:
     assert body == b'{"topic":"orders"}'  # that of a message, say
 
 
-def test_a_send_is_marked_as_java_clients_do_it() -> None:
+def test_a_send_carries_the_instance_id_property() -> None:
     ext = {"a": "shop-producer", "b": "orders", "c": "TBW102", "i": "TAGS\x01orders\x02"}
 
     NAMESPACE.request(RequestCode.SEND_MESSAGE_V2, ext, b"")
@@ -68,16 +69,16 @@ def test_a_send_is_marked_as_java_clients_do_it() -> None:
     }
 
 
-def test_a_reply_goes_to_the_topic_that_all_namespaces_share() -> None:
-    ext = {"a": "answers", "b": "DefaultCluster_REPLY_TOPIC", "c": "TBW102", "i": ""}
+def test_reply_topics_are_not_converted() -> None:
+    ext = {"a": "replies", "b": "DefaultCluster_REPLY_TOPIC", "c": "TBW102", "i": ""}
 
     NAMESPACE.request(RequestCode.SEND_REPLY_MESSAGE_V2, ext, b"")
 
-    assert (ext["a"], ext["b"]) == ("shop%answers", "DefaultCluster_REPLY_TOPIC")
+    assert (ext["a"], ext["b"]) == ("shop%replies", "DefaultCluster_REPLY_TOPIC")
     assert ext["i"] == "INSTANCE_ID\x01shop\x02"
 
 
-def test_the_names_among_the_properties_of_a_send_are_changed() -> None:
+def test_name_properties_of_a_send_are_converted() -> None:
     text = "MY-PGROUP\x01a\x02PGROUP\x01tx\x02RETRY_TOPIC\x01orders\x02INSTANCE_ID\x01shop\x02"
     ext = {"a": "CLIENT_INNER_PRODUCER", "b": "%RETRY%billing", "c": "TBW102", "i": text}
 
@@ -95,7 +96,7 @@ def test_the_names_among_the_properties_of_a_send_are_changed() -> None:
         ("%RETRY%billing+orders", "%RETRY%shop%billing+shop%orders"),
     ],
 )
-def test_an_ack_names_the_retry_topic_that_pops_came_from(topic: str, stored: str) -> None:
+def test_an_ack_converts_both_names_in_a_retry_topic(topic: str, stored: str) -> None:
     ext = {"consumerGroup": "billing", "topic": topic}
 
     NAMESPACE.request(RequestCode.ACK_MESSAGE, ext, b"")
@@ -103,7 +104,7 @@ def test_an_ack_names_the_retry_topic_that_pops_came_from(topic: str, stored: st
     assert ext == {"consumerGroup": "shop%billing", "topic": stored}
 
 
-def test_the_names_in_a_json_body_are_changed() -> None:
+def test_names_in_a_request_body_are_converted() -> None:
     subscription = {"topic": "orders", "subString": 'a = \'"topic":"x"\' or "group"'}
     consumer = {"groupName": "billing", "subscriptionDataSet": [subscription]}
     body = msgspec.json.encode({"clientID": "topic", "consumerDataSet": [consumer]})
@@ -115,31 +116,65 @@ def test_the_names_in_a_json_body_are_changed() -> None:
     assert msgspec.json.decode(changed) == {"clientID": "topic", "consumerDataSet": [consumer]}
 
 
-def test_the_names_in_the_body_of_an_answer_are_changed_back() -> None:
+def test_names_in_a_response_body_are_converted() -> None:
     body = b'{"subscriptionTable":{"shop%orders":{"topic":"shop%orders","sub":"a shop%orders"}}}'
     answer = Command(0, 1, body=body)
     other = Command(0, 1, body=body)
 
-    NAMESPACE.answer(RequestCode.GET_CONSUMER_CONNECTION_LIST, answer)
-    NAMESPACE.answer(RequestCode.PULL_MESSAGE, other)
+    NAMESPACE.response(RequestCode.GET_CONSUMER_CONNECTION_LIST, answer)
+    NAMESPACE.response(RequestCode.PULL_MESSAGE, other)
 
     assert answer.body == body.replace(b'"shop%', b'"')
     assert other.body == body
 
 
-def test_a_request_of_a_broker_is_about_the_applications_names() -> None:
-    # Objects as keys: brokers write JSON that is none.
+def test_names_in_a_broker_request_are_converted() -> None:
+    # Objects as keys, as brokers write them.
     body = b'{"offsetTable":{{"brokerName":"a","queueId":0,"topic":"shop%orders"}:5}}'
     ext: dict[str, str] = {"group": "shop%billing", "topic": "shop%orders", "isForce": "true"}
     command = Command(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, 1, ext=ext, body=body)
 
-    NAMESPACE.asked(command)
+    NAMESPACE.broker_request(command)
 
     assert command.ext_fields() == {"group": "billing", "topic": "orders", "isForce": "true"}
     assert command.body == body.replace(b"shop%", b"")
 
 
-def test_received_messages_show_the_applications_names() -> None:
+def test_topics_that_are_keys_of_a_running_info_are_converted() -> None:
+    queues = queue_table({MessageQueue("orders", "broker-a", 0): 5})
+    body = b'{"statusTable":{"orders":{"pullTPS":1.5}},"mqTable":' + queues + b"}"
+
+    changed = NAMESPACE.outer_json(RequestCode.GET_CONSUMER_RUNNING_INFO, body)
+
+    assert changed == body.replace(b'"orders"', b'"shop%orders"')
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"a":{{"x":1}:2}}'])
+def test_an_unreadable_body_is_left_to_its_reader(body: bytes) -> None:
+    answer = Command(0, 1, body=body)
+
+    NAMESPACE.response(RequestCode.GET_CONSUME_STATS, answer)
+
+    assert answer.body == body
+
+
+def test_properties_that_are_not_utf_8_are_kept() -> None:
+    properties = b"PGROUP\x01shop%billing\x02MINE\x01\xff\x02"
+    message = decode_message(Stored(topic=b"shop%orders", properties=properties).to_bytes(), "a")
+
+    NAMESPACE.received(message)
+
+    assert message.raw_properties == properties.replace(b"shop%", b"")
+
+
+@pytest.mark.parametrize(
+    ("namespace", "names"), [(None, {"orders", "shop%orders"}), (NAMESPACE, {"orders"})]
+)
+def test_names_inside_a_namespace(namespace: Namespace | None, names: set[str]) -> None:
+    assert names_inside(namespace, ["orders", "shop%orders"]) == names
+
+
+def test_names_in_received_messages_are_converted() -> None:
     stored = Stored(
         topic=b"%RETRY%shop%billing",
         properties=b"RETRY_TOPIC\x01shop%orders\x02TAGS\x01shop%new\x02",
@@ -157,7 +192,7 @@ def test_received_messages_show_the_applications_names() -> None:
         assert each.tags == "shop%new"
 
 
-def test_a_message_of_another_namespace_is_no_answer() -> None:
+def test_messages_of_other_namespaces_are_rejected() -> None:
     stored = Stored(topic=b"market%orders").to_bytes()
 
     messages, fault = NAMESPACE.decode(stored, MessageQueue("orders", "broker-a", 0))
@@ -166,7 +201,7 @@ def test_a_message_of_another_namespace_is_no_answer() -> None:
     assert "another topic" in str(fault)
 
 
-def test_which_namespace_is_meant() -> None:
+def test_namespace_of_a_config() -> None:
     first = namespace_of(ClientConfig(namespace="shop"))
     told = namespace_of(ClientConfig(namesrv="http://MQ_INST_123_abc.mq.example.com:8080"))
     second = ClientConfig(namespace="shop", namespace_version=2)
