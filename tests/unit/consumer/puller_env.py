@@ -59,7 +59,7 @@ class Wire:
                 return self.addresses[each], each
         return None
 
-    async def beat_all(self, *, anew: bool) -> None:
+    async def send_all(self, *, anew: bool) -> None:
         assert anew
         self.beats += 1
 

@@ -36,7 +36,7 @@ class Routes:
             raise RouteNotFoundError(topic, "the name servers know no such topic")
         return read_route(topic, self._known[topic])
 
-    async def newer(self, known: TopicRoute) -> TopicRoute:
+    async def wait_for_newer(self, known: TopicRoute) -> TopicRoute:
         if known.topic in self.later:
             self._known[known.topic] = self.later.pop(known.topic)
             return await self.get(known.topic)

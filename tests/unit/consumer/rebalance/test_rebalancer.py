@@ -57,7 +57,7 @@ class Neighbours:
             raise answer
         return answer
 
-    async def beat_all(self, *, anew: bool) -> None:
+    async def send_all(self, *, anew: bool) -> None:
         assert anew
         self.beats += 1
 
