@@ -1,7 +1,7 @@
-"""What a consumer does with messages it popped: acknowledge, keep longer, give back, bury.
+"""Ack service: acknowledges popped messages, changes their invisible time, sends them to the DLQ.
 
-Two requests about one message never overlap: a change replaces its receipt, and brokers do not
-refuse a dead one.
+Requests for one message never overlap: a change replaces its receipt, and brokers accept an
+outdated one without an error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Final
 
 import anyio
 
-from rocketmq_aio.consumer.common.events import MessageDeadLettered
 from rocketmq_aio.consumer.pop.client import PASSING, PopClient
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
 from rocketmq_aio.errors import (
@@ -24,68 +23,65 @@ from rocketmq_aio.errors import (
     RocketMQError,
 )
 from rocketmq_aio.log import get_logger
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.backoff import Backoff
 
 logger = get_logger(__name__)
 
-ACK_SECONDS: Final = 10.0  # for which an acknowledgement is tried again
+ACK_SECONDS: Final = 10.0  # for retries of an acknowledgement
 WITHOUT_EFFECT: Final = (BrokerError, NotConnectedError)
-# Seconds until the next try, by the number of tries before (as the Java client has them).
+# Seconds until redelivery, by the number of deliveries before (as in the Java client).
 RETRY_SECONDS: Final = (
     *(10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200),
 )
-GIVE_BACK_SECONDS: Final = 1.0  # until others get what nobody began with here
+GIVE_BACK_SECONDS: Final = 1.0  # until redelivery of messages that nobody processed here
 GIVEN_BACK_AT_ONCE: Final = 32  # to one broker
-TRIED_TOO_OFTEN: Final = "it was tried too often"
+MAX_UNCONFIRMED: Final = 256  # of one broker; more would be delivered twice after a crash
 EXPIRED: Final = "its invisible time was over"
 LOST_ANSWER: Final = "the answer to a change of its invisible time was lost"
+CLOSED: Final = "the consumer was closed before the broker confirmed the acknowledgement"
 
 
 class AckService:
-    """Settles messages; all errors are those of the calls, `AckError` and `ReceiptError`."""
+    """Settles messages; raises the errors of the requests, `AckError` and `ReceiptError`."""
 
-    def __init__(
-        self,
-        calls: PopClient,
-        *,
-        max_reconsume_times: int,
-        on_buried: Callable[[PoppedMessage], None],
-    ) -> None:
-        self._calls = calls
-        self._on_buried = on_buried
+    def __init__(self, client: PopClient, *, max_reconsume_times: int) -> None:
+        self._client = client
         self._max_reconsume_times = max_reconsume_times
 
-    # --- done -----------------------------------------------------------------------------------
+    # --- acknowledge ----------------------------------------------------------------------------
 
     async def ack(self, messages: Iterable[PoppedMessage]) -> None:
-        """Acknowledge; a message that is acknowledged already is left out.
+        """Acknowledge; messages that are acknowledged already are skipped.
 
-        :raises AckError: of some messages the group will, or may, get another copy
+        :raises AckError: some messages will, or may, be redelivered
         """
         lost: dict[PoppedMessage, RocketMQError] = {}
-        open_ones: list[PoppedMessage] = []
+        held: list[PoppedMessage] = []
         for message in dict.fromkeys(messages):
-            if message.fate in (AckState.RETURNED, AckState.DEAD):
-                lost[message] = ReceiptError(message.message_id, f"it was {message.fate.value}")
-            elif message.fate is AckState.HELD:
-                open_ones.append(message)
-        lost.update(await self.confirm(open_ones))
+            if message.ack_state in (AckState.RETURNED, AckState.DEAD):
+                lost[message] = ReceiptError(
+                    message.message_id, f"it was {message.ack_state.value}"
+                )
+            elif message.ack_state is AckState.HELD:
+                held.append(message)
+        lost.update(await self.confirm(held))
         if lost:
             raise AckError(lost.items())
 
     async def confirm(
         self, messages: Iterable[PoppedMessage]
     ) -> dict[PoppedMessage, RocketMQError]:
-        """Acknowledge; return what failed, and why.
+        """Acknowledge; return the errors.
 
-        Brokers are asked concurrently, and a message with another request under way, which has to
-        wait for that, does not delay the others.
+        Requests to several brokers are concurrent.  A message that has to wait for another
+        request about it does not delay the others.
         """
         groups: dict[tuple[str, object], list[PoppedMessage]] = defaultdict(list)
         for message in messages:
-            groups[message.receipt.broker_name, message.changing].append(message)
+            groups[message.receipt.broker_name, message.pending].append(message)
         lost: dict[PoppedMessage, RocketMQError] = {}
-        if len(groups) == 1:  # as nearly always: no need for tasks
+        if len(groups) == 1:  # nearly always: needs no tasks
             for several in groups.values():
                 await self._confirm(several, lost)
             return lost
@@ -97,10 +93,10 @@ class AckService:
     async def _confirm(
         self, messages: list[PoppedMessage], lost: dict[PoppedMessage, RocketMQError]
     ) -> None:
-        """Acknowledge messages of one broker, and add those that failed to *lost*."""
+        """Acknowledge messages of one broker; add the errors to *lost*."""
         await _begin(messages)
         try:
-            failed = await self._ack_patiently(messages)
+            failed = await self._ack_with_retries(messages)
         finally:
             _end(messages)
         lost.update(failed)
@@ -108,24 +104,24 @@ class AckService:
         for message in messages:
             if message in failed:
                 continue
-            message.fate = AckState.ACKED
-            if reason := EXPIRED if message.is_expired(now) else message.doubt:
+            message.ack_state = AckState.ACKED
+            if reason := EXPIRED if message.is_expired(now) else message.invalid_reason:
                 lost[message] = ReceiptError(message.message_id, reason)
 
-    async def _ack_patiently(
+    async def _ack_with_retries(
         self, messages: Sequence[PoppedMessage]
     ) -> dict[PoppedMessage, RocketMQError]:
-        """Acknowledge, repeatedly while that may help; each message has its own deadline."""
+        """Acknowledge, again after passing errors; each message has its own deadline."""
         loop = asyncio.get_running_loop()
-        patience = loop.time() + ACK_SECONDS
+        end = loop.time() + ACK_SECONDS
         backoff = Backoff()
         lost: dict[PoppedMessage, RocketMQError] = {}
-        while failed := await self._calls.ack(messages):
+        while failed := await self._client.ack(messages):
             pause = backoff.next_pause()
             again_at = loop.time() + pause
             messages = []
             for message, error in failed.items():
-                if isinstance(error, PASSING) and again_at <= min(patience, message.deadline):
+                if isinstance(error, PASSING) and again_at <= min(end, message.deadline):
                     messages.append(message)
                 else:
                     lost[message] = error
@@ -134,12 +130,12 @@ class AckService:
             await anyio.sleep(pause)
         return lost
 
-    # --- longer, or again -----------------------------------------------------------------------
+    # --- change the invisible time --------------------------------------------------------------
 
     async def change(self, message: PoppedMessage, seconds: float) -> None:
-        """Keep *message* from others for *seconds* from now on, under a new receipt.
+        """Make *message* invisible for *seconds* from now on, under a new receipt.
 
-        :raises ReceiptError: there is no receipt any more that a broker would honour
+        :raises ReceiptError: the message is not held, or its receipt may be invalid
         """
         await _begin([message])
         try:
@@ -149,40 +145,44 @@ class AckService:
 
     async def _change(self, message: PoppedMessage, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        if message.fate is not AckState.HELD:
-            raise ReceiptError(message.message_id, f"it was {message.fate.value}")
-        if reason := EXPIRED if message.is_expired(loop.time()) else message.doubt:
+        _check_held(message)
+        if reason := EXPIRED if message.is_expired(loop.time()) else message.invalid_reason:
             raise ReceiptError(message.message_id, reason)
         asked_at = loop.time()
-        message.doubt = LOST_ANSWER  # until the answer is here, whatever comes in between
+        message.invalid_reason = LOST_ANSWER  # until the answer arrives, also if cancelled
         try:
-            answer = await self._calls.change(message, seconds)
+            answer = await self._client.change(message, seconds)
         except RocketMQError as error:
             if isinstance(error, WITHOUT_EFFECT):
-                message.doubt = ""
+                message.invalid_reason = ""
             raise
-        message.doubt = ""
-        if answer.pop_time:  # zeros: the broker has it as acknowledged
+        message.invalid_reason = ""
+        if answer.pop_time:  # zero: the broker has it as acknowledged
             message.receipt = message.receipt.changed(answer)
         message.deadline, message.invisible_seconds = asked_at + seconds, seconds
 
-    async def retry(self, message: PoppedMessage, delay_seconds: float | None = None) -> None:
-        """Give *message* back, for the group to get it again after *delay_seconds*.
+    async def retry(
+        self,
+        message: PoppedMessage,
+        delay_seconds: float | None = None,
+        on_dead_letter: Callable[[PoppedMessage], object] | None = None,
+    ) -> None:
+        """Have *message* redelivered after *delay_seconds*, or send it to the DLQ.
 
-        None takes the delay from `RETRY_SECONDS`.  One that was tried often enough becomes a dead
-        letter instead.
+        :param delay_seconds: default: `RETRY_SECONDS`
+        :param on_dead_letter: called when its retries are used up and it is in the DLQ
         """
-        tried = message.reconsume_times
-        if tried >= self._max_reconsume_times:
-            await self.bury(message)
+        times = message.reconsume_times
+        if times >= self._max_reconsume_times:
+            await self.send_to_dlq(message, on_dead_letter)
             return
         if delay_seconds is None:
-            delay_seconds = RETRY_SECONDS[min(tried, len(RETRY_SECONDS) - 1)]
+            delay_seconds = RETRY_SECONDS[min(times, len(RETRY_SECONDS) - 1)]
         await self.change(message, delay_seconds)
-        message.fate = AckState.RETURNED
+        message.ack_state = AckState.RETURNED
 
     async def give_back(self, messages: Iterable[PoppedMessage]) -> None:
-        """Let others have *messages* soon; what fails comes after its invisible time."""
+        """Have *messages* redelivered soon; after an error, after their invisible time."""
         limits: dict[str, anyio.CapacityLimiter] = defaultdict(
             lambda: anyio.CapacityLimiter(GIVEN_BACK_AT_ONCE)
         )
@@ -198,51 +198,134 @@ class AckService:
             for message in messages:
                 tasks.start_soon(give, message)
 
-    def is_overdue(self, message: PoppedMessage) -> bool:
-        """It was tried more often than it may be, and nobody said that it failed."""
+    # --- dead letters ---------------------------------------------------------------------------
+
+    def exceeds_retries(self, message: PoppedMessage) -> bool:
+        """Whether it was delivered more often than allowed, without a `retry`."""
         return message.reconsume_times > self._max_reconsume_times
 
-    async def bury(self, message: PoppedMessage) -> None:
-        """Make *message* a dead letter, and only then acknowledge it.
+    async def send_to_dlq(
+        self,
+        message: PoppedMessage,
+        on_dead_letter: Callable[[PoppedMessage], object] | None = None,
+    ) -> None:
+        """Send *message* to the dead-letter queue, and only then acknowledge it.
 
-        :raises AckError: it is among the dead letters and will come again all the same
+        :raises AckError: it is in the dead-letter queue, and will be redelivered all the same
         """
         await _begin([message])
         try:
-            if message.fate is not AckState.HELD:
-                raise ReceiptError(message.message_id, f"it was {message.fate.value}")
-            await self._calls.bury(message)
+            _check_held(message)
+            await self._client.send_to_dlq(message)
         finally:
             _end([message])
         lost = await self.confirm([message])
-        message.fate = AckState.DEAD
-        self._on_buried(message)
+        message.ack_state = AckState.DEAD
+        if on_dead_letter is not None:
+            on_dead_letter(message)
         if lost:
             raise AckError(lost.items())
 
 
-def dead_lettered(message: PoppedMessage) -> MessageDeadLettered:
-    """Return the event for a message that used up its deliveries."""
-    return MessageDeadLettered(
-        queue=message.queue,
-        offset=message.queue_offset,
-        message_id=message.message_id,
-        reconsume_times=message.reconsume_times,
-        reason=TRIED_TOO_OFTEN,
-    )
+class _BrokerAcks:
+    """Acknowledgements for one broker: of the current request, and of the next."""
+
+    __slots__ = ("confirming", "waiting")
+
+    def __init__(self) -> None:
+        self.confirming: list[PoppedMessage] = []
+        self.waiting: list[PoppedMessage] = []
+
+
+class BackgroundAcks:
+    """Acknowledges messages in the background, with one request per broker at a time.
+
+    Messages added during a request share the next one.
+
+    :param on_lost: called with messages that are, or may be, redelivered all the same
+    :param on_confirmed: called with the name of a broker that confirmed acknowledgements
+    """
+
+    def __init__(
+        self,
+        service: AckService,
+        tasks: BackgroundTasks,
+        *,
+        on_lost: Callable[[PoppedMessage, RocketMQError], None],
+        on_confirmed: Callable[[str], None] | None = None,
+    ) -> None:
+        self._service = service
+        self._tasks = tasks
+        self._on_lost = on_lost
+        self._on_confirmed = on_confirmed
+        self._brokers: dict[str, _BrokerAcks] = {}  # those with unconfirmed acknowledgements
+        self._changed = asyncio.Event()
+
+    def add(self, message: PoppedMessage) -> None:
+        """Acknowledge *message* soon."""
+        if message.ack_state is not AckState.HELD:
+            return
+        message.ack_state = AckState.ACKED
+        broker_name = message.receipt.broker_name
+        acks = self._brokers.get(broker_name)
+        if acks is None:
+            acks = self._brokers[broker_name] = _BrokerAcks()
+            self._tasks.spawn(self._serve, broker_name, acks, name=f"acks-{broker_name}")
+        acks.waiting.append(message)
+
+    def has_room(self, broker_name: str) -> bool:
+        """Return False while too many acknowledgements of a broker are unconfirmed."""
+        acks = self._brokers.get(broker_name)
+        return acks is None or len(acks.waiting) + len(acks.confirming) <= MAX_UNCONFIRMED
+
+    async def wait_for_room(self, broker_name: str) -> None:
+        """Return when `has_room` is true."""
+        while not self.has_room(broker_name):
+            await self._change()
+
+    async def flush(self) -> None:
+        """Return when no acknowledgement is unconfirmed."""
+        while self._brokers:
+            await self._change()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    async def _serve(self, broker_name: str, acks: _BrokerAcks) -> None:
+        try:
+            while acks.waiting:
+                acks.confirming, acks.waiting = acks.waiting, []
+                lost = await self._service.confirm(acks.confirming)
+                acks.confirming = []
+                self._changed.set()
+                if self._on_confirmed is not None:
+                    self._on_confirmed(broker_name)
+                for message, error in lost.items():
+                    self._on_lost(message, error)
+        finally:  # after a cancellation some are left
+            del self._brokers[broker_name]
+            self._changed.set()
+            for message in (*acks.confirming, *acks.waiting):
+                self._on_lost(message, ReceiptError(message.message_id, CLOSED))
+
+
+def _check_held(message: PoppedMessage) -> None:
+    if message.ack_state is not AckState.HELD:
+        raise ReceiptError(message.message_id, f"it was {message.ack_state.value}")
 
 
 async def _begin(messages: Sequence[PoppedMessage]) -> None:
-    """Wait until no request about any of *messages* is under way, and reserve them."""
-    while busy := next((m.changing for m in messages if m.changing is not None), None):
+    """Wait until no request for any of *messages* is pending, and reserve them."""
+    while busy := next((m.pending for m in messages if m.pending is not None), None):
         await asyncio.shield(busy)
     mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     for message in messages:
-        message.changing = mine
+        message.pending = mine
 
 
 def _end(messages: Sequence[PoppedMessage]) -> None:
     for message in messages:
-        if message.changing is not None and not message.changing.done():
-            message.changing.set_result(None)
-        message.changing = None
+        if message.pending is not None and not message.pending.done():
+            message.pending.set_result(None)
+        message.pending = None

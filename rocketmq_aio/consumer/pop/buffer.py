@@ -1,21 +1,21 @@
-"""Popped messages that nobody took yet, and the callers who wait for some."""
+"""Pop buffer: popped messages that no caller has taken yet."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from math import inf
 
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
 from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.remoting.waiters import WaiterQueue
 
 
 class PopBuffer:
-    """Hands out messages first come first served; all of it but `wait` is plain steps.
+    """Messages in the order of their arrival; only `wait` awaits.
 
-    :param orderly: nothing of a queue while messages of it are in somebody's hands
-    :param give_back: called with messages that must be delivered again before they are handed out
+    :param orderly: deliver no message of a queue while another one is in flight
+    :param give_back: called with messages that must be redelivered before they are processed
     """
 
     def __init__(
@@ -27,81 +27,67 @@ class PopBuffer:
         self.messages: deque[PoppedMessage] = deque()
         self._orderly = orderly
         self._give_back = give_back
-        self._out: dict[MessageQueue, list[PoppedMessage]] = {}  # handed out, and not settled
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._in_flight: dict[MessageQueue, list[PoppedMessage]] = {}
+        self._waiters = WaiterQueue()
 
     def add(self, messages: Iterable[PoppedMessage]) -> None:
-        """Messages came."""
+        """Append *messages*, and wake all callers."""
         self.messages.extend(messages)
         self.notify()
 
     def take(self, most: int, now: float) -> list[PoppedMessage]:
-        """Return up to *most* messages; those whose time is over are left to others."""
+        """Return up to *most* messages that are not expired."""
         self.drop_expired(now)
         taken: list[PoppedMessage] = []
         kept: list[PoppedMessage] = []
         while self.messages and len(taken) < most:
             message = self.messages.popleft()
-            if message.fate is AckState.HELD:
-                (kept if message.queue in self._out else taken).append(message)
+            if message.ack_state is AckState.HELD:
+                (kept if message.queue in self._in_flight else taken).append(message)
         self.messages.extendleft(reversed(kept))
         if self._orderly:
             for message in taken:
-                self._out.setdefault(message.queue, []).append(message)
+                self._in_flight.setdefault(message.queue, []).append(message)
         return taken
 
     def drop_expired(self, now: float) -> None:
-        """Drop messages that the group may have by now.
+        """Drop messages that the broker may have redelivered.
 
-        In order the broker delivers what lies behind such a message again, too, after it: that is
-        given back.
+        In order the broker also redelivers the messages behind an expired one, after it: those
+        are given back.
         """
         expired = [each for each in self.messages if each.is_expired(now)]
         if expired:
             self.messages = deque(each for each in self.messages if not each.is_expired(now))
-        for queue, out in list(self._out.items()):
-            held = [each for each in out if each.fate is AckState.HELD]
+        for queue, in_flight in list(self._in_flight.items()):
+            held = [each for each in in_flight if each.ack_state is AckState.HELD]
             expired += [each for each in held if each.is_expired(now)]
-            self._out[queue] = [each for each in held if not each.is_expired(now)]
-            if not self._out[queue]:
-                del self._out[queue]
+            self._in_flight[queue] = [each for each in held if not each.is_expired(now)]
+            if not self._in_flight[queue]:
+                del self._in_flight[queue]
         if self._orderly and expired:
-            self._withdraw_behind(expired)
+            self._give_back_behind(expired)
 
-    def _withdraw_behind(self, expired: Iterable[PoppedMessage]) -> None:
+    def _give_back_behind(self, expired: Iterable[PoppedMessage]) -> None:
         latest: dict[MessageQueue, float] = {}
         for message in expired:
             latest[message.queue] = max(message.received_at, latest.get(message.queue, 0.0))
-        # What was popped later is that second delivery.
+        # Messages popped later are that second delivery.
         behind = self.remove(lambda each: each.received_at <= latest.get(each.queue, -inf))
         if behind:
             self._give_back(behind)
 
     def remove(self, unwanted: Callable[[PoppedMessage], bool]) -> list[PoppedMessage]:
-        """Take out what nobody is to get any more, and return it."""
+        """Remove and return the messages for which *unwanted* is true."""
         removed = [message for message in self.messages if unwanted(message)]
         if removed:
             self.messages = deque(m for m in self.messages if not unwanted(m))
         return removed
 
     def notify(self) -> None:
-        """Something changed: whoever waits is to look again."""
-        for waiter in self._waiting:
-            _set(waiter)
+        """Wake all callers."""
+        self._waiters.wake_all()
 
     async def wait(self, seconds: float) -> None:
         """Return at the next change, or after *seconds*."""
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
-        self._waiting.add(waiter)
-        timer = loop.call_later(seconds, _set, waiter)
-        try:
-            await waiter
-        finally:
-            timer.cancel()
-            self._waiting.discard(waiter)
-
-
-def _set(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
+        await self._waiters.wait(seconds)

@@ -1,4 +1,4 @@
-"""Typed calls of pop consumers: pop, acknowledge, change the invisible time, bury."""
+"""Pop client: requests to pop, acknowledge, change the invisible time, and send to the DLQ."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ READ_AS_PULL: Final = "PullMessageRequestHeader"  # in what a 5.5.0 proxy answer
 
 
 class PopRequest(NamedTuple):
-    """What a pop asks for; *wait_seconds* 0 is answered at once."""
+    """Parameters of a pop; with *wait_seconds* 0 the broker answers at once."""
 
     most: int
     invisible_seconds: float
@@ -67,14 +67,14 @@ class PopRequest(NamedTuple):
 
 
 class Popped(NamedTuple):
-    """What a pop brought; behind *messages* comes what could not be read."""
+    """Messages of a pop, and the decoding error behind them."""
 
     messages: list[PoppedMessage]
     fault: Exception | None
 
 
 class _Master:
-    """What is known of the present master of a broker."""
+    """State of the current master of a broker."""
 
     __slots__ = ("address", "clock", "refuses_batches")
 
@@ -85,7 +85,7 @@ class _Master:
 
 
 class PopClient:
-    """Asks brokers on behalf of one group; errors as those of `BrokerClient`."""
+    """Sends the requests of one group; raises the errors of `BrokerClient`."""
 
     def __init__(self, instance: MQClientInstance, group: str, *, start_from: str) -> None:
         self._instance = instance
@@ -99,7 +99,7 @@ class PopClient:
         self._decoder.close()
 
     def check_version(self, broker_name: str) -> None:
-        """Refuse a broker that is known to be too old.
+        """Check that the broker is not known to be too old.
 
         :raises NotSupportedError: it is
         """
@@ -110,19 +110,23 @@ class PopClient:
             raise NotSupportedError(code, OLD_BROKER, address)
 
     async def pop(
-        self, source: MessageQueue, wanted: Subscription, wish: PopRequest, attempt_id: str | None
+        self,
+        source: MessageQueue,
+        wanted: Subscription,
+        request: PopRequest,
+        attempt_id: str | None,
     ) -> Popped:
-        """Take messages of *source*, whose queue id may be -1 for all; in order with an id.
+        """Pop messages of *source*, whose queue id may be -1; in order with *attempt_id*.
 
-        A broker whose time is not known yet is not asked to wait: that needs its time.
+        The first pop from a broker does not wait: a wait needs the broker's time.
         """
         master = self._master(source.broker_name)
         address, clock = master.address, master.clock
         asked_at = asyncio.get_running_loop().time()
-        header = self._pop_header(source, wanted, wish, clock.now_ms(asked_at), attempt_id)
+        header = self._pop_header(source, wanted, request, clock.now_ms(asked_at), attempt_id)
         timeout = None
         if header.poll_time:
-            timeout = wish.wait_seconds + HOLD_SLACK_SECONDS
+            timeout = request.wait_seconds + HOLD_SLACK_SECONDS
         command = await self._instance.remoting.request(address, header, timeout=timeout)
         now = asyncio.get_running_loop().time()
         if command.code == ResponseCode.SUCCESS:
@@ -131,7 +135,7 @@ class PopClient:
             decoded = await self._decoder.decode(command.body, source)
             return Popped(*read_popped(decoded, answer, source, now, age))
         if command.code not in NOTHING:
-            raise self._pop_refusal(command, address)
+            raise self._pop_error(command, address)
         _note_time(command, clock, asked_at, now)
         return Popped([], None)
 
@@ -139,7 +143,7 @@ class PopClient:
         self,
         source: MessageQueue,
         wanted: Subscription,
-        wish: PopRequest,
+        request: PopRequest,
         broker_ms: int,
         attempt_id: str | None,
     ) -> PopMessage:
@@ -147,9 +151,9 @@ class PopClient:
             consumer_group=self._group,
             topic=source.topic,
             queue_id=source.queue_id,
-            max_msg_nums=wish.most,
-            invisible_time=int(wish.invisible_seconds * 1000),
-            poll_time=int(wish.wait_seconds * 1000) if broker_ms else 0,
+            max_msg_nums=request.most,
+            invisible_time=int(request.invisible_seconds * 1000),
+            poll_time=int(request.wait_seconds * 1000) if broker_ms else 0,
             born_time=broker_ms,
             init_mode=self._init_mode,
             exp_type=wanted.kind,
@@ -159,7 +163,7 @@ class PopClient:
             broker_name=source.broker_name,
         )
 
-    def _pop_refusal(self, command: Command, address: str) -> Exception:
+    def _pop_error(self, command: Command, address: str) -> Exception:
         if command.code == ResponseCode.POLLING_FULL:
             return BusyError(command.code, command.remark, address)
         if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -169,16 +173,16 @@ class PopClient:
         return broker_error(command, address)
 
     def _is_proxy(self, address: str, command: Command) -> bool:
-        """Whether a proxy answered: name server and broker in one, it reads pops as pulls."""
+        """Whether a proxy answered, which is name server and broker, and reads pops as pulls."""
         name_servers = self._instance.name_servers.addresses
         return address in name_servers or READ_AS_PULL in (command.remark or "")
 
-    # --- about messages -------------------------------------------------------------------------
+    # --- popped messages -----------------------------------------------------------------------
 
     async def ack(self, messages: Sequence[PoppedMessage]) -> dict[PoppedMessage, RocketMQError]:
         """Acknowledge *messages*, all of one broker, in one request where that works.
 
-        Returns those that were not acknowledged, with the reason.
+        Returns the errors.
         """
         try:
             master = self._master(messages[0].receipt.broker_name)
@@ -186,14 +190,14 @@ class PopClient:
             return dict.fromkeys(messages, error)
         if len(messages) == 1 or not self._takes_batches(master):
             return await self._ack_one_by_one(master.address, messages)
-        together = [each for each in messages if fits_batch(each.receipt)]
+        batch = [each for each in messages if fits_batch(each.receipt)]
         failed: dict[PoppedMessage, RocketMQError] = {}
         alone = [each for each in messages if not fits_batch(each.receipt)]
         try:
-            if not await self._ack_batch(master, together):
+            if not await self._ack_batch(master, batch):
                 alone = list(messages)
         except RocketMQError as error:
-            failed = dict.fromkeys(together, error)
+            failed = dict.fromkeys(batch, error)
         return failed | await self._ack_one_by_one(master.address, alone)
 
     async def _ack_one_by_one(
@@ -203,14 +207,14 @@ class PopClient:
         for number, message in enumerate(messages):
             try:
                 await self._confirmed(address, self._ack_header(message))
-            except PASSING as error:  # the rest would fail too, each after its own timeout
+            except PASSING as error:  # the others would fail too, each after its own timeout
                 return failed | dict.fromkeys(messages[number:], error)
             except RocketMQError as error:
                 failed[message] = error
         return failed
 
     async def change(self, message: PoppedMessage, seconds: float) -> ChangeInvisibleTimeResponse:
-        """Keep *message* invisible for *seconds* from now on."""
+        """Make *message* invisible for *seconds* from now on."""
         address = self._master(message.receipt.broker_name).address
         done = self._ack_header(message)
         header = ChangeInvisibleTime(
@@ -225,8 +229,8 @@ class PopClient:
         command = await self._confirmed(address, header)
         return read_header(command, ChangeInvisibleTimeResponse)
 
-    async def bury(self, message: PoppedMessage) -> None:
-        """Store *message* once more, among the dead letters of the group."""
+    async def send_to_dlq(self, message: PoppedMessage) -> None:
+        """Store a copy of *message* in the dead-letter queue of the group."""
         address = self._master(message.receipt.broker_name).address
         header = ConsumerSendMsgBack(
             offset=message.commit_log_offset,
@@ -245,7 +249,7 @@ class PopClient:
         return version >= V5_1_3 and not master.refuses_batches
 
     async def _ack_batch(self, master: _Master, messages: Sequence[PoppedMessage]) -> bool:
-        """Return whether the broker knows the request."""
+        """Return whether the broker supports the request."""
         if not messages:
             return True
         broker_name = messages[0].receipt.broker_name
@@ -286,7 +290,7 @@ class PopClient:
 
 
 def _note_time(command: Command, clock: BrokerClock, asked_at: float, now: float) -> None:
-    """Learn the broker's time from an answer without messages, which need not tell it."""
+    """Note the broker's time from an answer without messages, if it has one."""
     try:
         answered = read_header(command, PopMessageResponse)
     except CodecError:

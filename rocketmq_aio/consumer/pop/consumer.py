@@ -1,4 +1,4 @@
-"""PopConsumer (5.x): the broker hands out messages one by one, whoever asks."""
+"""PopConsumer (5.x): the broker distributes messages one by one among the group."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ LONGEST_SECONDS: Final = 12 * 3600.0  # of what a caller may ask for
 
 
 class PopConsumer(ClientBase, Generic[V]):
-    """Takes messages from brokers of RocketMQ 5 that share them out themselves.
+    """Receives messages that the brokers of RocketMQ 5 distribute among the group themselves.
 
-    All members of a group take from all queues: there is no assignment, and no member that is stuck
-    holds up others.  A message that was received is invisible to the group for a while; within that
-    time it is acknowledged, or it comes again, to whoever asks.  Several tasks may receive at once.
+    All members of a group receive from all queues: queues are not assigned, and a stuck member
+    does not block others.  A received message is invisible to the group for a while; unless it is
+    acknowledged within that time, it is redelivered.  Several tasks may receive concurrently.
 
     :param group: name of the consumer group
-    :param namesrv: where to connect; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
+    :param namesrv: name server addresses; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
     :param client: a `ClientConfig` (TLS, credentials, ...) or a running `MQClientInstance` to share
-    :param hooks: `ConsumeHook` objects; they hear of messages when they are handed out
+    :param hooks: `ConsumeHook` objects, called when messages are delivered
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class PopConsumer(ClientBase, Generic[V]):
         self._engine = PopEngine(self._instance, group, self._config, on_failed=self.on_failed)
         self._hooks = handing_hooks(self._bind_hooks(hooks))
 
-    # --- what to take ---------------------------------------------------------------------------
+    # --- subscriptions --------------------------------------------------------------------------
 
     async def subscribe(self, topic: str, selector: str | MessageSelector = "*") -> None:
-        """Take messages of *topic*; may be called before `start` and again later.
+        """Receive messages of *topic*; may be called before `start` and again later.
 
         :param selector: a tag expression such as ``"new || paid"``, or `MessageSelector.by_sql`
         :raises ConfigError: the topic or expression is wrong
@@ -71,7 +71,7 @@ class PopConsumer(ClientBase, Generic[V]):
         await self._engine.subscribe(topic, selector, time_ns() // 1_000_000)
 
     async def unsubscribe(self, topic: str) -> None:
-        """Take no more messages of *topic*; what was received can still be acknowledged."""
+        """Stop receiving *topic*; received messages can still be acknowledged."""
         self._check_usable()
         await self._engine.unsubscribe(topic)
 
@@ -83,61 +83,61 @@ class PopConsumer(ClientBase, Generic[V]):
         invisible_seconds: float | None = None,
         wait_seconds: float | None = None,
     ) -> list[PoppedMessage[V]]:
-        """Return messages, waiting up to *wait_seconds* for the first; ``[]`` when none came.
+        """Return messages, waiting up to *wait_seconds* for the first; ``[]`` if none arrives.
 
-        They are yours for *invisible_seconds*: `ack` them, `change_invisible` or `retry` them, or
-        the group gets them again after that time.  Cancelling loses nothing: what was on its way
-        comes with the next call, or again to the group.
+        They stay invisible to the group for *invisible_seconds*: `ack`, `change_invisible` or
+        `retry` them, or they are redelivered after that time.  Cancelling loses nothing: messages
+        in flight are returned by the next call, or redelivered to the group.
 
-        :param max_messages: 1 to 32; default ``batch_size`` of the settings, as the others
-        :raises BrokerError: every broker of the topics refuses to give messages
+        :param max_messages: 1 to 32; the default of each parameter is in the settings
+        :raises BrokerError: every broker of the topics returned an error
         :raises ClosedError: the consumer was closed
         """
         self._check_running()
         config = self._config
-        wish = PopRequest(
+        request = PopRequest(
             config.batch_size if max_messages is None else _checked_most(max_messages),
             _checked(invisible_seconds, "invisible_seconds", config.invisible_seconds),
             _checked(wait_seconds, "wait_seconds", config.wait_seconds, zero=True),
         )
-        messages = await self._engine.rounds.receive(wish.most, wish, self._check_running)
+        messages = await self._engine.scheduler.receive(request.most, request, self._check_running)
         self.handed_out(messages)
         return messages
 
     def __aiter__(self) -> AsyncIterator[PoppedMessage[V]]:
-        """Work on messages one by one, in as many tasks as you like.
+        """Receive messages one by one; several tasks may iterate.
 
-        The message is kept from others while the loop's body runs, and acknowledged when the loop
-        comes back for the next one.  Leaving the loop, with ``break`` or an exception, does not
-        acknowledge: call `ack` before a ``break`` if the message is done.
+        A message stays invisible while the loop's body runs, and is acknowledged when the loop
+        asks for the next one.  Leaving the loop, with ``break`` or an exception, does not
+        acknowledge: call `ack` before a ``break`` if the message is processed.
         """
         return MessageLoop(self, self._engine)
 
     async def ack(self, messages: PoppedMessage | Iterable[PoppedMessage]) -> None:
-        """Say that a message, or several, are done; doing so again is harmless.
+        """Acknowledge one or several messages; doing so again is harmless.
 
-        :raises AckError: of some the group will, or may, get another copy; ``lost`` says which
+        :raises AckError: some will, or may, be redelivered; ``lost`` has their errors
         """
         self._check_running()
         await self._engine.ack(_several(messages))
 
     async def change_invisible(self, message: PoppedMessage, seconds: float) -> None:
-        """Keep *message* from the group for *seconds* from now on.
+        """Make *message* invisible to the group for *seconds* from now on.
 
-        :raises ReceiptError: too late, or the message is settled
-        :raises RocketMQError: the broker did not do it; after `RequestTimeoutError` or
-            `ConnectionLostError`, and after being cancelled, nobody knows
+        :raises ReceiptError: the invisible time is over, or the message is no longer held
+        :raises RocketMQError: the broker did not change it; after `RequestTimeoutError`,
+            `ConnectionLostError` and a cancellation it is unknown whether it did
         """
         self._check_running()
         [one] = _several(message)
-        await self._engine.leases.change(one, _checked(seconds, "seconds", 0.0))
+        await self._engine.change_invisible(one, _checked(seconds, "seconds", 0.0))
 
     async def retry(self, message: PoppedMessage, delay_seconds: float | None = None) -> None:
-        """Give *message* back: the group gets it again after *delay_seconds*.
+        """Have *message* redelivered to the group after *delay_seconds*.
 
-        By default the delay grows with every try, from 10 s to 2 h.  One that was tried again
-        ``max_reconsume_times`` becomes a dead letter of the group (topic ``%DLQ%<group>``).
-        Errors as those of `change_invisible`.
+        By default the delay grows with every retry, from 10 s to 2 h.  After
+        ``max_reconsume_times`` retries the message goes to the dead-letter queue of the group
+        (topic ``%DLQ%<group>``).  Raises the errors of `change_invisible`.
         """
         self._check_running()
         [one] = _several(message)
@@ -145,7 +145,7 @@ class PopConsumer(ClientBase, Generic[V]):
         await self._engine.retry(one, delay)
 
     def events(self) -> AsyncIterator[ConsumerEvent]:
-        """Return a stream of what happens from now on: failures, dead letters."""
+        """Return a stream of events from now on: failures, dead letters."""
         return self._engine.events.open()
 
     # --- for the instance -----------------------------------------------------------------------
@@ -155,7 +155,7 @@ class PopConsumer(ClientBase, Generic[V]):
         return self._engine.subscriptions.keys()
 
     def heartbeat_data(self) -> ConsumerData:
-        """What heartbeats tell about this consumer."""
+        """Return the heartbeat entry of this consumer."""
         return heartbeat_data(self._engine)
 
     def running_info(self) -> ConsumerRunningInfo:
@@ -164,27 +164,27 @@ class PopConsumer(ClientBase, Generic[V]):
         return engine.checks.describe(running_info(engine), leaving=not engine.running)
 
     def on_members_changed(self) -> None:
-        """A member came or went: brokers share messages out, but it may subscribe differently."""
+        """Check the subscriptions of the other members."""
         self._engine.checks.wake()
 
     def on_own_id_asked(self, check_id: str) -> None:
-        """A consumer asked about its own client id: brokers do not share messages out by it."""
+        """Do nothing: brokers do not allocate queues by client id."""
 
     def on_route_changed(self, topic: str) -> None:
-        """The queues of a topic changed."""
+        """Start and stop pop loops after a change of the route."""
         self._engine.on_route_changed(topic)
 
     def on_failed(self, cause: BaseException) -> None:
-        """Nothing works any more: tell whoever waits, and leave the group."""
+        """Wake all waiting callers and leave the group: the instance has failed."""
         super().on_failed(cause)
         self._engine.fail()
         self._instance.drop_consumer(self)
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """An administrator moves the group: the broker's business."""
+        """Do nothing: the broker keeps the offsets."""
 
     async def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Offsets are the broker's business."""
+        """Return nothing: the broker keeps the offsets."""
         return {}
 
     # --- inside ---------------------------------------------------------------------------------
@@ -200,12 +200,12 @@ class PopConsumer(ClientBase, Generic[V]):
             self._check_running()
 
     def handed_out(self, messages: Iterable[PoppedMessage]) -> None:
-        """Tell the hooks what a caller is about to get."""
+        """Call the hooks before *messages* are returned."""
         if self._hooks:
             self._hooks.handed_out(self._group, "receive", messages)
 
     def check_here(self) -> None:
-        """Raise why nothing can be received here and now, or StopAsyncIteration once closed."""
+        """Raise unless messages can be received; StopAsyncIteration after the close."""
         if self._thread == get_ident() and self._is_running():
             return
         if self._is_closed():
@@ -225,7 +225,7 @@ class MessageLoop(Worker):
         return self
 
     async def __anext__(self) -> PoppedMessage:
-        """Return the next message; the one before is done.  Ends when the consumer is closed."""
+        """Return the next message, and acknowledge the one before; ends when closed."""
         self._consumer.check_here()
         message = await self._engine.next_for(self, self._consumer.check_here)
         self._consumer.handed_out((message,))

@@ -1,4 +1,4 @@
-"""The pop loop of one broker or queue: one request at a time, and what to do about failures."""
+"""Pop loop of a broker or queue: one request at a time, and backoff after failures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from uuid import uuid4
 
 import anyio
 
-from rocketmq_aio.consumer.pop.client import PopClient, Popped, PopRequest
+from rocketmq_aio.consumer.pop.client import PopRequest
+from rocketmq_aio.consumer.pop.intake import PopIntake
+from rocketmq_aio.consumer.pop.message import PoppedMessage
 from rocketmq_aio.errors import (
     BrokerError,
     BusyError,
@@ -22,58 +24,49 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.remoting.backoff import Backoff
 
-LEAST_EMPTY_SECONDS: Final = 0.1  # a broker that does not hold requests is not asked in a storm
+LEAST_EMPTY_SECONDS: Final = 0.1  # between pops of a broker that does not hold requests
 
 
 class PopLoop:
-    """Pops *source*, whose queue id -1 means all queues of its broker, as often as is wished.
+    """Pops *source*, whose queue id -1 means all queues of its broker.
 
-    :param wanted: what is subscribed to of the topic now
-    :param next_wish: what to ask for next; None is nothing until `wake`
-    :param on_popped: called with what every request brought, also when that is nothing
-    :param on_failed: called when a request failed, the first time in a row with True
-    :param on_idle: called when another wish can be served
-    :param orderly: messages of a queue in order, one batch at a time
+    :param next_request: returns the next request; None makes the loop wait for `wake`
+    :param deliver: called with the messages to deliver
+    :param on_idle: called when the loop can serve another request, also after a failure
     """
 
     def __init__(
         self,
-        calls: PopClient,
+        intake: PopIntake,
         source: MessageQueue,
         *,
-        wanted: Callable[[], Subscription | None],
-        next_wish: Callable[[PopLoop], PopRequest | None],
-        on_popped: Callable[[PopLoop, Popped], None],
-        on_failed: Callable[[PopLoop, RocketMQError, bool], None],
-        on_idle: Callable[[], None],
-        orderly: bool = False,
+        next_request: Callable[[PopLoop], PopRequest | None],
+        deliver: Callable[[list[PoppedMessage]], None],
+        on_idle: Callable[[], None] | None = None,
     ) -> None:
         self.source = source
         self.stopped = False
         self.is_busy = False  # with a request, or the pause after a failed one
         self.failure: RocketMQError | None = None  # of the last request
-        self._calls = calls
-        self._wanted = wanted
-        self._next_wish = next_wish
-        self._on_popped = on_popped
-        self._on_failed = on_failed
+        self._intake = intake
+        self._next_request = next_request
+        self._deliver = deliver
         self._on_idle = on_idle
-        self._orderly = orderly
         self._attempt: str | None = None
         self._wake: asyncio.Future[None] | None = None
 
     @property
     def is_refused(self) -> bool:
-        """The broker said no, for a reason that time alone does not change."""
+        """Whether the broker returned an error that will not pass by itself."""
         return isinstance(self.failure, BrokerError) and not isinstance(self.failure, BusyError)
 
     def wake(self) -> None:
-        """There is a wish, or the loop was stopped."""
+        """Make the loop ask for the next request, or end."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
     def stop(self) -> None:
-        """End after the request that is under way, whose messages still come."""
+        """End after the running request, whose messages are given back."""
         self.stopped = True
         self.wake()
 
@@ -81,16 +74,17 @@ class PopLoop:
         """Pop until stopped."""
         backoff = Backoff()
         while not self.stopped:
-            wish, wanted = self._next_wish(self), self._wanted()
-            if wish is None or wanted is None:
+            request = self._next_request(self)
+            wanted = self._intake.subscription_of(self.source.topic)
+            if request is None or wanted is None:
                 await self._sleep()
                 continue
             self.is_busy = True
             try:
-                await self._pop(wanted, wish, backoff)
+                await self._pop(wanted, request, backoff)
             finally:
                 self.is_busy = False
-            self._on_idle()
+            self._notify_idle()
 
     async def _sleep(self) -> None:
         self._wake = asyncio.get_running_loop().create_future()
@@ -99,32 +93,36 @@ class PopLoop:
         finally:
             self._wake = None
 
-    async def _pop(self, wanted: Subscription, wish: PopRequest, backoff: Backoff) -> None:
+    async def _pop(self, wanted: Subscription, request: PopRequest, backoff: Backoff) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
+        if self._intake.is_orderly and self._attempt is None:
+            self._attempt = str(uuid4())
         try:
-            popped = await self._calls.pop(self.source, wanted, wish, self._attempt_id())
+            popped = await self._intake.client.pop(self.source, wanted, request, self._attempt)
         except RocketMQError as error:
-            await self._failed(error, backoff)
+            await self._fail(error, backoff)
             return
         self._attempt = None
         self.failure = None
         backoff.reset()
         early = LEAST_EMPTY_SECONDS - (loop.time() - began)
-        if wish.wait_seconds > LEAST_EMPTY_SECONDS and not popped.messages and early > 0:
+        if request.wait_seconds > LEAST_EMPTY_SECONDS and not popped.messages and early > 0:
             await anyio.sleep(early)
-        self._on_popped(self, popped)
+        if accepted := self._intake.accept(self.source, popped, stopped=self.stopped):
+            self._deliver(accepted)
 
-    def _attempt_id(self) -> str | None:
-        if self._orderly and self._attempt is None:
-            self._attempt = str(uuid4())
-        return self._attempt
-
-    async def _failed(self, error: RocketMQError, backoff: Backoff) -> None:
+    async def _fail(self, error: RocketMQError, backoff: Backoff) -> None:
         first = self.failure is None
         self.failure = error
         if not isinstance(error, ConnectionLostError | RequestTimeoutError | CodecError):
-            # Only a lost answer may have taken messages; with its id they come again.
+            # Only a lost answer may have taken messages; with its id they are returned again.
             self._attempt = None
-        self._on_failed(self, error, first)
+        if first and not self.stopped:  # closing ends running requests
+            self._intake.on_pop_failed(self.source, error)
+        self._notify_idle()
         await anyio.sleep(backoff.next_pause())
+
+    def _notify_idle(self) -> None:
+        if self._on_idle is not None:
+            self._on_idle()

@@ -1,4 +1,4 @@
-"""A popped message: what the application gets, and how long it is the application's alone."""
+"""PoppedMessage: a message with its receipt, and how long it stays invisible."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rocketmq_aio.protocol.receipt import Receipt, order_count, read_info, recei
 from rocketmq_aio.protocol.requests.pop import PopMessageResponse
 
 QUEUE_ID: Final = slice(12, 16)  # in the head of a record
-MILLISECOND: Final = 0.001  # brokers leave out what is less
+MILLISECOND: Final = 0.001  # brokers round down to whole milliseconds
 
 
 class AckState(Enum):
-    """What became of a popped message."""
+    """Whether a popped message is still held, and how it ended."""
 
     HELD = "held"
     ACKED = "acknowledged"
@@ -27,32 +27,32 @@ class AckState(Enum):
 
 
 class PoppedMessage(MessageExt[V_co], kw_only=True, gc=False, eq=False):
-    """A message that nobody else of the group gets before `deadline`, unless it is given back.
+    """A message that is invisible to the rest of the group until `deadline`.
 
-    *receipt* names this delivery to the broker; changing the invisible time replaces it.
-    *deadline* is in seconds of the event loop's clock.
+    *receipt* identifies this delivery; changing the invisible time replaces it.  *deadline* is in
+    seconds of the event loop's clock.
     """
 
     receipt: Receipt
     deadline: float
     invisible_seconds: float
     received_at: float
-    fate: AckState = AckState.HELD
-    doubt: str = ""  # why the receipt may be dead already
-    tried_in_order: int = 0  # counted by the broker, outside of the record
-    changing: asyncio.Future[None] | None = None  # a request about this message is under way
+    ack_state: AckState = AckState.HELD
+    invalid_reason: str = ""  # why the receipt may be invalid
+    order_count: int = 0  # deliveries in order, which the broker counts outside of the record
+    pending: asyncio.Future[None] | None = None  # done when the running request for it ends
 
     @property
     def reconsume_times(self) -> int:
-        """How often the group has tried it before without success."""
-        return max(self.tried_in_order, super().reconsume_times)
+        """How often the message was delivered to the group before."""
+        return max(self.order_count, super().reconsume_times)
 
     def is_expired(self, now: float) -> bool:
-        """The broker may have given it to somebody else."""
+        """Whether the broker may have delivered it to another consumer."""
         return now >= self.deadline
 
     def is_due(self, now: float) -> bool:
-        """Half of its time is over."""
+        """Whether half of its invisible time is over."""
         return self.deadline - now < self.invisible_seconds / 2
 
 
@@ -63,13 +63,13 @@ def read_popped(
     now: float,
     age: float,
 ) -> tuple[list[PoppedMessage], Exception | None]:
-    """Return the messages of a pop, and what could not be read behind them.
+    """Return the messages of a pop, and the decoding error behind them.
 
-    What is not returned comes again after its invisible time.
+    Messages that are not returned are redelivered after their invisible time.
 
     :param source: topic and broker; the queue id may be -1
-    :param age: for how many seconds the messages are invisible already
-    :raises CodecError: the answer says nothing of their receipts
+    :param age: for how many seconds the messages have been invisible
+    :raises CodecError: the answer has no receipts for them
     """
     messages, fault = decoded
     queues: dict[int, MessageQueue] = {}
@@ -99,5 +99,5 @@ def read_popped(
     if answer.order_count_info:
         info = read_info(answer)
         for message in popped:
-            message.tried_in_order = order_count(info, message.receipt)
+            message.order_count = order_count(info, message.receipt)
     return popped, fault

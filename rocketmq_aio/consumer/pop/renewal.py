@@ -1,4 +1,4 @@
-"""Keeping messages invisible while somebody works on them, or they wait for somebody."""
+"""Renewal: keeps messages invisible while they are processed or wait in the buffer."""
 
 from __future__ import annotations
 
@@ -18,30 +18,32 @@ from rocketmq_aio.log import get_logger
 logger = get_logger(__name__)
 
 RENEWALS_AT_ONCE: Final = 16  # at one broker
-LOOKS: Final = 8  # within the time for which messages are invisible
+LOOKS: Final = 8  # within the invisible time
 LONGEST_PAUSE_SECONDS: Final = 1.0
 
 
 class Renewal:
-    """Renews what *in_use* names once half of its time is over, for at most *longest_seconds*.
+    """Renews messages once half of their invisible time is over, for at most *longest_seconds*.
 
-    *invisible_seconds* is the time that messages have; one task looks after all of them.  What is
-    not renewed any more comes again to the group.
+    One task does it for all messages.  Messages that are no longer renewed are redelivered.
+
+    :param in_use: returns the messages to keep invisible
+    :param invisible_seconds: the invisible time of messages
     """
 
     def __init__(
         self,
-        leases: AckService,
+        service: AckService,
         in_use: Callable[[], Iterable[PoppedMessage]],
         *,
         invisible_seconds: float,
         longest_seconds: float,
     ) -> None:
-        self._leases = leases
+        self._service = service
         self._in_use = in_use
         self._pause_seconds = min(LONGEST_PAUSE_SECONDS, invisible_seconds / LOOKS)
         self._longest_seconds = longest_seconds
-        self._under_way: set[PoppedMessage] = set()
+        self._renewing: set[PoppedMessage] = set()
         self._limits: dict[str, anyio.CapacityLimiter] = defaultdict(  # by broker name
             lambda: anyio.CapacityLimiter(RENEWALS_AT_ONCE)
         )
@@ -52,7 +54,7 @@ class Renewal:
         async with anyio.create_task_group() as tasks:
             while True:
                 for message in self._due(loop.time()):
-                    self._under_way.add(message)
+                    self._renewing.add(message)
                     tasks.start_soon(self._renew, message)
                 await anyio.sleep(self._pause_seconds)
 
@@ -61,15 +63,15 @@ class Renewal:
         due = [
             each
             for each in self._in_use()
-            if each.is_due(now) and each not in self._under_way and self._is_renewable(each, now)
+            if each.is_due(now) and each not in self._renewing and self._is_renewable(each, now)
         ]
         return sorted(due, key=attrgetter("deadline"))
 
     def _is_renewable(self, message: PoppedMessage, now: float) -> bool:
         return (
-            message.fate is AckState.HELD
-            and message.changing is None
-            and not message.doubt
+            message.ack_state is AckState.HELD
+            and message.pending is None
+            and not message.invalid_reason
             and not message.is_expired(now)
             and now - message.received_at < self._longest_seconds
         )
@@ -78,10 +80,10 @@ class Renewal:
         try:
             async with self._limits[message.receipt.broker_name]:
                 if self._is_renewable(message, asyncio.get_running_loop().time()):
-                    await self._leases.change(message, message.invisible_seconds)
+                    await self._service.change(message, message.invisible_seconds)
         except RocketMQError as error:
             logger.warning("renewal_failed", queue=str(message.queue), reason=str(error))
         finally:
-            self._under_way.discard(message)
-            if not self._under_way:
+            self._renewing.discard(message)
+            if not self._renewing:
                 self._limits.clear()

@@ -1,4 +1,4 @@
-"""What a pop consumer tells about itself: to brokers, and over them to administration tools."""
+"""Heartbeat data and running info of a pop consumer."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rocketmq_aio.protocol.bodies import (
     queue_table,
 )
 
-# What the Java client says in this mode too: brokers before 5.0 know no third word.
+# As in the Java client: brokers before 5.0 know no third type.
 PASSIVELY: Final = "CONSUME_PASSIVELY"
 FROM: Final = {"earliest": "CONSUME_FROM_FIRST_OFFSET", "latest": "CONSUME_FROM_LAST_OFFSET"}
 
 
 def heartbeat_data(engine: PopEngine) -> ConsumerData:
-    """Return the member as heartbeats describe it."""
+    """Return the heartbeat entry of the consumer."""
     return ConsumerData(
         group_name=engine.group,
         consume_type=PASSIVELY,

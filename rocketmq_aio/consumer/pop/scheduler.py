@@ -1,4 +1,4 @@
-"""Who is asked for messages when somebody wants some."""
+"""Pop scheduler: chooses which broker to pop from."""
 
 from __future__ import annotations
 
@@ -14,87 +14,87 @@ from rocketmq_aio.consumer.pop.message import PoppedMessage
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.model.values import MessageQueue
 
-SWEEP_SECONDS: Final = 0.2  # for which one broker may keep the others from being asked
+SWEEP_SECONDS: Final = 0.2  # to wait for one broker before the next is popped from
 
 
 class PopScheduler:
-    """Asks one loop after another as long as some have messages, and all to wait when none has.
+    """Pops from one loop after another while they have messages, else waits on all of them.
 
-    So no more is taken from the group than somebody is about to work on.  What comes late, or for
-    a caller who was cancelled, stays in *stock* for the next one.
+    So the consumer pops no more messages than callers wait for.  Messages that arrive late, or
+    for a cancelled caller, stay in *buffer* for the next one.
 
-    :param slack_seconds: to wait for the answer to a question that asked nobody to wait
+    :param slack_seconds: how long to wait for the answer to a pop without a wait
     """
 
     def __init__(
-        self, loops: Mapping[MessageQueue, PopLoop], stock: PopBuffer, *, slack_seconds: float
+        self, loops: Mapping[MessageQueue, PopLoop], buffer: PopBuffer, *, slack_seconds: float
     ) -> None:
         self._loops = loops
-        self._stock = stock
+        self._buffer = buffer
         self._slack_seconds = slack_seconds
-        self._wishes: dict[PopLoop, PopRequest] = {}
+        self._requests: dict[PopLoop, PopRequest] = {}
         self._wanted = 0  # messages that callers wait for now
         self._turn = 0
 
-    def next_wish(self, loop: PopLoop) -> PopRequest | None:
-        """Return what *loop* is to ask for, once."""
-        return self._wishes.pop(loop, None)
+    def next_request(self, loop: PopLoop) -> PopRequest | None:
+        """Return the next request of *loop*, once."""
+        return self._requests.pop(loop, None)
 
     def forget(self, loop: PopLoop) -> None:
-        """Nobody will ask *loop* any more."""
-        self._wishes.pop(loop, None)
+        """Drop the request of a loop that ends."""
+        self._requests.pop(loop, None)
 
     async def receive(
-        self, most: int, wish: PopRequest, check_running: Callable[[], object]
+        self, most: int, request: PopRequest, check_running: Callable[[], object]
     ) -> list[PoppedMessage]:
-        """Return up to *most* messages, waiting for the first one as long as *wish* says.
+        """Return up to *most* messages; wait for the first one as long as *request* says.
 
-        :param check_running: raises when the caller is not to wait any longer
-        :raises BrokerError: all brokers refuse to give messages
+        :param check_running: raises when the caller must not wait any longer
+        :raises BrokerError: all brokers return errors
         """
         clock = asyncio.get_running_loop().time
         started = clock()
-        asked: dict[PopLoop, RocketMQError | None] = {}  # and how it had failed before
+        asked: dict[PopLoop, RocketMQError | None] = {}  # with the failure before
         self._wanted += most
         try:
-            while not (taken := self._stock.take(most, clock())):
+            while not (taken := self._buffer.take(most, clock())):
                 self._raise_refusal(asked)
-                seconds = self._next_step(wish, asked, clock() - started)
+                seconds = self._next_step(request, asked, clock() - started)
                 if seconds <= 0:
-                    await asyncio.sleep(0)  # asking without a wait must not starve the loops
+                    await asyncio.sleep(0)  # pops without a wait must not starve the loops
                     break
-                await self._stock.wait(seconds)
+                await self._buffer.wait(seconds)
                 check_running()
             return taken
         finally:
             self._wanted -= most
 
     def _next_step(
-        self, wish: PopRequest, asked: dict[PopLoop, RocketMQError | None], passed: float
+        self, request: PopRequest, asked: dict[PopLoop, RocketMQError | None], passed: float
     ) -> float:
-        """Ask whom it makes sense to ask; return how long to wait for something to happen."""
+        """Request messages from idle loops; return how long to wait for a change."""
         idle = [each for each in self._loops.values() if self._is_idle(each)]
         if fresh := [loop for loop in idle if loop not in asked]:
             self._turn += 1
             chosen = fresh[self._turn % len(fresh)]
             asked[chosen] = chosen.failure
-            self._ask(chosen, wish._replace(wait_seconds=0.0))
+            self._ask(chosen, request._replace(wait_seconds=0.0))
             return SWEEP_SECONDS
-        left = wish.wait_seconds - passed
+        left = request.wait_seconds - passed
         if left > 0:
             for loop in idle:
                 asked.setdefault(loop, loop.failure)
-                self._ask(loop, wish._replace(wait_seconds=left))
+                self._ask(loop, request._replace(wait_seconds=left))
             return left
         unanswered = any(not self._is_idle(loop) for loop in asked)
-        return self._slack_seconds - passed if unanswered and not wish.wait_seconds else 0.0
+        return self._slack_seconds - passed if unanswered and not request.wait_seconds else 0.0
 
     def _is_idle(self, loop: PopLoop) -> bool:
-        return not loop.is_busy and loop not in self._wishes
+        return not loop.is_busy and loop not in self._requests
 
-    def _ask(self, loop: PopLoop, wish: PopRequest) -> None:
-        most = min(MAX_POP, max(wish.most, self._wanted))
-        self._wishes[loop] = wish._replace(most=most)
+    def _ask(self, loop: PopLoop, request: PopRequest) -> None:
+        most = min(MAX_POP, max(request.most, self._wanted))
+        self._requests[loop] = request._replace(most=most)
         loop.wake()
 
     def _raise_refusal(self, asked: Mapping[PopLoop, RocketMQError | None]) -> None:

@@ -9,18 +9,17 @@ from typing import Final
 import anyio
 
 from rocketmq_aio.config.consumer import PushConfig
-from rocketmq_aio.consumer.common.events import ConsumerEvent, MessageUnreadable, PullFailed
+from rocketmq_aio.consumer.common.events import ConsumerEvent
 from rocketmq_aio.consumer.common.hooks import FilterHooks
 from rocketmq_aio.consumer.common.send_back import SendBack
-from rocketmq_aio.consumer.pop.ack_service import AckService, dead_lettered
-from rocketmq_aio.consumer.pop.acks import PopAcks, ack_failed
-from rocketmq_aio.consumer.pop.client import PopClient, Popped, PopRequest
+from rocketmq_aio.consumer.pop.ack_service import BackgroundAcks
+from rocketmq_aio.consumer.pop.client import PopRequest
+from rocketmq_aio.consumer.pop.intake import PopIntake, PopSettings
 from rocketmq_aio.consumer.pop.loop import PopLoop
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
-from rocketmq_aio.consumer.pop.renewal import Renewal
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlight
 from rocketmq_aio.consumer.push.handlers import DEAD_LETTER
-from rocketmq_aio.errors import AckError, ReceiptError, RocketMQError
+from rocketmq_aio.errors import AckError, ReceiptError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MessageExt
@@ -48,7 +47,7 @@ class PoppedQueue(DispatchQueue):
         self,
         queue: MessageQueue,
         in_flight: InFlight,
-        acks: PopAcks,
+        acks: BackgroundAcks,
         give_back: Callable[[list[PoppedMessage]], None],
     ) -> None:
         super().__init__(queue, in_flight)
@@ -173,37 +172,37 @@ class PushPops:
         self._instance = instance
         self._config = config
         self._host = host
-        self._filters = filters
-        self._subscription_of = subscription_of
         self._in_flight = in_flight
         self._on_messages = on_messages
-        self._on_event = on_event
-        # Brokers can begin at either end only: from an instant on means nothing is left out.
+        # Brokers can start at either end only; the earliest skips no message of a timestamp.
         start = "latest" if config.start_from == "latest" else "earliest"
-        self._calls = PopClient(instance, group, start_from=start)
-        self._leases = AckService(
-            self._calls,
-            max_reconsume_times=max_reconsume_times,
-            on_buried=lambda message: None,  # told by who asked for it
+        settings = PopSettings(
+            start,
+            config.pop_invisible_seconds,
+            config.consume_timeout_seconds,
+            max_reconsume_times,
+            config.codec,
         )
-        self._acks = PopAcks(
-            self._leases, host, on_lost=self._ack_lost, on_confirmed=self._on_confirmed
-        )
-        self._renewal = Renewal(
-            self._leases,
-            self._in_use,
-            invisible_seconds=config.pop_invisible_seconds,
-            longest_seconds=config.consume_timeout_seconds,
+        self._intake = PopIntake(
+            instance,
+            group,
+            settings,
+            host,
+            filters=filters,
+            subscription_of=subscription_of,
+            in_use=self._in_use,
+            on_event=on_event,
+            on_confirmed=self._on_confirmed,
         )
         self._queues: dict[MessageQueue, PoppedQueue] = {}
 
     def start(self) -> None:
-        """Begin to look after what is popped."""
-        self._host.spawn(self._renewal.run, name="renewal")
+        """Start renewals and the removal of expired messages."""
+        self._intake.start()
         self._host.spawn(self._forget_expired, name="expired")
 
     def fail(self) -> None:
-        """No handler will run any more: pop nothing more.
+        """Stop popping: no handler will run any more.
 
         The loops are tasks of the instance and do not end with the consumer's own.
         """
@@ -212,24 +211,21 @@ class PushPops:
 
     def close(self) -> None:
         """Release the threads that decode large answers."""
-        self._calls.close()
+        self._intake.close()
 
     # --- queues ---------------------------------------------------------------------------------
 
     def make(self, queue: MessageQueue, in_flight: InFlight) -> PoppedQueue:
         """Return the state of a queue that is taken on."""
-        return PoppedQueue(queue, in_flight, self._acks, self._give_back)
+        return PoppedQueue(queue, in_flight, self._intake.acks, self._intake.give_back)
 
     def begin(self, assigned: PoppedQueue) -> None:
         """Pop until the queue is given up."""
         loop = assigned.loop = PopLoop(
-            self._calls,
+            self._intake,
             assigned.queue,
-            wanted=lambda: self._subscription_of(assigned.queue.topic),
-            next_wish=lambda _: self._next_wish(assigned),
-            on_popped=lambda loop, popped: self._on_popped(assigned, popped),
-            on_failed=self._on_failed,
-            on_idle=lambda: None,
+            next_request=lambda _: self._next_request(assigned),
+            deliver=lambda messages: self._deliver(assigned, messages),
         )
         self._queues[assigned.queue] = assigned
         assigned.started.set()
@@ -242,9 +238,9 @@ class PushPops:
         leaving = list(released)
         with anyio.move_on_after(CONFIRM_SECONDS):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._acks.flush)
+                tasks.start_soon(self._intake.acks.flush)
                 for assigned in leaving:
-                    tasks.start_soon(self._leases.give_back, assigned.unwanted)
+                    tasks.start_soon(self._intake.service.give_back, assigned.unwanted)
         for assigned in leaving:
             if self._queues.get(assigned.queue) is assigned:
                 del self._queues[assigned.queue]
@@ -262,20 +258,20 @@ class PushPops:
         """Let the group have *message* again later, or make it a dead letter."""
         try:
             if delay_level == DEAD_LETTER:
-                await self._leases.bury(message)
+                await self._intake.service.send_to_dlq(message)
             elif delay_level:
-                await self._leases.retry(message, LEVEL_SECONDS[delay_level - 1])
+                await self._intake.service.retry(message, LEVEL_SECONDS[delay_level - 1])
             else:
-                await self._leases.retry(message)
+                await self._intake.service.retry(message)
         except (ReceiptError, AckError) as error:  # it comes again, sooner or later
             logger.info("pop_not_returned", queue=str(message.queue), reason=str(error))
-            message.fate = AckState.RETURNED
+            message.ack_state = AckState.RETURNED
 
-    def _next_wish(self, assigned: PoppedQueue) -> PopRequest | None:
+    def _next_request(self, assigned: PoppedQueue) -> PopRequest | None:
         config = self._config
         if assigned.paused or assigned.unacknowledged > config.pop_threshold_per_queue:
             return None
-        if not self._acks.has_room(assigned.queue.broker_name):
+        if not self._intake.acks.has_room(assigned.queue.broker_name):
             return None
         return PopRequest(
             config.pop_batch_size, config.pop_invisible_seconds, config.long_poll_seconds
@@ -286,53 +282,9 @@ class PushPops:
             if queue.broker_name == broker_name:
                 assigned.wake_puller()
 
-    def _on_popped(self, assigned: PoppedQueue, popped: Popped) -> None:
-        if popped.fault is not None:
-            self._report_fault(assigned, popped)
-        wanted = self._subscription_of(assigned.queue.topic)
-        if wanted is None or assigned.dropped:
-            self._give_back(popped.messages)
-            return
-        if accepted := self._accepted(popped.messages, wanted):
-            assigned.put(accepted)
-            self._on_messages(assigned)
-
-    def _accepted(
-        self, messages: Iterable[PoppedMessage], wanted: Subscription
-    ) -> list[MessageExt]:
-        """Return what handlers are to see; wrong tags and dead letters are dealt with."""
-        accepted: list[MessageExt] = []
-        for message in messages:
-            message.codec = self._config.codec
-            if wanted.tags and message.tags not in wanted.tags:  # one of equal hash
-                self._acks.add(message)
-            elif self._leases.is_overdue(message):
-                self._host.spawn(self._bury, message, name="bury")
-            else:
-                accepted.append(message)
-        if not self._filters or not accepted:
-            return accepted
-        kept = self._filters.filter(accepted)
-        left_out = {id(each) for each in accepted} - {id(each) for each in kept}
-        for each in accepted:
-            if id(each) in left_out and isinstance(each, PoppedMessage):
-                self._acks.add(each)
-        return kept
-
-    async def _bury(self, message: PoppedMessage) -> None:
-        """Make a dead letter of a message that no handler is to see any more."""
-        try:
-            await self._leases.bury(message)
-        except AckError as error:  # a dead letter all the same
-            logger.info("pop_not_returned", queue=str(message.queue), reason=str(error))
-        except RocketMQError as error:  # redelivered after its invisible time, then tried again
-            logger.warning("not_buried", queue=str(message.queue), reason=str(error))
-            return
-        self._on_event(dead_lettered(message))
-
-    def _give_back(self, messages: list[PoppedMessage]) -> None:
-        # Of the instance: it outlives the consumer, whose last pop may end after it.
-        self._instance.host.spawn(self._leases.give_back, messages, name="give-back")
+    def _deliver(self, assigned: PoppedQueue, messages: list[PoppedMessage]) -> None:
+        assigned.put(list(messages))
+        self._on_messages(assigned)
 
     def _in_use(self) -> Iterable[PoppedMessage]:
         waiting = [each for queue in self._queues.values() for each in queue.waiting]
@@ -344,20 +296,3 @@ class PushPops:
             now = asyncio.get_running_loop().time()
             for assigned in self._queues.values():
                 assigned.forget_expired(now)
-
-    # --- what is reported -----------------------------------------------------------------------
-
-    def _report_fault(self, assigned: PoppedQueue, popped: Popped) -> None:
-        offset = popped.messages[-1].queue_offset + 1 if popped.messages else 0
-        logger.warning("pop_unreadable", queue=str(assigned.queue), reason=str(popped.fault))
-        self._on_event(
-            MessageUnreadable(queue=assigned.queue, offset=offset, reason=str(popped.fault))
-        )
-
-    def _on_failed(self, loop: PopLoop, error: RocketMQError, first: bool) -> None:
-        if first and not loop.stopped:
-            logger.warning("pop_failed", source=str(loop.source), reason=str(error))
-            self._on_event(PullFailed(queue=loop.source, reason=str(error)))
-
-    def _ack_lost(self, message: PoppedMessage, error: RocketMQError) -> None:
-        self._on_event(ack_failed(message, error))

@@ -31,7 +31,7 @@ def test_messages_go_out_in_the_order_they_came() -> None:
 
 def test_what_is_expired_or_settled_is_left_out() -> None:
     settled = popped(2)
-    settled.fate = AckState.ACKED
+    settled.ack_state = AckState.ACKED
     stock = stock_of(popped(1, deadline=5.0), settled, popped(3))
 
     assert offsets(stock.take(9, 5.0)) == [(0, 3)]
@@ -43,7 +43,7 @@ def test_in_order_a_queue_waits_for_what_was_taken_before() -> None:
     first = stock.take(1, 0)
     assert offsets(first) == [(0, 0)]
     assert offsets(stock.take(9, 0)) == [(1, 0)]
-    first[0].fate = AckState.ACKED
+    first[0].ack_state = AckState.ACKED
     assert offsets(stock.take(9, 0)) == [(0, 1), (0, 2)]
 
 
@@ -102,4 +102,4 @@ async def test_a_wait_that_is_cancelled_leaves_nothing() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
 
-    assert not stock._waiting
+    assert not len(stock._waiters)

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from rocketmq_aio.consumer.common.events import AckFailed
-from rocketmq_aio.consumer.pop import acks as pop_acks
+from rocketmq_aio.consumer.pop import ack_service as pop_acks
 from rocketmq_aio.consumer.pop import engine as pop_engine
 from rocketmq_aio.consumer.pop import renewal
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
@@ -262,7 +262,7 @@ async def collect(consumer: PopConsumer, seen: list[PoppedMessage]) -> None:
 
 
 def are_done(messages: list[PoppedMessage]) -> bool:
-    return len(messages) == 3 and all(each.fate is AckState.ACKED for each in messages)
+    return len(messages) == 3 and all(each.ack_state is AckState.ACKED for each in messages)
 
 
 @pytest.mark.usefixtures("one_unconfirmed")

@@ -40,8 +40,8 @@ class Calls:
         return sum(each.receipt.broker_name == broker for each in self.asked)
 
 
-def leases_of(calls: Calls) -> AckService:
-    return AckService(cast(PopClient, calls), max_reconsume_times=16, on_buried=lambda _: None)
+def service_of(calls: Calls) -> AckService:
+    return AckService(cast(PopClient, calls), max_reconsume_times=16)
 
 
 def due(count: int, broker: str = "broker-b", *, seconds: float = 20.0) -> list[PoppedMessage]:
@@ -56,7 +56,7 @@ def due(count: int, broker: str = "broker-b", *, seconds: float = 20.0) -> list[
 @asynccontextmanager
 async def renewing(calls: Calls, in_use: Callable[[], list[PoppedMessage]]) -> AsyncIterator[None]:
     """A renewal that looks often."""
-    renewal = Renewal(leases_of(calls), in_use, invisible_seconds=0.01, longest_seconds=900)
+    renewal = Renewal(service_of(calls), in_use, invisible_seconds=0.01, longest_seconds=900)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(renewal.run)
         yield
@@ -97,10 +97,10 @@ async def test_message_settled_while_its_renewal_waits_is_not_renewed(
     messages = due(RENEWALS_AT_ONCE + 2, SILENT)
     async with renewing(calls, lambda: messages):
         await until(lambda: len(calls.asked) == RENEWALS_AT_ONCE)
-        messages[-1].fate = AckState.ACKED
+        messages[-1].ack_state = AckState.ACKED
         calls.answers.set()
         await until(lambda: len(calls.asked) > RENEWALS_AT_ONCE)
-        await until(lambda: all(each.changing is None for each in messages))
+        await until(lambda: all(each.pending is None for each in messages))
 
     assert calls.asked == messages[:-1]
     assert "renewal_failed" not in caplog.text
@@ -109,7 +109,7 @@ async def test_message_settled_while_its_renewal_waits_is_not_renewed(
 async def test_silent_broker_does_not_delay_messages_given_back_to_another() -> None:
     calls = Calls()
     messages = due(GIVEN_BACK_AT_ONCE, SILENT) + due(3)
-    giving = asyncio.ensure_future(leases_of(calls).give_back(messages))
+    giving = asyncio.ensure_future(service_of(calls).give_back(messages))
     await until(lambda: calls.changed_at("broker-b") == 3)
     calls.answers.set()
     await giving

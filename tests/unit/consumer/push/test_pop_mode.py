@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from rocketmq_aio.consumer.common.events import MessageDeadLettered
-from rocketmq_aio.consumer.pop import acks as pop_acks
-from rocketmq_aio.consumer.pop.acks import PopAcks
+from rocketmq_aio.consumer.pop import ack_service as pop_acks
+from rocketmq_aio.consumer.pop.ack_service import BackgroundAcks
 from rocketmq_aio.consumer.pop.message import PoppedMessage
 from rocketmq_aio.consumer.push import pop_mode as push_pops
 from rocketmq_aio.consumer.push.consumer import PushConsumer
@@ -191,7 +191,7 @@ async def test_popping_pauses_while_too_many_acks_are_unconfirmed(
 
 
 async def test_expired_messages_are_not_put_back_for_a_local_retry() -> None:
-    assigned = PoppedQueue(queue(-1), InFlight(), cast(PopAcks, None), lambda _: None)
+    assigned = PoppedQueue(queue(-1), InFlight(), cast(BackgroundAcks, None), lambda _: None)
     now = asyncio.get_running_loop().time()
     fresh = popped(2, deadline=now + 60)
     assigned.put_back([popped(1, deadline=now), fresh])

@@ -1,0 +1,179 @@
+"""Intake of popped messages: from the answer of a pop to the messages to deliver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from rocketmq_aio.consumer.common.events import (
+    AckFailed,
+    ConsumerEvent,
+    MessageDeadLettered,
+    MessageUnreadable,
+    PullFailed,
+)
+from rocketmq_aio.consumer.common.hooks import FilterHooks
+from rocketmq_aio.consumer.pop.ack_service import AckService, BackgroundAcks
+from rocketmq_aio.consumer.pop.client import PopClient, Popped
+from rocketmq_aio.consumer.pop.message import PoppedMessage
+from rocketmq_aio.consumer.pop.renewal import Renewal
+from rocketmq_aio.errors import AckError, RocketMQError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.model.codec import Codec
+from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.protocol.subscription import Subscription
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
+
+logger = get_logger(__name__)
+
+
+class PopSettings(NamedTuple):
+    """Settings of a consumer that pops; *renew_seconds* is the longest time of renewals."""
+
+    start_from: str
+    invisible_seconds: float
+    renew_seconds: float
+    max_reconsume_times: int
+    codec: Codec[Any] | None = None
+    orderly: bool = False
+
+
+class PopIntake:
+    """Sorts popped messages: delivers, acknowledges, gives back, or sends them to the DLQ.
+
+    :param tasks: of the consumer
+    :param subscription_of: returns the current subscription to a topic, or None
+    :param in_use: returns the messages to renew
+    :param on_confirmed: called with the name of a broker that confirmed acknowledgements
+    """
+
+    def __init__(
+        self,
+        instance: MQClientInstance,
+        group: str,
+        settings: PopSettings,
+        tasks: BackgroundTasks,
+        *,
+        filters: FilterHooks | None = None,
+        subscription_of: Callable[[str], Subscription | None],
+        in_use: Callable[[], Iterable[PoppedMessage]],
+        on_event: Callable[[ConsumerEvent], None],
+        on_confirmed: Callable[[str], None] | None = None,
+    ) -> None:
+        self._instance = instance
+        self._settings = settings
+        self._tasks = tasks
+        self._filters = filters or FilterHooks()
+        self._on_event = on_event
+        self.subscription_of = subscription_of
+        self.client = PopClient(instance, group, start_from=settings.start_from)
+        self.service = AckService(self.client, max_reconsume_times=settings.max_reconsume_times)
+        self.acks = BackgroundAcks(
+            self.service, tasks, on_lost=self._on_lost, on_confirmed=on_confirmed
+        )
+        self._renewal = Renewal(
+            self.service,
+            in_use,
+            invisible_seconds=settings.invisible_seconds,
+            longest_seconds=settings.renew_seconds,
+        )
+
+    def start(self) -> None:
+        """Start renewals."""
+        self._tasks.spawn(self._renewal.run, name="renewal")
+
+    def close(self) -> None:
+        """Release the threads that decode large answers."""
+        self.client.close()
+
+    @property
+    def is_orderly(self) -> bool:
+        """Whether messages of a queue are delivered in order."""
+        return self._settings.orderly
+
+    def accept(self, source: MessageQueue, popped: Popped, *, stopped: bool) -> list[PoppedMessage]:
+        """Return the messages of *popped* to deliver.
+
+        Without a subscription, or when the loop was *stopped*, all are given back.
+        """
+        if popped.fault is not None:
+            offset = popped.messages[-1].queue_offset + 1 if popped.messages else 0
+            logger.warning("pop_unreadable", source=str(source), reason=str(popped.fault))
+            self._on_event(MessageUnreadable(queue=source, offset=offset, reason=str(popped.fault)))
+        wanted = self.subscription_of(source.topic)
+        if wanted is None or stopped:
+            self.give_back(popped.messages)
+            return []
+        accepted = self._select(popped.messages, wanted)
+        return self._filter(accepted) if self._filters and accepted else accepted
+
+    def _select(
+        self, messages: Iterable[PoppedMessage], wanted: Subscription
+    ) -> list[PoppedMessage]:
+        """Acknowledge messages of other tags; send messages without retries left to the DLQ."""
+        accepted: list[PoppedMessage] = []
+        heads: set[MessageQueue] = set()  # queues whose first message was seen
+        settings = self._settings
+        for message in messages:
+            message.codec = settings.codec
+            # In order the broker also counts deliveries of messages behind one that failed.
+            is_behind = settings.orderly and message.queue in heads
+            heads.add(message.queue)
+            if wanted.tags and message.tags not in wanted.tags:  # a tag of equal hash
+                self.acks.add(message)
+            elif self.service.exceeds_retries(message) and not is_behind:
+                self._tasks.spawn(self._send_to_dlq, message, name="send-to-dlq")
+            else:
+                accepted.append(message)
+        return accepted
+
+    def _filter(self, messages: list[PoppedMessage]) -> list[PoppedMessage]:
+        """Run the filter hooks; acknowledge what they leave out."""
+        kept = {id(each) for each in self._filters.filter(list(messages))}
+        for message in messages:
+            if id(message) not in kept:
+                self.acks.add(message)
+        return [each for each in messages if id(each) in kept]
+
+    def give_back(self, messages: list[PoppedMessage]) -> None:
+        """Have *messages* redelivered soon."""
+        # A task of the instance: the last pop may end after the consumer.
+        self._instance.host.spawn(self.service.give_back, messages, name="give-back")
+
+    def on_dead_letter(self, message: PoppedMessage) -> None:
+        """Publish that *message* is in the dead-letter queue."""
+        self._on_event(
+            MessageDeadLettered(
+                queue=message.queue,
+                offset=message.queue_offset,
+                message_id=message.message_id,
+                reconsume_times=message.reconsume_times,
+                reason="it was tried too often",
+            )
+        )
+
+    def on_pop_failed(self, source: MessageQueue, error: RocketMQError) -> None:
+        """Log and publish the first failure in a row."""
+        logger.warning("pop_failed", source=str(source), reason=str(error))
+        self._on_event(PullFailed(queue=source, reason=str(error)))
+
+    async def _send_to_dlq(self, message: PoppedMessage) -> None:
+        try:
+            await self.service.send_to_dlq(message, self.on_dead_letter)
+        except AckError as error:  # it is in the dead-letter queue all the same
+            logger.info("pop_not_returned", queue=str(message.queue), reason=str(error))
+        except RocketMQError as error:  # redelivered after its invisible time, then tried again
+            logger.warning("not_buried", queue=str(message.queue), reason=str(error))
+
+    def _on_lost(self, message: PoppedMessage, error: RocketMQError) -> None:
+        """Log and publish that *message* is, or may be, redelivered."""
+        logger.warning("ack_failed", queue=str(message.queue), reason=str(error))
+        self._on_event(
+            AckFailed(
+                queue=message.queue,
+                offset=message.queue_offset,
+                message_id=message.message_id,
+                reason=str(error),
+            )
+        )
