@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.spark.options.options import Connection, write_options
+from rocketmq_aio.spark.options.source_options import Connection, write_options
 
 PANEL: Final = "Connection"
 PAIR: Final = re.compile(r"\s*([A-Za-z]+)\s*[=:]\s*(\S+)\s*")

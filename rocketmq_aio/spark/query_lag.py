@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from rocketmq_aio.spark.read.stream_offset import Offsets, Queue, StreamOffset
+from rocketmq_aio.spark.offsets import Offsets, Queue, StreamOffset
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

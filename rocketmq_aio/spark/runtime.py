@@ -28,7 +28,7 @@ from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.producer.producer import Producer
-from rocketmq_aio.spark.options.options import Connection
+from rocketmq_aio.spark.options.source_options import Connection
 
 logger = get_logger(__name__)
 

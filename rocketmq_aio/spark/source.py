@@ -9,7 +9,11 @@ from pyspark.errors import PySparkNotImplementedError
 from pyspark.sql.datasource import DataSource
 
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.spark.options.options import check_table_options, read_options, write_options
+from rocketmq_aio.spark.options.source_options import (
+    check_table_options,
+    read_options,
+    write_options,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rocketmq_aio.spark import register
-from rocketmq_aio.spark.options.options import Connection
+from rocketmq_aio.spark.options.source_options import Connection
 from tests.spark.servers import SparkCluster
 from tests.spark.support import end_jvm, running_session
 

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from rocketmq_aio import Message, MessageQueue, PullConsumer
 from rocketmq_aio.cli.app import run
-from rocketmq_aio.spark.options.options import Connection
+from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines import (
     DeadLetterSettings,
     LagSettings,

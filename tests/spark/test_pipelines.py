@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from rocketmq_aio import Message
 from rocketmq_aio.cli.failures import sentence
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.spark.options.options import Connection
+from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines import (
     BodySchema,
     ExportSettings,

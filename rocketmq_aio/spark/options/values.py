@@ -14,7 +14,7 @@ from rocketmq_aio.model.address import check_namesrv, parse_addresses
 from rocketmq_aio.model.names import check_group, check_namespace, check_topic
 from rocketmq_aio.model.values import ExpressionType, MessageSelector
 from rocketmq_aio.protocol.subscription import subscription
-from rocketmq_aio.spark.read.stream_offset import EARLIEST, Offsets, Queue, flattened
+from rocketmq_aio.spark.offsets import EARLIEST, Offsets, Queue, flattened
 
 UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)")

@@ -11,10 +11,10 @@ from rocketmq_aio.consumer.pull.result import PullStatus
 from rocketmq_aio.errors import RocketMQError, RouteNotFoundError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.spark.options.options import Connection
+from rocketmq_aio.spark.offsets import Queue
+from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines.summary import Gap, QueueCount
 from rocketmq_aio.spark.read.queue_index import wait_indexed
-from rocketmq_aio.spark.read.stream_offset import Queue
 from rocketmq_aio.spark.runtime import Runtime
 
 

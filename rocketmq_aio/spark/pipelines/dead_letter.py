@@ -16,8 +16,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as every Spark program ca
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX
 from rocketmq_aio.model.properties import RETRY_TOPIC
+from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options import values as values
-from rocketmq_aio.spark.options.options import Connection
+from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines.broker_queries import explained, has_route
 from rocketmq_aio.spark.pipelines.copies import (
     AS_THEY_ARE,
@@ -36,7 +37,6 @@ from rocketmq_aio.spark.pipelines.summary import QueueCount, Summary
 from rocketmq_aio.spark.pipelines.target import Target, laid_out, write
 from rocketmq_aio.spark.pipelines.writing import Copied, Growth, send_copies
 from rocketmq_aio.spark.read.data_loss import TopicGoneError
-from rocketmq_aio.spark.read.stream_offset import Range
 
 CLOCK_SECONDS: Final = 600  # brokers may differ by so much in what time it is
 AT_ONCE: Final = {"fetchOffset.numRetries": "0"}

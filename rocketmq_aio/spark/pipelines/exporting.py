@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.arrow.columns import COLUMNS
-from rocketmq_aio.spark.options.options import Connection
+from rocketmq_aio.spark.offsets import Range
+from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines.broker_queries import explained
 from rocketmq_aio.spark.pipelines.progress import StoppedError, watched
 from rocketmq_aio.spark.pipelines.reading import Selection, planned, read_exactly
@@ -20,7 +21,6 @@ from rocketmq_aio.spark.pipelines.reports import Report, quiet
 from rocketmq_aio.spark.pipelines.row_counts import count
 from rocketmq_aio.spark.pipelines.summary import QueueCount, Summary
 from rocketmq_aio.spark.pipelines.target import COORDINATES, Target, laid_out, stored, write
-from rocketmq_aio.spark.read.stream_offset import Range
 
 
 @settings

@@ -21,7 +21,7 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import MASTER_ID
 from rocketmq_aio.remoting.gather import gather_limited
-from rocketmq_aio.spark.options.options import Connection
+from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines.summary import Summary
 from rocketmq_aio.spark.runtime import Runtime
 

@@ -18,8 +18,9 @@ from pyspark.sql.types import StructType
 
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.spark.offsets import LATEST, nested
 from rocketmq_aio.spark.options import values as values
-from rocketmq_aio.spark.options.options import Connection
+from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines.bodies import BAD, VALUE, BodySchema, parsed
 from rocketmq_aio.spark.pipelines.folders import (
     OWNERS,
@@ -35,7 +36,6 @@ from rocketmq_aio.spark.pipelines.reading import FORMAT, Selection, planned, str
 from rocketmq_aio.spark.pipelines.reports import Report, quiet
 from rocketmq_aio.spark.pipelines.summary import QueueCount, Summary
 from rocketmq_aio.spark.pipelines.target import Target, format_options, laid_out, stored
-from rocketmq_aio.spark.read.stream_offset import LATEST, nested
 
 LOOK_SECONDS: Final = 0.2
 STOP_SECONDS: Final = 60.0  # for a batch that is under way when the stream is to stop

@@ -17,7 +17,7 @@ from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.properties import SHARDING_KEY
 from rocketmq_aio.spark.options import values as values
-from rocketmq_aio.spark.options.options import Connection
+from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines.copies import AS_THEY_ARE, keys, own_properties
 from rocketmq_aio.spark.pipelines.formats import check_format
 from rocketmq_aio.spark.pipelines.progress import StoppedError, watched

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from rocketmq_aio.spark.read.stream_offset import Queue, Range, StreamOffset
+from rocketmq_aio.spark.offsets import Queue, Range, StreamOffset
 
 # A duration of batches that ran; progress of an idle query has the id of the batch to come.
 RAN: Final = "addBatch"

@@ -8,9 +8,9 @@ from dataclasses import fields
 from typing import Final
 
 from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.spark.offsets import Range, nested
 from rocketmq_aio.spark.options import values as values
-from rocketmq_aio.spark.options.options import OPTIONS, Connection
-from rocketmq_aio.spark.read.stream_offset import Range, nested
+from rocketmq_aio.spark.options.source_options import OPTIONS, Connection
 
 START_WORDS: Final = ("earliest", "latest", "group")
 END_WORDS: Final = ("latest",)

@@ -10,7 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.spark.options.options import Connection, read_options
+from rocketmq_aio.spark.offsets import Range
+from rocketmq_aio.spark.options.source_options import Connection, read_options
 from rocketmq_aio.spark.pipelines.read_range import (
     connection_options,
     end_options,
@@ -19,7 +20,6 @@ from rocketmq_aio.spark.pipelines.read_range import (
     start_options,
 )
 from rocketmq_aio.spark.read.start_end import batch_ranges
-from rocketmq_aio.spark.read.stream_offset import Range
 
 FORMAT: Final = "rocketmq"
 ALL: Final = "*"

@@ -14,8 +14,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as every Spark program ca
 
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError, RocketMQError
+from rocketmq_aio.spark.offsets import LATEST, Queue, Range, nested
 from rocketmq_aio.spark.options import values as values
-from rocketmq_aio.spark.options.options import Connection
+from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines.broker_queries import explained
 from rocketmq_aio.spark.pipelines.copies import AS_THEY_ARE, copies
 from rocketmq_aio.spark.pipelines.exporting import problems
@@ -27,7 +28,6 @@ from rocketmq_aio.spark.pipelines.row_counts import count
 from rocketmq_aio.spark.pipelines.summary import QueueCount, Summary
 from rocketmq_aio.spark.pipelines.writing import Copied, Growth, send_copies
 from rocketmq_aio.spark.read.data_loss import warn
-from rocketmq_aio.spark.read.stream_offset import LATEST, Queue, Range, nested
 
 STEP_OFFSETS: Final = 1_000_000  # one job of Spark; what fails is told to the job
 STOP_SECONDS: Final = 0.2  # how soon a wait for the rate ends when it is to stop

@@ -9,8 +9,8 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
 
+from rocketmq_aio.spark.offsets import Queue, Range
 from rocketmq_aio.spark.pipelines.summary import Gap, QueueCount
-from rocketmq_aio.spark.read.stream_offset import Queue, Range
 
 MAX_GAPS: Final = 1000
 QUEUE: Final = ["topic", "brokerName", "queueId"]

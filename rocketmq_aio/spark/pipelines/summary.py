@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from rocketmq_aio.spark.read.stream_offset import Range
+from rocketmq_aio.spark.offsets import Range
 
 
 @dataclass(frozen=True, kw_only=True)

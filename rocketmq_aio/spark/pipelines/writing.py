@@ -10,12 +10,12 @@ from typing import Final
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
 
-from rocketmq_aio.spark.options.options import Connection
+from rocketmq_aio.spark.offsets import Queue
+from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines.broker_queries import ends_of, grown
 from rocketmq_aio.spark.pipelines.copies import COPIED_FROM, fits
 from rocketmq_aio.spark.pipelines.read_range import connection_options, merged
 from rocketmq_aio.spark.pipelines.reading import FORMAT
-from rocketmq_aio.spark.read.stream_offset import Queue
 
 STORED_SECONDS: Final = 10.0  # what a broker acknowledged is in its queues some time later
 LOOK_SECONDS: Final = 0.1

@@ -17,10 +17,10 @@ from rocketmq_aio.spark.arrow.columns import (
     arrow_schema,
     check_schema,
 )
-from rocketmq_aio.spark.options.options import ReadOptions
+from rocketmq_aio.spark.offsets import Range
+from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.planning import QueuePartition, plan
 from rocketmq_aio.spark.read.start_end import batch_ranges
-from rocketmq_aio.spark.read.stream_offset import Range
 from rocketmq_aio.spark.read.task import Task
 
 # Less stays in the pipe of the worker, and a limit would wait for the whole range.

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.spark.read.stream_offset import Offsets, Queue
+from rocketmq_aio.spark.offsets import Offsets, Queue
 
 logger = get_logger(__name__)
 

@@ -14,7 +14,8 @@ import anyio
 from rocketmq_aio.consumer.pull.raw_pulls import RawPulls
 from rocketmq_aio.consumer.pull.result import PullStatus, RawPull
 from rocketmq_aio.errors import RocketMQError
-from rocketmq_aio.spark.options.options import ReadOptions
+from rocketmq_aio.spark.offsets import Range
+from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.data_loss import Extent
 from rocketmq_aio.spark.read.retrying_puller import (
     FIRST_STEP,
@@ -26,7 +27,6 @@ from rocketmq_aio.spark.read.retrying_puller import (
     filters,
     part_of,
 )
-from rocketmq_aio.spark.read.stream_offset import Range
 
 AHEAD: Final = 2  # times the window: steps that may be taken before the first of them is done
 HELD_BYTES: Final = 16 * 1024 * 1024  # of answers that wait for an earlier one

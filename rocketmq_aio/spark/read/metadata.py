@@ -28,10 +28,10 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.requests.client import GetRouteInfo
 from rocketmq_aio.protocol.static_topics import LOGICAL_PREFIX
-from rocketmq_aio.spark.options.options import ReadOptions
+from rocketmq_aio.spark.offsets import Queue
+from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.data_loss import Extent, WarnOnce, warn
 from rocketmq_aio.spark.read.queue_index import wait_indexed
-from rocketmq_aio.spark.read.stream_offset import Queue
 from rocketmq_aio.spark.read.topic_names import listed_topics, matching, registered_brokers
 from rocketmq_aio.spark.runtime import Runtime
 

@@ -11,12 +11,12 @@ import anyio
 from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore
 from rocketmq_aio.errors import CommitError, ConfigError
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.spark.options.options import ReadOptions
+from rocketmq_aio.spark.offsets import Offsets, Queue, StreamOffset
+from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.data_loss import Extent, Finding, WarnOnce, findings, settle
 from rocketmq_aio.spark.read.metadata import Metadata, Topics, selects
 from rocketmq_aio.spark.read.rate_limits import backlog, share_out
 from rocketmq_aio.spark.read.start_end import check_gone, check_readable, complete, starts
-from rocketmq_aio.spark.read.stream_offset import Offsets, Queue, StreamOffset
 
 ROUTES_SECONDS: Final = 1.0  # an idle stream asks for its end a hundred times a second
 

@@ -12,8 +12,8 @@ from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
 
-from rocketmq_aio.spark.options.options import ReadOptions
-from rocketmq_aio.spark.read.stream_offset import Range, StreamOffset
+from rocketmq_aio.spark.offsets import Range, StreamOffset
+from rocketmq_aio.spark.options.source_options import ReadOptions
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin_cluster import GetBrokerRuntime, KVTable
 from rocketmq_aio.remoting.response_errors import broker_error
+from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.read.data_loss import warn
-from rocketmq_aio.spark.read.stream_offset import Queue
 
 logger = get_logger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rocketmq_aio.spark.read.stream_offset import Offsets, Queue
+from rocketmq_aio.spark.offsets import Offsets, Queue
 
 
 def backlog(start: Mapping[Queue, int], latest: Mapping[Queue, int]) -> Offsets:

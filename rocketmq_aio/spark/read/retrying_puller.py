@@ -26,8 +26,8 @@ from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.subscription import Subscription, subscription
 from rocketmq_aio.remoting.backoff import Backoff
-from rocketmq_aio.spark.options.options import ReadOptions
-from rocketmq_aio.spark.read.stream_offset import Range
+from rocketmq_aio.spark.offsets import Range
+from rocketmq_aio.spark.options.source_options import ReadOptions
 
 FIRST_STEP: Final = 32  # what a broker hands out at once by default
 LONGEST_STEP: Final = 65_536

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Set
 from typing import TypeVar
 
 from rocketmq_aio.errors import ConfigError, RocketMQError, RouteNotFoundError
-from rocketmq_aio.spark.options.options import ReadOptions
+from rocketmq_aio.spark.offsets import EARLIEST, LATEST, Offsets, Queue, Range
+from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.data_loss import (
     Extent,
     TopicGoneError,
@@ -16,7 +17,6 @@ from rocketmq_aio.spark.read.data_loss import (
     warn,
 )
 from rocketmq_aio.spark.read.metadata import Answers, Metadata, Topics
-from rocketmq_aio.spark.read.stream_offset import EARLIEST, LATEST, Offsets, Queue, Range
 from rocketmq_aio.spark.runtime import Runtime
 
 T = TypeVar("T")

@@ -19,12 +19,12 @@ from pyspark.sql.types import StructType
 from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.arrow.columns import check_schema
-from rocketmq_aio.spark.options.options import ReadOptions
+from rocketmq_aio.spark.offsets import StreamOffset
+from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.batch_reader import read
 from rocketmq_aio.spark.read.metadata import Metadata
 from rocketmq_aio.spark.read.micro_batches import MicroBatches
 from rocketmq_aio.spark.read.planning import QueuePartition, plan_between
-from rocketmq_aio.spark.read.stream_offset import StreamOffset
 from rocketmq_aio.spark.runtime import Runtime
 
 

@@ -8,11 +8,11 @@ from functools import partial
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.spark.options.options import ReadOptions
+from rocketmq_aio.spark.offsets import Queue, Range
+from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.data_loss import DataLossError, Extent, warn
 from rocketmq_aio.spark.read.fetch import Fetch, Found, Gone, Piece
 from rocketmq_aio.spark.read.retrying_puller import ReadError, expression, filters
-from rocketmq_aio.spark.read.stream_offset import Queue, Range
 from rocketmq_aio.spark.read.topic_names import registered_brokers
 from rocketmq_aio.spark.runtime import Runtime
 

@@ -21,7 +21,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.producer import Producer
-from rocketmq_aio.spark.options.options import WriteOptions
+from rocketmq_aio.spark.options.source_options import WriteOptions
 from rocketmq_aio.spark.write.write_requests import NO_LANE, WriteRequest
 
 T = TypeVar("T")

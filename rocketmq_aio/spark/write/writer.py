@@ -35,7 +35,7 @@ from rocketmq_aio.config.producer import MAX_BATCH_MESSAGES
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.spark.arrow.row_encoder import BY_LOWER, encode, sink_fault, slices
-from rocketmq_aio.spark.options.options import WriteOptions
+from rocketmq_aio.spark.options.source_options import WriteOptions
 from rocketmq_aio.spark.read.data_loss import warn
 from rocketmq_aio.spark.runtime import OF_ROWS, Runtime
 from rocketmq_aio.spark.write.sending import Sending, Written

@@ -9,11 +9,11 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.spark.options.options import ReadOptions, read_options
+from rocketmq_aio.spark.offsets import Queue, StreamOffset
+from rocketmq_aio.spark.options.source_options import ReadOptions, read_options
 from rocketmq_aio.spark.read.metadata import Metadata
 from rocketmq_aio.spark.read.micro_batches import MicroBatches
 from rocketmq_aio.spark.read.planning import plan_between
-from rocketmq_aio.spark.read.stream_offset import Queue, StreamOffset
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.store import Incoming

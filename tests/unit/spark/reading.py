@@ -15,9 +15,9 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header, to_ext_fields
 from rocketmq_aio.protocol.requests.pull import PullMessage, PullMessageResponse
 from rocketmq_aio.spark.arrow.columns import SCHEMA
-from rocketmq_aio.spark.options.options import Connection, ReadOptions
+from rocketmq_aio.spark.offsets import Range
+from rocketmq_aio.spark.options.source_options import Connection, ReadOptions
 from rocketmq_aio.spark.read.batch_reader import read
-from rocketmq_aio.spark.read.stream_offset import Range
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Handler, Outcome, Reply
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from rocketmq_aio.spark.options.options import OPTIONS, Connection, ReadOptions, WriteOptions
+from rocketmq_aio.spark.options.source_options import OPTIONS, Connection, ReadOptions, WriteOptions
 
 PAGE: Final = Path(__file__).parents[3] / "docs" / "guide" / "spark.md"
 ROW: Final = re.compile(r"^\| `([\w.]+)` \| (.+?) \| ([BSW]+) \|", re.M)

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.spark.options.options import Connection
+from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.runtime import MOST_KEPT, Runtime, client_config
 
 HERE = Connection(name_server="127.0.0.1:1")
@@ -80,7 +80,7 @@ def test_a_forked_child_has_a_loop_of_its_own() -> None:
 
 def test_the_interpreter_ends_with_the_loop_running() -> None:
     program = (
-        "from rocketmq_aio.spark.options.options import Connection\n"
+        "from rocketmq_aio.spark.options.source_options import Connection\n"
         "from rocketmq_aio.spark.runtime import Runtime\n"
         "Runtime.get(Connection(name_server='127.0.0.1:1'))\n"
     )

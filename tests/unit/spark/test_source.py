@@ -18,8 +18,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark import RocketMQDataSource, register
 from rocketmq_aio.spark.arrow.columns import SCHEMA
-from rocketmq_aio.spark.options.options import read_options
-from rocketmq_aio.spark.read.stream_offset import StreamOffset
+from rocketmq_aio.spark.offsets import StreamOffset
+from rocketmq_aio.spark.options.source_options import read_options
 from rocketmq_aio.spark.read.stream_reader import RocketMQStreamReader
 from rocketmq_aio.spark.runtime import Runtime
 from rocketmq_aio.spark.source import check_streams

@@ -12,7 +12,7 @@ import pytest
 from anyio import to_thread
 
 from rocketmq_aio.errors import RocketMQError
-from rocketmq_aio.spark.options.options import Connection, read_options
+from rocketmq_aio.spark.options.source_options import Connection, read_options
 from rocketmq_aio.spark.pipelines import broker_queries as brokers
 from rocketmq_aio.spark.pipelines import dead_letter
 from rocketmq_aio.spark.pipelines.dead_letter import (

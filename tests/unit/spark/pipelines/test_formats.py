@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.spark.options.options import Connection
+from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines import LoadSettings, Target
 from rocketmq_aio.spark.pipelines.formats import check_built_in
 

@@ -9,7 +9,7 @@ from rocketmq_aio import ClientConfig, MQClientInstance, PullConsumer
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.pull import PullMessage
-from rocketmq_aio.spark.options.options import Connection
+from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines.group_lag import TOOLS, LagSettings, QueueLag, lag, lags_of
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply

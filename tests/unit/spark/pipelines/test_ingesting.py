@@ -9,13 +9,13 @@ from unittest.mock import MagicMock
 import pytest
 
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.spark.options.options import Connection
+from rocketmq_aio.spark.offsets import Range
+from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines import ingesting
 from rocketmq_aio.spark.pipelines.bodies import BodySchema
 from rocketmq_aio.spark.pipelines.ingesting import IngestSettings
 from rocketmq_aio.spark.pipelines.reading import Selection
 from rocketmq_aio.spark.pipelines.target import Target
-from rocketmq_aio.spark.read.stream_offset import Range
 
 
 def begins(start: str) -> str:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.spark.options.options import Connection, read_options
+from rocketmq_aio.spark.offsets import Range
+from rocketmq_aio.spark.options.source_options import Connection, read_options
 from rocketmq_aio.spark.pipelines.read_range import (
     connection_options,
     exact_options,
@@ -19,7 +20,6 @@ from rocketmq_aio.spark.pipelines.read_range import (
 )
 from rocketmq_aio.spark.pipelines.reading import Selection, batch_options, stream_options
 from rocketmq_aio.spark.pipelines.replaying import ReplaySettings, check_end
-from rocketmq_aio.spark.read.stream_offset import Range
 
 CONNECTION = Connection(name_server="a:1", access_key="ak", secret_key="sk", tls=True)
 MILLIS = "1767225600000"

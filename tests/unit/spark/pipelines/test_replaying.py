@@ -9,13 +9,13 @@ import pytest
 from pyspark.errors import PySparkException
 
 from rocketmq_aio.errors import RocketMQError
-from rocketmq_aio.spark.options.options import Connection
+from rocketmq_aio.spark.offsets import Range
+from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines import replaying
 from rocketmq_aio.spark.pipelines.reading import Selection
 from rocketmq_aio.spark.pipelines.replaying import ReplaySettings
 from rocketmq_aio.spark.pipelines.reports import quiet
 from rocketmq_aio.spark.pipelines.writing import Copied
-from rocketmq_aio.spark.read.stream_offset import Range
 
 SETTINGS = ReplaySettings(
     connection=Connection(name_server="127.0.0.1:1"),

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.pipelines.broker_queries import cut, grown
 from rocketmq_aio.spark.pipelines.exporting import problems
 from rocketmq_aio.spark.pipelines.micro_batch_counts import Batches
 from rocketmq_aio.spark.pipelines.summary import Gap, QueueCount
-from rocketmq_aio.spark.read.stream_offset import Range
 
 GAP = Gap(start=10, end=20)
 

@@ -13,7 +13,8 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from rocketmq_aio.spark.options.options import Connection
+from rocketmq_aio.spark.offsets import Range
+from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines import exporting, loading
 from rocketmq_aio.spark.pipelines.exporting import ExportSettings, export
 from rocketmq_aio.spark.pipelines.loading import LoadSettings, load
@@ -21,7 +22,6 @@ from rocketmq_aio.spark.pipelines.progress import StoppedError, watched
 from rocketmq_aio.spark.pipelines.reading import Selection
 from rocketmq_aio.spark.pipelines.reports import quiet
 from rocketmq_aio.spark.pipelines.target import Target
-from rocketmq_aio.spark.read.stream_offset import Range
 
 CONNECTION = Connection(name_server="127.0.0.1:1")
 NO_SPARK: Any = None

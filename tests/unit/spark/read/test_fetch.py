@@ -17,13 +17,13 @@ from anyio import create_task_group, to_thread, wait_all_tasks_blocked
 from rocketmq_aio.consumer.pull.result import PullStatus, RawPull
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.spark.options.options import Connection, ReadOptions
+from rocketmq_aio.spark.offsets import Range
+from rocketmq_aio.spark.options.source_options import Connection, ReadOptions
 from rocketmq_aio.spark.read import fetch as fetching
 from rocketmq_aio.spark.read.batch_reader import read
 from rocketmq_aio.spark.read.data_loss import DataLossError
 from rocketmq_aio.spark.read.fetch import Fetch, Found
 from rocketmq_aio.spark.read.retrying_puller import ReadError
-from rocketmq_aio.spark.read.stream_offset import Range
 from rocketmq_aio.spark.runtime import Runtime
 from tests.fakes import pulls as fake_pulls
 from tests.fakes.broker import FakeBroker

@@ -9,7 +9,7 @@ import pytest
 
 from rocketmq_aio.errors import AuthError, NameServerUnavailableError
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
-from rocketmq_aio.spark.options.options import read_options
+from rocketmq_aio.spark.options.source_options import read_options
 from rocketmq_aio.spark.read import metadata as lookup
 from rocketmq_aio.spark.read.data_loss import Extent
 from rocketmq_aio.spark.read.metadata import selects

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketmq_aio.spark.options.options import Connection, ReadOptions
+from rocketmq_aio.spark.offsets import Queue, Range
+from rocketmq_aio.spark.options.source_options import Connection, ReadOptions
 from rocketmq_aio.spark.read.planning import QueuePartition, plan
-from rocketmq_aio.spark.read.stream_offset import Queue, Range
 
 OPTIONS = ReadOptions(connection=Connection(name_server="127.0.0.1:9876"), subscribe=("T",))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.read.rate_limits import backlog, share_out
-from rocketmq_aio.spark.read.stream_offset import Queue
 
 queues = st.tuples(st.sampled_from("AB"), st.just("a"), st.integers(0, 40))
 waiting = st.dictionaries(queues, st.integers(1, 10**12), max_size=30)

@@ -8,9 +8,9 @@ import logging
 import pytest
 
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
+from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.read.data_loss import DataLossError, TopicGoneError
 from rocketmq_aio.spark.read.start_end import BrokerAwayError, ranges_of
-from rocketmq_aio.spark.read.stream_offset import Queue
 from tests.fakes.cluster import FakeCluster
 from tests.unit.spark.driving import GROUP, TOPIC, driving, put, put_at, queue
 from tests.unit.spark.reading import tell_brokers

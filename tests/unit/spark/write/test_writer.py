@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 
 from rocketmq_aio.errors import ConfigError, InvalidMessageError
 from rocketmq_aio.protocol.codes import RequestCode
-from rocketmq_aio.spark.options.options import Connection, WriteOptions
+from rocketmq_aio.spark.options.source_options import Connection, WriteOptions
 from rocketmq_aio.spark.write.sending import WriteError, Written
 from rocketmq_aio.spark.write.writer import (
     RocketMQStreamWriter,

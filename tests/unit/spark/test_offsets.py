@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.spark.options.options import Connection, ReadOptions
+from rocketmq_aio.spark.offsets import StreamOffset, flattened
+from rocketmq_aio.spark.options.source_options import Connection, ReadOptions
 from rocketmq_aio.spark.read.planning import plan_between
-from rocketmq_aio.spark.read.stream_offset import StreamOffset, flattened
 
 CHECKPOINTS = sorted((Path(__file__).parent / "checkpoints").glob("v*.json"))
 OPTIONS = ReadOptions(connection=Connection(name_server="127.0.0.1:9876"), subscribe=("T",))

@@ -7,7 +7,12 @@ import pickle
 import pytest
 
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.spark.options.options import OPTIONS, Connection, read_options, write_options
+from rocketmq_aio.spark.options.source_options import (
+    OPTIONS,
+    Connection,
+    read_options,
+    write_options,
+)
 
 BASIC = {"nameServer": "127.0.0.1:9876", "subscribe": "orders"}
 

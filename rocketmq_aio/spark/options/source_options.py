@@ -10,8 +10,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 from rocketmq_aio.config.validation import SECRET_PARTS
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import ExpressionType
+from rocketmq_aio.spark.offsets import LATEST, Offsets, Queue
 from rocketmq_aio.spark.options import values as values
-from rocketmq_aio.spark.read.stream_offset import LATEST, Offsets, Queue
 
 StartingWord: TypeAlias = Literal["earliest", "latest", "group"]
 EndingWord: TypeAlias = Literal["latest"]
