@@ -148,9 +148,9 @@ from rocketmq_aio.model.values import SendStatus as SendStatus
 from rocketmq_aio.model.values import TransactionState as TransactionState
 from rocketmq_aio.producer.batching.pre_encoded import Encoded as Encoded
 from rocketmq_aio.producer.producer import Producer as Producer
-from rocketmq_aio.producer.queue_selection import SelectByMachineRoom as SelectByMachineRoom
-from rocketmq_aio.producer.queue_selection import SelectByRandom as SelectByRandom
-from rocketmq_aio.producer.queue_selection import select_by_hash as select_by_hash
+from rocketmq_aio.producer.queue_selectors import SelectByMachineRoom as SelectByMachineRoom
+from rocketmq_aio.producer.queue_selectors import SelectByRandom as SelectByRandom
+from rocketmq_aio.producer.queue_selectors import select_by_hash as select_by_hash
 from rocketmq_aio.producer.topic_publish_info import QueueSelector as QueueSelector
 from rocketmq_aio.producer.transaction.checks import CheckFunction as CheckFunction
 from rocketmq_aio.producer.transaction.producer import TransactionProducer as TransactionProducer

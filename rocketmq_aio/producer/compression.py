@@ -1,4 +1,4 @@
-"""Compresses large bodies in threads: the event loop would stand still meanwhile."""
+"""Compression pool: compresses large bodies in threads, to keep the event loop free."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from rocketmq_aio.producer.send_request import SendRequest
 
 logger = get_logger(__name__)
 
-MOST_THREADS: Final = 4
+MAX_THREADS: Final = 4
 
 Job = tuple[SendRequest, "asyncio.Future[None]"]
 
 
 class CompressionPool:
-    """The threads of one producer, made with its first large body.
+    """The threads of one producer, started with its first large body.
 
-    They are its own: those of the event loop may all be waiting for something of the application.
-    An executor would make a condition, two futures and a wake-up of the loop for each body: a sixth
-    of the time that 16 KiB take.  Here the loop is woken once for all that is done by then.
+    The pool has its own threads: the default executor may be blocked by the application.  An
+    executor would cost a condition, two futures and a loop wake-up per body, a sixth of the time
+    for 16 KiB.  Here one wake-up of the loop serves all bodies that are done by then.
     """
 
     def __init__(self) -> None:
@@ -35,75 +35,75 @@ class CompressionPool:
         self._threads = 0
         self._woken = False
         self._closed = False
-        self._without_threads = False  # that none can be started was logged
+        self._no_threads_logged = False
 
-    def pack(self, sent: SendRequest) -> asyncio.Future[None]:
-        """Compress the body of *sent* as it says; the future tells when that is done.
+    def compress(self, request: SendRequest) -> asyncio.Future[None]:
+        """Compress the body of *request*; return a future that is done afterwards.
 
-        While no thread can be started the body stays as it is: its size was checked before.
+        While no thread can be started the body is not compressed: its size was checked before.
 
         :raises ClosedError: `close` was called
         """
         if self._closed:
             raise ClosedError("the producer is closed")
         loop = asyncio.get_running_loop()
-        packed = loop.create_future()
+        done = loop.create_future()
         if self._threads or self._start(loop):
-            self._jobs.put((sent, packed))
+            self._jobs.put((request, done))
         else:
-            sent.packing = None
-            packed.set_result(None)
-        return packed
+            request.compression = None
+            done.set_result(None)
+        return done
 
     def close(self) -> None:
-        """Let the threads end after what they are at; nobody waits for what is left."""
+        """Stop the threads after their current body; the results of others are not awaited."""
         self._closed = True
         for _ in range(self._threads):
             self._jobs.put(None)
         self._threads = 0
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Start as many threads as the system allows; return whether there are any."""
+        """Start the threads that the system allows; return whether there are any."""
         try:
-            for number in range(min(MOST_THREADS, os.cpu_count() or 1)):
-                # A daemon: a producer that is never closed does not keep the process alive.
+            for number in range(min(MAX_THREADS, os.cpu_count() or 1)):
+                # A daemon thread: an unclosed producer does not keep the process alive.
                 name = f"rocketmq-compress_{number}"
-                Thread(target=self._work, args=(loop,), name=name, daemon=True).start()
+                Thread(target=self._run_thread, args=(loop,), name=name, daemon=True).start()
                 self._threads += 1
         except RuntimeError as error:  # "can't start new thread"
-            if not self._threads and not self._without_threads:
+            if not self._threads and not self._no_threads_logged:
                 logger.warning("compression_without_threads", reason=str(error))
-        self._without_threads = not self._threads
+        self._no_threads_logged = not self._threads
         return self._threads > 0
 
     # --- in the threads -------------------------------------------------------------------------
 
-    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+    def _run_thread(self, loop: asyncio.AbstractEventLoop) -> None:
+        with suppress(RuntimeError):  # the loop is closed
             while (job := self._jobs.get()) is not None:
                 self._compress(*job)
                 if not self._woken:
                     self._woken = True
-                    loop.call_soon_threadsafe(self._settle)
+                    loop.call_soon_threadsafe(self._set_results)
 
-    def _compress(self, sent: SendRequest, packed: asyncio.Future[None]) -> None:
+    def _compress(self, request: SendRequest, done: asyncio.Future[None]) -> None:
         error = None
         try:
-            if not packed.done():  # its sender may have gone away
-                sent.compress()
-        except Exception as raised:  # noqa: BLE001 - it is for the sender, not for this thread
+            if not done.done():  # the sender may be cancelled
+                request.compress()
+        except Exception as raised:  # noqa: BLE001 - raised in the sender's task
             error = raised
-        self._done.append((packed, error))
+        self._done.append((done, error))
 
     # --- in the loop ----------------------------------------------------------------------------
 
-    def _settle(self) -> None:
-        self._woken = False  # first: what is done from now on wakes the loop again
+    def _set_results(self) -> None:
+        self._woken = False  # first: results from now on wake the loop again
         while self._done:
-            packed, error = self._done.popleft()
-            if packed.done():
+            done, error = self._done.popleft()
+            if done.done():
                 continue
             if error is None:
-                packed.set_result(None)
+                done.set_result(None)
             else:
-                packed.set_exception(error)
+                done.set_exception(error)

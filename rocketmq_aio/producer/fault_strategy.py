@@ -1,18 +1,18 @@
-"""Brokers that are left out for a while: by evidence, for longer each time, forgiven early.
+"""Fault strategy: excludes failing brokers from queue selection.
 
-A broker that let a request time out, could not be reached, lost its connection or answered slowly
-gets no sends of free choice until a probe or a send has shown that it answers again.  One that
-answers that it cannot store messages now stays out for its time, whatever it answers to probes.
+A broker with a timed-out request, a failed or lost connection or a slow response gets no
+round-robin sends until a probe or a send succeeds.  A broker that reports that it cannot store
+messages stays excluded for its time, whatever probes return.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from math import inf
 from random import random
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final
 
 import anyio
 import msgspec
@@ -32,109 +32,101 @@ from rocketmq_aio.remoting.backoff import BackoffError
 
 logger = get_logger(__name__)
 
-SLOW_SECONDS: Final = 0.5  # an answer that takes longer is evidence
-LEAST_TIMEOUT: Final = 0.1  # a caller with less patience than this says nothing about the broker
+SLOW_SECONDS: Final = 0.5  # a slower response is a fault
+LEAST_TIMEOUT: Final = 0.1  # a shorter timeout proves nothing about the broker
 FIRST_SECONDS: Final = 1.0
 LONGEST_SECONDS: Final = 30.0
-RELAPSE_SECONDS: Final = 30.0  # evidence so soon after the last isolation doubles the pause
+RELAPSE_SECONDS: Final = 30.0  # a fault this soon after the last one doubles the exclusion
 FIRST_PROBE_SECONDS: Final = 0.1
 PROBE_SECONDS: Final = 1.0  # between two probes of a broker
 PROBE_TIMEOUT: Final = 0.5
+MAX_DOUBLINGS: Final = 30
 
 
 class BrokerFault(msgspec.Struct):
-    """What is held against one broker."""
+    """The current or last exclusion of one broker."""
 
     broker_name: str
     address: str
-    queue: MessageQueue  # asked about by probes
+    queue: MessageQueue  # probes request its offset
     since: float
     until: float
     times: int = 1  # in a row
-    cannot_store: bool = False  # probes read, so their success does not end the isolation early
-    ended: float = inf  # when it was forgiven
+    cannot_store: bool = False  # probes only read: their success does not end it early
+    ended: float = inf
 
     @property
-    def lasts(self) -> bool:
-        """Whether it is left out."""
+    def is_active(self) -> bool:
+        """Whether the broker is excluded."""
         return self.ended == inf
-
-
-class LeavesOut(Protocol):
-    """What chooses among brokers."""
-
-    def leave_out(self, addresses: frozenset[str]) -> None:
-        """Choose none at *addresses*, as long as there are others."""
 
 
 Probe = Callable[[BrokerFault], Awaitable[object]]
 
 
 class FaultStrategy:
-    """Watches how brokers answer, and tells the choosers whom to leave out.
+    """Records how brokers respond; calls *exclude* when the excluded addresses change.
 
-    Choosing costs nothing here: choosers are told when something changes.
-
-    :param choosers: those that choose, now
-    :param probe: asks a broker for something small; whatever it answers will do
-    :param start_probing: runs `probe_while_isolated` as a task, once for each call
-    :param enabled: False holds nothing against anybody
+    :param exclude: takes the addresses of all excluded brokers
+    :param probe: sends a small request; any response counts as success
+    :param start_probing: runs `probe_while_excluded` as a task, once for each call
+    :param enabled: False excludes no broker
     """
 
     def __init__(
         self,
-        choosers: Callable[[], Iterable[LeavesOut]],
+        exclude: Callable[[frozenset[str]], None],
         probe: Probe,
         start_probing: Callable[[], None],
         *,
         enabled: bool = True,
     ) -> None:
-        # A faster answer needs no look; 0 while somebody is left out.
+        # A response within it need not be recorded; 0 while a broker is excluded.
         self.bound = SLOW_SECONDS if enabled else inf
-        self.left_out: frozenset[str] = frozenset()  # addresses
-        self._choosers = choosers
+        self.excluded: frozenset[str] = frozenset()  # addresses
+        self._exclude = exclude
         self._probe = probe
         self._start_probing = start_probing
         self._probing = False
-        self._held: dict[str, BrokerFault] = {}
+        self._faults: dict[str, BrokerFault] = {}
 
     def answered(self, target: SendTarget, started: float, now: float) -> None:
-        """An attempt begun at *started* was answered, and took longer than `bound`."""
+        """Record a response to an attempt begun at *started*, which took longer than `bound`."""
         if now - started > SLOW_SECONDS:
-            self._hold(target, started, now, f"answered after {now - started:.3f} s")
+            self._fault(target, started, now, f"answered after {now - started:.3f} s")
             return
-        held = self._held.get(target.address)
-        if held is not None and held.lasts and started >= held.since:
-            self._forgive(held, now, "a send")
+        fault = self._faults.get(target.address)
+        if fault is not None and fault.is_active and started >= fault.since:
+            self._restore(fault, now, "a send")
 
     def failed(self, target: SendTarget, cause: RocketMQError, started: float, now: float) -> None:
-        """An attempt begun at *started* failed; not everything speaks against the broker."""
-        if self.bound < inf and _speaks_against_broker(cause):
+        """Record that an attempt begun at *started* failed."""
+        if self.bound < inf and _is_fault(cause):
             cannot_store = isinstance(cause, BrokerError)
-            self._hold(target, started, now, str(cause), cannot_store=cannot_store)
+            self._fault(target, started, now, str(cause), cannot_store=cannot_store)
 
-    async def probe_while_isolated(self) -> None:
-        """Probe those that are left out, until nobody is."""
+    async def probe_while_excluded(self) -> None:
+        """Probe the excluded brokers until there are none."""
         pause = FIRST_PROBE_SECONDS
         try:
-            while self.left_out:
-                # Not all clients at once: they have isolated it together.
+            while self.excluded:
+                # Jitter: many clients excluded the broker at the same time.
                 await anyio.sleep(pause * (0.5 + random() / 2))
                 pause = PROBE_SECONDS
                 async with anyio.create_task_group() as tasks:
-                    for held in [each for each in self._held.values() if each.lasts]:
-                        tasks.start_soon(self._probe_one, held)
+                    for fault in [each for each in self._faults.values() if each.is_active]:
+                        tasks.start_soon(self._probe_one, fault)
         finally:
             self._probing = False
 
     def forget(self, known: set[str]) -> None:
-        """Forget whom no route names any more: only *known* addresses can be sent to."""
-        self._held = {at: held for at, held in self._held.items() if at in known}
-        self._tell()
+        """Drop the faults of all brokers but those at *known* addresses."""
+        self._faults = {at: fault for at, fault in self._faults.items() if at in known}
+        self._update()
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _hold(
+    def _fault(
         self,
         target: SendTarget,
         started: float,
@@ -143,14 +135,14 @@ class FaultStrategy:
         *,
         cannot_store: bool = False,
     ) -> None:
-        held = self._held.get(target.address)
-        if held is not None and (held.lasts or started < held.ended):
-            return  # known already, or older than what it was forgiven for
+        fault = self._faults.get(target.address)
+        if fault is not None and (fault.is_active or started < fault.ended):
+            return  # excluded already, or the attempt began before the last exclusion ended
         times = 1
-        if held is not None and now - held.ended < RELAPSE_SECONDS:
-            times = held.times + 1
+        if fault is not None and now - fault.ended < RELAPSE_SECONDS:
+            times = fault.times + 1
         until = now + _pause(times)
-        self._held[target.address] = BrokerFault(
+        self._faults[target.address] = BrokerFault(
             target.broker_name, target.address, target.queue, now, until, times, cannot_store
         )
         logger.warning(
@@ -161,61 +153,60 @@ class FaultStrategy:
             seconds=round(until - now, 3),
             times=times,
         )
-        self._tell()
+        self._update()
 
-    def _forgive(self, held: BrokerFault, now: float, why: str) -> None:
-        held.ended = now
+    def _restore(self, fault: BrokerFault, now: float, shown_by: str) -> None:
+        fault.ended = now
         logger.info(
             "broker_restored",
-            broker=held.broker_name,
-            address=held.address,
-            shown_by=why,
-            after_seconds=round(now - held.since, 3),
+            broker=fault.broker_name,
+            address=fault.address,
+            shown_by=shown_by,
+            after_seconds=round(now - fault.since, 3),
         )
-        self._tell()
+        self._update()
 
-    def _tell(self) -> None:
-        left_out = frozenset(at for at, held in self._held.items() if held.lasts)
-        if left_out != self.left_out:
-            self.left_out = left_out
-            self.bound = 0.0 if left_out else SLOW_SECONDS
-            for chooser in self._choosers():
-                chooser.leave_out(left_out)
-        if left_out and not self._probing:
+    def _update(self) -> None:
+        excluded = frozenset(at for at, fault in self._faults.items() if fault.is_active)
+        if excluded != self.excluded:
+            self.excluded = excluded
+            self.bound = 0.0 if excluded else SLOW_SECONDS
+            self._exclude(excluded)
+        if excluded and not self._probing:
             self._probing = True
             self._start_probing()
 
-    async def _probe_one(self, held: BrokerFault) -> None:
-        alive = await self._is_alive(held)
+    async def _probe_one(self, fault: BrokerFault) -> None:
+        alive = await self._is_alive(fault)
         now = monotonic()
-        if not held.lasts or self._held.get(held.address) is not held:
-            return  # settled meanwhile
-        # Of one that comes and goes a probe says little: it stays out for its time.
-        early = held.times == 1 and not held.cannot_store
-        if alive and (early or now >= held.until):
-            self._forgive(held, now, "a probe")
-        elif not alive and now >= held.until:
-            held.times += 1
-            held.until = now + _pause(held.times)
+        if not fault.is_active or self._faults.get(fault.address) is not fault:
+            return  # restored or dropped in the meantime
+        # After repeated faults one probe proves little: the broker stays excluded for its time.
+        early = fault.times == 1 and not fault.cannot_store
+        if alive and (early or now >= fault.until):
+            self._restore(fault, now, "a probe")
+        elif not alive and now >= fault.until:
+            fault.times += 1
+            fault.until = now + _pause(fault.times)
 
-    async def _is_alive(self, held: BrokerFault) -> bool:
+    async def _is_alive(self, fault: BrokerFault) -> bool:
         try:
             async with asyncio.timeout(PROBE_TIMEOUT):
-                await self._probe(held)
+                await self._probe(fault)
         except (RocketMQError, TimeoutError):
             return False
         return True
 
 
 def _pause(times: int) -> float:
-    return min(LONGEST_SECONDS, FIRST_SECONDS * 2.0 ** min(times - 1, 30))
+    return min(LONGEST_SECONDS, FIRST_SECONDS * 2.0 ** min(times - 1, MAX_DOUBLINGS))
 
 
-def _speaks_against_broker(cause: RocketMQError) -> bool:
+def _is_fault(cause: RocketMQError) -> bool:
     if isinstance(cause, RequestTimeoutError):
         return cause.seconds >= LEAST_TIMEOUT
     if isinstance(cause, BrokerError):
         return cause.code == ResponseCode.SERVICE_NOT_AVAILABLE  # its disk is full, for example
-    # A busy broker is left alone by backoff: leaving it out would make the others busy.
+    # Backoff spares a busy broker: excluding it would overload the others.
     transport = isinstance(cause, NotConnectedError | ConnectionLostError)
     return transport and not isinstance(cause, BackoffError)

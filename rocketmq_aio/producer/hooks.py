@@ -1,11 +1,11 @@
-"""Calls the hooks of an application around what a producer does."""
+"""Send hooks: calls the application's hooks around sends and transactions."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from time import monotonic
-from typing import Final, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from rocketmq_aio.errors import BatchError
 from rocketmq_aio.hooks import (
@@ -16,7 +16,8 @@ from rocketmq_aio.hooks import (
     SendHook,
 )
 from rocketmq_aio.instance.hook_runner import HookRunner, bound_methods, check_hook
-from rocketmq_aio.model.values import SendResult
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.values import MessageQueue, SendResult
 from rocketmq_aio.producer.send_request import SendRequest
 
 METHODS: Final = ("before_send", "after_send", "check_forbidden", "end_transaction")
@@ -24,36 +25,35 @@ METHODS: Final = ("before_send", "after_send", "check_forbidden", "end_transacti
 
 @runtime_checkable
 class StoredHook(Protocol):
-    """A hook of this package: hears of every request that stored something, at little cost."""
+    """An internal hook that is called for every request that stored something."""
 
-    def stored(self, sent: SendRequest, result: SendResult, seconds: float) -> None:
-        """The broker has stored *sent*; never raises."""
+    def stored(self, request: SendRequest, result: SendResult, seconds: float) -> None:
+        """Called after the broker stored *request*; must not raise."""
 
     def recalled(self, topic: str, message_id: str) -> None:
-        """A message was taken back."""
+        """Called after a message was recalled."""
 
 
 KINDS: Final = SendHook | CheckForbiddenHook | EndTransactionHook | StoredHook
 
-Said = TypeVar("Said")
+T = TypeVar("T")
 
 
 class SendHooks:
-    """Runs hooks around sends; false when there are none.
+    """Runs hooks around the sends of *group*; false when there are none.
 
-    :raises ConfigError: one of *hooks* does nothing here, or does it in a coroutine
+    :raises ConfigError: one of *hooks* has no method for producers, or an async one
     """
 
-    def __init__(self, hooks: Iterable[object] = ()) -> None:
+    def __init__(self, group: str, hooks: Iterable[object]) -> None:
+        self._group = group
         given = list(hooks)
         for hook in given:
             check_hook(hook, KINDS, METHODS)
         self._checks = [h.check_forbidden for h in given if isinstance(h, CheckForbiddenHook)]
         send = [h for h in given if isinstance(h, SendHook)]
-        self._before, self._after = (
-            bound_methods(send, "before_send"),
-            bound_methods(send, "after_send"),
-        )
+        self._before = bound_methods(send, "before_send")
+        self._after = bound_methods(send, "after_send")
         ends = [h for h in given if isinstance(h, EndTransactionHook)]
         self._ends = bound_methods(ends, "end_transaction")
         self._recalled = [h.recalled for h in given if isinstance(h, StoredHook)]
@@ -64,33 +64,52 @@ class SendHooks:
         return bool(self._before or self._checks)
 
     @property
-    def hear_endings(self) -> bool:
-        """Whether somebody wants to know how transactions end."""
+    def has_end_transaction(self) -> bool:
+        """Whether there is an `EndTransactionHook`."""
         return bool(self._ends)
 
-    async def around(self, context: SendContext, send: Callable[[], Awaitable[Said]]) -> Said:
-        """Await *send*, which is to send the messages of *context* as they are then.
+    def context(
+        self, mode: str, message: Message, queue: MessageQueue | None = None
+    ) -> SendContext:
+        """Return the context of a send of one message."""
+        return SendContext(group=self._group, mode=mode, messages=(message,), queue=queue)
 
-        :raises Exception: what a hook forbids it with; *send* was not called
+    def around_message(
+        self,
+        mode: str,
+        message: Message,
+        queue: MessageQueue | None,
+        send: Callable[[Message], Coroutine[Any, Any, T]],
+    ) -> Coroutine[Any, Any, T]:
+        """Await *send* with *message*, or with the message that hooks replace it by."""
+        if not self:
+            return send(message)
+        context = self.context(mode, message, queue)
+        return self.around(context, lambda: send(context.message))
+
+    async def around(self, context: SendContext, send: Callable[[], Awaitable[T]]) -> T:
+        """Await *send*, which sends the messages that *context* has after the hooks.
+
+        :raises Exception: the error of a `CheckForbiddenHook`; *send* was not called
         """
         self.before(context)
         started = monotonic()
         try:
-            said = await send()
-            if isinstance(said, SendResult):
-                context.outcomes = (said,)
-            elif isinstance(said, list):
-                context.outcomes = said
+            result = await send()
+            if isinstance(result, SendResult):
+                context.outcomes = (result,)
+            elif isinstance(result, list):
+                context.outcomes = result
         except BaseException as error:
             self.after(context, started, error)
             raise
         self.after(context, started)
-        return said
+        return result
 
     def around_future(
         self, context: SendContext, send: Callable[[], asyncio.Future[SendResult]]
     ) -> asyncio.Future[SendResult]:
-        """As `around`, of something that is not awaited."""
+        """Do as `around` for a future that is returned at once."""
         self.before(context)
         started = monotonic()
 
@@ -111,7 +130,7 @@ class SendHooks:
         return future
 
     def before(self, context: SendContext) -> None:
-        """Ask those who may forbid it, then tell the others."""
+        """Call `check_forbidden`, then `before_send`."""
         for check in self._checks:
             check(context)
         self._runner.run(self._before, context)
@@ -119,7 +138,7 @@ class SendHooks:
     def after(
         self, context: SendContext, started: float, error: BaseException | None = None
     ) -> None:
-        """Tell how it ended."""
+        """Call `after_send`."""
         context.seconds = monotonic() - started
         if error is not None:
             context.error = error
@@ -128,10 +147,10 @@ class SendHooks:
         self._runner.run(self._after, context)
 
     def recalled(self, topic: str, message_id: str) -> None:
-        """Tell that a message was taken back."""
-        for tell in self._recalled:
-            tell(topic, message_id)
+        """Call the internal hooks for a recalled message."""
+        for recalled in self._recalled:
+            recalled(topic, message_id)
 
     def transaction_ended(self, context: EndTransactionContext) -> None:
-        """Tell how a transaction ended."""
+        """Call `end_transaction`."""
         self._runner.run(self._ends, context)

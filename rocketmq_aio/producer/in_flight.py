@@ -1,4 +1,4 @@
-"""The bound on unanswered sends, by count and by bytes; who comes first is served first."""
+"""In-flight limiter: the bound on unanswered sends, by count and by bytes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from copy import copy
 
 
 class InFlightLimiter:
-    """Room for sends.
+    """Counts sends and their bytes; callers over the bound wait, first come first served.
 
-    `try_take` and `give` are plain steps, so a send that finds room pays no await.  A
-    body larger than the whole byte bound is let through when nothing else is in flight.
+    `try_acquire` and `release` are plain calls: a send below the bound pays no await.  A body
+    larger than the whole byte bound is accepted when nothing else is in flight.
     """
 
     def __init__(self, max_count: int, max_bytes: int) -> None:
@@ -19,13 +19,13 @@ class InFlightLimiter:
         self.bytes = 0
         self._max_count = max_count
         self._max_bytes = max_bytes
-        # With their sizes. An OrderedDict, for anybody may leave the line at any time.
+        # With their sizes.  An OrderedDict, because any caller may be cancelled at any time.
         self._waiting: OrderedDict[asyncio.Future[None], int] = OrderedDict()
-        self._refusal: Exception | None = None
+        self._error: Exception | None = None
         self._empty: asyncio.Future[None] | None = None
 
-    def try_take(self, size: int) -> bool:
-        """Count a send of *size* bytes, unless it had to overtake somebody or does not fit."""
+    def try_acquire(self, size: int) -> bool:
+        """Count a send of *size* bytes, unless others wait or it does not fit."""
         count = self.count
         if (
             count >= self._max_count
@@ -37,8 +37,8 @@ class InFlightLimiter:
         self.bytes += size
         return True
 
-    def give(self, size: int, count: int = 1) -> None:
-        """Sends of *size* bytes in all have ended, however."""
+    def release(self, size: int, count: int = 1) -> None:
+        """Count *count* sends of *size* bytes in all as ended."""
         self.count -= count
         self.bytes -= size
         if self._waiting:
@@ -46,32 +46,32 @@ class InFlightLimiter:
         if self._empty is not None and not self.count and not self._empty.done():
             self._empty.set_result(None)
 
-    async def wait_and_take(self, size: int) -> None:
-        """Wait in line for room, and take it.
+    async def wait_and_acquire(self, size: int) -> None:
+        """Wait in line until a send of *size* bytes fits, and count it.
 
-        :raises Exception: the error given to `refuse`
+        :raises Exception: the error given to `close`
         """
-        if self._refusal is not None:
-            raise copy(self._refusal)  # a copy: raising an error changes it
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[turn] = size
+        if self._error is not None:
+            raise copy(self._error)  # a copy: raising changes an error
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[waiter] = size
         try:
-            await turn
+            await waiter
         except BaseException:
-            if turn in self._waiting:
-                del self._waiting[turn]
+            if waiter in self._waiting:
+                del self._waiting[waiter]
                 self._wake()
-            elif turn.done() and not turn.cancelled() and turn.exception() is None:
-                self.give(size)  # the room was given in the moment of the cancellation
+            elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.release(size)  # it was counted in the step of the cancellation
             raise
 
-    def refuse(self, error: Exception) -> None:
-        """Let nobody in any more, neither those in line nor later ones: they get *error*."""
-        self._refusal, self._max_count = error, 0
+    def close(self, error: Exception) -> None:
+        """Make all callers, waiting and later ones, raise *error*."""
+        self._error, self._max_count = error, 0
         waiting, self._waiting = self._waiting, OrderedDict()
-        for turn in waiting:
-            if not turn.done():
-                turn.set_exception(copy(error))
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_exception(copy(error))
 
     async def wait_until_empty(self) -> None:
         """Return when nothing is in flight."""
@@ -87,8 +87,8 @@ class InFlightLimiter:
     def _wake(self) -> None:
         waiting = self._waiting
         while waiting and self._fits(waiting[next(iter(waiting))]):
-            turn, size = waiting.popitem(last=False)
-            if not turn.done():
+            waiter, size = waiting.popitem(last=False)
+            if not waiter.done():
                 self.count += 1
                 self.bytes += size
-                turn.set_result(None)
+                waiter.set_result(None)

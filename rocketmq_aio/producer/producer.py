@@ -1,57 +1,51 @@
-"""Producer: one send is one await, from the queue choice to the broker's answer."""
+"""Producer: one send is one await, from the queue selection to the broker's response."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable
 from threading import get_ident
 from time import monotonic, time_ns
 from typing import Any, Final, Generic
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.config.producer import ProducerConfig
-from rocketmq_aio.errors import (
-    BatchError,
-    ConfigError,
-    InvalidMessageError,
-    NotConnectedError,
-    RocketMQError,
-)
+from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
+from rocketmq_aio.errors import ClosedError, ConfigError, InvalidMessageError
 from rocketmq_aio.hooks import SendContext
+from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.hook_runner import AnySendHook
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.codec import V, encode_with
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.values import MessageQueue, SendResult
+from rocketmq_aio.producer.batching.batched_sends import BatchedSends
 from rocketmq_aio.producer.batching.explicit_batch import (
-    Batch,
-    batches,
+    ExplicitBatches,
     check_batchable,
-    check_places,
-    several,
+    message_list,
 )
-from rocketmq_aio.producer.batching.pre_encoded import EncodedSender
-from rocketmq_aio.producer.careful import ANY_QUEUE, NOTHING_CHOSEN, QueueChoice
-from rocketmq_aio.producer.queue_selection import Lane
+from rocketmq_aio.producer.batching.pre_encoded import Encoded, send_encoded
+from rocketmq_aio.producer.hooks import SendHooks
+from rocketmq_aio.producer.keyed_lock import OrderKey
+from rocketmq_aio.producer.queue_selection import ANY_QUEUE, NO_CHOICE, QueueChoice, checked_key
 from rocketmq_aio.producer.recall import recall
-from rocketmq_aio.producer.request_reply import how_to_reply
-from rocketmq_aio.producer.send_request import check_sizes, not_a_message, outgoing
+from rocketmq_aio.producer.request_reply import RequestReply
+from rocketmq_aio.producer.send_request import check_sizes, make_request, not_a_message
+from rocketmq_aio.producer.sender import Sender
 from rocketmq_aio.producer.topic_publish_info import QueueSelector, not_of_topic
-from rocketmq_aio.remoting.gather import gather_limited
 
 MAX_TIMEOUT: Final = 10.0**9
-BATCHES_AT_ONCE: Final = 4  # requests of one send_batch call in flight together
 
 
-class Producer(EncodedSender, Generic[V]):
-    """Sends messages; use one for the whole application, from as many tasks as you like.
+class Producer(ClientBase, Generic[V]):
+    """Sends messages; use one for the whole application, from any number of tasks.
 
-    Concurrent calls are the way to speed: their frames share writes, and the bounds
-    ``max_in_flight`` and ``max_in_flight_bytes`` make further calls wait.
+    Concurrent calls give throughput: their frames share writes.  Calls beyond ``max_in_flight``
+    or ``max_in_flight_bytes`` wait.
 
     :param group: name of the producer group
-    :param namesrv: where to connect; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
+    :param namesrv: name servers; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
     :param client: a `ClientConfig` (TLS, credentials, ...) or a running `MQClientInstance` to share
     :param hooks: `SendHook` and `CheckForbiddenHook` objects
     """
@@ -65,11 +59,34 @@ class Producer(EncodedSender, Generic[V]):
         config: ProducerConfig[V] | None = None,
         hooks: Iterable[AnySendHook] = (),
     ) -> None:
-        super().__init__(group, namesrv=namesrv, client=client, config=config, hooks=hooks)
+        super().__init__(group, namesrv=namesrv, client=client)
+        if config is not None and not isinstance(config, ProducerConfig):
+            raise ConfigError("config", config, "expected a ProducerConfig")
+        self._config = config = config or ProducerConfig()
+        self._hooks = hook_calls = SendHooks(group, self._bind_hooks(hooks))
+        self._sender = sender = Sender(
+            self._instance, group, config, hook_calls.stored, self._check_running
+        )
+        auto_batch = config.auto_batch or AutoBatch(linger_seconds=0)
+        self._batched_sends = BatchedSends(auto_batch, sender)
+        self._explicit_batches = ExplicitBatches(sender)
+        self._request_reply = RequestReply(sender, hook_calls)
+        # For the short way of `send`; chosen once, so that only sends with hooks pay for them.
+        self._in_flight = sender.in_flight
+        self._infos = sender.table.infos
+        self._ids = sender.ids
+        self._attempts = sender.attempts
+        self._order = sender.order
+        self._selection = sender.selection
+        self._is_hooked = bool(hook_calls)
+        is_batching = config.auto_batch is not None
+        self._is_short = not is_batching and not self._is_hooked
+        self._send_unhooked = self._batched_sends.send if is_batching else self._send_alone
+        self._send_by_parts = self._send_hooked if self._is_hooked else self._send_unhooked
 
     # --- sending --------------------------------------------------------------------------------
 
-    async def send(  # noqa: C901 - the short way, with a key or without, has no other function on it
+    async def send(  # noqa: C901 - flat: the short way, with a key or without, calls no other function
         self,
         message: Message,
         *,
@@ -80,20 +97,21 @@ class Producer(EncodedSender, Generic[V]):
     ) -> SendResult:
         """Send *message* and return where it was stored.
 
-        Without *queue* or *selector* the topic's queues take turns, and a retry avoids the broker
-        that failed.  With one of them a retry goes to the same queue.  All attempts carry the same
-        message id.  A result whose status is not SEND_OK is stored too, with a weaker guarantee.
+        Without *queue* or *selector* the topic's queues are used round-robin, and a retry avoids
+        the broker that failed.  With one of them a retry keeps the queue.  All attempts have the
+        same message id.  With a status other than SEND_OK the message is stored too, with a weaker
+        guarantee.
 
-        Messages with one *sharding_key*, here or of the message, go to one queue whatever fails,
-        one after another in the order of the calls; other keys do not wait for them.
+        Messages with the same *sharding_key*, of the call or of the message, are sent to one queue
+        one after another, in the order of the calls, also under failures; other keys do not wait.
 
-        :param timeout_seconds: one deadline for everything, default ``send_timeout_seconds``
-        :raises InvalidMessageError: it breaks a rule; nothing was sent
-        :raises RouteNotFoundError: there is no such topic, or no queue of it can be written to
+        :param timeout_seconds: for the whole call, default ``send_timeout_seconds``
+        :raises InvalidMessageError: the message is invalid; nothing was sent
+        :raises RouteNotFoundError: there is no such topic, or no queue of it is writable
         :raises NameServerUnavailableError: no name server answered in time
         :raises SendUnknownError: it may have been stored
-        :raises SendError: it was surely not stored
-        :raises BrokerError: the broker refused it for good (size, account, permission)
+        :raises SendError: it was not stored
+        :raises BrokerError: the broker rejected it (size, account, permission)
         """
         if self._thread != get_ident() or not self._is_running():
             self._check_running()
@@ -105,49 +123,55 @@ class Producer(EncodedSender, Generic[V]):
         deadline = monotonic() + seconds
         fixed = queue is not None or selector is not None
         keyed = sharding_key is not None or message.sharding_key is not None
-        if self._detour or message.timed or (keyed and fixed):
-            chosen = (
-                QueueChoice(queue, selector, sharding_key) if keyed or fixed else NOTHING_CHOSEN
-            )
-            return await self._send_off(message, chosen, seconds, deadline)
-        way, topic, size, room = ANY_QUEUE, message.topic, len(message.body), self._room
-        lane: Lane = topic, None
+        if not self._is_short or message.timed or (keyed and fixed):
+            choice = QueueChoice(queue, selector, sharding_key) if keyed or fixed else NO_CHOICE
+            return await self._send_by_parts(message, choice, seconds, deadline)
+        # As `Sender.send`, with coroutines and functions less.
+        routing, topic, size, in_flight = (
+            ANY_QUEUE,
+            message.topic,
+            len(message.body),
+            self._in_flight,
+        )
+        order_key: OrderKey = topic, None
         if keyed:
-            way = self._way_of(message, sharding_key)
-            lane = topic, way.key
-            if not self._turns.try_take(lane):
-                await self._wait_for_turn(lane, deadline)
+            routing = self._selection.routing_by_key(message, sharding_key)
+            order_key = topic, routing.key
+            if not self._order.try_acquire(order_key):
+                await self._sender.wait_for_order(order_key, deadline)
         elif fixed:
-            way = self._way(message, QueueChoice(queue, selector))
+            routing = self._selection.routing(message, QueueChoice(queue, selector))
         try:
-            if not room.try_take(size):
-                await self._wait_for_room(size, deadline, topic)
+            if not in_flight.try_acquire(size):
+                await self._sender.wait_for_room(size, deadline, topic)
             try:
-                publish = self._topics.get(topic)
+                publish = self._infos.get(topic)
                 if publish is None:
                     check_sizes(message, self._config)
-                    publish = await self._publish(topic, deadline)
+                    publish = await self._sender.table.find(topic, deadline)
                 now_ms = time_ns() // 1_000_000
-                message_id, target = self._ids.next_id(now_ms), way.aim(publish)
-                sent = outgoing(message, target, message_id, now_ms, self._config, way.extra)
-                sent.fixed = way.fixed
-                return await self._attempts.run(sent, publish, deadline)
+                message_id, target = self._ids.next_id(now_ms), routing.select_target(publish)
+                request = make_request(
+                    message, target, message_id, now_ms, self._config, routing.extra
+                )
+                request.fixed = routing.fixed
+                return await self._attempts.run(request, publish, deadline)
             finally:
-                room.give(size)
+                in_flight.release(size)
         finally:
             if keyed:
-                self._turns.give(lane)
+                self._order.release(order_key)
 
     def send_nowait(
         self, message: Message, *, queue: MessageQueue | None = None
     ) -> asyncio.Future[SendResult]:
-        """Send *message* without waiting for room; the future holds what `send` would return.
+        """Send *message* without waiting; return the future of the result.
 
-        Messages given in one turn of the event loop travel together, or as ``auto_batch`` says.
-        Await the futures: an error that nobody looks at is logged by asyncio.
+        Messages sent in one iteration of the event loop share a batch, or as ``auto_batch`` says.
+        Await the futures: asyncio logs an error that is never retrieved.
 
-        :raises BackpressureError: there is no room; nothing was sent
-        :raises InvalidMessageError: it breaks a rule; nothing was sent
+        :raises BackpressureError: ``max_in_flight`` or its bytes are reached; nothing was sent
+        :raises InvalidMessageError: the message is invalid; nothing was sent
         """
         if self._thread != get_ident() or not self._is_running():
             self._check_running()
@@ -157,7 +181,21 @@ class Producer(EncodedSender, Generic[V]):
             raise InvalidMessageError(message.topic, reason)
         if queue is not None and getattr(queue, "topic", None) != message.topic:
             raise not_of_topic(queue, message.topic)
-        return self._add(message, queue)
+        seconds = self._config.send_timeout_seconds
+        if not self._is_hooked:
+            return self._batched_sends.send_nowait(message, queue, seconds)
+        context = self._hooks.context("send_nowait", message, queue)
+        return self._hooks.around_future(
+            context, lambda: self._batched_sends.send_nowait(context.message, queue, seconds)
+        )
+
+    async def flush(self) -> None:
+        """Send all messages that wait in batches; return when all have their results.
+
+        Errors are raised in the calls that sent the messages.
+        """
+        self._check_running()
+        await self._batched_sends.accumulator.flush()
 
     async def send_value(
         self,
@@ -168,12 +206,12 @@ class Producer(EncodedSender, Generic[V]):
         sharding_key: str | None = None,
         selector: QueueSelector | None = None,
         timeout_seconds: float | None = None,
-        **message_fields: Any,  # noqa: ANN401 - those of Message
+        **message_fields: Any,  # noqa: ANN401 - fields of Message
     ) -> SendResult:
-        """Send a message whose body is *value* as the ``codec`` of the config writes it.
+        """Send a message whose body is *value*, encoded by the ``codec`` of the config.
 
-        :param message_fields: ``tags``, ``keys``, ``properties`` and whatever else `Message` takes
-        :raises PayloadError: the codec cannot write it; nothing was sent
+        :param message_fields: ``tags``, ``keys``, ``properties`` and other fields of `Message`
+        :raises PayloadError: the codec cannot encode it; nothing was sent
         :raises ConfigError: the config has no codec
         :raises RocketMQError: as `send`
         """
@@ -194,23 +232,24 @@ class Producer(EncodedSender, Generic[V]):
         sharding_key: str | None = None,
         selector: QueueSelector | None = None,
     ) -> None:
-        """Send *message* without waiting for an answer: whether it was stored stays unknown.
+        """Send *message* without a response: you do not learn whether it was stored.
 
         A *sharding_key* chooses the queue; brokers may store such messages in another order.
 
-        :raises InvalidMessageError: it breaks a rule; nothing was sent
-        :raises RouteNotFoundError: there is no such topic, or no queue of it can be written to
+        :raises InvalidMessageError: the message is invalid; nothing was sent
+        :raises RouteNotFoundError: there is no such topic, or no queue of it is writable
         :raises NotConnectedError: it was not sent
-        :raises SendError: there was no room in time; it was not sent
+        :raises SendError: ``max_in_flight`` was reached until the timeout; it was not sent
         """
         self._check_running()
         _check_message(message)
-        chosen = QueueChoice(queue, selector, sharding_key)
-        if not self._hooked:
-            await self._send_oneway(message, chosen)
-            return
-        context = self._context("send_oneway", message, queue)
-        await self._hooks.around(context, lambda: self._send_oneway(context.message, chosen))
+        choice = QueueChoice(queue, selector, sharding_key)
+
+        def send(message: Message) -> Coroutine[Any, Any, None]:
+            routing = self._selection.routing(message, choice)
+            return self._sender.send_oneway(message, routing, self._deadline(None))
+
+        await self._hooks.around_message("send_oneway", message, queue, send)
 
     async def send_batch(
         self,
@@ -221,31 +260,63 @@ class Producer(EncodedSender, Generic[V]):
     ) -> list[SendResult]:
         """Send *messages* in as few requests as their topics and sizes allow.
 
-        Messages of one request are stored together or not at all, one after another in one queue.
-        Each has its own message id and result, in the order given.  With *queue* the requests are
-        sent one after another, so that all messages keep their order; after a request that fails
-        the messages of the later ones are not sent.
+        The messages of one request are stored in one queue in their order, all or none.  Each has
+        its own message id and result, in the order of *messages*.  With *queue* the requests are
+        sent one after another, which keeps the order of all messages; when a request fails, the
+        messages of later ones are not sent.
 
-        :raises InvalidMessageError: one of them may not be batched; nothing was sent
-        :raises SendError: (or its kinds) the only request failed
-        :raises BatchError: of several requests some failed; it holds every message's outcome
+        :raises InvalidMessageError: one of them may not be part of a batch; nothing was sent
+        :raises SendError: (or a subclass) the only request failed
+        :raises BatchError: some of several requests failed; it has the outcome of every message
         """
         self._check_running()
-        given = several(messages)
-        seconds = self._config.send_timeout_seconds
-        if timeout_seconds is not None:
-            seconds = checked_timeout(timeout_seconds)
-        deadline = monotonic() + seconds
-        if not self._hooked or not given:
-            return await self._send_several(given, queue, deadline)
+        given, deadline = message_list(messages), self._deadline(timeout_seconds)
+        if not self._is_hooked or not given:
+            return await self._explicit_batches.send(given, queue, deadline)
         for message in given:
             check_batchable(message)
         context = SendContext(
             group=self._group, mode="send_batch", messages=tuple(given), queue=queue
         )
         return await self._hooks.around(
-            context, lambda: self._send_several(context.messages, queue, deadline)
+            context, lambda: self._explicit_batches.send(context.messages, queue, deadline)
         )
+
+    async def send_encoded(
+        self,
+        encoded: Encoded,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        timeout_seconds: float | None = None,
+    ) -> SendResult:
+        """Send *encoded* as it is and return where it, or its first message, was stored.
+
+        Sends with the same *sharding_key* go to the same queue, but do not wait for each other:
+        await one before the next where their order matters.  Hooks and a `MessageTrace` are not
+        called, because they take messages.
+
+        :param timeout_seconds: for the whole call, default ``send_timeout_seconds``
+        :raises InvalidMessageError: it is too large; nothing was sent
+        :raises RocketMQError: as `Producer.send`
+        """
+        self._check_running()
+        deadline = monotonic() + (timeout_seconds or self._config.send_timeout_seconds)
+        return await send_encoded(self._sender, encoded, queue, sharding_key, deadline)
+
+    async def queues_of_keys(
+        self, topic: str, keys: Iterable[str], *, timeout_seconds: float | None = None
+    ) -> list[MessageQueue]:
+        """Return the queue of each of *keys*, as sharding keys.
+
+        :raises RouteNotFoundError: there is no such topic, or a queue is not writable now
+        :raises NameServerUnavailableError: no name server answered in time
+        """
+        self._check_running()
+        deadline = monotonic() + (timeout_seconds or self._config.send_timeout_seconds)
+        publish = await self._sender.table.find(check_topic(topic), deadline)
+        by_key = self._selection.by_key
+        return [by_key(checked_key(key), True).select_target(publish).queue for key in keys]
 
     async def request(
         self,
@@ -256,21 +327,18 @@ class Producer(EncodedSender, Generic[V]):
         sharding_key: str | None = None,
         selector: QueueSelector | None = None,
     ) -> MessageExt:
-        """Send *message* and return what somebody who consumes it replies with `reply`.
+        """Send *message* and return the message that its consumer sends with `reply`.
 
-        At most 900 requests wait for their replies at once; further ones wait for a place.
+        At most 900 requests are in flight; further ones wait.
 
-        :param timeout_seconds: one deadline for everything, default ``send_timeout_seconds``
-        :raises ReplyTimeoutError: no reply came in time
+        :param timeout_seconds: for the whole call, default ``send_timeout_seconds``
+        :raises ReplyTimeoutError: no reply arrived in time
         :raises RocketMQError: as `send`
         """
         self._check_running()
         _check_message(message)
-        seconds = self._config.send_timeout_seconds
-        if timeout_seconds is not None:
-            seconds = checked_timeout(timeout_seconds)
-        chosen = QueueChoice(queue, selector, sharding_key)
-        return await self._request(message, chosen, monotonic() + seconds)
+        choice = QueueChoice(queue, selector, sharding_key)
+        return await self._request_reply.request(message, choice, self._deadline(timeout_seconds))
 
     async def reply(
         self,
@@ -278,39 +346,35 @@ class Producer(EncodedSender, Generic[V]):
         body: bytes,
         *,
         timeout_seconds: float | None = None,
-        **message_fields: Any,  # noqa: ANN401 - those of Message
+        **message_fields: Any,  # noqa: ANN401 - fields of Message
     ) -> SendResult:
-        """Answer *request*, a message that was sent with `request`, by Java clients too.
+        """Reply to *request*, a message that this or a Java client sent as a request.
 
         :param message_fields: ``tags``, ``keys`` and ``properties`` of the reply
-        :raises ConfigError: it is no request
-        :raises SendError: nobody waits for it any more, or it could not be handed over
+        :raises ConfigError: it is not a request
+        :raises SendError: the requester does not wait any more, or could not be reached
         :raises RocketMQError: as `send`
         """
         self._check_running()
-        seconds = self._config.send_timeout_seconds
-        if timeout_seconds is not None:
-            seconds = checked_timeout(timeout_seconds)
-        topic, properties = how_to_reply(request)
-        message = Message(topic, body, **message_fields)
-        return await self._reply(request, message, properties, monotonic() + seconds)
+        deadline = self._deadline(timeout_seconds)
+        return await self._request_reply.reply(request, body, message_fields, deadline)
 
     @property
     def dropped_replies(self) -> int:
-        """Replies to this client that came too late, twice, or to nothing that it asked."""
+        """Replies to this client that arrived late, twice, or for an unknown request."""
         return self._instance.replies.dropped
 
     async def recall(self, topic: str, handle: str | None) -> str:
-        """Have a message that waits for its time not delivered; return the message's id.
+        """Cancel the delivery of a delayed message; return its message id.
 
-        That is no proof: brokers say yes without looking whether the message is still there.
+        Success does not prove it: brokers do not check whether the message is still pending.
 
         :param handle: ``recall_handle`` of the result of its send
-        :raises ConfigError: *handle* is none of this topic; only messages with ``delay_seconds``
-            or ``deliver_at`` have one
+        :raises ConfigError: *handle* does not belong to *topic*; only messages with
+            ``delay_seconds`` or ``deliver_at`` have one
         :raises PermissionDeniedError: the broker's ``recallMessageEnable`` is off, its default
         :raises NotSupportedError: the broker is older than 5.3.2
-        :raises BrokerError: the time has passed (604), or another refusal
+        :raises BrokerError: the delivery time has passed (604), or the broker rejects it otherwise
         """
         self._check_running()
         seconds = self._config.send_timeout_seconds
@@ -319,7 +383,7 @@ class Producer(EncodedSender, Generic[V]):
         return message_id
 
     async def publish_queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues that messages of *topic* can be sent to.
+        """Return the writable queues of *topic*.
 
         :raises RouteNotFoundError: there is no such topic
         :raises NameServerUnavailableError: no name server answered
@@ -328,84 +392,64 @@ class Producer(EncodedSender, Generic[V]):
         route = await self._instance.routes.get(check_topic(topic))
         return list(route.publish_queues)
 
+    # --- for the instance -----------------------------------------------------------------------
+
+    def topics(self) -> Iterable[str]:
+        """Topics sent to lately, and the template of topics that brokers create."""
+        table = self._sender.table
+        table.drop_unused()
+        self._selection.forget_unused(table.infos)
+        return [self._config.template_topic, *table.infos]
+
+    def on_route_changed(self, topic: str) -> None:
+        """Use the new queues from the next send on."""
+        self._infos.pop(topic, None)
+        self._sender.faults.forget(self._instance.send_addresses())
+
     # --- inside ---------------------------------------------------------------------------------
 
-    async def _send_several(
-        self, given: Sequence[Message], queue: MessageQueue | None, deadline: float
-    ) -> list[SendResult]:
-        now_ms = time_ns() // 1_000_000
-        made = batches(given, self._ids, now_ms, self._config, in_order=queue is not None)
-        check_places(given, made, queue)
-        if len(made) == 1:
-            whole = await self._send_one_batch(made[0], queue, now_ms, deadline)
-            return [result for _, result in made[0].results(whole)]
-        if queue is None:
-            placed = await self._send_batches(made, now_ms, deadline)
-        else:
-            placed = await self._send_in_order(made, queue, now_ms, deadline)
-        outcomes = [placed[place] for place in range(len(given))]
-        results = [each for each in outcomes if isinstance(each, SendResult)]
-        if len(results) < len(outcomes):
-            raise BatchError(outcomes)
-        return results
+    async def _open(self) -> None:
+        self._ids.renew()
+        self._instance.register_producer(self)
 
-    async def _send_batches(
-        self, made: list[Batch], now_ms: int, deadline: float
-    ) -> dict[int, SendResult | RocketMQError]:
-        """Return what became of each message, by its place in the caller's list."""
-        placed: dict[int, SendResult | RocketMQError] = {}
-
-        async def send_one(number: int) -> None:
-            await self._place(made[number], None, now_ms, deadline, placed)
-
-        await gather_limited(send_one, range(len(made)), BATCHES_AT_ONCE)
-        return placed
-
-    async def _send_in_order(
-        self, made: list[Batch], queue: MessageQueue, now_ms: int, deadline: float
-    ) -> dict[int, SendResult | RocketMQError]:
-        """Do the same for batches to one queue; after one that fails the rest is not sent."""
-        placed: dict[int, SendResult | RocketMQError] = {}
-        goes_on = True
-        for batch in made:
-            if goes_on:
-                goes_on = await self._place(batch, queue, now_ms, deadline, placed)
-            else:
-                cause = NotConnectedError("-", "an earlier request of the batch failed")
-                unsent = self._attempts.never_sent(batch.topic, cause)
-                placed.update(dict.fromkeys(batch.places, unsent))
-        return placed
-
-    async def _place(
-        self,
-        batch: Batch,
-        queue: MessageQueue | None,
-        now_ms: int,
-        deadline: float,
-        placed: dict[int, SendResult | RocketMQError],
-    ) -> bool:
-        """Send *batch* and put its outcomes into *placed*; return whether it was stored."""
+    async def _shut(self) -> None:
+        self._request_reply.close(ClosedError(f"{self!r} is closed"))
+        self._in_flight.close(ClosedError(f"{self!r} is closed"))
+        self._batched_sends.accumulator.close_all()
         try:
-            whole = await self._send_one_batch(batch, queue, now_ms, deadline)
-        except RocketMQError as error:
-            placed.update(dict.fromkeys(batch.places, error))
-            return False
-        placed.update(batch.results(whole))
-        return True
+            # Sends in flight end by their own deadlines.
+            await self._in_flight.wait_until_empty()
+        finally:  # also when that takes longer than a close may
+            self._attempts.close()
+            self._sender.faults.forget(set())
+            await self._instance.unregister_producer(self)
 
-    async def _send_one_batch(
-        self, batch: Batch, queue: MessageQueue | None, now_ms: int, deadline: float
+    async def _send_hooked(
+        self, message: Message, choice: QueueChoice, seconds: float, deadline: float
     ) -> SendResult:
-        size = batch.size
-        if not self._room.try_take(size):
-            await self._wait_for_room(size, deadline, batch.topic)
+        # As `SendHooks.around`, with a coroutine and a function less.
+        hooks = self._hooks
+        context = hooks.context("send", message, choice.queue)
+        hooks.before(context)
+        started = monotonic()
         try:
-            publish = self._topics.get(batch.topic) or await self._publish(batch.topic, deadline)
-            target = publish.target(queue) if queue else publish.next_target()
-            sent = batch.outgoing(target, now_ms, fixed=queue is not None)
-            return await self._attempts.run(sent, publish, deadline)
-        finally:
-            self._room.give(size)
+            result = await self._send_unhooked(context.messages[0], choice, seconds, deadline)
+        except BaseException as error:
+            hooks.after(context, started, error)
+            raise
+        context.outcomes = (result,)
+        hooks.after(context, started)
+        return result
+
+    def _send_alone(
+        self, message: Message, choice: QueueChoice, _seconds: float, deadline: float
+    ) -> Awaitable[SendResult]:
+        return self._sender.send(message, self._selection.routing(message, choice), deadline)
+
+    def _deadline(self, timeout_seconds: float | None) -> float:
+        if timeout_seconds is None:
+            return monotonic() + self._config.send_timeout_seconds
+        return monotonic() + checked_timeout(timeout_seconds)
 
 
 def _check_message(message: object) -> None:
@@ -414,9 +458,9 @@ def _check_message(message: object) -> None:
 
 
 def checked_timeout(given: float) -> float:
-    """Refuse what is no number of seconds above 0.
+    """Return *given*, a timeout in seconds.
 
-    :raises ConfigError: it is not
+    :raises ConfigError: it is not a number above 0
     """
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < MAX_TIMEOUT:
         raise ConfigError(

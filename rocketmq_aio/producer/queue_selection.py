@@ -1,175 +1,199 @@
-"""Order: which queue a key belongs to, and sends of one key after another."""
+"""Queue selection: the queue of a message, by round-robin, argument, selector or sharding key."""
 
 from __future__ import annotations
 
-import asyncio
-import random
-from collections import deque
-from collections.abc import Iterable, Sequence
+import inspect
+from collections.abc import Callable, Container
+from functools import lru_cache, partial
+from time import monotonic
+from typing import Final, NamedTuple
 
+import msgspec
+
+from rocketmq_aio.config.functions import check_function, name_of
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.properties import NAME_END, PAIR_END, SHARDING_KEY
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.topic_publish_info import QueueSelector, SendTarget, TopicPublishInfo
+from rocketmq_aio.producer.topic_publish_table import UNUSED_SECONDS
 from rocketmq_aio.protocol.subscription import java_hash
 
-Lane = tuple[str, str | None]  # a topic and a key
-
-# --- selectors ------------------------------------------------------------------------------------
+KEYS_CACHED: Final = 8192  # routings of keys; hashing a key is a loop over its characters
 
 
-def select_by_hash(key: str) -> QueueSelector:
-    """Return a selector that sends everything with *key* to one queue, as the Java client would.
+class Routing(NamedTuple):
+    """How one message is sent.
 
-    The queue changes when the number of queues that answer does; that of a ``sharding_key`` stays.
-    """
-    value = java_hash(key)
-
-    def select(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
-        return queues[_index(value, len(queues))]
-
-    return select
-
-
-class SelectByRandom:
-    """Sends every message to a queue chosen at random."""
-
-    def __call__(self, queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
-        return random.choice(queues)
-
-
-class SelectByMachineRoom:
-    """Sends to brokers named ``<room>@<broker>`` in *rooms* only, to their queues in turn.
-
-    *inner* chooses among these queues instead.  While no broker of the rooms can be written to,
-    sends fail: they do not leave the rooms.
-
-    :raises ConfigError: *rooms* is not a collection of names; when called: no queue is in them
+    :ivar select_target: returns the queue of the first attempt
+    :ivar fixed: retries keep that queue
+    :ivar extra: system properties to add, in wire form
+    :ivar key: sends with the same key run one after another
+    :ivar is_request: the broker sends the reply back to this client
+    :ivar is_reply: the message is the reply to a request
     """
 
-    def __init__(self, rooms: Iterable[str], inner: QueueSelector | None = None) -> None:
-        if isinstance(rooms, str):
-            raise ConfigError("rooms", rooms, "expected a collection of names, not one string")
-        self.rooms = frozenset(rooms)
-        if not self.rooms or not all(isinstance(room, str) and room for room in self.rooms):
-            raise ConfigError("rooms", rooms, "expected at least one name, and only names")
-        self._inner = inner
-        self._turn = random.randrange(2**16)
-
-    def __call__(self, queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
-        inside = [queue for queue in queues if self._is_inside(queue)]
-        if not inside:
-            names = ", ".join(sorted({queue.broker_name for queue in queues}))
-            reason = f"expected a broker named <room>@<broker> with such a room, there are {names}"
-            raise ConfigError("rooms", sorted(self.rooms), reason)
-        if self._inner is not None:
-            return self._inner(inside, message)
-        self._turn += 1
-        return inside[self._turn % len(inside)]
-
-    def _is_inside(self, queue: MessageQueue) -> bool:
-        room, found, _ = queue.broker_name.partition("@")
-        return bool(found) and room in self.rooms
+    select_target: Callable[[TopicPublishInfo], SendTarget]
+    fixed: bool
+    extra: str = ""
+    key: str | None = None
+    is_request: bool = False
+    is_reply: bool = False
 
 
-def _index(value: int, count: int) -> int:
-    # Java: the remainder has the sign of the hash, and its absolute value is taken.
-    return abs(value) % count
+ANY_QUEUE: Final = Routing(TopicPublishInfo.next_target, False)
 
 
-# --- the queues of keys ---------------------------------------------------------------------------
+class QueueChoice(msgspec.Struct, frozen=True, gc=False):
+    """The arguments of a send that choose its queue; at most one is given."""
+
+    queue: MessageQueue | None = None
+    selector: QueueSelector | None = None
+    sharding_key: str | None = None
 
 
-class OrderedTopic:
-    """The queues over which the keys of one topic are spread.
+NO_CHOICE: Final = QueueChoice()
 
-    They are taken from the first route and kept: brokers that fail, are made read-only, come or
-    get more queues do not move a key.  Only when an administrator takes one of the queues away is
-    the list taken anew.
+
+class QueueSelection:
+    """Makes the `Routing` of messages; keeps the queues of sharding keys."""
+
+    def __init__(self) -> None:
+        self.sharded: dict[str, ShardedTopic] = {}
+        self.by_key = lru_cache(KEYS_CACHED)(self._routing_of_key)
+
+    def routing(self, message: Message, choice: QueueChoice) -> Routing:
+        """Return how *message* is sent: the arguments of the call win over its own key."""
+        queue, selector, key = choice.queue, choice.selector, choice.sharding_key
+        if queue is not None or selector is not None:
+            if key is not None:
+                raise ConfigError("sharding_key", key, "give one of queue=, selector=, and it")
+            select = partial(chosen_target, message=message, queue=queue, selector=selector)
+            return Routing(select, True)
+        if key is None and message.sharding_key is None:
+            return ANY_QUEUE
+        return self.routing_by_key(message, key)
+
+    def routing_by_key(self, message: Message, key: str | None) -> Routing:
+        """Return how *message* is sent, which has a sharding key or gets *key*."""
+        own = message.sharding_key
+        if key is None and own is not None:
+            return self.by_key(own, True)
+        if type(key) is not str:
+            key = checked_key(key)
+        if own is not None and key != own:
+            raise ConfigError("sharding_key", key, "the message has another one")
+        return self.by_key(key, own is not None)
+
+    def target_of(self, publish: TopicPublishInfo, queue: MessageQueue) -> SendTarget:
+        """Return how to send to *queue*, also while its broker has no master."""
+        sharded = self.sharded.get(publish.topic)
+        return publish.target(queue, sharded.last_address(queue) if sharded is not None else None)
+
+    def forget_unused(self, in_use: Container[str]) -> None:
+        """Drop the queues of topics that are not *in_use* and were not sent to lately."""
+        now = monotonic()
+        for topic, sharded in list(self.sharded.items()):
+            # A topic whose route changed is not in use until it is sent to again.
+            if topic not in in_use and now - sharded.publish.used_at > UNUSED_SECONDS:
+                del self.sharded[topic]
+
+    def _routing_of_key(self, key: str, own: bool) -> Routing:
+        """Return how messages with *key* are sent; *own*: they have it among their properties."""
+        extra = "" if own else f"{SHARDING_KEY}{NAME_END}{checked_key(key)}{PAIR_END}"
+        # Java: the remainder has the sign of the hash, and its absolute value is taken.
+        return Routing(partial(self._target_of_hash, abs(java_hash(key))), True, extra, key)
+
+    def _target_of_hash(self, value: int, publish: TopicPublishInfo) -> SendTarget:
+        """Return the target of keys with the hash *value*, also if its broker does not answer.
+
+        :raises RouteNotFoundError: the queue is not writable now
+        """
+        sharded = self.sharded.get(publish.topic)
+        if sharded is None:
+            sharded = self.sharded[publish.topic] = ShardedTopic(publish)
+        elif sharded.publish is not publish:
+            sharded.update(publish)
+        targets = sharded.targets
+        index = value % len(targets)
+        return targets[index] or sharded.find(index)
+
+
+class ShardedTopic:
+    """The queues over which the sharding keys of one topic are spread.
+
+    They come from the first route and stay: brokers that fail, become read-only, are added or get
+    more queues do not move a key.  Only when an administrator removes one of the queues is the
+    list replaced.
     """
 
     def __init__(self, publish: TopicPublishInfo) -> None:
         self.queues = publish.ordered_queues
         self._addresses: dict[str, str] = {}
-        self._look_at(publish)
+        self.update(publish)
 
-    @property
-    def used_at(self) -> float:
-        """When the topic was last sent to, by the monotonic clock."""
-        return self._seen.used_at
+    def update(self, publish: TopicPublishInfo) -> None:
+        """Use the queues of a new route."""
+        self.publish = publish
+        self._addresses |= publish.masters()
+        current = set(publish.ordered_queues)
+        brokers = {queue.broker_name for queue in current}
+        if any(q.broker_name in brokers and q not in current for q in self.queues):
+            self.queues = publish.ordered_queues
+        self.targets: list[SendTarget | None] = [None] * len(self.queues)
 
-    def target(self, publish: TopicPublishInfo, value: int) -> SendTarget:
-        """Return where a key with the hash *value* goes, whether its broker answers or not.
-
-        :raises RouteNotFoundError: its queue cannot be written to at present
-        """
-        if publish is not self._seen:
-            self._look_at(publish)
-        index = _index(value, len(self._targets))
-        return self._targets[index] or self._find(publish, index)
-
-    def last_address(self, queue: MessageQueue) -> str | None:
-        """Return where the master of the broker of *queue* was."""
-        return self._addresses.get(queue.broker_name)
-
-    def _find(self, publish: TopicPublishInfo, index: int) -> SendTarget:
+    def find(self, index: int) -> SendTarget:
+        """Return the target of the queue at *index*, and keep it in `targets`."""
         queue = self.queues[index]
-        if publish.is_closed(queue):
+        if self.publish.is_closed(queue):
             reason = f"queue {queue} may not be written to, and its keys go nowhere else"
-            raise RouteNotFoundError(publish.topic, reason)
-        found = publish.target(queue, self.last_address(queue))
-        self._targets[index] = found
+            raise RouteNotFoundError(self.publish.topic, reason)
+        found = self.publish.target(queue, self.last_address(queue))
+        self.targets[index] = found
         return found
 
-    def _look_at(self, publish: TopicPublishInfo) -> None:
-        self._seen = publish
-        self._addresses |= publish.masters()
-        there = set(publish.ordered_queues)
-        brokers = {queue.broker_name for queue in there}
-        if any(q.broker_name in brokers and q not in there for q in self.queues):
-            self.queues = publish.ordered_queues
-        self._targets: list[SendTarget | None] = [None] * len(self.queues)
+    def last_address(self, queue: MessageQueue) -> str | None:
+        """Return the last known master of the broker of *queue*."""
+        return self._addresses.get(queue.broker_name)
 
 
-# --- one after another ----------------------------------------------------------------------------
+def checked_key(key: object) -> str:
+    """Return *key*, an argument of a send.
+
+    :raises ConfigError: it is not a valid key
+    """
+    if not isinstance(key, str) or not key.strip() or NAME_END in key or PAIR_END in key:
+        reason = "expected a non-empty string without U+0001 and U+0002"
+        raise ConfigError("sharding_key", key, reason)
+    return str.__str__(key)
 
 
-class KeyedLock:
-    """One at a time for each lane, first come first served; an idle one takes no memory."""
+def chosen_target(
+    publish: TopicPublishInfo,
+    message: Message,
+    queue: MessageQueue | None,
+    selector: QueueSelector | None,
+) -> SendTarget:
+    """Return the target that the caller chose for *message*."""
+    if queue is not None and selector is not None:
+        raise ConfigError("selector", selector, "give either queue= or selector=")
+    if queue is None:
+        assert selector is not None
+        queue = _selected(selector, publish, message)
+    return publish.target(queue)
 
-    def __init__(self) -> None:
-        self._taken: dict[Lane, deque[asyncio.Future[None]] | None] = {}  # and who waits
 
-    def try_take(self, lane: Lane) -> bool:
-        """Take the turn of *lane*, unless somebody has it."""
-        if lane in self._taken:
-            return False
-        self._taken[lane] = None
-        return True
-
-    def give(self, lane: Lane) -> None:
-        """Hand the turn on to who waits longest."""
-        waiting = self._taken.pop(lane)
-        while waiting:
-            turn = waiting.popleft()
-            if not turn.done():
-                self._taken[lane] = waiting
-                turn.set_result(None)
-                return
-
-    async def wait_and_take(self, lane: Lane) -> None:
-        """Wait in line for the turn of *lane*, which somebody has."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = self._taken[lane]
-        if waiting is None:
-            waiting = self._taken[lane] = deque()
-        waiting.append(turn)
-        try:
-            await turn
-        except BaseException:
-            if turn.done() and not turn.cancelled():
-                self.give(lane)  # it came in the moment of the cancellation
-            raise
-
-    def __len__(self) -> int:
-        return len(self._taken)
+def _selected(selector: QueueSelector, publish: TopicPublishInfo, message: Message) -> MessageQueue:
+    try:
+        queue: object = selector(publish.queues, message)
+    except TypeError:
+        check_function("selector", selector, "queues", "message")
+        raise
+    if isinstance(queue, MessageQueue):
+        return queue
+    if inspect.iscoroutine(queue):
+        queue.close()
+        reason = "expected a plain function: await what it needs before, and give queue="
+        raise ConfigError("selector", name_of(selector), reason)
+    reason = f"it returned {queue!r}: expected one of the queues that it was given"
+    raise ConfigError("selector", name_of(selector), reason)

@@ -1,4 +1,4 @@
-"""Recalling messages that wait for their delivery time."""
+"""Message recall: cancels the delivery of a delayed message."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ VERSION: Final = "v1"
 
 
 def broker_of_handle(topic: str, handle: object) -> str:
-    """Return the name of the broker that a recall handle was made by.
+    """Return the name of the broker that issued a recall handle.
 
     :param topic: as brokers know it
-    :raises ConfigError: it is no handle, or one of another topic
+    :raises ConfigError: it is not a handle, or it belongs to another topic
     """
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         raise ConfigError("topic", topic, "messages of this kind of topic cannot be recalled")
@@ -43,21 +43,21 @@ def broker_of_handle(topic: str, handle: object) -> str:
 async def recall(
     instance: MQClientInstance, group: str, topic: str, handle: str | None, seconds: float
 ) -> str:
-    """Ask the broker that holds the message to drop it; return the message's id."""
+    """Send RECALL_MESSAGE to the broker of *handle*; return the message id."""
     namespace = instance.remoting.namespace
     broker = broker_of_handle(topic if namespace is None else namespace.outer(topic), handle)
     assert handle is not None
-    address = await _address(instance, topic, broker)
+    address = await _master_address(instance, topic, broker)
     header = RecallMessage(
         producer_group=group, topic=topic, recall_handle=handle, broker_name=broker
     )
-    answer = await instance.remoting.request(address, header, timeout=seconds)
-    if answer.code != ResponseCode.SUCCESS:
-        raise broker_error(answer, address)
-    return read_header(answer, RecallMessageResponse).msg_id
+    response = await instance.remoting.request(address, header, timeout=seconds)
+    if response.code != ResponseCode.SUCCESS:
+        raise broker_error(response, address)
+    return read_header(response, RecallMessageResponse).msg_id
 
 
-async def _address(instance: MQClientInstance, topic: str, broker: str) -> str:
+async def _master_address(instance: MQClientInstance, topic: str, broker: str) -> str:
     address = instance.routes.master(broker)
     if address is None:
         try:

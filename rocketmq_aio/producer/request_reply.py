@@ -1,11 +1,13 @@
-"""Request and reply: a message that waits for an answer, and the answer."""
+"""Request-reply: sends requests, waits for their replies, sends replies."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Coroutine
+from functools import partial
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 from rocketmq_aio.errors import ConfigError, ReplyTimeoutError, SendUnknownError
 from rocketmq_aio.instance.instance import MQClientInstance
@@ -19,53 +21,81 @@ from rocketmq_aio.model.properties import (
     TTL,
     encode_properties,
 )
+from rocketmq_aio.model.values import SendResult
+from rocketmq_aio.producer.hooks import SendHooks
 from rocketmq_aio.producer.in_flight import InFlightLimiter
+from rocketmq_aio.producer.queue_selection import QueueChoice, Routing
+from rocketmq_aio.producer.sender import Sender
 from rocketmq_aio.producer.topic_publish_info import SendTarget, TopicPublishInfo
 
-# Fewer than the requests of brokers that are queued here: their replies may come all at once.
+# Fewer than the inbound requests that are queued: all replies may arrive at once.
 MAX_REQUESTS: Final = 900
-ID_BYTES: Final = 16  # random, so that nobody can guess whose reply is awaited
+ID_BYTES: Final = 16  # random: a correlation id must not be guessable
 
 
-class Requests:
-    """The requests of one producer."""
+class RequestReply:
+    """The requests of one producer that wait for their replies, and the sends of both."""
 
-    def __init__(self, instance: MQClientInstance) -> None:
-        self._instance = instance
-        self._places = InFlightLimiter(MAX_REQUESTS, MAX_REQUESTS)
-        self._open: set[Request] = set()
+    def __init__(self, sender: Sender, hooks: SendHooks) -> None:
+        self._sender = sender
+        self._hooks = hooks
+        self._limiter = InFlightLimiter(MAX_REQUESTS, MAX_REQUESTS)
+        self._pending: set[PendingRequest] = set()
 
-    async def begin(self, message: Message, deadline: float) -> Request:
-        """Return a new request, once there is a place for it.
+    async def request(self, message: Message, choice: QueueChoice, deadline: float) -> MessageExt:
+        """Send *message* and return the reply; see `Producer.request`."""
+        await self._acquire(message, deadline)
+        pending = PendingRequest(self._sender.instance, message, deadline)
+        self._pending.add(pending)
 
-        :raises ReplyTimeoutError: there was none until *deadline*; nothing was sent
-        """
-        if not self._places.try_take(1):
+        def send(message: Message) -> Coroutine[Any, Any, SendResult]:
+            routing = self._sender.selection.routing(message, choice)
+            extra = routing.extra + pending.properties()
+            routing = routing._replace(extra=extra, is_request=True)
+            return self._sender.send(message, routing, deadline)
+
+        try:
+            try:
+                result = await self._hooks.around_message("request", message, choice.queue, send)
+            except SendUnknownError as error:
+                return pending.early_reply(error)
+            return await pending.reply(result.message_id)
+        finally:
+            pending.close()
+            self._pending.discard(pending)
+            self._limiter.release(1)
+
+    def reply(
+        self, request: MessageExt, body: bytes, fields: dict[str, Any], deadline: float
+    ) -> Coroutine[Any, Any, SendResult]:
+        """Send the reply to *request*; see `Producer.reply`."""
+        topic, properties = reply_properties(request)
+        select = partial(reply_target, request)
+        routing = Routing(select, fixed=False, extra=properties, is_reply=True)
+
+        def send(message: Message) -> Coroutine[Any, Any, SendResult]:
+            return self._sender.send(message, routing, deadline)
+
+        return self._hooks.around_message("reply", Message(topic, body, **fields), None, send)
+
+    def close(self, error: Exception) -> None:
+        """Make all requests, waiting and later ones, raise *error*."""
+        self._limiter.close(error)
+        for pending in self._pending:
+            pending.fail(error)
+
+    async def _acquire(self, message: Message, deadline: float) -> None:
+        if not self._limiter.try_acquire(1):
             try:
                 async with asyncio.timeout(deadline - monotonic()):
-                    await self._places.wait_and_take(1)
+                    await self._limiter.wait_and_acquire(1)
             except TimeoutError:
                 reason = f"not sent: {MAX_REQUESTS} requests are waiting for their replies"
                 raise ReplyTimeoutError(message.topic, None, reason) from None
-        request = Request(self._instance, message, deadline)
-        self._open.add(request)
-        return request
-
-    def end(self, request: Request) -> None:
-        """A request has ended, however: what comes now is late."""
-        request.forget()
-        self._open.discard(request)
-        self._places.give(1)
-
-    def refuse(self, error: Exception) -> None:
-        """End with *error* what waits for a place or for its reply."""
-        self._places.refuse(error)
-        for request in self._open:
-            request.fail(error)
 
 
-class Request:
-    """One request, until `Requests.end`."""
+class PendingRequest:
+    """One request, until `close`."""
 
     def __init__(self, instance: MQClientInstance, message: Message, deadline: float) -> None:
         self._replies = instance.replies
@@ -77,7 +107,7 @@ class Request:
         self._client_id = instance.client_id
 
     def properties(self) -> str:
-        """Return what tells the other side whom to answer, in wire form."""
+        """Return the properties that make a message a request, in wire form."""
         seconds = self._deadline - self._started
         ttl = max(1, int(seconds * 1000))
         return (
@@ -85,8 +115,8 @@ class Request:
             f"{REPLY_TO_CLIENT}\x01{self._client_id}\x02{TTL}\x01{ttl}\x02"
         )
 
-    def came(self, error: SendUnknownError) -> MessageExt:
-        """Return the reply that came although the send seemed to fail; else raise *error*."""
+    def early_reply(self, error: SendUnknownError) -> MessageExt:
+        """Return the reply if it arrived although the send failed, else raise *error*."""
         reply = self._reply
         if reply.done() and not reply.exception() and (message := reply.result()) is not None:
             return message
@@ -95,7 +125,7 @@ class Request:
     async def reply(self, message_id: str) -> MessageExt:
         """Wait for the reply.
 
-        :raises ReplyTimeoutError: it did not come in time
+        :raises ReplyTimeoutError: it did not arrive in time
         """
         message = await self._reply
         if message is None:
@@ -105,31 +135,31 @@ class Request:
         return message
 
     def fail(self, error: Exception) -> None:
-        """Let who waits, or will, have *error*."""
+        """Make `reply` raise *error*."""
         if not self._reply.done():
             self._reply.set_exception(error)
 
-    def forget(self) -> None:
-        """Leave the table."""
+    def close(self) -> None:
+        """Stop expecting the reply: a later one counts as dropped."""
         self._replies.forget(self._id)
         if self._reply.done() and not self._reply.cancelled():
-            self._reply.exception()  # which nobody may have asked for
+            self._reply.exception()  # retrieved, or asyncio would log it
 
 
 # --- replies --------------------------------------------------------------------------------------
 
 
-def how_to_reply(request: object) -> tuple[str, str]:
-    """Return the topic of replies to *request*, and what makes a message one, in wire form.
+def reply_properties(request: object) -> tuple[str, str]:
+    """Return the topic and the properties, in wire form, of a reply to *request*.
 
-    :raises ConfigError: it is no request
+    :raises ConfigError: it is not a request
     """
     if not isinstance(request, MessageExt):
         raise ConfigError("request", type(request).__name__, "expected a received message")
     cluster, correlation_id = request.property(CLUSTER), request.property(CORRELATION_ID)
     client, ttl = request.property(REPLY_TO_CLIENT), request.property(TTL)
     if not (cluster and correlation_id and client):
-        reason = "it was not sent as a request: it does not say whom to answer"
+        reason = "it was not sent as a request: it has no reply address"
         raise ConfigError("request", request, reason)
     properties = {MSG_TYPE: "reply", CORRELATION_ID: correlation_id, REPLY_TO_CLIENT: client}
     if ttl:
@@ -137,6 +167,6 @@ def how_to_reply(request: object) -> tuple[str, str]:
     return cluster + REPLY_TOPIC_SUFFIX, encode_properties(properties)
 
 
-def replying_target(request: MessageExt, publish: TopicPublishInfo) -> SendTarget:
-    """Return a queue on the broker that stored *request*: who asked is connected to it."""
+def reply_target(request: MessageExt, publish: TopicPublishInfo) -> SendTarget:
+    """Return a queue on the broker that stored *request*: the requester is connected to it."""
     return publish.target_on(request.queue.broker_name) or publish.next_target()

@@ -1,8 +1,9 @@
-"""What a failed attempt means for the send: try again, elsewhere, or stop."""
+"""Retry policy: decides after each attempt whether a send is retried, and how it ends."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import monotonic
 from typing import Final
 
 from rocketmq_aio.errors import (
@@ -19,10 +20,13 @@ from rocketmq_aio.errors import (
     SendUnknownError,
     SubscriptionError,
 )
+from rocketmq_aio.model.values import SendResult
+from rocketmq_aio.producer.send_request import SendRequest
 from rocketmq_aio.protocol.codes import ResponseCode
+from rocketmq_aio.remoting.backoff import Backoff, BackoffError
 from rocketmq_aio.remoting.response_errors import is_about_account
 
-# Codes of a broker that another broker, or the same one later, may not answer with.
+# Response codes that another broker, or the same broker later, may not return.
 RETRYABLE_CODES: Final = frozenset(
     {
         ResponseCode.SYSTEM_ERROR,
@@ -38,10 +42,40 @@ RETRYABLE_CODES: Final = frozenset(
     }
 )
 TRANSPORT: Final = (NotConnectedError, ConnectionLostError, RequestTimeoutError)
-
-
-# Refusals that concern the request itself: another attempt ends the same way.
+# Rejections of the request itself: another attempt ends the same way.
 FINAL_KINDS: Final = (SubscriptionError, OffsetIllegalError)
+
+
+class RetryState:
+    """The outcomes of the attempts of one send so far."""
+
+    def __init__(self, request: SendRequest) -> None:
+        self.request = request
+        self.failed: set[str] = set()  # names of the brokers that were really tried
+        self.weaker: SendResult | None = None  # stored, with less than SEND_OK
+        self._attempts: list[SendAttempt] = []
+        self._backoff = Backoff()
+        self._backoff.failures = 1
+
+    def should_retry(self, outcome: RocketMQError | SendResult, started: float) -> bool:
+        """Record an outcome; return whether another attempt could end better."""
+        if isinstance(outcome, SendResult):
+            self.weaker = outcome
+            return True
+        if not isinstance(outcome, BackoffError):
+            self.failed.add(self.request.target.broker_name)
+        self._attempts.append(_attempt(self.request.target.address, outcome, started))
+        return is_retryable(outcome)
+
+    def pause(self) -> float:
+        """Return the seconds to wait before the next attempt at a broker that was tried."""
+        return self._backoff.next_pause()
+
+    def result(self) -> SendResult:
+        """Return the weaker result, or raise the error of all attempts."""
+        if self.weaker is not None:
+            return self.weaker
+        raise failure(self.request.topic, self.request.message_id, self._attempts)
 
 
 def is_retryable(error: RocketMQError) -> bool:
@@ -53,18 +87,18 @@ def is_retryable(error: RocketMQError) -> bool:
 
 
 def may_have_stored(error: BaseException) -> bool:
-    """Whether the message may be in the log although the attempt failed.
+    """Whether the message may be stored although the attempt failed.
 
-    An answer that cannot be read is one: only a yes is read that closely.
+    A response that cannot be decoded counts: only responses of success are decoded that far.
     """
     return isinstance(error, ConnectionLostError | RequestTimeoutError | CodecError)
 
 
 def failure(topic: str, message_id: str, attempts: Sequence[SendAttempt]) -> RocketMQError:
-    """Return the error that ends the send: what is known of all its attempts.
+    """Return the error of a send after its last attempt.
 
-    A refusal that no retry can change is raised as the broker said it, and the end of the client
-    as such, unless an earlier attempt may have stored the message.
+    An error that is not retryable, and the end of the client, are returned as they are, unless an
+    earlier attempt may have stored the message.
     """
     last = attempts[-1].cause
     if any(may_have_stored(attempt.cause) for attempt in attempts):
@@ -74,3 +108,12 @@ def failure(topic: str, message_id: str, attempts: Sequence[SendAttempt]) -> Roc
     if isinstance(last, NotRunningError):
         return last
     return SendError(topic, message_id, attempts)
+
+
+def never_sent(topic: str, cause: RocketMQError) -> SendError:
+    """Return the error of a send that made no attempt."""
+    return SendError(topic, "-", [_attempt("-", cause, monotonic())])
+
+
+def _attempt(address: str, cause: RocketMQError, started: float) -> SendAttempt:
+    return SendAttempt(address=address, cause=cause, seconds=monotonic() - started)

@@ -1,4 +1,4 @@
-"""A message on its way: what stays the same over all attempts, and where the next one goes."""
+"""Send request: a message or batch in wire form, with the target of its next attempt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rocketmq_aio.protocol.requests.send import (
 )
 from rocketmq_aio.remoting.response_errors import broker_error
 
-# The broker stores more than is sent: its cluster name, and from 5.x region and trace flag.
+# The broker adds properties: its cluster name, and from 5.x region and trace flag.
 PROPERTIES_SPARE = 160
 STATUSES = {
     int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
@@ -29,25 +29,25 @@ STATUSES = {
     int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
     int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
 }
-SOME_ID = "0" * 32
-# Of a body: from here on compressing it takes some 0.1 ms, ten times what it costs to hand it to a
-# thread and back; smaller ones are not worth the switches between threads.
-ASIDE_FROM = {"zlib": 8 * 1024, "zstd": 16 * 1024, "lz4": 64 * 1024}
+PLACEHOLDER_ID = "0" * 32
+# Bodies of at least this size are compressed in a thread: it takes about 0.1 ms, ten times the cost
+# of switching to a thread and back.
+THREAD_FROM = {"zlib": 8 * 1024, "zstd": 16 * 1024, "lz4": 64 * 1024}
 SEND = int(RequestCode.SEND_MESSAGE_V2)
 SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
 SEND_REPLY = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 
 
-_decode_answer = msgspec.json.Decoder(SendMessageResponse, strict=False).decode
+_decode_response = msgspec.json.Decoder(SendMessageResponse, strict=False).decode
 
 
 def not_a_message(given: object) -> InvalidMessageError:
-    """Return the error for something else that was given as a message."""
+    """Return the error for an argument that is not a `Message`."""
     return InvalidMessageError(None, f"expected Message(topic, body), got {type(given).__name__}")
 
 
 class SendRequest(msgspec.Struct, gc=False):
-    """One send: aimed at a *target*, `frame` makes what goes over the wire."""
+    """One send to *target*; `frame` makes the frame of an attempt."""
 
     target: SendTarget
     topic: str
@@ -58,37 +58,40 @@ class SendRequest(msgspec.Struct, gc=False):
     flag: int
     born_ms: int
     batch: bool = False
-    fixed: bool = False  # the queue is kept over all attempts
+    fixed: bool = False  # retries keep the queue
     failed_brokers: frozenset[str] = frozenset()
-    reply: bool = False  # to a request
-    packing: tuple[str, int] | None = None  # kind and level of the compression that is yet to come
-    named: dict[str, str] | None = None  # those properties that are of the message; not changed
+    is_reply: bool = False
+    compression: tuple[str, int] | None = None  # kind and level, while the body is to be compressed
+    message_properties: dict[str, str] | None = None  # of the message itself; read-only
 
     def compress(self) -> None:
-        """Compress the body as *packing* says, unless it does not shrink."""
-        if self.packing is None:
+        """Compress the body as `compression` says, unless that makes it larger."""
+        if self.compression is None:
             return
-        kind, level = self.packing
-        self.packing = None
-        packed = compress(self.body, kind, level)
-        # What does not shrink stays plain: grown, it could be too large for the broker.
-        if len(packed) < len(self.body):
-            self.body, self.sys_flag = packed, self.sys_flag | COMPRESSED | COMPRESSION_BITS[kind]
+        kind, level = self.compression
+        self.compression = None
+        compressed = compress(self.body, kind, level)
+        # A body that grew could be too large for the broker.
+        if len(compressed) < len(self.body):
+            self.body, self.sys_flag = (
+                compressed,
+                self.sys_flag | COMPRESSED | COMPRESSION_BITS[kind],
+            )
 
     def frame(self, opaque: int) -> tuple[bytes, bytes]:
         """Return head and body of a prepared frame."""
         target, body = self.target, self.body
         template = target.template
-        if self.batch or self.reply:
+        if self.batch or self.is_reply:
             template = target.batch_template if self.batch else target.reply_template
         numbers = (target.queue.queue_id, self.sys_flag, self.flag)
         size = len(body)
         return template.frame_head(opaque, numbers, self.born_ms, self.properties, size), body
 
     def header(self, publish: TopicPublishInfo) -> SendMessage:
-        """Return the same as a typed header, for signed requests and hooks."""
+        """Return the typed header, for signed requests and hooks."""
         header = publish.header(self.target.queue, batch=self.batch)
-        if self.reply:
+        if self.is_reply:
             header = reply_header(header)
         return msgspec.structs.replace(
             header,
@@ -100,40 +103,40 @@ class SendRequest(msgspec.Struct, gc=False):
 
     @property
     def code(self) -> int:
-        """The code of the request that `frame` makes."""
-        if self.reply:
+        """The request code of the frame."""
+        if self.is_reply:
             return SEND_REPLY
         return SEND_BATCH if self.batch else SEND
 
     def result(self, command: Command) -> SendResult:
-        """Return what the broker's answer says.
+        """Return the result in the response *command*.
 
-        :raises BrokerError: it says no
+        :raises BrokerError: the broker rejected the send
         """
         status = STATUSES.get(command.code)
         if status is None:
             raise broker_error(command, self.target.address)
         try:
-            answer = _decode_answer(command.ext)  # type: ignore[arg-type]
-        except (TypeError, *READ_ERRORS):  # a binary header, or one that is odd
-            answer = read_header(command, SendMessageResponse)
+            response = _decode_response(command.ext)  # type: ignore[arg-type]
+        except (TypeError, *READ_ERRORS):  # a binary or an unusual header
+            response = read_header(command, SendMessageResponse)
         queue = self.target.queue
-        if answer.queue_id != queue.queue_id:
-            queue = MessageQueue(queue.topic, queue.broker_name, answer.queue_id)
+        if response.queue_id != queue.queue_id:
+            queue = MessageQueue(queue.topic, queue.broker_name, response.queue_id)
         return SendResult(
             status,
             self.message_id,
-            answer.msg_id,
+            response.msg_id,
             queue,
-            answer.queue_offset,
-            answer.transaction_id,
-            answer.region_id,
-            answer.recall_handle,
-            answer.trace_on != "false",
+            response.queue_offset,
+            response.transaction_id,
+            response.region_id,
+            response.recall_handle,
+            response.trace_on != "false",
         )
 
 
-def outgoing(
+def make_request(
     message: Message,
     target: SendTarget,
     message_id: str,
@@ -141,36 +144,36 @@ def outgoing(
     config: ProducerConfig,
     extra: str = "",
 ) -> SendRequest:
-    """Return *message* ready to be sent: identified, its properties encoded, its body compressed.
+    """Return the request of *message*, with encoded properties and compressed body.
 
-    *extra* are properties in wire form that are not the message's own.
-    A very large body is still to be compressed: then ``packing`` of the result is set.
+    A very large body is not compressed yet: ``compression`` of the result is set.
 
+    :param extra: more properties, in wire form
     :raises InvalidMessageError: body or properties are too large
     """
     body, kind = message.body, config.compression
     if len(body) > config.max_message_bytes:
         raise _too_large(message, config)
     properties = encode_properties(message, message_id, extra)
-    sent = SendRequest(
+    request = SendRequest(
         target, message.topic, message_id, body, properties, 0, message.flag, born_ms
     )
-    sent.named = message.properties
+    request.message_properties = message.properties
     if len(body) >= config.compress_above_bytes and kind is not None:
-        sent.packing = kind, config.compression_level
-        if len(body) < ASIDE_FROM[kind]:
-            sent.compress()
-    return sent
+        request.compression = kind, config.compression_level
+        if len(body) < THREAD_FROM[kind]:
+            request.compress()
+    return request
 
 
 def check_sizes(message: Message, config: ProducerConfig) -> None:
-    """Refuse what `outgoing` would refuse, before anybody is asked where to send it.
+    """Validate the sizes that `make_request` validates, before a route is requested.
 
     :raises InvalidMessageError: body or properties are too large
     """
     if len(message.body) > config.max_message_bytes:
         raise _too_large(message, config)
-    encode_properties(message, SOME_ID)
+    encode_properties(message, PLACEHOLDER_ID)
 
 
 def _too_large(message: Message, config: ProducerConfig) -> InvalidMessageError:
@@ -190,9 +193,9 @@ def encode_properties(message: Message, message_id: str, extra: str = "") -> byt
 
 
 def check_properties(topic: str, encoded: bytes) -> None:
-    """Refuse properties that are too long for the stored record.
+    """Validate the size of *encoded* properties.
 
-    :raises InvalidMessageError: they are
+    :raises InvalidMessageError: they are too long for the stored record
     """
     if len(encoded) > MAX_PROPERTIES - PROPERTIES_SPARE:
         reason = (

@@ -1,189 +1,199 @@
-"""What every way of sending needs: room, the queues of topics, ids, attempts."""
+"""Sender: runs one send through its order, in-flight limit, route and attempts."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from ipaddress import ip_address
 from time import monotonic, time_ns
-from typing import Any, Final
+from typing import Any, TypeVar
 
-from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
-from rocketmq_aio.errors import (
-    ClosedError,
-    ConfigError,
-    NameServerUnavailableError,
-    NotConnectedError,
-    RocketMQError,
-    RouteNotFoundError,
-)
-from rocketmq_aio.instance.client_base import ClientBase
+from rocketmq_aio.config.producer import ProducerConfig
+from rocketmq_aio.errors import NotConnectedError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.model.values import MessageQueue, SendResult
-from rocketmq_aio.producer.batching.accumulator import BatchAccumulator
-from rocketmq_aio.producer.batching.pending_batch import Entry, request_of
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.values import SendResult
+from rocketmq_aio.producer.broker_registration import BrokerRegistration
+from rocketmq_aio.producer.delayed import delayed_target
 from rocketmq_aio.producer.fault_strategy import BrokerFault, FaultStrategy
-from rocketmq_aio.producer.hooks import SendHooks
 from rocketmq_aio.producer.in_flight import InFlightLimiter
-from rocketmq_aio.producer.send_attempts import Attempts
-from rocketmq_aio.producer.topic_publish_info import (
-    SendTarget,
-    TopicPublishInfo,
-    find_publish,
-    why_unwritable,
-)
+from rocketmq_aio.producer.keyed_lock import KeyedLock, OrderKey
+from rocketmq_aio.producer.queue_selection import QueueSelection, Routing
+from rocketmq_aio.producer.retry import never_sent
+from rocketmq_aio.producer.send_attempts import SendAttempts, StoredCall
+from rocketmq_aio.producer.send_request import SendRequest, check_sizes, make_request
+from rocketmq_aio.producer.topic_publish_info import SendTarget, TopicPublishInfo
+from rocketmq_aio.producer.topic_publish_table import TopicPublishTable
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 
-UNUSED_SECONDS: Final = 600.0  # a topic not sent to for so long is forgotten
-RENEW_SECONDS: Final = 0.5  # a topic whose brokers fail is asked about no more often
+T = TypeVar("T")
 
 
-class Sender(ClientBase):
-    """Base of producers: bounds, the topics sent to lately, and their place in the instance."""
+class Sender:
+    """The parts that all sends of a producer share.
+
+    :param stored: called for each send that was stored
+    :param check_running: raises the error of a producer that does not run
+    """
 
     def __init__(
         self,
+        instance: MQClientInstance,
         group: str,
-        *,
-        namesrv: str | None,
-        client: MQClientInstance | ClientConfig | None,
-        config: ProducerConfig | None,
-        hooks: Iterable[object],
+        config: ProducerConfig,
+        stored: Sequence[StoredCall],
+        check_running: Callable[[], None],
     ) -> None:
-        super().__init__(group, namesrv=namesrv, client=client)
-        if config is not None and not isinstance(config, ProducerConfig):
-            raise ConfigError("config", config, "expected a ProducerConfig")
-        self._config = config or ProducerConfig()
-        self._room = InFlightLimiter(self._config.max_in_flight, self._config.max_in_flight_bytes)
-        self._topics: dict[str, TopicPublishInfo] = {}
-        host = ip_address(self._instance.address).packed
-        self._ids = MessageIdGenerator(host, 0, 0)  # see `MessageIdGenerator.renew`
-        self._faults = FaultStrategy(
-            self._topics.values,
-            self._ask_isolated,
-            self._start_probing,
-            enabled=self._config.fault_isolation,
+        self.instance = instance
+        self.config = config
+        self.ids = MessageIdGenerator(ip_address(instance.address).packed, 0, 0)  # see `renew`
+        self.in_flight = InFlightLimiter(config.max_in_flight, config.max_in_flight_bytes)
+        self.order = KeyedLock()
+        self.selection = QueueSelection()
+        self.table = TopicPublishTable(instance, group, config)
+        self.faults = FaultStrategy(
+            self.table.exclude, self._probe, self._start_probing, enabled=config.fault_isolation
         )
-        self._hooks = SendHooks(self._bind_hooks(hooks))
-        self._attempts = Attempts(
-            self._instance, self._config, self._renewed, self._faults, self._hooks.stored
-        )
-        self._batching = self._config.auto_batch is not None
-        self._hooked = bool(self._hooks)
-        self._detour = self._batching or self._hooked
-        self._together = BatchAccumulator(
-            self._config.auto_batch or AutoBatch(linger_seconds=0),
-            self._config,
-            self._ids,
-            self._room,
-            self._transmit,
-            self._spawn_batch,
-        )
+        self.attempts = SendAttempts(instance, config, self.table.renewed, self.faults, stored)
+        self.registration = BrokerRegistration(instance)
+        self.check_running = check_running
 
-    # --- for the instance -----------------------------------------------------------------------
+    def send(
+        self, message: Message, routing: Routing, deadline: float
+    ) -> Coroutine[Any, Any, SendResult]:
+        """Send *message* by itself; `Producer.send` does the same in fewer calls."""
 
-    def topics(self) -> Iterable[str]:
-        """Topics sent to lately, and the one that says where new ones can be created."""
-        now = monotonic()
-        unused = [t for t, each in self._topics.items() if now - each.used_at > UNUSED_SECONDS]
-        for topic in unused:
-            del self._topics[topic]
-        return [self._config.template_topic, *self._topics]
+        def send(publish: TopicPublishInfo) -> Coroutine[Any, Any, SendResult]:
+            if message.timed or routing.is_request:
+                return self._prepare_and_send(message, routing, publish, deadline)
+            request = self.request_to(routing.select_target(publish), message, routing)
+            return self.attempts.run(request, publish, deadline)
 
-    def on_route_changed(self, topic: str) -> None:
-        """Take the queues anew with the next send."""
-        self._topics.pop(topic, None)
-        self._faults.forget(self._instance.send_addresses())
+        if routing.key is None:
+            return self.with_route(message.topic, message, deadline, send)
+        return self._send_in_order((message.topic, routing.key), message, deadline, send)
+
+    async def send_oneway(self, message: Message, routing: Routing, deadline: float) -> None:
+        """Send *message* without a response."""
+        topic = message.topic
+        if topic not in self.table.infos:  # before it is in flight: `close` does not wait for this
+            check_sizes(message, self.config)
+            await self.table.find(topic, deadline)
+
+        async def send(publish: TopicPublishInfo) -> None:
+            publish.used_at = monotonic()
+            request = await self._prepare(message, routing, publish, deadline)
+            if request.compression is not None:
+                await self.attempts.compression.compress(request)
+            header = request.header(publish)
+            await self.instance.remoting.oneway(request.target.address, header, request.body)
+
+        await self.with_route(topic, message, deadline, send)
+
+    async def with_route(
+        self,
+        topic: str,
+        size_of: Message | int,
+        deadline: float,
+        send: Callable[[TopicPublishInfo], Awaitable[T]],
+    ) -> T:
+        """Take a place in flight, find the queues of *topic*, and await *send* with them.
+
+        :param size_of: the message, whose sizes are checked before a route is requested, or the
+            bytes of a body that was checked
+        """
+        size = size_of if isinstance(size_of, int) else len(size_of.body)
+        if not self.in_flight.try_acquire(size):
+            await self.wait_for_room(size, deadline, topic)
+        try:
+            publish = self.table.infos.get(topic)
+            if publish is None:
+                if isinstance(size_of, Message):
+                    check_sizes(size_of, self.config)
+                publish = await self.table.find(topic, deadline)
+            return await send(publish)
+        finally:
+            self.in_flight.release(size)
+
+    async def wait_for_room(self, size: int, deadline: float, topic: str) -> None:
+        """Take a place in flight when there is one.
+
+        :raises SendError: there was none before *deadline*
+        """
+        try:
+            async with asyncio.timeout(deadline - monotonic()):
+                await self.in_flight.wait_and_acquire(size)
+        except TimeoutError:
+            reason = "no room among the unanswered sends (max_in_flight, max_in_flight_bytes)"
+            raise never_sent(topic, NotConnectedError("-", reason)) from None
+
+    async def wait_for_order(self, key: OrderKey, deadline: float) -> None:
+        """Acquire *key* when all sends before have ended.
+
+        :raises SendError: they had not before *deadline*
+        """
+        try:
+            async with asyncio.timeout(deadline - monotonic()):
+                await self.order.wait_and_acquire(key)
+        except TimeoutError:
+            reason = "a send before it with the same sharding key has not ended"
+            raise never_sent(key[0], NotConnectedError("-", reason)) from None
+        try:
+            self.check_running()
+        except RocketMQError:
+            self.order.release(key)
+            raise
+
+    def request_to(self, target: SendTarget, message: Message, routing: Routing) -> SendRequest:
+        """Return the request that sends *message* to *target*."""
+        now_ms = time_ns() // 1_000_000
+        message_id = self.ids.next_id(now_ms)
+        request = make_request(message, target, message_id, now_ms, self.config, routing.extra)
+        request.fixed = routing.fixed
+        request.is_reply = routing.is_reply
+        return request
 
     # --- inside ---------------------------------------------------------------------------------
 
-    async def _open(self) -> None:
-        self._ids.renew()
-        self._instance.register_producer(self)
-
-    async def _shut(self) -> None:
-        self._room.refuse(ClosedError(f"{self!r} is closed"))
-        self._together.close_all()
-        try:
-            # Sends that are under way end by their own deadlines.
-            await self._room.wait_until_empty()
-        finally:  # also when that takes longer than a close may
-            self._attempts.close()
-            self._faults.forget(set())
-            await self._instance.unregister_producer(self)
-
-    async def _wait_for_room(self, size: int, deadline: float, topic: str) -> None:
-        try:
-            async with asyncio.timeout(deadline - monotonic()):
-                await self._room.wait_and_take(size)
-        except TimeoutError:
-            reason = "no room among the unanswered sends (max_in_flight, max_in_flight_bytes)"
-            raise self._attempts.never_sent(topic, NotConnectedError("-", reason)) from None
-
-    async def _publish(self, topic: str, deadline: float) -> TopicPublishInfo:
-        try:
-            async with asyncio.timeout(deadline - monotonic()):
-                publish = await find_publish(
-                    self._instance.routes,
-                    topic,
-                    self._group,
-                    self._config,
-                    self._instance.config,
-                )
-        except TimeoutError:
-            routes = self._instance.routes
-            known = routes.known(topic) or routes.known(self._config.template_topic)
-            if known is not None and not known.publish_queues:
-                raise RouteNotFoundError(topic, why_unwritable(known)) from None
-            silent = TimeoutError("no answer before the deadline of the send")
-            addresses = self._instance.name_servers.addresses
-            raise NameServerUnavailableError(dict.fromkeys(addresses, silent)) from None
-        publish.leave_out(self._faults.left_out)
-        return self._topics.setdefault(topic, publish)
-
-    async def _transmit(
-        self, entries: Sequence[Entry], queue: MessageQueue | None, deadline: float
+    async def _send_in_order(
+        self,
+        key: OrderKey,
+        message: Message,
+        deadline: float,
+        send: Callable[[TopicPublishInfo], Awaitable[SendResult]],
     ) -> SendResult:
-        topic = entries[0][1].topic
-        publish = self._topics.get(topic) or await self._publish(topic, deadline)
-        now_ms = time_ns() // 1_000_000
-        target = publish.next_target() if queue is None else self._target_at(publish, queue)
-        sent = request_of(entries, target, now_ms, self._config, fixed=queue is not None)
-        return await self._attempts.run(sent, publish, deadline)
+        if not self.order.try_acquire(key):
+            await self.wait_for_order(key, deadline)
+        try:
+            return await self.with_route(message.topic, message, deadline, send)
+        finally:
+            self.order.release(key)
 
-    def _target_at(self, publish: TopicPublishInfo, queue: MessageQueue) -> SendTarget:
-        return publish.target(queue)
+    async def _prepare_and_send(
+        self, message: Message, routing: Routing, publish: TopicPublishInfo, deadline: float
+    ) -> SendResult:
+        request = await self._prepare(message, routing, publish, deadline)
+        return await self.attempts.run(request, publish, deadline)
 
-    def _spawn_batch(
-        self, function: Callable[..., Coroutine[Any, Any, None]], what: object
-    ) -> None:
-        self._instance.check_running()  # a host that is closing would ignore it
-        self._instance.host.spawn(function, what, name="batch")
+    async def _prepare(
+        self, message: Message, routing: Routing, publish: TopicPublishInfo, deadline: float
+    ) -> SendRequest:
+        target, fixed = routing.select_target(publish), routing.fixed
+        if message.timed:
+            target, fixed = await delayed_target(self.instance, publish, target, fixed, deadline)
+        if routing.is_request:
+            await self.registration.ensure_registered(target.master, deadline)
+        request = self.request_to(target, message, routing)
+        request.fixed = fixed
+        return request
 
     def _start_probing(self) -> None:
-        self._instance.host.spawn(self._faults.probe_while_isolated, name="probes")
+        self.instance.host.spawn(self.faults.probe_while_excluded, name="probes")
 
-    async def _ask_isolated(self, held: BrokerFault) -> None:
-        queue = held.queue
+    async def _probe(self, fault: BrokerFault) -> None:
+        queue = fault.queue
         header = GetMaxOffset(
             topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
         )
-        await self._instance.remoting.request(held.address, header)
-
-    async def _renewed(self, publish: TopicPublishInfo, deadline: float) -> TopicPublishInfo:
-        """Return the newest queues: brokers may have come or moved since the last refresh.
-
-        A name server that does not answer changes nothing, and takes half of the time at most.
-        """
-        topic, now = publish.topic, monotonic()
-        if self._topics.get(topic) is publish and now - publish.renewed_at > RENEW_SECONDS:
-            publish.renewed_at = now
-            with suppress(RocketMQError, TimeoutError):
-                async with asyncio.timeout((deadline - now) / 2):
-                    await self._instance.routes.fetch(topic)
-        with suppress(RocketMQError):
-            return self._topics.get(topic) or await self._publish(topic, deadline)
-        return publish
+        await self.instance.remoting.request(fault.address, header)

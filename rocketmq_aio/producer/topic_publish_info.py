@@ -1,10 +1,9 @@
-"""Where messages of a topic can go: its writable queues, taken in turn."""
+"""Topic publish info: the writable queues of one topic, with prepared request headers."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 import msgspec
@@ -12,7 +11,7 @@ import msgspec
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
-from rocketmq_aio.instance.routes import RouteTable, TopicRoute
+from rocketmq_aio.instance.routes import TopicRoute
 from rocketmq_aio.model.address import has_port, vip_address
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue
@@ -24,7 +23,7 @@ QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 
 class SendTarget(msgspec.Struct, frozen=True, gc=False):
-    """A queue to send to: its broker, the address of the master, and frames prepared for it.
+    """A queue to send to: its broker, the address of the master, and prepared frames.
 
     While the broker has no master, both addresses are its name: nothing can be sent there.
     """
@@ -39,7 +38,7 @@ class SendTarget(msgspec.Struct, frozen=True, gc=False):
 
 
 class TopicPublishInfo:
-    """The writable queues of one topic, taken in turn."""
+    """The writable queues of one topic, used round-robin."""
 
     def __init__(
         self,
@@ -63,27 +62,27 @@ class TopicPublishInfo:
         self._headless = route.brokers.keys() - self._masters.keys()
         self._templates: dict[str, tuple[SendTemplate, SendTemplate, SendTemplate]] = {}
         self._all = self._targets = [self.target(queue) for queue in self.queues]
-        # A random start, so that many producers do not all begin with the first queue.
+        # A random start, so that not every producer begins with the first queue.
         self._next = random.randrange(len(self._targets))
 
     def next_target(self) -> SendTarget:
-        """Return the queue whose turn it is."""
-        self._next = turn = (self._next + 1) % len(self._targets)
-        return self._targets[turn]
+        """Return the next queue of the round-robin."""
+        self._next = index = (self._next + 1) % len(self._targets)
+        return self._targets[index]
 
-    def leave_out(self, addresses: frozenset[str]) -> None:
-        """Take no turns with the brokers at *addresses*, unless there are no others."""
-        turns = [target for target in self._all if target.address not in addresses] or self._all
-        self._targets, self._next = turns, random.randrange(len(turns))
+    def exclude(self, addresses: frozenset[str]) -> None:
+        """Exclude the brokers at *addresses* from round-robin, unless there are no others."""
+        targets = [target for target in self._all if target.address not in addresses] or self._all
+        self._targets, self._next = targets, random.randrange(len(targets))
 
     def masters(self) -> dict[str, str]:
         """Return the brokers that have queues of the topic, and their masters."""
         return {broker: self._masters[broker] for broker in self.brokers}
 
     def next_target_avoiding(self, failed: frozenset[str]) -> SendTarget:
-        """Return the next queue that is not on a *failed* broker; any if all are.
+        """Return the next queue that is not on a *failed* broker; any queue if all brokers failed.
 
-        Better one that is left out than one that has failed.
+        An excluded broker is preferred to a failed one.
         """
         for _ in self._targets:
             target = self.next_target()
@@ -93,16 +92,16 @@ class TopicPublishInfo:
         return random.choice(others) if others else self.next_target()
 
     def target_on(self, broker_name: str) -> SendTarget | None:
-        """Return a queue of the broker, left out or not; None: it has none."""
+        """Return a queue of the broker, excluded or not, or None."""
         for target in self._all:
             if target.queue.broker_name == broker_name:
                 return target
         return None
 
     def target(self, queue: MessageQueue, last_address: str | None = None) -> SendTarget:
-        """Return how to send to *queue*; at *last_address* if its broker has none now.
+        """Return how to send to *queue*; *last_address* is used while its broker has no master.
 
-        :raises ConfigError: it is no queue of this topic
+        :raises ConfigError: it is not a queue of this topic
         :raises RouteNotFoundError: the route does not name its broker
         """
         if not isinstance(queue, MessageQueue) or queue.topic != self.topic:
@@ -119,15 +118,15 @@ class TopicPublishInfo:
         return SendTarget(queue, broker, self.send_address(master), master, *templates)
 
     def send_address(self, master: str) -> str:
-        """Return where messages for the broker at *master* go."""
+        """Return the address to send to for the broker at *master*."""
         return vip_address(master) if self._vip and has_port(master) else master
 
     def is_closed(self, queue: MessageQueue) -> bool:
-        """Whether its broker is there, and the topic's permissions leave *queue* out."""
+        """Whether the permissions of the topic exclude *queue*, whose broker has a master."""
         return queue.broker_name in self._masters and queue not in self.ordered_queues
 
     def header(self, queue: MessageQueue, *, batch: bool = False) -> SendMessage:
-        """Return the header of a send to *queue*, without what differs per message."""
+        """Return the header of a send to *queue*, without the fields of a message."""
         kind = SendBatchMessage if batch else SendMessage
         return kind(
             producer_group=self._group,
@@ -154,74 +153,5 @@ def not_of_topic(queue: object, topic: str) -> ConfigError:
 
 
 def reply_header(header: SendMessage) -> SendReplyMessage:
-    """Return *header* as that of a reply to a request."""
+    """Return *header* as the header of a reply."""
     return SendReplyMessage(**msgspec.structs.asdict(header))
-
-
-async def find_publish(
-    routes: RouteTable,
-    topic: str,
-    group: str,
-    config: ProducerConfig,
-    client: ClientConfig | None = None,
-) -> TopicPublishInfo:
-    """Return where *topic* can be sent to.
-
-    A topic that does not exist is created by the broker that gets its first message, if that
-    broker allows it: the route of the template topic tells which brokers do.
-
-    While its brokers have no master (a failover), name servers are asked again until the caller
-    gives up; `why_unwritable` tells the reason then.
-
-    :raises RouteNotFoundError: there is no such topic and none may be created, or no queue of it
-        may be written to
-    """
-    asked_anew = False
-    while True:
-        known = await _known_route(routes, topic, config)
-        route = known if known.topic == topic else _created_route(known, topic, config)
-        if route.publish_queues:
-            return TopicPublishInfo(route, group, config, client)
-        if asked_anew and not route.ordered_queues:
-            raise RouteNotFoundError(topic, why_unwritable(route))
-        await routes.wait_for_newer(known)
-        asked_anew = True
-
-
-def why_unwritable(route: TopicRoute) -> str:
-    """Return why no queue of *route* can be written to now."""
-    if not route.ordered_queues:
-        return "it is read-only: no queue of it may be written to; check its permission"
-    brokers = ", ".join(sorted({route.broker_of(queue) for queue in route.ordered_queues}))
-    return f"its brokers ({brokers}) have no master now: they are down, or a failover is under way"
-
-
-async def _known_route(routes: RouteTable, topic: str, config: ProducerConfig) -> TopicRoute:
-    try:
-        return await routes.get(topic)
-    except RouteNotFoundError:
-        pass
-    try:
-        return await routes.get(config.template_topic)
-    except RouteNotFoundError:
-        reason = "the name servers know no such topic, and no broker creates topics; create it"
-        raise RouteNotFoundError(topic, reason) from None
-
-
-def _created_route(template: TopicRoute, topic: str, config: ProducerConfig) -> TopicRoute:
-    """Return the route of a topic that its first message will create."""
-
-    def of_topic(queues: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:
-        return tuple(
-            MessageQueue(topic, queue.broker_name, queue.queue_id)
-            for queue in queues
-            if queue.queue_id < config.template_queues
-        )
-
-    return replace(
-        template,
-        topic=topic,
-        publish_queues=of_topic(template.publish_queues),
-        subscribe_queues=(),
-        ordered_queues=of_topic(template.ordered_queues),
-    )

@@ -79,7 +79,7 @@ def sent(where: str, group: str, sends: Sequence[StoredSend]) -> TraceBatch:
     rest = f"{result.region_id}\x01{group}\x01{out.topic}\x01"
     # Concurrent sends share their millisecond.
     starts = {at: f"Pub\x01{at}\x01{rest}" for at in {out.born_ms for out, _, _, _ in sends}}
-    named = [out.named or parse_properties(out.properties) for out, _, _, _ in sends]
+    named = [out.message_properties or parse_properties(out.properties) for out, _, _, _ in sends]
     # Looking closely is seldom worth its time: all names of delays hold those letters.
     kinds = [
         _kind(out) if out.sys_flag or out.fixed or b"DEL" in out.properties else NORMAL

@@ -85,7 +85,7 @@ async def test_sends_that_are_cancelled_disturb_no_others(
         for number in choose.sample(range(500), 100):
             sends[number].cancel()
         await asyncio.wait(sends)
-        assert producer._room.count == 0
+        assert producer._in_flight.count == 0
     ok = {number for number, send in enumerate(sends) if not send.cancelled()}
     stored = wait_for_messages(rocketmq_cluster, rocketmq_topic, len(ok))
     copies = Counter(int(each.body) for each in stored)

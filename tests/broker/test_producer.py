@@ -19,7 +19,7 @@ from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.properties import MAX_PROPERTIES
 from rocketmq_aio.model.values import MessageQueue, SendStatus
 from rocketmq_aio.producer.producer import Producer
-from rocketmq_aio.producer.queue_selection import select_by_hash
+from rocketmq_aio.producer.queue_selectors import select_by_hash
 from rocketmq_aio.producer.send_request import PROPERTIES_SPARE
 from rocketmq_aio.testing import Cluster, probe
 from tests.broker.reading import read_topic, wait_for_messages

@@ -104,7 +104,7 @@ async def sending(producer_config: ProducerConfig | None) -> AsyncIterator[Run]:
             yield run
             run.stopped = True
             await asyncio.gather(*tasks)
-            assert (len(producer._turns), producer._room.count) == (0, 0)
+            assert (len(producer._order), producer._in_flight.count) == (0, 0)
         run.check()
 
 

@@ -109,7 +109,7 @@ async def sending(
                 yield run
                 run.stopped = True
                 await asyncio.gather(*senders)
-                assert made._room.count == 0
+                assert made._in_flight.count == 0
             for proxy in proxies:
                 await proxy.wait_for_connections(0)
         run.finish()

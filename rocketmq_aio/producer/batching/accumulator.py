@@ -1,20 +1,19 @@
-"""Sends that travel together: concurrent calls become batches, each caller gets its own outcome.
+"""Batch accumulator: concurrent sends share batches, and each caller gets its own result.
 
-Messages gather until there are enough or they have waited long enough; one timer and one task
-belong to a batch, none to a message.  Batches to one queue, chosen or that of a key, go one after
-another, for brokers work on the requests of a connection in any order; what gathers meanwhile
-leaves together.
+A batch is sent when it is full or has lingered long enough.  Timers and tasks are per batch, none
+per message.  Batches to one queue are sent one after another, because brokers handle the requests
+of a connection in any order; messages that arrive meanwhile share the next batch.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from time import monotonic, time_ns
-from typing import Final
+from typing import Any, Final
 
-from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
+from rocketmq_aio.config.producer import AutoBatch
 from rocketmq_aio.errors import (
     BrokerError,
     ClosedError,
@@ -34,42 +33,32 @@ from rocketmq_aio.producer.batching.pending_batch import (
     SPREAD_SECONDS,
     Entry,
     PendingBatch,
-    refuse,
-    settle,
+    fail,
+    request_of,
+    set_results,
 )
-from rocketmq_aio.producer.in_flight import InFlightLimiter
 from rocketmq_aio.producer.send_request import check_sizes, encode_properties
+from rocketmq_aio.producer.sender import Sender
 from rocketmq_aio.protocol.codes import ResponseCode
-from rocketmq_aio.protocol.message_id import MessageIdGenerator
 
-# What a broker would refuse in a batch, or store as something else.
-GOES_ALONE: Final = frozenset(
+# Messages with these properties are rejected in a batch, or stored without their effect.
+UNBATCHABLE: Final = frozenset(
     (DELAY, "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TRAN_MSG")
 )
-TOO_LARGE: Final = "size exceeded"  # of batches, in the words of a live 5.5.0 broker (code 1)
-LEAST_SECONDS: Final = 0.01  # less time than this is not worth a request
-
-Transmit = Callable[[Sequence[Entry], MessageQueue | None, float], Awaitable[SendResult]]
+TOO_LARGE: Final = "size exceeded"  # remark of a 5.5.0 broker about batches (code 1)
+LEAST_SECONDS: Final = 0.01  # with less time than this left no request is sent
 
 
 class BatchAccumulator:
-    """Gathers messages, sends what has gathered, and tells everybody what became of it.
+    """Collects messages in `PendingBatch` objects and sends these.
 
-    :param room: what is added has its place there, and this gives it back
-    :param transmit: sends entries to a queue or any: (entries, queue, deadline) -> result of all
-    :param spawn: runs a coroutine function with an argument as a task, or raises
-        `NotRunningError`
+    A batch is open, and takes more messages, until it is full, its linger time is over, or a
+    message to the same queue needs another batch.  While an earlier batch to its queue is being
+    sent, it waits in line, and stays open unless it is full.
     """
 
-    def __init__(
-        self,
-        settings: AutoBatch,
-        config: ProducerConfig,
-        ids: MessageIdGenerator,
-        room: InFlightLimiter,
-        transmit: Transmit,
-        spawn: Callable[..., None],
-    ) -> None:
+    def __init__(self, settings: AutoBatch, sender: Sender) -> None:
+        config = sender.config
         self._linger = settings.linger_seconds
         self._max_bytes = min(settings.max_bytes, config.max_message_bytes)
         self._max_messages = settings.max_messages
@@ -77,26 +66,20 @@ class BatchAccumulator:
         if config.compression is not None:
             # Batches are not compressed.
             self._alone_from = min(self._alone_from, config.compress_above_bytes)
+        self._sender = sender
         self._config = config
-        self._ids = ids
-        self._room = room
-        self._transmit = transmit
-        self._spawn = spawn
+        self._ids = sender.ids
+        # By queue, where one was chosen; else by topic and what the messages have in common.
         self._open: dict[object, PendingBatch] = {}
-        self._lanes: dict[
-            MessageQueue, deque[PendingBatch]
-        ] = {}  # closed ones, the first under way
-        self._held: dict[
-            MessageQueue, PendingBatch
-        ] = {}  # open and due, while others are under way
-        self._live: set[PendingBatch] = set()
+        self._lines: dict[MessageQueue, deque[PendingBatch]] = {}  # the first is being sent
+        self._unsettled: set[PendingBatch] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def takes(self, message: Message) -> bool:
-        """Whether *message* may travel with others."""
+        """Whether *message* may be part of a batch."""
         return (
             len(message.body) < self._alone_from
-            and GOES_ALONE.isdisjoint(message.properties)
+            and UNBATCHABLE.isdisjoint(message.properties)
             and not message.topic.startswith(RETRY_PREFIX)
         )
 
@@ -109,11 +92,11 @@ class BatchAccumulator:
         *,
         alone: bool = False,
     ) -> asyncio.Future[SendResult]:
-        """Return the future of *message*, whose room is taken.
+        """Return the future of *message*, which is counted as in flight.
 
-        :param seconds: what it was given in all, until *deadline*
-        :param alone: it travels without others, but keeps its place among those to its queue
-        :raises InvalidMessageError: body or properties are too large; its room is given back
+        :param seconds: its whole timeout, which ends at *deadline*
+        :param alone: it gets a batch of its own, in its place among those to *queue*
+        :raises InvalidMessageError: body or properties are too large; it is not in flight any more
         """
         loop = self._loop
         if loop is None:
@@ -125,162 +108,176 @@ class BatchAccumulator:
                 check_sizes(message, self._config)
             properties = encode_properties(message, message_id)
         except BaseException:
-            self._room.give(length)
+            self._sender.in_flight.release(length)
             raise
-        reply: asyncio.Future[SendResult] = loop.create_future()
+        future: asyncio.Future[SendResult] = loop.create_future()
         size = ENTRY_BYTES + length + len(properties)
-        key = (queue or message.topic, message.properties[WAIT], seconds)
-        gathering = self._open.get(key)
+        kind = message.topic, message.properties[WAIT], seconds
+        key = queue or kind
+        batch = self._open.get(key)
         if (
-            gathering is None
+            batch is None
             or alone
-            or gathering.size + size > self._max_bytes
-            or abs(deadline - gathering.deadline) > SPREAD_SECONDS
+            or batch.kind != kind
+            or batch.size + size > self._max_bytes
+            or abs(deadline - batch.deadline) > SPREAD_SECONDS
         ):
-            gathering = self._begin(PendingBatch(key, queue, deadline))
-        entries = gathering.entries
-        entries.append((reply, message, message_id, properties))
-        gathering.size += size
-        gathering.bodies += length
-        if deadline < gathering.deadline:
-            gathering.deadline = deadline
-        if alone or len(entries) >= self._max_messages or gathering.size >= self._max_bytes:
-            self._close(gathering)
-        return reply
+            if batch is not None:
+                self._close(batch)
+            batch = self._begin(PendingBatch(key, kind, queue, deadline))
+        entries = batch.entries
+        entries.append((future, message, message_id, properties))
+        batch.size += size
+        batch.body_bytes += length
+        if deadline < batch.deadline:
+            batch.deadline = deadline
+        if alone or len(entries) >= self._max_messages or batch.size >= self._max_bytes:
+            self._close(batch)
+        return future
 
     def close_all(self) -> None:
-        """Send what waits for company."""
-        for gathering in list(self._open.values()):
-            self._close(gathering)
+        """Send all open batches."""
+        for batch in list(self._open.values()):
+            self._close(batch)
 
     async def flush(self) -> None:
-        """Send what waits, and return when all that was added before has its outcome."""
+        """Send all open batches; return when all messages added before have their results."""
         self.close_all()
-        replies = [entry[0] for each in self._live for entry in each.waiting]
-        if replies:
-            await asyncio.wait(replies)
+        futures = [entry[0] for each in self._unsettled for entry in each.unresolved]
+        if futures:
+            await asyncio.wait(futures)
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _begin(self, gathering: PendingBatch) -> PendingBatch:
-        if (earlier := self._open.get(gathering.key)) is not None:
-            self._close(earlier)
-        if (queue := gathering.queue) is not None:  # nobody may overtake those to the same queue
-            for each in [each for each in self._open.values() if each.queue == queue]:
-                self._close(each)
-        self._open[gathering.key] = gathering
-        self._live.add(gathering)
+    def _begin(self, batch: PendingBatch) -> PendingBatch:
+        self._open[batch.key] = batch
+        self._unsettled.add(batch)
         assert self._loop is not None
         if self._linger:
-            # Half of the time is for the request, however long it could wait for company.
-            seconds = min(self._linger, (gathering.deadline - monotonic()) / 2)
-            gathering.timer = self._loop.call_later(seconds, self._due, gathering)
+            # Half of the time is for the request, whatever the linger time is.
+            seconds = min(self._linger, (batch.deadline - monotonic()) / 2)
+            batch.timer = self._loop.call_later(seconds, self._lingered, batch)
         else:
-            gathering.timer = self._loop.call_soon(self._due, gathering)
-        return gathering
+            batch.timer = self._loop.call_soon(self._lingered, batch)
+        return batch
 
-    def _due(self, gathering: PendingBatch) -> None:
-        """Send it, unless it has to wait for others to its queue: then more may join."""
-        if (queue := gathering.queue) is not None and queue in self._lanes:
-            self._held[queue] = gathering
-            self._expire_in_time(gathering)
+    def _lingered(self, batch: PendingBatch) -> None:
+        if batch.queue in self._lines:
+            self._line_up(batch)  # still open: more messages may join until it is sent
         else:
-            self._close(gathering)
+            self._close(batch)
 
-    def _expire_in_time(self, gathering: PendingBatch) -> None:
-        """Let it wait for others to its queue no longer than its messages have time."""
-        assert self._loop is not None
-        left = gathering.deadline - monotonic()
-        gathering.timer = self._loop.call_later(left, self._expire, gathering)
-
-    def _expire(self, gathering: PendingBatch) -> None:
-        if waiting := gathering.waiting:
-            refuse(waiting, _out_of_time(waiting))
-
-    def _close(self, gathering: PendingBatch) -> None:
-        """Let nobody join any more, and send it, or line it up behind others to its queue."""
-        assert gathering.timer is not None
-        gathering.timer.cancel()
-        del self._open[gathering.key]
-        queue = gathering.queue
-        if queue is not None and queue in self._lanes:
-            self._held.pop(queue, None)
-            self._lanes[queue].append(gathering)
-            self._expire_in_time(gathering)
+    def _close(self, batch: PendingBatch) -> None:
+        """Take no more messages into *batch*, and send it or line it up."""
+        del self._open[batch.key]
+        if batch.queue in self._lines:
+            if not batch.is_lined_up:
+                self._line_up(batch)
             return
+        assert batch.timer is not None
+        batch.timer.cancel()
         try:
-            if queue is None:
-                self._spawn(self._deliver, gathering)
+            if batch.queue is None:
+                self._spawn(self._deliver, batch)
             else:
-                self._spawn(self._run_lane, queue)
-                self._lanes[queue] = deque([gathering])
+                self._spawn(self._deliver_line, batch.queue)
+                self._lines[batch.queue] = deque([batch])
         except NotRunningError as error:
-            self._end(gathering, error)
+            self._settle(batch, error)
 
-    async def _run_lane(self, queue: MessageQueue) -> None:
-        lane = self._lanes[queue]
+    def _line_up(self, batch: PendingBatch) -> None:
+        """Queue *batch* behind others to its queue, until the deadline of its messages."""
+        assert self._loop is not None
+        assert batch.queue is not None
+        assert batch.timer is not None
+        batch.timer.cancel()
+        batch.timer = self._loop.call_later(batch.deadline - monotonic(), self._expire, batch)
+        batch.is_lined_up = True
+        self._lines[batch.queue].append(batch)
+
+    def _expire(self, batch: PendingBatch) -> None:
+        if unresolved := batch.unresolved:
+            fail(unresolved, _out_of_time(unresolved))
+
+    def _spawn(self, function: Callable[..., Coroutine[Any, Any, None]], argument: object) -> None:
+        instance = self._sender.instance
+        instance.check_running()  # a host that is closing would ignore the call
+        instance.host.spawn(function, argument, name="batch")
+
+    async def _deliver_line(self, queue: MessageQueue) -> None:
+        line = self._lines[queue]
         try:
-            while lane:
-                await self._deliver(lane[0])
-                lane.popleft()
-                if not lane and queue in self._held:
-                    self._close(self._held[queue])
+            while line:
+                if self._open.get(queue) is line[0]:
+                    del self._open[queue]
+                await self._deliver(line[0])
+                line.popleft()
         finally:
-            if queue in self._held:
-                self._close(self._held[queue])
-            del self._lanes[queue]
-            for gathering in lane:  # cancelled: the client was closed
-                self._end(gathering, ClosedError("the client was closed"))
+            del self._lines[queue]
+            for batch in line:  # cancelled: the client was closed
+                if self._open.get(queue) is batch:
+                    del self._open[queue]
+                self._settle(batch, ClosedError("the client was closed"))
 
-    async def _deliver(self, gathering: PendingBatch) -> None:
-        assert gathering.timer is not None
-        gathering.timer.cancel()
+    async def _deliver(self, batch: PendingBatch) -> None:
+        assert batch.timer is not None
+        batch.timer.cancel()
         try:
-            waiting = gathering.waiting
-            if waiting:
-                gathering.left = True
-                await self._send(waiting, gathering)
+            if unresolved := batch.unresolved:
+                batch.may_be_sent = True
+                await self._send(unresolved, batch)
         finally:
-            self._end(gathering, ClosedError("the client was closed"))
+            self._settle(batch, ClosedError("the client was closed"))
 
-    async def _send(self, entries: Sequence[Entry], gathering: PendingBatch) -> None:
-        deadline = gathering.deadline
+    async def _send(self, entries: Sequence[Entry], batch: PendingBatch) -> None:
         try:
-            if deadline - monotonic() < LEAST_SECONDS:
+            if batch.deadline - monotonic() < LEAST_SECONDS:
                 raise _out_of_time(entries)
-            whole = await self._transmit(entries, gathering.queue, deadline)
+            whole = await self._transmit(entries, batch.queue, batch.deadline)
         except RocketMQError as error:
             if len(entries) == 1 or not _may_concern_one(error):
-                refuse(entries, error)
+                fail(entries, error)
                 return
-        except Exception as error:  # noqa: BLE001 - for those who send; here it would end the client
-            refuse(entries, error)
+        except Exception as error:  # noqa: BLE001 - raised in the callers; here it would end the client
+            fail(entries, error)
             return
         else:
-            settle(entries, whole)
+            set_results(entries, whole)
             return
-        # Nothing of it was stored: the others need not suffer for one, or for the whole's size.
+        # Nothing was stored.  One message, or the size of all, may be the reason: try halves.
         middle = len(entries) // 2
-        await self._send(entries[:middle], gathering)
-        await self._send(entries[middle:], gathering)
+        await self._send(entries[:middle], batch)
+        await self._send(entries[middle:], batch)
 
-    def _end(self, gathering: PendingBatch, error: RocketMQError) -> None:
-        """Give the room back; *error* is for those who got no outcome."""
-        if gathering not in self._live:
+    async def _transmit(
+        self, entries: Sequence[Entry], queue: MessageQueue | None, deadline: float
+    ) -> SendResult:
+        sender = self._sender
+        publish = await sender.table.find(entries[0][1].topic, deadline)
+        target = publish.next_target()
+        if queue is not None:
+            target = sender.selection.target_of(publish, queue)
+        born_ms = time_ns() // 1_000_000
+        request = request_of(entries, target, born_ms, self._config, fixed=queue is not None)
+        return await sender.attempts.run(request, publish, deadline)
+
+    def _settle(self, batch: PendingBatch, error: RocketMQError) -> None:
+        """End *batch*, once; messages without a result get *error*."""
+        if batch not in self._unsettled:
             return
-        if gathering.timer is not None:
-            gathering.timer.cancel()
-        self._live.discard(gathering)
-        self._room.give(gathering.bodies, len(gathering.entries))
-        left_over = gathering.waiting
-        if left_over and gathering.left:
+        if batch.timer is not None:
+            batch.timer.cancel()
+        self._unsettled.discard(batch)
+        self._sender.in_flight.release(batch.body_bytes, len(batch.entries))
+        unresolved = batch.unresolved
+        if unresolved and batch.may_be_sent:
             attempt = SendAttempt(address="-", cause=error, seconds=0.0)
-            error = SendUnknownError(left_over[0][1].topic, left_over[0][2], [attempt])
-        refuse(left_over, error)
+            error = SendUnknownError(unresolved[0][1].topic, unresolved[0][2], [attempt])
+        fail(unresolved, error)
 
 
 def _may_concern_one(error: RocketMQError) -> bool:
-    """Whether the broker surely stored nothing, for a reason that may lie in one message."""
+    """Whether the broker stored nothing, for a reason that may be a single message."""
     causes = [each.cause for each in error.attempts] if type(error) is SendError else [error]
     return any(
         isinstance(cause, BrokerError)

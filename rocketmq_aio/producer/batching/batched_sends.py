@@ -1,146 +1,119 @@
-"""Sends that go through the automatic batches."""
+"""Batched sends: sends of a producer with ``auto_batch``, and `Producer.send_nowait`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable
 from copy import copy
 from time import monotonic
 
-from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.config.producer import ProducerConfig
+from rocketmq_aio.config.producer import AutoBatch
 from rocketmq_aio.errors import BackpressureError
-from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.properties import SHARDING_KEY
 from rocketmq_aio.model.values import MessageQueue, SendResult
-from rocketmq_aio.producer.careful import (
-    ANY_QUEUE,
-    CarefulSender,
-    QueueChoice,
-    Routing,
-    chosen_target,
-)
-from rocketmq_aio.producer.topic_publish_info import QueueSelector
+from rocketmq_aio.producer.batching.accumulator import BatchAccumulator
+from rocketmq_aio.producer.queue_selection import ANY_QUEUE, QueueChoice, Routing, chosen_target
+from rocketmq_aio.producer.sender import Sender
 
 
-class TogetherSender(CarefulSender):
-    """Base of producers: messages that travel with others."""
+class BatchedSends:
+    """Puts messages into the batches of an accumulator, in flight and in the order of their key."""
 
-    def __init__(
-        self,
-        group: str,
-        *,
-        namesrv: str | None,
-        client: MQClientInstance | ClientConfig | None,
-        config: ProducerConfig | None,
-        hooks: Iterable[object],
-    ) -> None:
-        super().__init__(group, namesrv=namesrv, client=client, config=config, hooks=hooks)
-        # Chosen once, so that messages pay for hooks only where there are some.
-        self._send_off = self._send_told if self._hooked else self._send_chosen
-        self._add = self._add_hooked if self._hooked else self._add_now
+    def __init__(self, settings: AutoBatch, sender: Sender) -> None:
+        self.accumulator = BatchAccumulator(settings, sender)
+        self._sender = sender
+        self._in_flight = sender.in_flight
+        self._infos = sender.table.infos
 
-    async def flush(self) -> None:
-        """Send what waits for company, and return when all of it has its outcome.
+    def send(
+        self, message: Message, choice: QueueChoice, seconds: float, deadline: float
+    ) -> Awaitable[SendResult]:
+        """Send *message* in a batch, or by itself where it may not be part of one.
 
-        Errors go to those who sent.
+        This is no coroutine: a message that finds its route and room is added at once.
         """
-        self._check_running()
-        await self._together.flush()
+        sender = self._sender
+        if message.timed:
+            return sender.send(message, sender.selection.routing(message, choice), deadline)
+        chosen = choice.queue is not None or choice.selector is not None
+        if choice.sharding_key is not None or (message.sharding_key is not None and not chosen):
+            return self._send_keyed(message, choice, seconds, deadline)
+        if chosen:
+            return self._send_chosen(message, choice, seconds, deadline)
+        if not self.accumulator.takes(message):
+            return sender.send(message, ANY_QUEUE, deadline)
+        if self._in_flight.try_acquire(len(message.body)):
+            return self.accumulator.add(message, None, seconds, deadline)
+        return self._send_chosen(message, choice, seconds, deadline)
 
-    def _add_now(self, message: Message, queue: MessageQueue | None) -> asyncio.Future[SendResult]:
-        if not self._room.try_take(len(message.body)):
-            raise BackpressureError(message.topic, self._room.count, self._room.bytes)
-        seconds = self._config.send_timeout_seconds
-        alone = not self._together.takes(message)
-        return self._together.add(message, queue, seconds, monotonic() + seconds, alone=alone)
+    def send_nowait(
+        self, message: Message, queue: MessageQueue | None, seconds: float
+    ) -> asyncio.Future[SendResult]:
+        """Add *message* without waiting.
 
-    async def _send_together(
-        self,
-        message: Message,
-        queue: MessageQueue | None,
-        selector: QueueSelector | None,
-        seconds: float,
-        deadline: float,
+        :raises BackpressureError: the in-flight limit is reached
+        """
+        limiter = self._in_flight
+        if not limiter.try_acquire(len(message.body)):
+            raise BackpressureError(message.topic, limiter.count, limiter.bytes)
+        alone = not self.accumulator.takes(message)
+        return self.accumulator.add(message, queue, seconds, monotonic() + seconds, alone=alone)
+
+    async def _send_chosen(
+        self, message: Message, choice: QueueChoice, seconds: float, deadline: float
     ) -> SendResult:
-        topic, size, alone = message.topic, len(message.body), False
-        if queue is not None or selector is not None:
-            publish = self._topics.get(topic) or await self._publish(topic, deadline)
-            queue = chosen_target(publish, message, queue, selector).queue
-            alone = not self._together.takes(message)
-        if not self._room.try_take(size):
-            await self._wait_for_room(size, deadline, topic)
-        return await self._together.add(message, queue, seconds, deadline, alone=alone)
+        topic, size, queue, alone = message.topic, len(message.body), choice.queue, False
+        if queue is not None or choice.selector is not None:
+            publish = await self._sender.table.find(topic, deadline)
+            queue = chosen_target(publish, message, queue, choice.selector).queue
+            alone = not self.accumulator.takes(message)
+        if not self._in_flight.try_acquire(size):
+            await self._sender.wait_for_room(size, deadline, topic)
+        return await self.accumulator.add(message, queue, seconds, deadline, alone=alone)
 
-    async def _send_in_turn(
-        self, message: Message, way: Routing, seconds: float, deadline: float
+    def _send_keyed(
+        self, message: Message, choice: QueueChoice, seconds: float, deadline: float
+    ) -> Awaitable[SendResult]:
+        sender = self._sender
+        if choice.queue is not None or choice.selector is not None:
+            routing = sender.selection.routing(message, choice)  # raises: they exclude each other
+        else:
+            routing = sender.selection.routing_by_key(message, choice.sharding_key)
+        if routing.extra:
+            message = _with_key(message, routing)
+        publish = self._infos.get(message.topic)
+        if publish is not None and (message.topic, routing.key) not in sender.order:
+            queue = routing.select_target(publish).queue
+            if self._in_flight.try_acquire(len(message.body)):
+                alone = not self.accumulator.takes(message)
+                return self.accumulator.add(message, queue, seconds, deadline, alone=alone)
+        return self._wait_and_send_keyed(message, routing, seconds, deadline)
+
+    async def _wait_and_send_keyed(
+        self, message: Message, routing: Routing, seconds: float, deadline: float
     ) -> SendResult:
-        """Send *message*, which has a key, with others to its queue: in the order of the calls."""
-        topic, size = message.topic, len(message.body)
-        lane = topic, way.key
-        if not self._turns.try_take(lane):
-            await self._wait_for_turn(lane, deadline)
+        """Add *message* behind those of its key that wait for a route or for room."""
+        sender, topic, size = self._sender, message.topic, len(message.body)
+        order_key = topic, routing.key
+        if not sender.order.try_acquire(order_key):
+            await sender.wait_for_order(order_key, deadline)
         try:
-            publish = self._topics.get(topic) or await self._publish(topic, deadline)
-            queue = way.aim(publish).queue
-            if not self._room.try_take(size):
-                await self._wait_for_room(size, deadline, topic)
-            alone = not self._together.takes(message)
-            sent = self._together.add(message, queue, seconds, deadline, alone=alone)
+            publish = await sender.table.find(topic, deadline)
+            queue = routing.select_target(publish).queue
+            if not self._in_flight.try_acquire(size):
+                await sender.wait_for_room(size, deadline, topic)
+            alone = not self.accumulator.takes(message)
+            sent = self.accumulator.add(message, queue, seconds, deadline, alone=alone)
         finally:
-            self._turns.give(lane)
+            sender.order.release(order_key)
         return await sent
 
-    # --- with hooks around it -------------------------------------------------------------------
 
-    async def _send_told(
-        self, message: Message, chosen: QueueChoice, seconds: float, deadline: float
-    ) -> SendResult:
-        # What `SendHooks.around` does, with a coroutine and a function less.
-        context, hooks = self._context("send", message, chosen.queue), self._hooks
-        hooks.before(context)
-        started = monotonic()
-        try:
-            result = await self._send_chosen(context.messages[0], chosen, seconds, deadline)
-        except BaseException as error:
-            hooks.after(context, started, error)
-            raise
-        context.outcomes = (result,)
-        hooks.after(context, started)
-        return result
-
-    def _send_chosen(
-        self, message: Message, chosen: QueueChoice, seconds: float, deadline: float
-    ) -> Awaitable[SendResult]:
-        # Not awaited here: a coroutine less, or two.
-        if not self._batching or message.timed:
-            return self._send_by(self._way(message, chosen), message, deadline)
-        queue, selector = chosen.queue, chosen.selector
-        if chosen.sharding_key is not None or (message.sharding_key and not (queue or selector)):
-            way = self._way(message, chosen)
-            return self._send_in_turn(keyed(message, way), way, seconds, deadline)
-        if queue or selector:
-            return self._send_together(message, queue, selector, seconds, deadline)
-        if not self._together.takes(message):
-            return self._send_by(ANY_QUEUE, message, deadline)
-        if self._room.try_take(len(message.body)):
-            return self._together.add(message, None, seconds, deadline)
-        return self._send_together(message, None, None, seconds, deadline)
-
-    def _add_hooked(
-        self, message: Message, queue: MessageQueue | None
-    ) -> asyncio.Future[SendResult]:
-        context = self._context("send_nowait", message, queue)
-        return self._hooks.around_future(context, lambda: self._add_now(context.message, queue))
-
-
-def keyed(message: Message, way: Routing) -> Message:
-    """Return *message* with the key that an argument gave, if that is how it goes."""
-    if not way.extra:
-        return message
+def _with_key(message: Message, routing: Routing) -> Message:
+    """Return *message* with the key that was passed as an argument."""
     changed = copy(message)
-    changed.sharding_key = way.key
-    changed.properties = message.properties | {SHARDING_KEY: str(way.key)}
-    changed.encoded_properties += way.extra
+    changed.sharding_key = routing.key
+    changed.properties = message.properties | {SHARDING_KEY: str(routing.key)}
+    changed.encoded_properties += routing.extra
     return changed

@@ -1,38 +1,50 @@
-"""Explicit batches: which messages may travel together, and how they are laid out."""
+"""Explicit batches: splits the messages of `send_batch` into requests, and sends these."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from itertools import chain, count, repeat
+from time import time_ns
+from typing import Any, Final
 
 import msgspec
 
 from rocketmq_aio.config.producer import MAX_BATCH_MESSAGES, ProducerConfig
-from rocketmq_aio.errors import ConfigError, InvalidMessageError
+from rocketmq_aio.errors import (
+    BatchError,
+    ConfigError,
+    InvalidMessageError,
+    NotConnectedError,
+    RocketMQError,
+)
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.properties import WAIT
 from rocketmq_aio.model.values import MessageQueue, SendResult
+from rocketmq_aio.producer.retry import never_sent
 from rocketmq_aio.producer.send_request import SendRequest, encode_properties, not_a_message
-from rocketmq_aio.producer.topic_publish_info import SendTarget
+from rocketmq_aio.producer.sender import Sender
+from rocketmq_aio.producer.topic_publish_info import SendTarget, TopicPublishInfo
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
 from rocketmq_aio.protocol.record import encode_batch_entry
+from rocketmq_aio.remoting.gather import gather_limited
 
-ENTRY_BYTES = 22  # of an entry besides body and properties
+ENTRY_BYTES: Final = 22  # of an entry, without body and properties
+MAX_CONCURRENT: Final = 4  # requests of one `send_batch` in flight at a time
 
 
 class Batch(msgspec.Struct, gc=False):
-    """Messages of one topic that travel in one request, with their places in the caller's list."""
+    """Messages of one topic in one request, with their positions in the caller's list."""
 
     topic: str
     wait: str
-    places: list[int]
+    positions: list[int]
     ids: list[str]
     parts: list[bytes]
     size: int = 0
 
-    def outgoing(self, target: SendTarget, born_ms: int, *, fixed: bool) -> SendRequest:
-        """Return the request; its id stands for all, each entry has its own."""
+    def request(self, target: SendTarget, born_ms: int, *, fixed: bool) -> SendRequest:
+        """Return the request, under the id of the first message."""
         properties = f"{WAIT}\x01{self.wait}\x02".encode()
         body = b"".join(self.parts)
         return SendRequest(
@@ -40,12 +52,75 @@ class Batch(msgspec.Struct, gc=False):
         )
 
     def results(self, whole: SendResult) -> Iterable[tuple[int, SendResult]]:
-        """Yield (place, result) of every message."""
-        return zip(self.places, results_of(whole, self.ids), strict=True)
+        """Yield (position, result) of every message."""
+        return zip(self.positions, results_of(whole, self.ids), strict=True)
+
+
+class ExplicitBatches:
+    """Sends the batches of `Producer.send_batch`."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+
+    async def send(
+        self, messages: Sequence[Message], queue: MessageQueue | None, deadline: float
+    ) -> list[SendResult]:
+        """Send *messages*; see `Producer.send_batch`."""
+        sender, now_ms = self._sender, time_ns() // 1_000_000
+        made = batches(messages, sender.ids, now_ms, sender.config, in_order=queue is not None)
+        check_targets(messages, made, queue)
+        if len(made) == 1:
+            whole = await self._send_one(made[0], queue, now_ms, deadline)
+            return [result for _, result in made[0].results(whole)]
+        outcomes = await self._send_all(made, queue, now_ms, deadline)
+        by_position: dict[int, SendResult | RocketMQError] = {}
+        for batch, outcome in zip(made, outcomes, strict=True):
+            if isinstance(outcome, RocketMQError):
+                by_position |= dict.fromkeys(batch.positions, outcome)
+            else:
+                by_position |= batch.results(outcome)
+        in_order = [by_position[position] for position in range(len(messages))]
+        results = [each for each in in_order if isinstance(each, SendResult)]
+        if len(results) < len(in_order):
+            raise BatchError(in_order)
+        return results
+
+    async def _send_all(
+        self, made: list[Batch], queue: MessageQueue | None, now_ms: int, deadline: float
+    ) -> list[SendResult | RocketMQError]:
+        """Send *made*: concurrently, or in order to *queue* until one fails."""
+        if queue is None:
+            gathered = await gather_limited(
+                lambda index: self._send_one(made[index], None, now_ms, deadline),
+                range(len(made)),
+                MAX_CONCURRENT,
+            )
+            by_index = gathered.results | gathered.failures
+            return [by_index[index] for index in range(len(made))]
+        outcomes: list[SendResult | RocketMQError] = []
+        for batch in made:
+            try:
+                outcome = await self._send_one(batch, queue, now_ms, deadline)
+            except RocketMQError as error:
+                cause = NotConnectedError("-", "an earlier request of the batch failed")
+                unsent = [never_sent(each.topic, cause) for each in made[len(outcomes) + 1 :]]
+                return [*outcomes, error, *unsent]
+            outcomes.append(outcome)
+        return outcomes
+
+    def _send_one(
+        self, batch: Batch, queue: MessageQueue | None, now_ms: int, deadline: float
+    ) -> Coroutine[Any, Any, SendResult]:
+        def send(publish: TopicPublishInfo) -> Coroutine[Any, Any, SendResult]:
+            target = publish.target(queue) if queue else publish.next_target()
+            request = batch.request(target, now_ms, fixed=queue is not None)
+            return self._sender.attempts.run(request, publish, deadline)
+
+        return self._sender.with_route(batch.topic, batch.size, deadline, send)
 
 
 def results_of(whole: SendResult, ids: Iterable[str]) -> Iterator[SendResult]:
-    """Yield the result of every message of a batch: the broker stores them one after another."""
+    """Yield the result of each message of a batch, which brokers store with successive offsets."""
     stored = whole.offset_message_id.split(",")
     stored_ids = chain(stored, repeat(stored[0]))
     offsets = count(whole.queue_offset)
@@ -71,17 +146,16 @@ def batches(
     *,
     in_order: bool = False,
 ) -> list[Batch]:
-    """Group *messages* by topic and split each group by size; the order within a topic is kept.
+    """Group *messages* by topic and ``wait_store_ok``, and split each group by size.
 
-    Messages with another ``wait_store_ok`` go to other batches.
+    The order within a topic is kept.
 
     :param in_order: the batches, sent one after another, keep the order of all messages
-
-    :raises InvalidMessageError: one of them may not be batched (nothing was sent)
+    :raises InvalidMessageError: one of them may not be part of a batch
     """
     made: list[Batch] = []
     growing: dict[tuple[str, str], Batch] = {}
-    for place, message in enumerate(messages):
+    for position, message in enumerate(messages):
         check_batchable(message)
         message_id = ids.next_id(born_ms)
         properties = encode_properties(message, message_id)
@@ -96,7 +170,7 @@ def batches(
                 growing.clear()  # no later message may join an earlier batch
             batch = growing[key] = Batch(*key, [], [], [])
             made.append(batch)
-        batch.places.append(place)
+        batch.positions.append(position)
         batch.ids.append(message_id)
         batch.parts += encode_batch_entry(message.body, properties, message.flag)
         batch.size += size
@@ -104,13 +178,15 @@ def batches(
 
 
 def _is_full(batch: Batch, size: int, config: ProducerConfig) -> bool:
-    return batch.size + size > config.max_message_bytes or len(batch.places) >= MAX_BATCH_MESSAGES
+    return (
+        batch.size + size > config.max_message_bytes or len(batch.positions) >= MAX_BATCH_MESSAGES
+    )
 
 
-def several(messages: object) -> list[Message]:
+def message_list(messages: object) -> list[Message]:
     """Return *messages* as a list.
 
-    :raises ConfigError: they are one, or nothing to iterate over
+    :raises ConfigError: they are a single message, or not iterable
     """
     if isinstance(messages, Message | str | bytes) or not isinstance(messages, Iterable):
         reason = "expected several messages, for one of them: send_batch([message])"
@@ -119,7 +195,10 @@ def several(messages: object) -> list[Message]:
 
 
 def check_batchable(message: object) -> None:
-    """Refuse what the broker would refuse, or store as something else."""
+    """Validate *message* as part of a batch.
+
+    :raises InvalidMessageError: brokers reject it in a batch, or store it without its delay
+    """
     if not isinstance(message, Message):
         raise not_a_message(message)
     if message.delayed:
@@ -128,12 +207,12 @@ def check_batchable(message: object) -> None:
         raise InvalidMessageError(message.topic, "a retry topic takes no batches")
 
 
-def check_places(
+def check_targets(
     given: Iterable[Message], made: Iterable[Batch], queue: MessageQueue | None
 ) -> None:
-    """Refuse batches that do not go where their messages have to.
+    """Validate the queue of the batches.
 
-    :raises ConfigError: *queue* is not one of every message's topic
+    :raises ConfigError: *queue* does not belong to the topic of every message
     :raises InvalidMessageError: a message has a sharding key, and no *queue* is given
     """
     topic = queue.topic if isinstance(queue, MessageQueue) else None

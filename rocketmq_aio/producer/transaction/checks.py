@@ -1,4 +1,4 @@
-"""Checks: a broker asks how a transaction ended, and the producer or the application answers."""
+"""Transaction checks: replies to brokers with the state of transactions."""
 
 from __future__ import annotations
 
@@ -19,165 +19,166 @@ from rocketmq_aio.model.codec import V
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import TransactionState
 from rocketmq_aio.producer.transaction.end_transaction import EndTransactionSender
-from rocketmq_aio.producer.transaction.transaction_log import (
-    HalfMessage,
-    HalfMessageLocation,
-    TransactionLog,
-)
+from rocketmq_aio.producer.transaction.half_message import HalfMessage, HalfMessageLocation
+from rocketmq_aio.producer.transaction.transaction_log import TransactionLog
 from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
 from rocketmq_aio.remoting.background_tasks import call_isolated
 from rocketmq_aio.remoting.threads import run_in_thread
 
 logger = get_logger(__name__)
 
-MAX_WAITING: Final = 2000  # what is dropped beyond it is asked again
-CHECK_SECONDS: Final = 60.0  # longer than that for a check counts as "unknown"
-ANSWER_SECONDS: Final = 3.0
+MAX_WAITING: Final = 2000  # checks beyond it are dropped: the broker repeats them
+CHECK_SECONDS: Final = 60.0  # a longer check results in UNKNOWN
+REPLY_SECONDS: Final = 3.0
 
 CheckFunction: TypeAlias = Callable[[MessageExt[V]], Awaitable[TransactionState] | TransactionState]
-"""`check`: takes a half message, returns how its transaction ended; plain or async."""
+"""`check`: takes a half message, returns the state of its transaction; plain or async."""
 
 
-class Asked(msgspec.Struct, gc=False, eq=False):
-    """The newest check about a message."""
+class PendingCheck(msgspec.Struct, gc=False, eq=False):
+    """The latest check of a message."""
 
     message: MessageExt
-    place: HalfMessageLocation
+    location: HalfMessageLocation
     transaction_id: str
 
 
 class TransactionChecks:
-    """Answers the checks of brokers; *concurrency* of them at once, the others wait in line.
+    """Replies to checks, up to *concurrency* concurrently.
 
-    What was decided here is answered without the application.  A check that fails, takes too long
-    or gives anything but a `TransactionState` means "unknown": the broker asks again.  A plain
-    check that hangs keeps its thread: there are *concurrency* of them, and no more.
+    The application is not called for transactions that were decided here.  A check function that
+    fails, times out or returns anything but a `TransactionState` results in UNKNOWN: the broker
+    checks again.  A plain function that hangs keeps its thread, of which there are *concurrency*.
     """
 
     def __init__(
         self,
         check: CheckFunction,
         instance: MQClientInstance,
-        decisions: TransactionLog,
-        endings: EndTransactionSender,
+        log: TransactionLog,
+        end_transaction: EndTransactionSender,
         concurrency: int,
     ) -> None:
         self.dropped = 0
         self._check = check
         self._is_async = is_async(check)
         self._instance = instance
-        self._decisions = decisions
-        self._endings = endings
+        self._log = log
+        self._end_transaction = end_transaction
         self._concurrency = concurrency
-        self._newest: dict[str, Asked] = {}  # all that wait or are being answered
+        self._latest: dict[str, PendingCheck] = {}  # by message id: waiting and running ones
         self._waiting: deque[str] = deque()
         self._workers = 0
         self._closed = False
         self._threads: ThreadPoolExecutor | None = None
 
     def receive(self, address: str, header: CheckTransactionState, message: MessageExt) -> None:
-        """Take a check of the broker at *address*; never blocks."""
+        """Queue a check by the broker at *address*."""
         if self._closed:
             return
         message_id = message.message_id
-        place = HalfMessageLocation(
+        location = HalfMessageLocation(
             address, header.broker_name, header.tran_state_table_offset, header.commit_log_offset
         )
-        if (half := self._decisions.find(message_id)) is not None:
-            half.asked_from(place)
-        known = message_id in self._newest
-        if not known and len(self._newest) >= MAX_WAITING:
+        if (half := self._log.find(message_id)) is not None:
+            half.on_check(location)
+        known = message_id in self._latest
+        if not known and len(self._latest) >= MAX_WAITING:
             self.dropped += 1
             return
-        self._newest[message_id] = Asked(message, place, header.transaction_id or message_id)
+        self._latest[message_id] = PendingCheck(
+            message, location, header.transaction_id or message_id
+        )
         if known:
-            return  # the broker asks again; the answer that is being found goes to the new place
+            return  # repeated by the broker: the reply goes to the new location
         self._waiting.append(message_id)
         if self._workers < self._concurrency:
             self._workers += 1
             self._instance.host.spawn(self._work, name="transaction-checks")
 
     def close(self) -> None:
-        """Drop the checks that wait, and take no more: brokers ask other members of the group."""
+        """Drop all checks, waiting and later ones: brokers repeat them at other members."""
         self._closed = True
         for message_id in self._waiting:
-            del self._newest[message_id]
+            del self._latest[message_id]
         self._waiting.clear()
-        if self._threads is not None:  # a thread ends when its check has ended
+        if self._threads is not None:  # a running check is not interrupted
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _work(self) -> None:
         try:
             while self._waiting:
-                await self._answer(self._waiting.popleft())
+                await self._check_one(self._waiting.popleft())
         finally:
             self._workers -= 1
 
-    async def _answer(self, message_id: str) -> None:
+    async def _check_one(self, message_id: str) -> None:
         is_copy = False
         try:
-            half = self._decisions.find(message_id)
+            half = self._log.find(message_id)
             if half is None:
-                state = await self._ask_application(self._newest[message_id].message)
-                # Another check may have come meanwhile, and moved the message once more.
-                half = self._decided(message_id, state)
-            elif (state := half.answer()) is TransactionState.COMMIT:
+                state = await self._call_check(self._latest[message_id].message)
+                # A repeated check may have arrived meanwhile, with a new location.
+                half = self._decide(message_id, state)
+            elif (state := half.decision()) is TransactionState.COMMIT:
                 is_copy = await self._is_copy(half)
         finally:
-            asked = self._newest.pop(message_id)
+            check = self._latest.pop(message_id)
         if is_copy:
-            # Another commit would be stored as a second message.
-            await self._endings.discard(half, asked.place)
+            # Another commit would store the message a second time.
+            await self._end_transaction.discard(half, check.location)
         else:
-            await self._tell(half, asked, state)
+            await self._reply(half, check, state)
 
     async def _is_copy(self, half: HalfMessage) -> bool:
-        """Return whether the check is about a copy of a message that the broker has committed.
+        """Whether the check is about a copy of a half message that the broker has committed.
 
-        A broker stores a message anew before it checks it, also one that is just being committed.
+        A broker stores a half message again before each check, also while it commits it.
         """
-        place = self._newest[half.message_id].place
-        has_commit = await self._endings.has_commit(half, place)
-        return has_commit and self._newest[half.message_id].place.address == place.address
+        location = self._latest[half.message_id].location
+        has_commit = await self._end_transaction.has_commit(half, location)
+        return has_commit and self._latest[half.message_id].location.address == location.address
 
-    def _decided(self, message_id: str, state: TransactionState) -> HalfMessage:
-        asked = self._newest[message_id]
-        half = HalfMessage(message_id, asked.message.topic, asked.transaction_id, asked.place)
+    def _decide(self, message_id: str, state: TransactionState) -> HalfMessage:
+        check = self._latest[message_id]
+        half = HalfMessage(message_id, check.message.topic, check.transaction_id, check.location)
         if state is not TransactionState.UNKNOWN:
-            self._decisions.make(half, state)
+            self._log.decide(half, state)
         return half
 
-    async def _tell(self, half: HalfMessage, asked: Asked, state: TransactionState) -> None:
+    async def _reply(self, half: HalfMessage, check: PendingCheck, state: TransactionState) -> None:
         if state is TransactionState.UNKNOWN:
-            await self._endings.leave_open(half, asked.place, asked.message)
+            await self._end_transaction.send_unknown(half, check.location, check.message)
             return
-        deadline = monotonic() + ANSWER_SECONDS
-        cause = await self._endings.tell(half, deadline, asked=asked.place, message=asked.message)
+        deadline = monotonic() + REPLY_SECONDS
+        cause = await self._end_transaction.send(
+            half, deadline, checked_at=check.location, message=check.message
+        )
         if cause is not None:
             logger.info(
                 "transaction_check_not_answered", message_id=half.message_id, reason=str(cause)
             )
 
-    async def _ask_application(self, message: MessageExt) -> TransactionState:
-        answer: object = None
+    async def _call_check(self, message: MessageExt) -> TransactionState:
+        state: object = None
         try:
             with anyio.move_on_after(CHECK_SECONDS) as scope:
-                answer = await call_isolated(self._call, message)
+                state = await call_isolated(self._run_function, message)
             if scope.cancelled_caught:
                 logger.warning("transaction_check_too_slow", message_id=message.message_id)
-        except Exception:  # the application's code: it is asked again
+        except Exception:  # the application's code: the broker checks again
             logger.exception("transaction_check_failed", message_id=message.message_id)
         else:
-            if not isinstance(answer, TransactionState) and not scope.cancelled_caught:
-                logger.error("transaction_check_gave_no_state", answer=type(answer).__name__)
-        return answer if isinstance(answer, TransactionState) else TransactionState.UNKNOWN
+            if not isinstance(state, TransactionState) and not scope.cancelled_caught:
+                logger.error("transaction_check_gave_no_state", answer=type(state).__name__)
+        return state if isinstance(state, TransactionState) else TransactionState.UNKNOWN
 
-    async def _call(self, message: MessageExt) -> object:
+    async def _run_function(self, message: MessageExt) -> object:
         if self._is_async:
-            answer: object = self._check(message)
+            state: object = self._check(message)
         else:
             if self._threads is None:
                 name = "transaction-check"
                 self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix=name)
-            answer = await run_in_thread(self._threads, self._check, message)
-        return await answer if inspect.isawaitable(answer) else answer
+            state = await run_in_thread(self._threads, self._check, message)
+        return await state if inspect.isawaitable(state) else state

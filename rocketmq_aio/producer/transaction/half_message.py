@@ -1,28 +1,81 @@
-"""Half messages: what may be one, what makes one of a message, where it lies."""
+"""Half messages: their properties, location and state."""
 
 from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from rocketmq_aio.errors import InvalidMessageError
-from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.properties import MAX_PROPERTIES
-from rocketmq_aio.model.values import SendResult
+from rocketmq_aio.model.values import SendResult, TransactionState
 from rocketmq_aio.producer.send_request import PROPERTIES_SPARE, SendRequest, not_a_message
-from rocketmq_aio.producer.transaction.transaction_log import HalfMessageLocation
 from rocketmq_aio.protocol.codes import TRANSACTION_PREPARED
 
 # The broker adds more to a half message than to others: its topic, its queue, counters.
 HALF_SPARE: Final = 400
 DELAYED: Final = frozenset({"DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
-OFFSET_DIGITS: Final = 16  # of an offset id, its last ones: the position in the commit log
+OFFSET_DIGITS: Final = 16  # of an offset message id: its end is the position in the commit log
+
+
+class HalfMessageLocation(msgspec.Struct, frozen=True, gc=False):
+    """Where a half message is stored; before each check the broker stores it again elsewhere."""
+
+    address: str
+    broker_name: str | None
+    table_offset: int
+    log_offset: int
+
+
+class HalfMessage(msgspec.Struct, gc=False, eq=False):
+    """A half message and the state of its transaction.
+
+    :ivar location: from the send or a later check; None before both
+    :ivar state: None while the local transaction runs
+    :ivar confirmed: the address that last confirmed the decision, and the number of the connection
+    :ivar is_ending: END_TRANSACTION is in flight
+    :ivar checked_at: the location in the last check
+    :ivar message: for hooks; None when the transaction is over here
+    """
+
+    message_id: str
+    topic: str
+    transaction_id: str = ""
+    location: HalfMessageLocation | None = None
+    state: TransactionState | None = None
+    confirmed: tuple[str, int] | None = None
+    is_ending: bool = False
+    checked_at: HalfMessageLocation | None = None
+    message: Message | MessageExt | None = None
+
+    def on_stored(self, location: HalfMessageLocation, transaction_id: str) -> None:
+        """Record the response of the send; a check that arrived before has a newer location."""
+        self.transaction_id = transaction_id
+        if self.checked_at is not None and self.checked_at.address == location.address:
+            location = self.checked_at
+        self.location = location
+
+    def on_check(self, location: HalfMessageLocation) -> None:
+        """Record a check: the message has moved to *location*.
+
+        A broker other than the one that accepted it has the copy of another attempt, whose
+        transaction is ended separately.
+        """
+        self.checked_at = location
+        if self.location is not None and self.location.address == location.address:
+            self.location = location
+
+    def decision(self) -> TransactionState:
+        """Return the decision; UNKNOWN while there is none or its request is in flight."""
+        return TransactionState.UNKNOWN if self.state is None or self.is_ending else self.state
 
 
 def check_transactional(message: object) -> Message:
-    """Return *message*, which can be part of a transaction.
+    """Return *message*.
 
-    :raises InvalidMessageError: it cannot
+    :raises InvalidMessageError: it cannot be part of a transaction
     """
     if not isinstance(message, Message):
         raise not_a_message(message)
@@ -33,21 +86,21 @@ def check_transactional(message: object) -> Message:
     return message
 
 
-def make_half(sent: SendRequest, group: str) -> None:
-    """Make *sent* a message that nobody sees before *group* says so.
+def make_half(request: SendRequest, group: str) -> None:
+    """Make *request* that of a half message of *group*.
 
-    :raises InvalidMessageError: its properties do not fit any more
+    :raises InvalidMessageError: its properties are too long for a half message
     """
-    sent.properties += f"TRAN_MSG\x01true\x02PGROUP\x01{group}\x02".encode()
-    sent.sys_flag |= TRANSACTION_PREPARED
-    most = MAX_PROPERTIES - PROPERTIES_SPARE - HALF_SPARE
-    if len(sent.properties) > most:
-        reason = f"its properties take {len(sent.properties)} bytes, of a half message {most} fit"
-        raise InvalidMessageError(sent.topic, reason)
+    request.properties += f"TRAN_MSG\x01true\x02PGROUP\x01{group}\x02".encode()
+    request.sys_flag |= TRANSACTION_PREPARED
+    size, max_size = len(request.properties), MAX_PROPERTIES - PROPERTIES_SPARE - HALF_SPARE
+    if size > max_size:
+        reason = f"its properties take {size} bytes, of a half message {max_size} fit"
+        raise InvalidMessageError(request.topic, reason)
 
 
-def place_of(sent: SendRequest, result: SendResult) -> HalfMessageLocation:
-    """Return where the broker has put a half message."""
+def location_of(request: SendRequest, result: SendResult) -> HalfMessageLocation:
+    """Return where the broker stored a half message."""
     log_offset = int(result.offset_message_id[-OFFSET_DIGITS:], 16)
-    target = sent.target
+    target = request.target
     return HalfMessageLocation(target.master, target.broker_name, result.queue_offset, log_offset)

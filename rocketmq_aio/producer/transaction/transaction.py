@@ -1,74 +1,49 @@
-"""One transaction: a half message, a local part, a decision."""
+"""Transaction: a half message, a local transaction, a decision."""
 
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import anyio
 import msgspec
 
 from rocketmq_aio.errors import ConfigError, NotRunningError, RocketMQError
 from rocketmq_aio.model.message import Message
-from rocketmq_aio.model.values import MessageQueue, SendResult, TransactionState
-from rocketmq_aio.producer.topic_publish_info import QueueSelector
-from rocketmq_aio.producer.transaction.transaction_log import HalfMessage
+from rocketmq_aio.model.values import SendResult, TransactionState
+from rocketmq_aio.producer.transaction.half_message import HalfMessage
+from rocketmq_aio.producer.transaction.half_sender import HalfMessageSender, HalfSend
 
 
 class TransactionResult(msgspec.Struct, frozen=True, gc=False):
-    """How a transaction ended, and whether its broker knows already.
+    """The decision of a transaction, and whether its broker has confirmed it.
 
-    A decision that is not *confirmed* is not lost: the broker asks, and this producer, or the check
-    of another member of the group, answers with the same decision.
+    A decision that is not *confirmed* is not lost: the broker checks, and this producer, or the
+    ``check`` of another member of the group, replies with the same decision.
     """
 
     state: TransactionState
-    confirmed: bool  # the broker has done it, or a proxy accepted it; never of UNKNOWN
+    confirmed: bool  # executed by the broker, or accepted by a proxy; False for UNKNOWN
     sent: SendResult  # of the half message
-    error: RocketMQError | None = None  # why it is not confirmed, or was left to the check
+    error: RocketMQError | None = None  # why it is not confirmed or was left to the check
 
     @property
     def message_id(self) -> str:
-        """The id of the message, which consumers see too."""
+        """The id of the message, as consumers see it."""
         return self.sent.message_id
 
 
-class HalfSend(msgspec.Struct, frozen=True, gc=False):
-    """A message that is to be sent as a half message, where to, and how long that may take."""
-
-    message: Message
-    queue: MessageQueue | None
-    selector: QueueSelector | None
-    seconds: float
-
-
-class Halves(Protocol):
-    """What a transaction needs of its producer."""
-
-    async def send_half(self, send: HalfSend) -> tuple[HalfMessage, SendResult]:
-        """Send the half message; whatever it raises, the local part may not run."""
-        ...
-
-    async def end_half(self, half: HalfMessage, state: TransactionState) -> RocketMQError | None:
-        """Tell the broker; return why it has not confirmed, if it has not."""
-        ...
-
-    def leave_half(self, half: HalfMessage) -> None:
-        """Leave it to the check."""
-        ...
-
-
 class Transaction:
-    """A transaction from its half message to its end; made by `TransactionProducer.transaction`.
+    """A transaction; made by `TransactionProducer.transaction`.
 
     Entering the block sends the half message, which consumers do not see.  The block is the local
-    part.  Its normal end commits, an exception rolls back and goes on, unless `commit`, `rollback`
-    or `unknown` was called before.
+    transaction.  Its end commits and an exception rolls back, unless `commit`, `rollback` or
+    `unknown` was called before.
     """
 
-    def __init__(self, halves: Halves, send: HalfSend) -> None:
-        self._halves = halves
-        self._send = send
+    def __init__(self, half_sender: HalfMessageSender, half_send: HalfSend) -> None:
+        self._half_sender = half_sender
+        self._half_send = half_send
         self._half: HalfMessage | None = None
         self._sent: SendResult | None = None
         self._left_open = False
@@ -76,32 +51,32 @@ class Transaction:
 
     @property
     def message(self) -> Message:
-        """What it is about."""
-        return self._send.message
+        """The message."""
+        return self._half_send.message
 
     @property
     def message_id(self) -> str:
-        """The id of the message, which the check and consumers see too."""
+        """The id of the message, as the check and consumers see it."""
         return self.sent.message_id
 
     @property
     def transaction_id(self) -> str:
-        """The id that the broker gave the transaction; the message id where it gave none."""
-        return self._begun().transaction_id
+        """The transaction id from the broker; the message id if it gave none."""
+        return self._entered().transaction_id
 
     @property
     def sent(self) -> SendResult:
-        """What the broker answered to the half message.
+        """The result of the half message.
 
         :raises NotRunningError: it has not been sent yet
         """
-        self._begun()
+        self._entered()
         assert self._sent is not None
         return self._sent
 
     @property
     def result(self) -> TransactionResult | None:
-        """How it ended; None while it is not decided."""
+        """The result; None while the transaction is not decided."""
         return self._result
 
     @property
@@ -110,18 +85,18 @@ class Transaction:
         return self._result is not None or self._left_open
 
     async def commit(self) -> TransactionResult:
-        """Let consumers have the message; what follows in the block cannot change that.
+        """Commit the message; an exception later in the block does not change that.
 
-        :raises ConfigError: it is decided otherwise already
+        :raises ConfigError: another decision was made before
         """
         return await self._end(TransactionState.COMMIT)
 
     async def rollback(self) -> TransactionResult:
-        """Take the message back; errors as `commit`."""
+        """Roll the message back; errors as `commit`."""
         return await self._end(TransactionState.ROLLBACK)
 
     async def decide(self, state: object) -> None:
-        """End it as *state* says, unless it is ended: what is no state leaves it to the check."""
+        """Decide *state* unless decided; anything but COMMIT or ROLLBACK leaves it to the check."""
         if self.is_decided:
             return
         if state in (TransactionState.COMMIT, TransactionState.ROLLBACK):
@@ -130,19 +105,19 @@ class Transaction:
             self.unknown()
 
     def unknown(self) -> None:
-        """Leave the decision to the check, which the broker asks for later.
+        """Leave the decision to the check, which the broker runs later.
 
-        :raises ConfigError: it is decided already
+        :raises ConfigError: another decision was made before
         """
-        self._begun()
+        self._entered()
         if self._result is not None:
-            raise self._decided(TransactionState.UNKNOWN)
+            raise self._conflict(TransactionState.UNKNOWN)
         self._left_open = True
 
     async def __aenter__(self) -> Self:
         if self._half is not None:
             raise NotRunningError("a transaction is entered once; make a new one")
-        self._half, self._sent = await self._halves.send_half(self._send)
+        self._half, self._sent = await self._half_sender.send(self._half_send)
         return self
 
     async def __aexit__(
@@ -154,36 +129,33 @@ class Transaction:
         if self._result is not None:
             return
         if self._left_open:
-            self._leave_open()
+            self._half_sender.leave(self._entered())
+            self._result = TransactionResult(TransactionState.UNKNOWN, False, self.sent)
         elif kind is None:
             await self._end(TransactionState.COMMIT)
         else:
-            # Also when it is a cancellation: this is bounded by the deadline of the decision.
+            # Shielded, because the error may be a cancellation; `end` has a deadline of its own.
             with anyio.CancelScope(shield=True):
                 await self._end(TransactionState.ROLLBACK)
 
     async def _end(self, state: TransactionState) -> TransactionResult:
-        half = self._begun()
+        half = self._entered()
         if self._left_open:
-            raise self._decided(state)
+            raise self._conflict(state)
         if self._result is None:
-            # Said before it is told: whoever is cancelled here has decided all the same.
+            # Set before the request: if this call is cancelled, the decision stands.
             self._result = TransactionResult(state, False, self.sent)
-            error = await self._halves.end_half(half, state)
+            error = await self._half_sender.end(half, state)
             self._result = TransactionResult(state, error is None, self.sent, error)
         if self._result.state is not state:
-            raise self._decided(state)
+            raise self._conflict(state)
         return self._result
 
-    def _leave_open(self) -> None:
-        self._halves.leave_half(self._begun())
-        self._result = TransactionResult(TransactionState.UNKNOWN, False, self.sent)
-
-    def _begun(self) -> HalfMessage:
+    def _entered(self) -> HalfMessage:
         if self._half is None:
             raise NotRunningError("the half message is sent with `async with`")
         return self._half
 
-    def _decided(self, state: TransactionState) -> ConfigError:
+    def _conflict(self, state: TransactionState) -> ConfigError:
         so_far = TransactionState.UNKNOWN if self._result is None else self._result.state
         return ConfigError("transaction", state.name, f"it is decided already: {so_far.name}")

@@ -1,103 +1,49 @@
-"""How transactions ended, as far as this producer knows: what checks of brokers are answered."""
+"""Transaction log: the transactions in progress and the latest decisions of this producer."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Final
 
-import msgspec
-
-from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.values import TransactionState
+from rocketmq_aio.producer.transaction.half_message import HalfMessage
 
-MOST: Final = 20_000  # decisions kept; older ones the application's check has to know
-
-
-class HalfMessageLocation(msgspec.Struct, frozen=True, gc=False):
-    """Where a half message lies; a broker stores it anew, elsewhere, before it asks about it."""
-
-    address: str
-    broker_name: str | None
-    table_offset: int
-    log_offset: int
-
-
-class HalfMessage(msgspec.Struct, gc=False, eq=False):
-    """A half message and what is known of it.
-
-    :ivar state: None while the local part runs
-    :ivar place: where it is, as the send or a later check told; None before either did
-    :ivar confirmed: the address that last confirmed the decision, and the number of the connection
-    :ivar ending: the decision is on its way
-    :ivar asked: where the broker that asked last has it
-    :ivar message: what it is about, for hooks; None once nothing more is done for it here
-    """
-
-    message_id: str
-    topic: str
-    transaction_id: str = ""
-    place: HalfMessageLocation | None = None
-    state: TransactionState | None = None
-    confirmed: tuple[str, int] | None = None
-    ending: bool = False
-    asked: HalfMessageLocation | None = None
-    message: Message | MessageExt | None = None
-
-    def stored(self, place: HalfMessageLocation, transaction_id: str) -> None:
-        """The send was answered; a check that came before knows a newer place."""
-        self.transaction_id = transaction_id
-        if self.asked is not None and self.asked.address == place.address:
-            place = self.asked
-        self.place = place
-
-    def asked_from(self, place: HalfMessageLocation) -> None:
-        """A broker asks: the message has moved.
-
-        A broker that is not the one that accepted it has a copy from an attempt that was repeated
-        elsewhere, which is settled by itself.
-        """
-        self.asked = place
-        if self.place is not None and self.place.address == place.address:
-            self.place = place
-
-    def answer(self) -> TransactionState:
-        """Return the decision, UNKNOWN while there is none or its request is under way."""
-        return TransactionState.UNKNOWN if self.state is None or self.ending else self.state
+MAX_DECISIONS: Final = 20_000  # beyond it the application's check answers for older ones
 
 
 class TransactionLog:
-    """The transactions that are under way here, and those that were decided here lately."""
+    """Finds the `HalfMessage` that a check of a broker is about."""
 
-    def __init__(self, most: int = MOST) -> None:
-        self._under_way: dict[str, HalfMessage] = {}
-        self._made: dict[str, HalfMessage] = {}
-        self._most = most
+    def __init__(self, max_decisions: int = MAX_DECISIONS) -> None:
+        self._in_progress: dict[str, HalfMessage] = {}
+        self._decided: dict[str, HalfMessage] = {}
+        self._max_decisions = max_decisions
         self._idle: asyncio.Future[None] | None = None
 
     def begin(self, half: HalfMessage) -> None:
-        """The half message is about to be sent."""
-        self._under_way[half.message_id] = half
+        """Record a half message that is about to be sent."""
+        self._in_progress[half.message_id] = half
 
-    def make(self, half: HalfMessage, state: TransactionState) -> None:
-        """The transaction is decided, which the broker is about to hear."""
+    def decide(self, half: HalfMessage, state: TransactionState) -> None:
+        """Record a decision that is about to be sent."""
         half.state = state
-        self._made[half.message_id] = half
-        if len(self._made) > self._most:
-            del self._made[next(iter(self._made))]
+        self._decided[half.message_id] = half
+        if len(self._decided) > self._max_decisions:
+            del self._decided[next(iter(self._decided))]
 
-    def done(self, half: HalfMessage) -> None:
-        """Nothing more is done for it here, unless a broker asks."""
-        self._under_way.pop(half.message_id, None)
-        half.message = None  # thousands of decisions are kept, and bodies may be large
-        if self._idle is not None and not self._under_way and not self._idle.done():
+    def end(self, half: HalfMessage) -> None:
+        """Record that the transaction is over here; a broker may still check it."""
+        self._in_progress.pop(half.message_id, None)
+        half.message = None  # thousands of decisions are kept, and bodies can be large
+        if self._idle is not None and not self._in_progress and not self._idle.done():
             self._idle.set_result(None)
 
     def find(self, message_id: str) -> HalfMessage | None:
-        """Return what is known here, if anything."""
-        return self._under_way.get(message_id) or self._made.get(message_id)
+        """Return the half message, if its transaction was begun or decided here."""
+        return self._in_progress.get(message_id) or self._decided.get(message_id)
 
     async def wait_until_idle(self) -> None:
-        """Return when no transaction is under way."""
-        if self._under_way:
+        """Return when no transaction is in progress."""
+        if self._in_progress:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle

@@ -26,7 +26,7 @@ async def turns(count: int = 10) -> None:
 
 
 def room_taken(shop: Shop) -> tuple[int, int]:
-    return shop.producer._room.count, shop.producer._room.bytes
+    return shop.producer._in_flight.count, shop.producer._in_flight.bytes
 
 
 # --- bounds --------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ async def test_a_send_cancelled_at_any_step_harms_no_other(brokers: int) -> None
                 await asyncio.wait([sending])
 
                 assert (await producer.send(ORDER)).ok
-                assert producer._room.count == 0
+                assert producer._in_flight.count == 0
             if not sending.cancelled():
                 break
 

@@ -107,11 +107,11 @@ async def test_a_compression_that_fails_is_told_to_its_sender_alone(
 async def test_what_is_done_after_its_loop_is_closed_harms_nobody(
     held: Held, recwarn: pytest.WarningsRecorder
 ) -> None:
-    packer = CompressionPool()
+    pool = CompressionPool()
     loop = asyncio.new_event_loop()
 
     async def begin() -> None:
-        packer.pack(made(Message("orders", LARGE)))
+        pool.compress(made(Message("orders", LARGE)))
 
     def run_and_close() -> None:
         loop.run_until_complete(begin())
@@ -121,7 +121,7 @@ async def test_what_is_done_after_its_loop_is_closed_harms_nobody(
     await asyncio.to_thread(run_and_close)
     threads = _threads()
     held.go_on.set()
-    packer.close()
+    pool.close()
     for thread in threads:
         await asyncio.to_thread(thread.join, 10)
 
@@ -192,11 +192,11 @@ async def test_one_thread_serves_all_when_no_more_can_be_started(
         assert all(len(body) < len(LARGE) for body in shop.bodies())
 
 
-async def test_a_closed_packer_starts_no_threads() -> None:
-    packer = CompressionPool()
-    packer.close()
+async def test_a_closed_pool_starts_no_threads() -> None:
+    pool = CompressionPool()
+    pool.close()
     with pytest.raises(ClosedError):
-        packer.pack(made(Message("orders", LARGE)))
+        pool.compress(made(Message("orders", LARGE)))
 
     assert not _threads()
 

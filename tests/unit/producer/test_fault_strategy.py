@@ -1,4 +1,4 @@
-"""Brokers that are left out: by which evidence, for how long, and what ends it."""
+"""Fault strategy: faults that exclude a broker, the duration, and the end of an exclusion."""
 
 from __future__ import annotations
 
@@ -43,26 +43,16 @@ def target(address: str = A) -> SendTarget:
     )
 
 
-class Chooser:
-    """Notes whom it was told to leave out."""
-
-    def __init__(self) -> None:
-        self.left_out: list[frozenset[str]] = []
-
-    def leave_out(self, addresses: frozenset[str]) -> None:
-        self.left_out.append(addresses)
-
-
 class Watch:
-    """Faults with a clock of its own and probes that a test answers."""
+    """A fault strategy with recorded exclusions, and probes that a test answers."""
 
     def __init__(self, *, enabled: bool = True) -> None:
-        self.chooser = Chooser()
+        self.excluded_calls: list[frozenset[str]] = []
         self.probed: list[str] = []
         self.alive: set[str] = set()
         self.starts = 0
         self.faults = FaultStrategy(
-            lambda: [self.chooser], self._probe, self._start, enabled=enabled
+            self.excluded_calls.append, self._probe, self._start, enabled=enabled
         )
 
     async def _probe(self, held: BrokerFault) -> None:
@@ -80,11 +70,11 @@ class Watch:
         self.faults.answered(target(address), at - seconds, at)
 
     @property
-    def left_out(self) -> set[str]:
-        return set(self.faults.left_out)
+    def excluded(self) -> set[str]:
+        return set(self.faults.excluded)
 
     def until(self, address: str = A) -> float:
-        return self.faults._held[address].until
+        return self.faults._faults[address].until
 
 
 @pytest.fixture
@@ -120,7 +110,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_what_speaks_against_a_broker(watch: Watch, cause: RocketMQError, held: bool) -> None:
     watch.fail(cause)
 
-    assert watch.left_out == ({A} if held else set())
+    assert watch.excluded == ({A} if held else set())
     assert watch.starts == int(held)
 
 
@@ -128,15 +118,15 @@ def test_what_speaks_against_a_broker(watch: Watch, cause: RocketMQError, held: 
 def test_a_slow_answer_speaks_against_a_broker(watch: Watch, seconds: float, held: bool) -> None:
     watch.answer(seconds)
 
-    assert watch.left_out == ({A} if held else set())
+    assert watch.excluded == ({A} if held else set())
 
 
-def test_switched_off_nobody_is_left_out() -> None:
+def test_disabled_it_excludes_no_broker() -> None:
     watch = Watch(enabled=False)
     watch.fail()
 
     assert watch.faults.bound == float("inf")
-    assert watch.left_out == set()
+    assert watch.excluded == set()
 
 
 def test_many_failures_at_once_are_one_isolation(watch: Watch) -> None:
@@ -145,15 +135,15 @@ def test_many_failures_at_once_are_one_isolation(watch: Watch) -> None:
 
     assert watch.until() == NOW + 1.0
     assert watch.starts == 1
-    assert watch.chooser.left_out == [{A}]
+    assert watch.excluded_calls == [{A}]
 
 
-def test_every_chooser_is_told_who_is_left_out_and_who_is_back(watch: Watch) -> None:
+def test_exclude_is_called_with_every_change(watch: Watch) -> None:
     watch.fail()
     watch.fail(at=NOW + 1, address=B)
     watch.answer(at=NOW + 2)
 
-    assert watch.chooser.left_out == [{A}, {A, B}, {B}]
+    assert watch.excluded_calls == [{A}, {A, B}, {B}]
 
 
 def test_the_evidence_is_logged(watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
@@ -196,10 +186,10 @@ def test_a_failure_from_before_the_forgiveness_counts_nothing(watch: Watch) -> N
     watch.answer(at=NOW + 2)
     watch.faults.failed(target(), LATE, NOW + 1, NOW + 2.5)
 
-    assert watch.left_out == set()
+    assert watch.excluded == set()
 
 
-def test_while_somebody_is_left_out_every_answer_is_looked_at(watch: Watch) -> None:
+def test_while_a_broker_is_excluded_every_response_is_recorded(watch: Watch) -> None:
     bounds = [watch.faults.bound]
     watch.fail()
     bounds.append(watch.faults.bound)
@@ -213,7 +203,7 @@ def test_an_answer_to_a_send_from_before_the_isolation_forgives_nothing(watch: W
     watch.fail()
     watch.faults.answered(target(), NOW - 0.1, NOW + 0.1)
 
-    assert watch.left_out == {A}
+    assert watch.excluded == {A}
 
 
 def test_who_is_in_no_route_any_more_is_forgotten(watch: Watch) -> None:
@@ -221,8 +211,8 @@ def test_who_is_in_no_route_any_more_is_forgotten(watch: Watch) -> None:
     watch.fail(address=B)
     watch.faults.forget({B})
 
-    assert watch.left_out == {B}
-    assert watch.chooser.left_out[-1] == {B}
+    assert watch.excluded == {B}
+    assert watch.excluded_calls[-1] == {B}
 
 
 # --- probes --------------------------------------------------------------------------------------
@@ -233,27 +223,27 @@ async def test_a_probe_that_is_answered_ends_a_first_isolation(
 ) -> None:
     watch.fail()
     watch.alive = {A}
-    await watch.faults.probe_while_isolated()
+    await watch.faults.probe_while_excluded()
 
     assert watch.probed == [A]
-    assert watch.left_out == set()
+    assert watch.excluded == set()
 
 
 async def test_who_does_not_answer_stays_out_and_is_probed_again(
     watch: Watch, clock: list[float]
 ) -> None:
     watch.fail()
-    probing = asyncio.create_task(watch.faults.probe_while_isolated())
+    probing = asyncio.create_task(watch.faults.probe_while_excluded())
     await until(lambda: len(watch.probed) >= 3)
     clock[0] = NOW + 1
     await until(lambda: len(watch.probed) >= 5)
-    assert watch.left_out == {A}
+    assert watch.excluded == {A}
     assert watch.until() == NOW + 3  # its time was over, and is doubled
     watch.alive = {A}
     clock[0] = NOW + 3
     await probing
 
-    assert watch.left_out == set()
+    assert watch.excluded == set()
 
 
 async def test_one_that_comes_and_goes_stays_out_for_its_time(
@@ -264,13 +254,13 @@ async def test_one_that_comes_and_goes_stays_out_for_its_time(
     watch.fail(at=NOW + 2)
     watch.alive = {A}
     clock[0] = NOW + 3
-    probing = asyncio.create_task(watch.faults.probe_while_isolated())
+    probing = asyncio.create_task(watch.faults.probe_while_excluded())
     await until(lambda: len(watch.probed) >= 3)
-    assert watch.left_out == {A}
+    assert watch.excluded == {A}
     clock[0] = NOW + 4
     await probing
 
-    assert watch.left_out == set()
+    assert watch.excluded == set()
 
 
 async def test_a_broker_that_cannot_store_stays_out_although_it_answers_probes(
@@ -278,12 +268,12 @@ async def test_a_broker_that_cannot_store_stays_out_although_it_answers_probes(
 ) -> None:
     watch.fail(DISK_FULL)
     watch.alive = {A}
-    probing = asyncio.create_task(watch.faults.probe_while_isolated())
+    probing = asyncio.create_task(watch.faults.probe_while_excluded())
     await until(lambda: len(watch.probed) >= 3)
-    assert watch.left_out == {A}
+    assert watch.excluded == {A}
     clock[0] = NOW + 1
     await probing
-    assert watch.left_out == set()
+    assert watch.excluded == set()
     watch.fail(DISK_FULL, at=NOW + 2)
 
     assert watch.until() == NOW + 4  # a relapse doubles its time
@@ -296,10 +286,10 @@ async def test_probing_that_has_ended_begins_again_with_the_next_evidence(
     for number in range(3):
         watch.fail(at=NOW + 100 * number)
         clock[0] = NOW + 100 * number + 50
-        await watch.faults.probe_while_isolated()
+        await watch.faults.probe_while_excluded()
 
     assert watch.starts == 3
-    assert watch.left_out == set()
+    assert watch.excluded == set()
 
 
 async def test_a_probe_that_hangs_is_no_sign_of_life(
@@ -315,8 +305,8 @@ async def test_a_probe_that_hangs_is_no_sign_of_life(
         if probes < 3:
             await hanging.wait()
 
-    faults = FaultStrategy(tuple, probe, lambda: None)
+    faults = FaultStrategy(lambda _: None, probe, lambda: None)
     faults.failed(target(), LATE, NOW - 1, NOW)
-    await faults.probe_while_isolated()
+    await faults.probe_while_excluded()
 
     assert probes == 3

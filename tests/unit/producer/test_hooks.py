@@ -284,7 +284,7 @@ async def test_a_hook_that_forbids_is_heard_and_nothing_is_sent(mode: str) -> No
         await producer.send(ORDER)
 
         assert [each.body for each in cluster.broker.messages("orders")] == [ORDER.body]
-        assert producer._room.count == 0
+        assert producer._in_flight.count == 0
     assert hook.begun == ["send"]
 
 

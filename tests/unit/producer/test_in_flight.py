@@ -26,32 +26,32 @@ class Line:
         return asyncio.create_task(self._enter(name, size))
 
     async def _enter(self, name: str, size: int) -> None:
-        await self._room.wait_and_take(size)
+        await self._room.wait_and_acquire(size)
         self.entered.append(name)
 
 
 def test_room_is_counted_by_number_and_by_bytes() -> None:
     by_count, by_bytes = InFlightLimiter(2, 1000), InFlightLimiter(1000, 10)
 
-    assert [by_count.try_take(1) for _ in range(3)] == [True, True, False]
-    assert [by_bytes.try_take(size) for size in (6, 5, 4)] == [True, False, True]
+    assert [by_count.try_acquire(1) for _ in range(3)] == [True, True, False]
+    assert [by_bytes.try_acquire(size) for size in (6, 5, 4)] == [True, False, True]
 
 
 def test_what_is_larger_than_the_whole_bound_goes_alone() -> None:
     room = InFlightLimiter(1000, 10)
-    assert room.try_take(1)
-    assert not room.try_take(50)
-    room.give(1)
+    assert room.try_acquire(1)
+    assert not room.try_acquire(50)
+    room.release(1)
 
-    assert room.try_take(50)
-    assert not room.try_take(1)
+    assert room.try_acquire(50)
+    assert not room.try_acquire(1)
 
 
 def test_what_was_taken_is_given_back() -> None:
     room = InFlightLimiter(1000, 10)
     for _ in range(100):
-        assert room.try_take(7)
-        room.give(7)
+        assert room.try_acquire(7)
+        room.release(7)
 
     assert (room.count, room.bytes) == (0, 0)
 
@@ -59,12 +59,12 @@ def test_what_was_taken_is_given_back() -> None:
 async def test_those_who_wait_enter_in_order_and_nobody_overtakes_them() -> None:
     room = InFlightLimiter(2, 10)
     line = Line(room)
-    assert room.try_take(6)
+    assert room.try_acquire(6)
     large, small = line.join("large", 8), line.join("small", 1)
     await settle()
-    assert not room.try_take(1)  # there is room, but somebody waits
+    assert not room.try_acquire(1)  # there is room, but somebody waits
     assert line.entered == []
-    room.give(6)
+    room.release(6)
     await asyncio.gather(large, small)
 
     assert line.entered == ["large", "small"]
@@ -73,7 +73,7 @@ async def test_those_who_wait_enter_in_order_and_nobody_overtakes_them() -> None
 async def test_a_large_one_who_leaves_lets_the_small_ones_in() -> None:
     room = InFlightLimiter(10, 10)
     line = Line(room)
-    assert room.try_take(6)
+    assert room.try_acquire(6)
     large, small = line.join("large", 8), line.join("small", 1)
     await settle()
     large.cancel()
@@ -86,10 +86,10 @@ async def test_a_large_one_who_leaves_lets_the_small_ones_in() -> None:
 async def test_room_given_to_one_who_leaves_in_that_moment_is_passed_on() -> None:
     room = InFlightLimiter(1, 10)
     line = Line(room)
-    assert room.try_take(1)
+    assert room.try_acquire(1)
     leaving, staying = line.join("leaving"), line.join("staying")
     await settle()
-    room.give(1)  # the one who leaves has it, and has not run
+    room.release(1)  # the one who leaves has it, and has not run
     leaving.cancel()
     await asyncio.wait([leaving])
     await staying
@@ -101,25 +101,25 @@ async def test_room_given_to_one_who_leaves_in_that_moment_is_passed_on() -> Non
 async def test_everybody_in_line_can_leave_at_once() -> None:
     room = InFlightLimiter(1, 10)
     line = Line(room)
-    assert room.try_take(1)
+    assert room.try_acquire(1)
     waiting = [line.join(str(number)) for number in range(50)]
     await settle()
     for task in waiting:
         task.cancel()
     await asyncio.wait(waiting)
-    room.give(1)
+    room.release(1)
 
     assert (room.count, room.bytes) == (0, 0)
-    assert room.try_take(1)
+    assert room.try_acquire(1)
 
 
 async def test_a_closed_line_tells_who_waits_and_keeps_the_count() -> None:
     room = InFlightLimiter(1, 10)
     line = Line(room)
-    assert room.try_take(1)
+    assert room.try_acquire(1)
     waiting = [line.join("a"), line.join("b")]
     await settle()
-    room.refuse(LookupError("closed"))
+    room.close(LookupError("closed"))
     for task in waiting:
         with pytest.raises(LookupError, match="closed"):
             await task
@@ -129,19 +129,19 @@ async def test_a_closed_line_tells_who_waits_and_keeps_the_count() -> None:
 
 async def test_a_closed_line_lets_nobody_in_any_more() -> None:
     room = InFlightLimiter(10, 10)
-    room.refuse(LookupError("closed"))
+    room.close(LookupError("closed"))
 
-    assert not room.try_take(1)
+    assert not room.try_acquire(1)
     for _ in range(2):
         with pytest.raises(LookupError, match="closed"):
-            await room.wait_and_take(1)
+            await room.wait_and_acquire(1)
     assert (room.count, room.bytes) == (0, 0)
 
 
 async def test_waiters_that_leave_take_no_memory_behind_one_that_waits() -> None:
     room = InFlightLimiter(1, 10)
     line = Line(room)
-    assert room.try_take(1)
+    assert room.try_acquire(1)
     staying = line.join("staying")
     await settle()
     for number in range(50):
@@ -151,15 +151,15 @@ async def test_waiters_that_leave_take_no_memory_behind_one_that_waits() -> None
         await asyncio.wait([leaving])
 
     assert len(room._waiting) == 1
-    room.give(1)
+    room.release(1)
     await staying
 
 
 def test_the_cost_of_leaving_grows_with_the_number_of_waiters_not_its_square() -> None:
     async def leave(count: int) -> None:
         room = InFlightLimiter(1, 10)
-        assert room.try_take(1)
-        waiting = [asyncio.create_task(room.wait_and_take(1)) for _ in range(count)]
+        assert room.try_acquire(1)
+        waiting = [asyncio.create_task(room.wait_and_acquire(1)) for _ in range(count)]
         await settle()
         for task in reversed(waiting):  # the last in line first
             task.cancel()
@@ -173,13 +173,13 @@ def test_the_cost_of_leaving_grows_with_the_number_of_waiters_not_its_square() -
 async def test_empty_is_told_when_the_last_send_ends() -> None:
     room = InFlightLimiter(10, 10)
     await room.wait_until_empty()
-    assert room.try_take(1)
-    assert room.try_take(1)
+    assert room.try_acquire(1)
+    assert room.try_acquire(1)
     empty = asyncio.create_task(room.wait_until_empty())
     await settle()
-    room.give(1)
+    room.release(1)
     await settle()
     assert not empty.done()
-    room.give(1)
+    room.release(1)
 
     await empty

@@ -21,7 +21,7 @@ from rocketmq_aio.model.codec import JSONCodec
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue, SendStatus
 from rocketmq_aio.producer.producer import Producer
-from rocketmq_aio.producer.queue_selection import select_by_hash
+from rocketmq_aio.producer.queue_selectors import select_by_hash
 from rocketmq_aio.protocol.compression import inflate
 from tests.fakes.script import Reply
 from tests.unit.producer.producer_env import ORDER, SEND, open_shop
@@ -186,7 +186,7 @@ async def test_a_selector_that_fails_fails_the_send_and_takes_no_room() -> None:
             await shop.producer.send(ORDER, selector=broken)
 
         assert shop.sends() == []
-        assert (shop.producer._room.count, shop.producer._room.bytes) == (0, 0)
+        assert (shop.producer._in_flight.count, shop.producer._in_flight.bytes) == (0, 0)
 
 
 async def choose(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
@@ -213,7 +213,7 @@ async def test_what_chooses_no_queue_is_told_by_name_and_sends_nothing(
                 await send(ORDER, selector=selector)
             assert caught.value.setting == "selector"
         assert shop.sends() == []
-        assert (shop.producer._room.count, shop.producer._room.bytes) == (0, 0)
+        assert (shop.producer._in_flight.count, shop.producer._in_flight.bytes) == (0, 0)
 
 
 async def test_a_queue_and_a_selector_are_one_too_many() -> None:

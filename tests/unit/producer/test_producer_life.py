@@ -26,7 +26,8 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.properties import parse_properties
 from rocketmq_aio.model.values import MessageQueue, SendResult
-from rocketmq_aio.producer.producer import BATCHES_AT_ONCE, Producer
+from rocketmq_aio.producer.batching.explicit_batch import MAX_CONCURRENT
+from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 from tests.fakes.cluster import FakeCluster
 from tests.unit.instance.guests import nothing_left
@@ -199,9 +200,9 @@ async def test_no_batch_of_a_list_leaves_after_close_returned() -> None:
     config = ProducerConfig(send_timeout_seconds=15, max_message_bytes=300)
     async with open_shop(config=config) as shop:
         held = shop.broker.hold(SEND_BATCH)
-        messages = [Message("orders", bytes(150)) for _ in range(2 * BATCHES_AT_ONCE)]
+        messages = [Message("orders", bytes(150)) for _ in range(2 * MAX_CONCURRENT)]
         sending = asyncio.create_task(shop.producer.send_batch(messages))
-        await held.wait(BATCHES_AT_ONCE)
+        await held.wait(MAX_CONCURRENT)
         closing = asyncio.create_task(shop.producer.close())
         await until(lambda: shop.producer._state is State.CLOSED)
         await asyncio.sleep(0)
@@ -211,8 +212,8 @@ async def test_no_batch_of_a_list_leaves_after_close_returned() -> None:
             await sending
 
         kinds = [type(each) for each in caught.value.outcomes]
-        assert kinds == [SendResult] * BATCHES_AT_ONCE + [ClosedError] * BATCHES_AT_ONCE
-        assert len(shop.bodies()) == BATCHES_AT_ONCE
+        assert kinds == [SendResult] * MAX_CONCURRENT + [ClosedError] * MAX_CONCURRENT
+        assert len(shop.bodies()) == MAX_CONCURRENT
 
 
 async def test_a_close_that_runs_out_of_time_leaves_nothing_of_the_producer() -> None:

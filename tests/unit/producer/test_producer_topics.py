@@ -17,7 +17,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.producer.sender import UNUSED_SECONDS
+from rocketmq_aio.producer.topic_publish_table import UNUSED_SECONDS
 from tests.unit.producer.producer_env import ORDER, ROUTE, Shop, open_shop
 from tests.unit.remoting.until import until
 
@@ -37,7 +37,7 @@ async def test_once_the_created_topic_is_known_its_own_route_is_used() -> None:
     async with open_shop(brokers=2) as shop:
         await shop.producer.send(Message("later", b"x"))
         (holder,) = [each for each in shop.brokers if "later" in each.topics]
-        topics = shop.producer._topics
+        topics = shop.producer._infos
         assert topics["later"].brokers == {"broker-a", "broker-b"}
         await shop.producer.client.routes.refresh(["later"])  # as happens every second
 
@@ -125,7 +125,7 @@ async def test_topics_not_sent_to_for_long_are_forgotten() -> None:
     async with open_shop() as shop:
         await shop.producer.send(ORDER)
         assert set(shop.producer.topics()) == {"TBW102", "orders"}
-        shop.producer._topics["orders"].used_at -= UNUSED_SECONDS + 1
+        shop.producer._infos["orders"].used_at -= UNUSED_SECONDS + 1
 
         assert set(shop.producer.topics()) == {"TBW102"}
         assert (await shop.producer.send(ORDER)).ok
@@ -134,15 +134,15 @@ async def test_topics_not_sent_to_for_long_are_forgotten() -> None:
 async def test_the_queues_of_keys_are_forgotten_with_topics_whose_route_changed() -> None:
     async with open_shop() as shop:
         await shop.producer.send(ORDER, sharding_key="order-42")
-        publish = shop.producer._topics["orders"]
+        publish = shop.producer._infos["orders"]
         shop.cluster.create_topic("orders", 8)
         await shop.producer.client.routes.fetch("orders")
         shop.producer.topics()
-        assert "orders" in shop.producer._ordered  # its keys may be sent to again
+        assert "orders" in shop.producer._selection.sharded  # its keys may be sent to again
         publish.used_at -= UNUSED_SECONDS + 1
         shop.producer.topics()
 
-        assert not shop.producer._ordered
+        assert not shop.producer._selection.sharded
 
 
 @pytest.mark.parametrize("seconds", [-3600, 3600])

@@ -20,8 +20,9 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.producer.careful import KEYS_REMEMBERED
-from rocketmq_aio.producer.queue_selection import KeyedLock, SelectByMachineRoom, SelectByRandom
+from rocketmq_aio.producer.keyed_lock import KeyedLock
+from rocketmq_aio.producer.queue_selection import KEYS_CACHED
+from rocketmq_aio.producer.queue_selectors import SelectByMachineRoom, SelectByRandom
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.script import Close, Reply
 from tests.unit.producer.producer_env import ORDER, SEND, Shop, connected, open_shop, stopped
@@ -74,11 +75,11 @@ async def test_a_key_may_be_a_member_of_a_string_enum() -> None:
 async def test_more_keys_than_are_remembered_keep_their_queues() -> None:
     async with open_shop() as shop:
         before = await shop.producer.queues_of_keys("orders", KEYS)
-        many = [f"k{number}" for number in range(KEYS_REMEMBERED + 1)]
+        many = [f"k{number}" for number in range(KEYS_CACHED + 1)]
         await shop.producer.queues_of_keys("orders", many)
 
         assert await shop.producer.queues_of_keys("orders", KEYS) == before
-        assert shop.producer._by_key.cache_info().currsize == KEYS_REMEMBERED
+        assert shop.producer._selection.by_key.cache_info().currsize == KEYS_CACHED
 
 
 async def test_the_queue_is_the_one_that_java_clients_choose() -> None:
@@ -179,7 +180,7 @@ async def test_sends_of_a_key_wait_for_each_other_and_keys_do_not() -> None:
             held.release()
         await asyncio.gather(*first, other)
         assert [body for body in shop.bodies()[1:] if body != b"b"] == [b"0", b"1", b"2"]
-        assert len(shop.producer._turns) == 0
+        assert len(shop.producer._order) == 0
 
 
 async def test_many_keys_keep_their_order_on_a_broker_that_answers_in_any_order() -> None:
@@ -241,21 +242,21 @@ async def test_a_cancelled_send_hands_its_turn_on(which: int) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
         assert [task.cancelled() for task in tasks] == [n == which for n in range(3)]
-        assert len(shop.producer._turns) == 0
-        assert shop.producer._room.count == 0
+        assert len(shop.producer._order) == 0
+        assert shop.producer._in_flight.count == 0
 
 
 async def test_a_turn_that_comes_in_the_moment_of_the_cancellation_is_handed_on() -> None:
     turns = KeyedLock()
-    assert turns.try_take(("t", "k"))
-    second = asyncio.create_task(turns.wait_and_take(("t", "k")))
-    third = asyncio.create_task(turns.wait_and_take(("t", "k")))
+    assert turns.try_acquire(("t", "k"))
+    second = asyncio.create_task(turns.wait_and_acquire(("t", "k")))
+    third = asyncio.create_task(turns.wait_and_acquire(("t", "k")))
     await asyncio.sleep(0)
-    turns.give(("t", "k"))
+    turns.release(("t", "k"))
     second.cancel()
     await asyncio.wait([second])
     await third
-    turns.give(("t", "k"))
+    turns.release(("t", "k"))
 
     assert len(turns) == 0
 

@@ -11,8 +11,8 @@ from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.errors import NotConnectedError, RouteNotFoundError, SendError
 from rocketmq_aio.instance import routes as routes_module
-from rocketmq_aio.producer import send_attempts as attempts_module
-from rocketmq_aio.producer import sender as sender_module
+from rocketmq_aio.producer import retry as retry_module
+from rocketmq_aio.producer import topic_publish_table as table_module
 from rocketmq_aio.remoting.backoff import Backoff
 from tests.fakes.script import Reply
 from tests.unit.producer.producer_env import ORDER, ROUTE, SEND, Shop, connected, open_shop, stopped
@@ -25,7 +25,7 @@ ONCE = ProducerConfig(retries=0)
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that is tried once more gets 2 ms instead of 200."""
-    monkeypatch.setattr(attempts_module, "Backoff", partial(Backoff, first=0.001))
+    monkeypatch.setattr(retry_module, "Backoff", partial(Backoff, first=0.001))
 
 
 def without_refreshes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ async def test_a_chosen_queue_is_followed_to_the_new_address_of_its_broker() -> 
 async def test_many_sends_that_fail_are_no_storm_of_questions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sender_module, "RENEW_SECONDS", 60.0)
+    monkeypatch.setattr(table_module, "RENEW_SECONDS", 60.0)
     without_refreshes(monkeypatch)
     async with open_shop() as shop:
         await connected(shop)

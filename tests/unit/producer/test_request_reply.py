@@ -176,7 +176,7 @@ async def test_without_a_reply_a_request_times_out_and_leaves_nothing() -> None:
         assert isinstance(caught.value, TimeoutError)
         assert caught.value.message_id == request.message_id
         assert len(shop.producer.client.replies) == 0
-        assert shop.producer._requests._places.count == 0
+        assert shop.producer._request_reply._limiter.count == 0
 
 
 async def test_a_late_reply_is_dropped_and_counted_and_its_sender_content() -> None:
@@ -209,7 +209,7 @@ async def test_a_cancelled_request_leaves_nothing() -> None:
 
         assert asking.cancelled()
         assert len(shop.producer.client.replies) == 0
-        assert shop.producer._requests._places.count == 0
+        assert shop.producer._request_reply._limiter.count == 0
 
 
 async def test_a_request_that_cannot_be_sent_fails_as_a_send() -> None:

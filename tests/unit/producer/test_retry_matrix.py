@@ -11,7 +11,7 @@ import pytest
 from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.model.values import SendResult
-from rocketmq_aio.producer import send_attempts as attempts_module
+from rocketmq_aio.producer import retry as retry_module
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.remoting.backoff import Backoff
 from tests.fakes.broker import FakeBroker
@@ -107,7 +107,7 @@ WAYS: dict[str, tuple[Send, Then]] = {
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts_module, "Backoff", partial(Backoff, first=0.001))
+    monkeypatch.setattr(retry_module, "Backoff", partial(Backoff, first=0.001))
 
 
 def answer_first(shop: Shop, outcome: Outcome) -> None:

@@ -23,7 +23,7 @@ from rocketmq_aio.errors import (
     SendUnknownError,
 )
 from rocketmq_aio.model.values import SendStatus
-from rocketmq_aio.producer import send_attempts as attempts_module
+from rocketmq_aio.producer import retry as retry_module
 from rocketmq_aio.remoting.backoff import Backoff
 from tests.fakes.script import Close, Raw, Reply
 from tests.unit.producer.producer_env import (
@@ -48,7 +48,7 @@ BETTER = ProducerConfig(retry_other_broker=True)
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that is tried once more gets 2 ms instead of 200."""
-    monkeypatch.setattr(attempts_module, "Backoff", partial(Backoff, first=0.001))
+    monkeypatch.setattr(retry_module, "Backoff", partial(Backoff, first=0.001))
 
 
 def causes(error: SendError) -> list[type[BaseException]]:
@@ -285,7 +285,7 @@ async def test_without_retries_busy_is_final() -> None:
 async def test_the_deadline_holds_over_all_attempts_and_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(attempts_module, "Backoff", Backoff)
+    monkeypatch.setattr(retry_module, "Backoff", Backoff)
     config = ProducerConfig(send_timeout_seconds=0.5)
     async with open_shop(config=config) as shop:
         shop.broker.on(SEND, BUSY, times=None)

@@ -270,7 +270,7 @@ async def test_batches_count_against_the_bounds_of_the_producer() -> None:
             held.release()
 
         assert len(await sending) == 3
-        assert (shop.producer._room.count, shop.producer._room.bytes) == (0, 0)
+        assert (shop.producer._in_flight.count, shop.producer._in_flight.bytes) == (0, 0)
 
 
 async def test_a_cancelled_batch_gives_its_room_back() -> None:
@@ -285,5 +285,5 @@ async def test_a_cancelled_batch_gives_its_room_back() -> None:
         shop.broker.off(SEND_BATCH)
 
         assert sending.cancelled()
-        assert (shop.producer._room.count, shop.producer._room.bytes) == (0, 0)
+        assert (shop.producer._in_flight.count, shop.producer._in_flight.bytes) == (0, 0)
         assert len(await shop.producer.send_batch(messages)) == 6

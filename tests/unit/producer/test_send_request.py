@@ -11,7 +11,12 @@ from rocketmq_aio.errors import InvalidMessageError
 from rocketmq_aio.instance.routes import read_route
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.properties import MAX_PROPERTIES, parse_properties
-from rocketmq_aio.producer.send_request import PROPERTIES_SPARE, SendRequest, check_sizes, outgoing
+from rocketmq_aio.producer.send_request import (
+    PROPERTIES_SPARE,
+    SendRequest,
+    check_sizes,
+    make_request,
+)
 from rocketmq_aio.producer.topic_publish_info import TopicPublishInfo
 from rocketmq_aio.protocol.codes import BINARY_HEADER
 from rocketmq_aio.protocol.command import decode_command
@@ -27,7 +32,7 @@ ID = "0" * 32
 
 def made(message: Message, **settings: object) -> SendRequest:
     config = ProducerConfig(**settings)  # type: ignore[arg-type]  # checked at run time
-    return outgoing(message, PUBLISH.next_target(), ID, 0, config)
+    return make_request(message, PUBLISH.next_target(), ID, 0, config)
 
 
 def test_its_id_and_properties_are_encoded() -> None:
@@ -44,7 +49,7 @@ def test_its_id_and_properties_are_encoded() -> None:
 
 def test_extra_properties_come_beside_the_messages_own() -> None:
     message = Message("orders", b"x", tags="new")
-    ready = outgoing(message, PUBLISH.next_target(), ID, 0, ProducerConfig(), "TTL\x013000\x02")
+    ready = make_request(message, PUBLISH.next_target(), ID, 0, ProducerConfig(), "TTL\x013000\x02")
 
     assert parse_properties(ready.properties) == {
         "TAGS": "new",
@@ -57,7 +62,7 @@ def test_extra_properties_come_beside_the_messages_own() -> None:
 @pytest.mark.parametrize("kind", ["message", "batch", "reply"])
 def test_a_prepared_frame_says_what_its_header_says(kind: str) -> None:
     sent = made(Message("orders", b"x", tags="new", flag=7))
-    sent.batch, sent.reply, sent.born_ms = kind == "batch", kind == "reply", 1_763_668_800_123
+    sent.batch, sent.is_reply, sent.born_ms = kind == "batch", kind == "reply", 1_763_668_800_123
     head, body = sent.frame(5)
     header = sent.header(PUBLISH)
     command = decode_command(BINARY_HEADER, head[8:], body)
@@ -87,7 +92,7 @@ def test_large_bodies_are_compressed_and_say_how(kind: str, bits: int) -> None:
 def test_very_large_bodies_are_left_for_a_thread() -> None:
     small, large = (made(Message("orders", bytes(size))) for size in (8_191, 8_192))
 
-    assert (small.packing, large.packing) == (None, ("zlib", 5))
+    assert (small.compression, large.compression) == (None, ("zlib", 5))
     assert len(small.body) < len(large.body) == 8_192
 
 

@@ -14,8 +14,9 @@ from rocketmq_aio.instance.routes import TopicRoute, read_route
 from rocketmq_aio.model.address import vip_address
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.producer.queue_selection import select_by_hash
-from rocketmq_aio.producer.topic_publish_info import TopicPublishInfo, find_publish, why_unwritable
+from rocketmq_aio.producer.queue_selectors import select_by_hash
+from rocketmq_aio.producer.topic_publish_info import TopicPublishInfo
+from rocketmq_aio.producer.topic_publish_table import find_publish_info, why_unwritable
 from rocketmq_aio.protocol.bodies import TopicRouteData
 from tests.unit.instance.route_data import READ, A, B, broker, queues, route
 
@@ -56,7 +57,7 @@ async def find(topic: str, **known: TopicRouteData) -> TopicPublishInfo:
 
 
 async def find_in(routes: Routes, topic: str) -> TopicPublishInfo:
-    return await find_publish(routes, topic, "shop", CONFIG)  # type: ignore[arg-type]  # no table
+    return await find_publish_info(routes, topic, "shop", CONFIG)  # type: ignore[arg-type]  # no table
 
 
 def test_queues_take_turns() -> None:
@@ -102,7 +103,7 @@ def test_with_a_vip_channel_messages_go_to_the_second_port() -> None:
         (vip_address(A), A),
         (vip_address(B), B),
     }
-    made.leave_out(frozenset({vip_address(A)}))
+    made.exclude(frozenset({vip_address(A)}))
     assert {made.next_target().broker_name for _ in range(8)} == {"broker-b"}
 
 

@@ -28,9 +28,9 @@ from rocketmq_aio.hooks import SendContext
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import SendResult
 from rocketmq_aio.producer import send_attempts as attempts_module
-from rocketmq_aio.producer.batching import accumulator as auto_batch_module
+from rocketmq_aio.producer.batching import accumulator as accumulator_module
 from rocketmq_aio.producer.batching.accumulator import BatchAccumulator
-from rocketmq_aio.producer.batching.pending_batch import Entry, refuse
+from rocketmq_aio.producer.batching.pending_batch import Entry, fail
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.command import Command
 from tests.fakes.connection import FakeConnection
@@ -61,7 +61,7 @@ def waiting(max_messages: int = 256, **settings: Any) -> ProducerConfig:  # noqa
 @pytest.fixture(autouse=True)
 def wide_spread(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a slow machine sends with pauses travels together all the same."""
-    monkeypatch.setattr(auto_batch_module, "SPREAD_SECONDS", 10.0)
+    monkeypatch.setattr(accumulator_module, "SPREAD_SECONDS", 10.0)
 
 
 @pytest_asyncio.fixture
@@ -103,7 +103,7 @@ def send_all(
 
 
 def room_taken(shop: Shop) -> tuple[int, int]:
-    return shop.producer._room.count, shop.producer._room.bytes
+    return shop.producer._in_flight.count, shop.producer._in_flight.bytes
 
 
 def requests(shop: Shop) -> list[int]:
@@ -205,9 +205,9 @@ async def test_a_send_with_little_time_left_does_not_take_the_time_of_others() -
     async with open_shop(config=waiting()) as shop:
         await shop.producer.publish_queues("orders")
         loop_time = monotonic()
-        batcher, room = shop.producer._together, shop.producer._room
+        batcher, room = shop.producer._batched_sends.accumulator, shop.producer._in_flight
         for left in (60.0, 30.0, 60.0):  # as after a long wait for room
-            assert room.try_take(1)
+            assert room.try_acquire(1)
             batcher.add(Message("orders", b"x"), None, 60.0, loop_time + left)
         await shop.producer.flush()
 
@@ -532,12 +532,12 @@ async def test_an_error_that_comes_as_its_caller_leaves_is_told_to_nobody(
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
     left: list[asyncio.Task[SendResult]] = []
 
-    def refuse_and_leave(entries: Sequence[Entry], error: RocketMQError) -> None:
-        refuse(entries, error)
+    def fail_and_cancel(entries: Sequence[Entry], error: RocketMQError) -> None:
+        fail(entries, error)
         for each in left:
             each.cancel()
 
-    monkeypatch.setattr(auto_batch_module, "refuse", refuse_and_leave)
+    monkeypatch.setattr(accumulator_module, "fail", fail_and_cancel)
     async with open_shop(config=TURN) as shop:
         shop.broker.on(SEND_BATCH, Reply(16, remark="no permission"), times=None)
         client = shop.producer.client
@@ -640,7 +640,7 @@ async def test_a_shared_client_that_is_closed_ends_what_waits() -> None:
         sends = [*send_all(shop, messages(2)), *send_all(shop, messages(2), queue=shop.queue())]
         await turns(50)
         await shop.producer.client.close()
-        shop.producer._together.close_all()
+        shop.producer._batched_sends.accumulator.close_all()
         await asyncio.wait(sends, timeout=15)
 
         assert [type(each.exception()) for each in sends] == [ClosedError] * 4

@@ -22,7 +22,7 @@ def split(messages: list[Message], **settings: int) -> list[Batch]:
 
 
 def places(made: list[Batch]) -> list[list[int]]:
-    return [batch.places for batch in made]
+    return [batch.positions for batch in made]
 
 
 def stored(**changes: object) -> SendResult:
@@ -39,7 +39,7 @@ def stored(**changes: object) -> SendResult:
 def test_messages_of_one_topic_travel_together_in_their_order() -> None:
     (batch,) = split([Message("orders", b"%d" % number, flag=number) for number in range(3)])
 
-    assert batch.places == [0, 1, 2]
+    assert batch.positions == [0, 1, 2]
     entries = list(decode_batch(b"".join(batch.parts)))
     assert [(flag, body) for flag, body, _ in entries] == [(0, b"0"), (1, b"1"), (2, b"2")]
 
@@ -57,7 +57,7 @@ def test_each_message_has_an_id_and_its_own_properties() -> None:
 def test_topics_are_kept_apart() -> None:
     made = split([Message(topic, b"x") for topic in ("a", "b", "a", "c", "b")])
 
-    assert [(batch.topic, batch.places) for batch in made] == [
+    assert [(batch.topic, batch.positions) for batch in made] == [
         ("a", [0, 2]),
         ("b", [1, 4]),
         ("c", [3]),
@@ -83,7 +83,7 @@ def test_a_batch_is_split_where_it_would_become_too_large() -> None:
 def test_a_batch_is_split_where_it_has_too_many_messages() -> None:
     made = split([Message("orders", b"x") for _ in range(MAX_BATCH_MESSAGES + 1)])
 
-    assert [len(batch.places) for batch in made] == [MAX_BATCH_MESSAGES, 1]
+    assert [len(batch.positions) for batch in made] == [MAX_BATCH_MESSAGES, 1]
 
 
 def test_nothing_to_send_is_no_batch() -> None:

@@ -19,12 +19,9 @@ from rocketmq_aio.model.values import TransactionState
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.transaction import checks as transaction_checks
 from rocketmq_aio.producer.transaction.checks import CheckFunction
+from rocketmq_aio.producer.transaction.half_message import HalfMessage, HalfMessageLocation
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
-from rocketmq_aio.producer.transaction.transaction_log import (
-    HalfMessage,
-    HalfMessageLocation,
-    TransactionLog,
-)
+from rocketmq_aio.producer.transaction.transaction_log import TransactionLog
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
@@ -572,21 +569,21 @@ async def test_remembered_decisions_keep_no_messages() -> None:
 
 def half(message_id: str) -> HalfMessage:
     return HalfMessage(
-        message_id, "orders", place=HalfMessageLocation("127.0.0.1:1", "broker-a", 0, 0)
+        message_id, "orders", location=HalfMessageLocation("127.0.0.1:1", "broker-a", 0, 0)
     )
 
 
 def test_the_oldest_decisions_are_forgotten() -> None:
-    decisions = TransactionLog(most=2)
+    log = TransactionLog(max_decisions=2)
     for name in "abc":
-        decisions.make(half(name), TransactionState.COMMIT)
+        log.decide(half(name), TransactionState.COMMIT)
 
-    assert [decisions.find(name) is not None for name in "abc"] == [False, True, True]
+    assert [log.find(name) is not None for name in "abc"] == [False, True, True]
 
 
 def test_a_copy_at_another_broker_does_not_change_where_the_message_is() -> None:
     there = half("a")
-    place = there.place
-    there.asked_from(HalfMessageLocation("127.0.0.1:2", "broker-b", 5, 5))
+    location = there.location
+    there.on_check(HalfMessageLocation("127.0.0.1:2", "broker-b", 5, 5))
 
-    assert there.place is place
+    assert there.location is location

@@ -426,7 +426,7 @@ async def test_what_the_broker_did_not_hear_is_answered_to_its_check() -> None:
 async def test_a_block_that_outlives_its_producer_decides_and_tells_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(transactions_module, "LAST_SECONDS", 0.01)
+    monkeypatch.setattr(transactions_module, "CLOSE_SECONDS", 0.01)
     async with open_till() as till:
         async with till.producer.transaction(ORDER) as tx:
             await till.producer.close()

@@ -1,0 +1,67 @@
+"""Queue selectors: the functions that an application can pass as ``selector=``."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.model.message import Message
+from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.producer.topic_publish_info import QueueSelector
+from rocketmq_aio.protocol.subscription import java_hash
+
+
+def select_by_hash(key: str) -> QueueSelector:
+    """Return a selector that sends everything with *key* to one queue, as the Java client would.
+
+    The queue changes when the number of writable queues does; that of a ``sharding_key`` stays.
+    """
+    # Java: the remainder has the sign of the hash, and its absolute value is taken.
+    value = abs(java_hash(key))
+
+    def select(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        return queues[value % len(queues)]
+
+    return select
+
+
+class SelectByRandom:
+    """Sends every message to a queue chosen at random."""
+
+    def __call__(self, queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        return random.choice(queues)
+
+
+class SelectByMachineRoom:
+    """Sends to brokers named ``<room>@<broker>`` in *rooms* only, round-robin over their queues.
+
+    *inner* chooses among these queues instead.  While no broker of the rooms can be written to,
+    sends fail: they never go to other rooms.
+
+    :raises ConfigError: *rooms* is not a collection of names; when called: no queue is in them
+    """
+
+    def __init__(self, rooms: Iterable[str], inner: QueueSelector | None = None) -> None:
+        if isinstance(rooms, str):
+            raise ConfigError("rooms", rooms, "expected a collection of names, not one string")
+        self.rooms = frozenset(rooms)
+        if not self.rooms or not all(isinstance(room, str) and room for room in self.rooms):
+            raise ConfigError("rooms", rooms, "expected at least one name, and only names")
+        self._inner = inner
+        self._next = random.randrange(2**16)
+
+    def __call__(self, queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        inside = [queue for queue in queues if self._is_inside(queue)]
+        if not inside:
+            names = ", ".join(sorted({queue.broker_name for queue in queues}))
+            reason = f"expected a broker named <room>@<broker> with such a room, there are {names}"
+            raise ConfigError("rooms", sorted(self.rooms), reason)
+        if self._inner is not None:
+            return self._inner(inside, message)
+        self._next += 1
+        return inside[self._next % len(inside)]
+
+    def _is_inside(self, queue: MessageQueue) -> bool:
+        room, found, _ = queue.broker_name.partition("@")
+        return bool(found) and room in self.rooms
