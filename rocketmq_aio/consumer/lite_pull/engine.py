@@ -15,7 +15,7 @@ from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import Cache, PolledQueue
 from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
 from rocketmq_aio.consumer.offsets.commit_fence import CommitFence
-from rocketmq_aio.consumer.offsets.lag import lag_of, wait_until_started
+from rocketmq_aio.consumer.offsets.lag import fetch_lag, wait_until_started
 from rocketmq_aio.consumer.pulling.flow_control import CacheLimits
 from rocketmq_aio.consumer.rebalance.topic_queue_listener import QueueWatch
 from rocketmq_aio.errors import ConfigError
@@ -181,12 +181,12 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         await self._wait_until_started()
 
     async def wait_until_started(self, assigned: PolledQueue) -> None:
-        """See `rocketmq_aio.consumer.offsets.lag.wait_until_started`."""
+        """Return when the queue is started or dropped, see `offsets.lag`."""
         await wait_until_started(self.instance, assigned)
 
     async def lag(self) -> dict[MessageQueue, int]:
         """Return the lag of every assigned queue."""
-        return await lag_of(self.instance, self.table.values(), lambda each: each.delivered)
+        return await fetch_lag(self.instance, self.table.values(), lambda each: each.delivered)
 
     async def start_of(self, queue: MessageQueue, start: str | datetime) -> int:
         """Return the offset of a start position now."""

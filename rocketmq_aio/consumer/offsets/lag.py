@@ -1,4 +1,4 @@
-"""How far a consumer is behind the ends of its queues."""
+"""Lag: how many messages a consumer is behind the ends of its queues."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ QUERIES_AT_ONCE: Final = 16
 Q = TypeVar("Q", bound=QueueState)
 
 
-async def lag_of(
+async def fetch_lag(
     instance: MQClientInstance, queues: Iterable[Q], position: Callable[[Q], int]
 ) -> dict[MessageQueue, int]:
-    """Ask for the end of each of *queues*, and return the distance from its *position*.
+    """Return the distance from the *position* to the end of each of *queues*.
 
-    :raises RocketMQError: a queue's broker did not answer, or it cannot be known where it begins
+    :raises RocketMQError: a broker did not answer, or the start of a queue is unknown
     """
     found: dict[MessageQueue, int] = {}
 
-    async def ask(assigned: Q) -> None:
+    async def fetch(assigned: Q) -> None:
         await wait_until_started(instance, assigned)
         end = await instance.broker.max_offset(assigned.queue)
         if not assigned.dropped:
             found[assigned.queue] = max(0, end - position(assigned))
 
-    for error in (await gather_limited(ask, queues, QUERIES_AT_ONCE)).failures.values():
+    for error in (await gather_limited(fetch, queues, QUERIES_AT_ONCE)).failures.values():
         raise error
     return dict(sorted(found.items()))
 
 
 async def wait_until_started(instance: MQClientInstance, assigned: QueueState) -> None:
-    """Return when it is known where the queue begins, or that it is not read any more.
+    """Return when the queue is started or dropped.
 
-    :raises RocketMQError: that cannot be known now
+    :raises RocketMQError: its start offset cannot be determined now
     """
     seconds = instance.config.request_timeout_seconds
     with anyio.move_on_after(seconds):

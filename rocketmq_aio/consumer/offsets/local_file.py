@@ -1,7 +1,7 @@
-"""Progress in a local file: for broadcasting, where no broker keeps it.
+"""Local offset file: the offset store for broadcasting.
 
-The file holds the whole old or the whole new state after a crash at any moment: the new state is
-written beside it, synced, and then renamed into place; the state before stays as ``.bak``.
+After a crash the file holds either the whole old or the whole new state: the new state is written
+to another file, synced, and renamed; the old state stays as ``.bak``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FOLDER_VARIABLE: Final = "ROCKETMQ_OFFSET_FOLDER"
 MAX_FILE_BYTES: Final = 16 * 1024 * 1024  # some 150 000 queues
 MAX_NAME_BYTES: Final = 255  # what file systems take
 NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
-NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)  # a pipe put in the file's place must not block
+NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)  # a pipe in place of the file must not block
 BINARY: Final = getattr(os, "O_BINARY", 0)
 
 logger = get_logger("rocketmq_aio.consumer.offsets.local_file")
@@ -45,10 +45,10 @@ logger = get_logger("rocketmq_aio.consumer.offsets.local_file")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorruptOffsetFile:
-    """An offset file that could not be read was set aside.
+    """A corrupt offset file was moved to *kept_as*.
 
-    *recovered* tells whether the state before it was found; without it the queues count as new
-    to the group, and messages may be skipped or repeated as ``start_from`` says.
+    *recovered* is True if the backup was used; else the queues are new to the group, and messages
+    may be skipped or repeated, depending on ``start_from``.
     """
 
     path: Path
@@ -76,7 +76,7 @@ def encode_offsets(table: Mapping[MessageQueue, int]) -> bytes:
 def decode_offsets(content: bytes) -> dict[MessageQueue, int]:
     """Return the table in *content*, written here or by a Java client.
 
-    :raises CodecError: it is neither, or holds what cannot be an offset
+    :raises CodecError: it is neither, or has an invalid offset
     """
     table = read_reset_offsets(content)
     for queue, offset in table.items():
@@ -86,7 +86,7 @@ def decode_offsets(content: bytes) -> dict[MessageQueue, int]:
 
 
 def path_component(setting: str, name: str) -> str:
-    """Return *name* as the name of a folder: what could lead elsewhere is percent-encoded.
+    """Return *name* as a folder name; separators and dots are percent-encoded.
 
     :raises ConfigError: it is empty, or too long for a folder
     """
@@ -99,10 +99,10 @@ def path_component(setting: str, name: str) -> str:
 
 
 class Disk:
-    """The steps that touch the file system; each blocks, and raises OSError when it fails."""
+    """File system operations; each blocks, and raises OSError on failure."""
 
     def make_folder(self, folder: Path) -> None:
-        """Make *folder* for this user only, unless it is there; a link to one is refused."""
+        """Make *folder* for this user only, unless it exists; a symbolic link is an error."""
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
         if not stat.S_ISDIR(folder.lstat().st_mode):
@@ -111,7 +111,7 @@ class Disk:
     def lock(self, path: Path) -> int:
         """Return a descriptor that holds the lock at *path* until it is closed.
 
-        :raises BlockingIOError: somebody else holds it
+        :raises BlockingIOError: another store holds it
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o600)
         try:
@@ -122,7 +122,7 @@ class Disk:
         return descriptor
 
     def read(self, path: Path) -> bytes | None:
-        """Return the file's content, at most one byte more than is allowed; None without a file."""
+        """Return the content, at most one byte more than the limit; None without a file."""
         try:
             descriptor = os.open(path, os.O_RDONLY | NO_FOLLOW | NO_WAIT | BINARY)
         except FileNotFoundError:
@@ -136,7 +136,7 @@ class Disk:
             os.close(descriptor)
 
     def write(self, path: Path, content: bytes) -> None:
-        """Make a new file at *path*, for this user only, and return when it is on the disk."""
+        """Write a new file at *path*, for this user only, and sync it."""
         path.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW | BINARY
         with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
@@ -145,11 +145,11 @@ class Disk:
             os.fsync(file.fileno())
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give *source* the name *target*, whatever had it before."""
+        """Rename *source* to *target*, replacing it."""
         os.replace(source, target)
 
     def sync_folder(self, folder: Path) -> None:
-        """Return when the names in *folder* are on the disk."""
+        """Sync the names in *folder*."""
         if sys.platform == "win32":
             return  # has no such call
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -188,7 +188,7 @@ class OffsetFile:
         reset_after_fork(self)
 
     def open(self) -> tuple[dict[MessageQueue, int], list[CorruptOffsetFile]]:
-        """Lock the file against others; return what it holds and what had to be set aside.
+        """Lock the file; return its content and the corrupt files that were moved.
 
         :raises ConfigError: it is in use, or cannot be used
         """
@@ -201,9 +201,9 @@ class OffsetFile:
             raise ConfigError("offset_folder", str(self.base), str(error)) from error
 
     def replace(self, table: Mapping[MessageQueue, int]) -> None:
-        """Make *table* the content, wholly or not at all.
+        """Replace the content by *table*, completely or not at all.
 
-        :raises OSError: not at all
+        :raises OSError: the file was not changed
         """
         content = encode_offsets(table)
         if len(content) > MAX_FILE_BYTES:
@@ -217,7 +217,7 @@ class OffsetFile:
         self._disk.sync_folder(self.folder)
 
     def close(self) -> None:
-        """Let others have the file."""
+        """Unlock the file."""
         descriptor, self._lock = self._lock, None
         if descriptor is not None:
             os.close(descriptor)
@@ -231,7 +231,7 @@ class OffsetFile:
 
     def _make_folders(self) -> None:
         self.base.parent.mkdir(parents=True, exist_ok=True)
-        self.base.mkdir(mode=0o700, exist_ok=True)  # may be a link: the user's own choice
+        self.base.mkdir(mode=0o700, exist_ok=True)  # the user may have made it a link
         self._disk.make_folder(self.client_folder)
         self._disk.make_folder(self.folder)
 
@@ -279,13 +279,13 @@ class LocalFileOffsetStore:
     """An `OffsetStore` in ``<folder>/<client id>/<group>/offsets.json``.
 
     The file of a Java client of the same client id is read, and replaced by standard JSON.  A
-    corrupt file never stops the consumer: it is set aside as ``offsets.json.corrupt-*``, a
-    warning is logged, *on_corrupt* is called, and the state before it is used; where that is gone
-    too, the queues have no offset.  To start afresh, delete the group's folder.
+    corrupt file never stops the consumer: it is renamed to ``offsets.json.corrupt-*``, a warning
+    is logged, *on_corrupt* is called, and the backup is used; without a backup the queues have no
+    offset.  To start from scratch, delete the group's folder.
 
-    A second consumer of the same client id and group, here or in another process, is refused.
+    A second consumer of the same client id and group, in any process, raises `ConfigError`.
 
-    :param folder: where all clients keep theirs; None is what ``ROCKETMQ_OFFSET_FOLDER`` says, or
+    :param folder: the folder of all clients; default: ``ROCKETMQ_OFFSET_FOLDER``, or
         ``.rocketmq_offsets`` in the user's home
     """
 
@@ -297,11 +297,11 @@ class LocalFileOffsetStore:
         self._base = offset_folder(folder)
         self._disk = disk or Disk()
         self._file: OffsetFile | None = None
-        self._saved: dict[MessageQueue, int] | None = None  # what the file holds
+        self._saved: dict[MessageQueue, int] | None = None  # content of the file
         self._latest: dict[MessageQueue, int] = {}
-        # A write goes on in its thread when the task that waits for it is cancelled.
+        # A write goes on in its thread after its task is cancelled.
         self._using_file = Lock()
-        self._threads = CapacityLimiter(1)  # the application's own threads cannot starve it
+        self._threads = CapacityLimiter(1)  # the threads of the application cannot starve it
 
     @property
     def path(self) -> Path | None:
@@ -309,7 +309,7 @@ class LocalFileOffsetStore:
         return self._file.path if self._file is not None else None
 
     def bind(self, client_id: str, group: str) -> None:
-        """Say whose offsets these are; the consumer does so before `load`.
+        """Set the client id and group; called by the consumer before `load`.
 
         :raises ConfigError: another consumer uses this store, or a name cannot be a folder
         """
@@ -321,7 +321,7 @@ class LocalFileOffsetStore:
     async def load(self) -> None:
         """Lock and read the file.
 
-        :raises ConfigError: another consumer has it, or the folder cannot be used
+        :raises ConfigError: another consumer uses it, or the folder cannot be used
         :raises NotRunningError: not bound
         """
         file = self._bound()
@@ -338,7 +338,7 @@ class LocalFileOffsetStore:
                 self.on_corrupt(each)
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return the last update, else what the file holds, else None."""
+        """Return the last update, else the offset in the file, else None."""
         return self._latest.get(queue, self._loaded().get(queue))
 
     async def update(self, queue: MessageQueue, offset: int) -> None:
@@ -347,9 +347,9 @@ class LocalFileOffsetStore:
         self._latest[queue] = offset
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Write the file if something changed; what it holds of other queues stays in it.
+        """Write the file if an offset has changed; offsets of other queues stay in it.
 
-        :raises CommitError: it cannot be written, and holds what it held before
+        :raises CommitError: the file cannot be written, and is unchanged
         """
         if self._changed(queues):
             await to_thread.run_sync(self._write, tuple(queues), limiter=self._threads)
@@ -359,7 +359,7 @@ class LocalFileOffsetStore:
         self._latest.pop(queue, None)
 
     async def close(self) -> None:
-        """Let go of the file, after a write that still goes on; then `bind` is allowed again."""
+        """Unlock the file, after a running write; then `bind` is allowed again."""
         await to_thread.run_sync(self._release, limiter=self._threads)
 
     def _bound(self) -> OffsetFile:
@@ -377,7 +377,7 @@ class LocalFileOffsetStore:
         latest = ((queue, self._latest.get(queue)) for queue in queues)
         return {q: new for q, new in latest if new is not None and new != saved.get(q)}
 
-    # The rest runs in a worker thread.
+    # The methods below run in a worker thread.
 
     def _open(self, file: OffsetFile) -> list[CorruptOffsetFile]:
         with self._using_file:
@@ -388,7 +388,7 @@ class LocalFileOffsetStore:
 
     def _write(self, queues: Collection[MessageQueue]) -> None:
         with self._using_file:
-            changed = self._changed(queues)  # an earlier write may have taken some along
+            changed = self._changed(queues)  # an earlier write may have included some
             if not changed:
                 return
             table = self._loaded() | changed
@@ -407,9 +407,9 @@ class LocalFileOffsetStore:
 
 
 def offset_folder(folder: str | os.PathLike[str] | None) -> Path:
-    """Return *folder*, or the one that the environment or the user's home says.
+    """Return *folder*, or the default from the environment or the user's home.
 
-    :raises ConfigError: there is no home
+    :raises ConfigError: the user has no home
     """
     chosen = folder if folder is not None else os.environ.get(FOLDER_VARIABLE) or None
     try:

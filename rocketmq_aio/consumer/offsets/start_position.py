@@ -1,4 +1,4 @@
-"""Where reading of a queue begins: the committed offset, or what ``start_from`` says."""
+"""Start positions: the committed offset of a queue, or the one that ``start_from`` means."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ GET_IS_MISSING: Final = (
 
 
 class StartPositions:
-    """Decides once per tenure of a queue; an offset that cannot be known is never guessed.
+    """Finds the start offset once per assignment of a queue; never guesses one.
 
-    ``start_from`` is for a group that is new to a topic.  A queue that is added to the topic
-    later holds only messages that the group has not seen, so it is read from its beginning.
+    ``start_from`` applies to a group that is new to a topic.  A queue that is added to the topic
+    later holds only messages that are new to the group, so it is read from its beginning.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class StartPositions:
         self._first_seen: dict[str, frozenset[MessageQueue]] = {}  # queues start_from applies to
 
     async def note_topic(self, topic: str) -> None:
-        """Remember which queues the topic has before this consumer joins the group.
+        """Note the queues of the topic before this consumer joins the group.
 
-        If the group has an offset in any of them it is not new to the topic.
+        If the group has an offset in any of them, it is not new to the topic.
 
-        :raises RocketMQError: that cannot be known now
+        :raises RocketMQError: the route or offsets cannot be read now
         """
         if self._start_from == "earliest" or topic in self._first_seen:
             return
@@ -58,23 +58,23 @@ class StartPositions:
         queues = route.subscribe_queues
         known = await self._count_known(queues)
         if 0 < known < len(queues):
-            # Or the members of a new group start together: let the others note where they begin.
+            # Or the members of a new group start together: let the others note the topic.
             await anyio.sleep(NOTING_SECONDS)
         self._first_seen[topic] = frozenset(() if known else queues)
 
     def forget_topic(self, topic: str) -> None:
-        """The topic is not subscribed to any more."""
+        """Forget a topic that is unsubscribed."""
         self._first_seen.pop(topic, None)
 
     async def find(self, queue: MessageQueue) -> tuple[int, bool]:
-        """Return where to begin, and whether it was chosen here rather than committed before.
+        """Return the start offset, and whether it is new rather than committed.
 
-        :raises RocketMQError: that cannot be known now
+        :raises RocketMQError: it cannot be determined now
         """
         stored = await self._store.read(queue)
         if stored is not None:
             return stored, False
-        if queue.topic.startswith(RETRY_PREFIX):  # its messages are the group's own
+        if queue.topic.startswith(RETRY_PREFIX):  # all its messages are for the group
             return await self.offset_of(queue, "earliest"), True
         new_group = queue in self._first_seen.get(queue.topic, frozenset({queue}))
         start = self._start_from if new_group else "earliest"
@@ -83,9 +83,9 @@ class StartPositions:
         return offset, True
 
     async def offset_of(self, queue: MessageQueue, start: str | datetime) -> int:
-        """Return the offset that a start position means for *queue* now.
+        """Return the offset of a start position in *queue* now.
 
-        :raises PermissionDeniedError: the account may not ask that
+        :raises PermissionDeniedError: the account may not query it
         """
         try:
             if isinstance(start, datetime):
@@ -95,8 +95,8 @@ class StartPositions:
             return await self._broker.min_offset(queue)
         except PermissionDeniedError as error:
             if start == "earliest":
-                # Who may read need not be allowed to ask (access control 2.0): the first pull is
-                # told where the queue begins.
+                # An account that may pull need not be allowed to query (access control 2.0):
+                # the answer to the first pull has the first offset.
                 return 0
             error.add_note(GET_IS_MISSING.format(start=start, topic=queue.topic))
             raise

@@ -1,4 +1,4 @@
-"""Where the progress of a group is kept: what a store promises, and the store at the brokers."""
+"""Remote offset store: keeps the offsets of a group at the brokers."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.model.values import MessageQueue
 
-SENDS_PER_BROKER: Final = 16  # commits on their way to one broker at a time
-SILENCE: Final = (NotConnectedError, ConnectionLostError, RequestTimeoutError)
+SENDS_PER_BROKER: Final = 16  # concurrent commits to one broker
+NO_ANSWER: Final = (NotConnectedError, ConnectionLostError, RequestTimeoutError)
 MAX_OFFSET: Final = 2**63 - 1  # the broker reads a signed int64
 
 
 class OffsetCalls(Protocol):
-    """The two requests to brokers that `RemoteOffsetStore` is made of."""
+    """The two requests that `RemoteOffsetStore` sends."""
 
     async def query_offset(self, group: str, queue: MessageQueue) -> int | None:
-        """Return the offset the broker keeps; None when it surely keeps none."""
+        """Return the committed offset; None only if the broker has none."""
 
     async def update_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Return when the broker has taken *offset*."""
+        """Commit *offset*; return when the broker has confirmed it."""
 
 
 def check_offset(offset: object) -> None:
-    """Refuse what no queue can have as an offset.
+    """Validate an offset.
 
     :raises ConfigError: it is not a whole number, negative, or too large
     """
@@ -42,45 +42,49 @@ def check_offset(offset: object) -> None:
         raise ConfigError("offset", offset, "expected a whole number, at least 0")
 
 
-class _First:
-    """The commit of a topic that goes alone, while somebody waits for it."""
+class _FirstCommit:
+    """The first commit of a topic, which is sent alone."""
 
     def __init__(self) -> None:
         self.alone = anyio.Lock()
-        self.met_silence = False
+        self.timed_out = False
 
 
 class RemoteOffsetStore:
-    """Progress at the brokers, each keeping its own queues: the usual store of a group.
+    """The default `OffsetStore`: each broker keeps the offsets of its queues.
 
-    Every commit is awaited, so `persist` knows what became of it; queues of a broker that does
-    not answer do not hold up those of another.
+    Every commit is awaited, so `persist` reports every failure; a broker that does not answer
+    does not delay the commits to others.
     """
 
     def __init__(self, calls: OffsetCalls, group: str) -> None:
         self._calls = calls
         self._group = group
         self._latest: dict[MessageQueue, int] = {}  # the last update
-        self._stored: dict[MessageQueue, int] = {}  # what the broker surely has
-        # A broker works on requests in any order: two commits of one queue may not be on their
-        # way at once. Weak, so that a lock lives while somebody holds it or waits.
+        self._stored: dict[MessageQueue, int] = {}  # what the broker has confirmed
+        # A broker processes requests in any order: commits of one queue may not be concurrent.
+        # Weak: a lock lives while a task holds it or waits for it.
         self._sending: WeakValueDictionary[MessageQueue, anyio.Lock] = WeakValueDictionary()
-        self._known: set[tuple[str, str]] = set()  # topics of brokers that have an offset of ours
-        self._introducing: WeakValueDictionary[tuple[str, str], _First] = WeakValueDictionary()
-        # Asked just before a commit leaves: the process may have stood still since `persist` began.
+        self._known: set[tuple[str, str]] = (
+            set()
+        )  # topics and brokers that have an offset of the group
+        self._first_commits: WeakValueDictionary[tuple[str, str], _FirstCommit] = (
+            WeakValueDictionary()
+        )
+        # Checked just before a commit is sent: the process may have stalled since `persist` began.
         self.may_send: Callable[[MessageQueue], bool] | None = None
 
     async def load(self) -> None:
-        """Nothing to do: the brokers are asked queue by queue."""
+        """Do nothing: offsets are read queue by queue."""
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return an update that is not persisted yet, else what the broker says now."""
+        """Return an update that is not persisted yet, else the offset at the broker."""
         latest, stored = self._latest.get(queue), self._stored.get(queue)
         if latest != stored:
             return latest
         answer = await self._calls.query_offset(self._group, queue)
         if answer != stored and self._latest.get(queue) == self._stored.get(queue) == stored:
-            # Somebody else has set it: the same value again would be a change, so send it then.
+            # Another client has changed it: sending the old value again would be a change.
             await self.remove(queue)
         return answer
 
@@ -90,7 +94,7 @@ class RemoteOffsetStore:
         self._latest[queue] = offset
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Send what has changed to the brokers, and wait for all answers."""
+        """Send changed offsets to the brokers, and wait for all answers."""
         lost: dict[MessageQueue, BaseException] = {}
         async with anyio.create_task_group() as tasks:
             for changed in self._changed_by_broker(queues):
@@ -101,14 +105,14 @@ class RemoteOffsetStore:
             raise CommitError(dict(sorted(lost.items())))
 
     async def remove(self, queue: MessageQueue) -> None:
-        """Forget *queue*; the broker keeps its offset."""
+        """Forget *queue*; its offset at the broker stays."""
         self._latest.pop(queue, None)
         self._stored.pop(queue, None)
 
     def invalidate(self, queue: MessageQueue) -> bool:
-        """The broker of *queue* was away: it may have lost the last commits, so send them again.
+        """Have the last commit of *queue* sent again: its broker may have lost it.
 
-        Brokers write offsets down every few seconds; what a killed one was told since is gone.
+        Brokers write offsets to disk every few seconds; a killed broker loses later commits.
         Returns whether there is a commit to send again.
         """
         self._stored.pop(queue, None)
@@ -128,7 +132,7 @@ class RemoteOffsetStore:
     async def _send_each(
         self, waiting: Iterator[MessageQueue], lost: dict[MessageQueue, BaseException]
     ) -> None:
-        for queue in waiting:  # shared by the tasks of one broker: each takes the next
+        for queue in waiting:  # shared by the tasks of one broker
             try:
                 await self._send(queue)
             except RocketMQError as error:
@@ -138,36 +142,36 @@ class RemoteOffsetStore:
         lock = self._sending.setdefault(queue, anyio.Lock())
         async with lock:
             if not self._is_changed(queue):
-                return  # another call was faster
+                return  # another call has sent it
             offset = self._latest[queue]
-            # Until the answer is here nobody knows which one the broker has.
+            # Until the answer arrives, the broker may have either offset.
             self._stored.pop(queue, None)
             await self._update(queue, offset)
             if queue in self._latest:
                 self._stored[queue] = offset
 
     async def _update(self, queue: MessageQueue, offset: int) -> None:
-        # A group's first commits of a topic overwrite each other in the broker when they come at
-        # once, though each is answered as done (seen on a live 4.9.7 broker): the first goes alone.
+        # Concurrent first commits of a topic overwrite each other in the broker, though each is
+        # confirmed (seen on a live 4.9.7 broker): the first one is sent alone.
         topic = (queue.topic, queue.broker_name)
         if topic not in self._known:
-            first = self._introducing.setdefault(topic, _First())
+            first = self._first_commits.setdefault(topic, _FirstCommit())
             async with first.alone:
-                if topic not in self._known and not first.met_silence:
+                if topic not in self._known and not first.timed_out:
                     try:
-                        await self._tell(queue, offset)
-                    except SILENCE:
-                        first.met_silence = True  # the others do not take turns to wait for it
+                        await self._commit(queue, offset)
+                    except NO_ANSWER:
+                        first.timed_out = True  # the others need not wait for it in turn
                         raise
                     self._known.add(topic)
                     return
         try:
-            await self._tell(queue, offset)
-        except SILENCE:
-            self._known.discard(topic)  # it may have been killed before it wrote anything down
+            await self._commit(queue, offset)
+        except NO_ANSWER:
+            self._known.discard(topic)  # it may have been killed before it wrote to disk
             raise
 
-    async def _tell(self, queue: MessageQueue, offset: int) -> None:
+    async def _commit(self, queue: MessageQueue, offset: int) -> None:
         if self.may_send is not None and not self.may_send(queue):
-            raise RocketMQError(f"{queue} may be another member's by now: nothing was committed")
+            raise RocketMQError(f"{queue} may be assigned to another member: nothing was committed")
         await self._calls.update_offset(self._group, queue, offset)

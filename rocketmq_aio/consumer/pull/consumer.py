@@ -1,4 +1,4 @@
-"""PullConsumer: reads any queue from any offset; the application keeps count."""
+"""PullConsumer: reads any queue at any offset; the application keeps the offsets."""
 
 from __future__ import annotations
 
@@ -31,16 +31,15 @@ MAX_RECONSUME_TIMES: Final = 16
 class PullConsumer(ClientBase):
     """Reads queues by offset, for tools and frameworks that keep their own progress.
 
-    It is no member of its group: brokers do not list it, no queues are shared out to it, and those
-    who consume under the same group are not disturbed.  The group names whose offsets `commit`
-    and `committed` are about, and who pays for access rights and flow control.  Everything may be
-    called from several tasks at once.
+    It is not a member of its group: brokers do not list it, it gets no queues assigned, and it
+    does not disturb the members.  The group determines the offsets of `commit` and `committed`,
+    the access rights and the flow control.  Several tasks may use it concurrently.
 
-    It takes no hooks, and `MessageTrace` says nothing of it: who pulls by offset knows what came of
-    each message.  `RPCHook` objects of the `ClientConfig` see its requests.
+    It takes no hooks, and `MessageTrace` does not record it.  `RPCHook` objects of the
+    `ClientConfig` see its requests.
 
     :param group: name of the consumer group
-    :param namesrv: where to connect; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
+    :param namesrv: name server addresses; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
     :param client: a `ClientConfig` (TLS, credentials, ...) or a running `MQClientInstance` to share
     """
 
@@ -73,19 +72,19 @@ class PullConsumer(ClientBase):
     ) -> PullResult:
         """Return messages of *queue* from *offset* on.
 
-        An offset that does not exist is a result, not an error, and nothing is corrected silently.
+        An offset that does not exist is a result, not an error; it is never corrected silently.
 
-        :param max_messages: at most so many; brokers have a limit of their own, 32 by default
+        :param max_messages: maximum number; brokers have another limit, 32 by default
         :param selector: a tag expression such as ``"new || paid"``, or `MessageSelector.by_sql`
         :param wait_seconds: how long the broker waits for a first message when the queue ends at
-            *offset*; it looks at its clock every 5 s only, so NO_NEW may come that much later
-        :param max_bytes: a hint for 5.x brokers at how many bytes of messages are wanted, which
-            they may not follow (5.5.0 brokers were seen not to)
-        :raises ConfigError: an argument cannot be
+            *offset*; it checks every 5 s only, so NO_NEW may be returned that much later
+        :param max_bytes: maximum bytes of messages, a hint that 5.x brokers may ignore (5.5.0
+            brokers were seen to)
+        :raises ConfigError: an argument is invalid
         :raises SubscriptionError: the broker does not accept the SQL expression
-        :raises CodecError: the message at *offset* cannot be read; those before it were returned
+        :raises CodecError: the message at *offset* cannot be decoded
         :raises RouteNotFoundError: there is no such topic
-        :raises RocketMQError: the broker cannot be asked, or refuses
+        :raises RocketMQError: the broker cannot be reached, or returned an error
         """
         wanted = _subscription(queue, selector)
         raw = await self._pull(queue, offset, max_messages, wanted, wait_seconds, max_bytes)
@@ -104,19 +103,19 @@ class PullConsumer(ClientBase):
         wait_seconds: float = 0.0,
         max_bytes: int | None = None,
     ) -> RawPull:
-        """Return the broker's answer as it came; parameters and errors are those of `pull`."""
+        """Return the broker's answer undecoded; parameters and errors are those of `pull`."""
         wanted = _subscription(queue, selector)
         return await self._pull(queue, offset, max_messages, wanted, wait_seconds, max_bytes)
 
     # --- offsets --------------------------------------------------------------------------------
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Store *offset*, the next one to consume, for the group; return when the broker has it.
+        """Commit *offset*, the next one to consume, for the group; return when it is confirmed.
 
-        It may go backwards.  Members of the group that run now do not look at it.  Brokers from
-        5.0 refuse a group that does not exist; pulling creates it where they may create groups.
+        It may go backwards.  Running members of the group do not read it.  Brokers from 5.0
+        return an error for a group that does not exist; a pull creates it if they may.
 
-        :raises CommitError: it is not stored, or nobody knows; ``lost`` says why
+        :raises CommitError: it is not stored, or possibly not; ``lost`` has the error
         """
         check_offset(offset)
         await self._learn_route(queue)
@@ -125,12 +124,12 @@ class PullConsumer(ClientBase):
             try:
                 await self._store.persist([queue])
             finally:
-                await self._store.remove(queue)  # others commit too: nothing stands for sure
+                await self._store.remove(queue)  # other clients commit too
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return what is committed for the group; None when nothing ever was.
+        """Return the committed offset of the group; None if there is none.
 
-        Brokers before 5.0 answer 0 for a young queue of which nothing was committed.
+        Brokers before 5.0 return 0 for a new queue without a committed offset.
         """
         await self._learn_route(queue)
         return await self._instance.broker.query_offset(self._group, queue)
@@ -148,8 +147,8 @@ class PullConsumer(ClientBase):
     async def offset_for_time(self, queue: MessageQueue, when: datetime) -> int:
         """Return the first offset stored at or after *when*, which needs a time zone.
 
-        When everything is older, that is the end of the queue; brokers before 5.0 answer the last
-        message then.
+        If all messages are older, this is the end of the queue; brokers before 5.0 return the
+        offset of the last message.
         """
         if not isinstance(when, datetime) or when.tzinfo is None:
             raise ConfigError("when", when, "expected a datetime with a time zone")
@@ -157,13 +156,13 @@ class PullConsumer(ClientBase):
         return await self._instance.broker.offset_for_time(queue, int(when.timestamp() * 1000))
 
     async def send_back(self, message: MessageExt, delay_level: int = 0) -> None:
-        """Store *message* once more for the group: in its retry topic, or among the dead letters.
+        """Store a copy of *message* in the retry topic or the dead-letter queue of the group.
 
         The retry topic, ``%RETRY%`` and the group's name, is read like any other.
 
-        :param delay_level: 1 to 18 of the broker's table; 0: longer with each try, from level 3;
-            -1, and after 16 tries: to the dead letters
-        :raises RocketMQError: no broker took it
+        :param delay_level: 1 to 18 of the broker's table; 0: increasing with each retry, from
+            level 3; -1, and after 16 retries: to the dead-letter queue
+        :raises RocketMQError: no broker stored it
         """
         if not isinstance(message, MessageExt):
             raise ConfigError("message", message, "expected a message that was pulled")
@@ -173,7 +172,7 @@ class PullConsumer(ClientBase):
         await self._send_back.send_back(message, delay_level)
 
     async def message_queues(self, topic: str) -> list[MessageQueue]:
-        """Return the readable queues of *topic*, as a name server knows them now.
+        """Return the readable queues of *topic*, fetched from a name server.
 
         :raises RouteNotFoundError: there is no such topic
         """

@@ -1,4 +1,4 @@
-"""How much may be cached before pulling pauses."""
+"""Flow control: limits on cached messages, above which pulling pauses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rocketmq_aio.model.values import MessageQueue
 
 
 class QueueLimits:
-    """The bounds on each queue: messages, bytes of bodies, distance of offsets."""
+    """Limits per queue: messages, bytes of bodies, span of offsets."""
 
     def __init__(self, config: ConsumerConfig) -> None:
         self.count = config.pull_threshold_per_queue
@@ -19,22 +19,22 @@ class QueueLimits:
         self.span = config.max_span
 
     def has_room(self, assigned: QueueState) -> bool:
-        """Whether more may be pulled of the queue."""
+        """Whether the queue may be pulled."""
         held = assigned.process_queue
-        # A queue with nothing cached always may: else the full caches of paused queues starve it.
+        # A queue without cached messages always may: else full paused queues starve it.
         return not held.count or (
             held.count <= self.count
             and held.size_bytes <= self.size_bytes
             and held.span <= self.span
-            and self._has_room_besides(assigned)
+            and self._has_shared_room(assigned)
         )
 
-    def _has_room_besides(self, assigned: QueueState) -> bool:
+    def _has_shared_room(self, assigned: QueueState) -> bool:
         return True
 
 
 class CacheLimits(QueueLimits):
-    """Bounds over all queues of the consumer besides."""
+    """Limits per queue and over all queues of a lite pull consumer."""
 
     def __init__(self, config: LitePullConfig, cache: Cache) -> None:
         super().__init__(config)
@@ -42,17 +42,17 @@ class CacheLimits(QueueLimits):
         self._total_bytes = config.pull_threshold_bytes_total
         self._cache = cache
 
-    def _has_room_besides(self, assigned: QueueState) -> bool:
+    def _has_shared_room(self, assigned: QueueState) -> bool:
         cache = self._cache
         return cache.count <= self._total and cache.size_bytes <= self._total_bytes
 
 
 class TopicLimits(QueueLimits):
-    """Bounds per topic besides, shared out among the queues of it that are held.
+    """Limits per queue and per topic, divided by the number of held queues of the topic.
 
     :param held: the queues held now, by reference
-    :param orderly: one message of a queue is handled at a time, so distance of offsets is no sign
-        of a message that got stuck
+    :param orderly: whether messages of a queue are processed one by one, so that a large span is
+        not the sign of a stuck message
     """
 
     def __init__(self, config: PushConfig, held: Iterable[MessageQueue], *, orderly: bool) -> None:
@@ -63,7 +63,7 @@ class TopicLimits(QueueLimits):
         self._per_topic = config.pull_threshold_per_topic
         self._bytes_per_topic = config.pull_threshold_bytes_per_topic
 
-    def _has_room_besides(self, assigned: QueueState) -> bool:
+    def _has_shared_room(self, assigned: QueueState) -> bool:
         count, size = self._per_topic, self._bytes_per_topic
         if count is None and size is None:
             return True

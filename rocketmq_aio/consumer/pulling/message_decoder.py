@@ -1,4 +1,4 @@
-"""Message decoding with a bound on the time that one answer takes of the event loop."""
+"""Message decoder: bounds the time that one answer takes on the event loop."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MOST_THREADS: Final = 4
 
 
 class MessageDecoder:
-    """Decodes answers on the event loop up to a bound, and the rest of a large one in a thread.
+    """Decodes answers on the event loop up to a limit, and the rest of a large one in a thread.
 
-    The threads belong to one consumer and start with its first large answer: those of the event
-    loop may all be waiting for something of the application.
+    The threads belong to one consumer and start with its first large answer: the default threads
+    of the event loop may all be busy with calls of the application.
     """
 
     def __init__(self, instance: MQClientInstance) -> None:
@@ -30,10 +30,10 @@ class MessageDecoder:
         self._closed = False
 
     async def decode(self, body: bytes, queue: MessageQueue) -> Decoded:
-        """Return what `decode_messages` does.
+        """Return the result of `decode_messages`.
 
-        Does not suspend, unless the answer inflates to more than `LOOP_BYTES`. A caller that is
-        cancelled leaves at once; its thread ends by itself.
+        Does not suspend unless the answer inflates to more than `LOOP_BYTES`.  A cancelled caller
+        returns at once; its thread ends by itself.
         """
         messages, fault = self._decode(body, queue, limit=LOOP_BYTES)
         if not isinstance(fault, InflationLimitError):

@@ -1,4 +1,4 @@
-"""The messages of one queue between the broker and the application, in offset order."""
+"""Process queue: the cached messages of one queue, in offset order."""
 
 from __future__ import annotations
 
@@ -8,33 +8,32 @@ from typing import Final
 
 from rocketmq_aio.model.message import MessageExt
 
-NOTHING_YET: Final = -1
+NO_OFFSET: Final = -1
 
 
 class ProcessQueue:
-    """Messages of one queue, ascending by offset; made for one tenure of the queue.
+    """Messages of one queue, ascending by offset, for one assignment of the queue.
 
-    Used in one of two ways, never in both at once: `take` hands messages out and forgets them,
-    or they stay until each is `settle`d, in any order.  Nothing here awaits, so every call is one
-    step to the rest of the program.  *count* and *size_bytes* are for others to read only.
+    Used in one of two ways: `take` removes messages, or they stay until each is `settle`d, in any
+    order.  Nothing here awaits, so every call is atomic.  *count* and *size_bytes* are read-only.
     """
 
     __slots__ = ("_largest", "_messages", "count", "size_bytes")
 
-    count: int  # messages that are neither taken nor settled
-    size_bytes: int  # bodies held in memory: also of settled messages behind an unsettled one
+    count: int  # messages neither taken nor settled
+    size_bytes: int  # of bodies in memory, also of settled messages behind an unsettled one
 
     def __init__(self) -> None:
         self._messages: deque[MessageExt] = deque()
-        self._largest = NOTHING_YET
+        self._largest = NO_OFFSET
         self.count = 0
         self.size_bytes = 0
 
     def put(self, messages: list[MessageExt]) -> int:
-        """Append *messages*, but for those at or below the largest offset ever put.
+        """Append *messages*, except those at or below the largest offset so far.
 
-        Returns how many were appended.  An offset that was seen before comes from a repeated
-        pull, or from a broker that jumped back: only `clear` makes it new again.
+        Returns how many were appended.  A repeated offset comes from a repeated pull, or from a
+        broker that went back; `clear` accepts it again.
         """
         largest, size = self._largest, 0
         for message in messages:
@@ -58,7 +57,7 @@ class ProcessQueue:
         return self.put(new)
 
     def take(self, limit: int) -> list[MessageExt]:
-        """Remove and return the first *limit* messages, or all there are."""
+        """Remove and return up to *limit* messages."""
         messages = self._messages
         if limit >= len(messages):
             taken = list(messages)
@@ -74,7 +73,7 @@ class ProcessQueue:
     def take_one(self) -> MessageExt:
         """Remove and return the first message.
 
-        :raises IndexError: there is none; *count* tells
+        :raises IndexError: *count* is 0
         """
         message = self._messages.popleft()
         self.count -= 1
@@ -82,7 +81,7 @@ class ProcessQueue:
         return message
 
     def settle(self, message: MessageExt) -> None:
-        """Count *message*, which was put here, as done; doing it again changes nothing."""
+        """Mark *message* as processed; doing it again changes nothing."""
         if message.done:
             return
         message.done = True
@@ -92,7 +91,7 @@ class ProcessQueue:
             self.size_bytes -= len(messages.popleft().body)
 
     def unsettled(self) -> list[MessageExt]:
-        """Return the messages held here that are not settled."""
+        """Return the messages that are not settled."""
         return [message for message in self._messages if not message.done]
 
     def last(self, number: int) -> list[MessageExt]:
@@ -100,13 +99,13 @@ class ProcessQueue:
         messages = self._messages
         return [messages[at] for at in range(len(messages) - number, len(messages))]
 
-    def cut(self, forgettable: Callable[[MessageExt], bool]) -> int | None:
-        """Forget messages, none of which is settled, from the end on while they are *forgettable*.
+    def cut(self, removable: Callable[[MessageExt], bool]) -> int | None:
+        """Remove unsettled messages from the end while they are *removable*.
 
-        They may come again.  Returns the offset of the first one forgotten, None when none was.
+        They may be put again.  Returns the offset of the first one removed, or None.
         """
         messages, offset = self._messages, None
-        while messages and forgettable(messages[-1]):
+        while messages and removable(messages[-1]):
             offset = messages[-1].queue_offset
             self.size_bytes -= len(messages.pop().body)
             self.count -= 1
@@ -115,34 +114,34 @@ class ProcessQueue:
         return offset
 
     def clear(self) -> int:
-        """Forget everything, offsets seen included, and return how many messages were dropped.
+        """Remove everything, also the largest offset; return how many messages were dropped.
 
-        A message still in the hands of a worker may be settled later; that changes nothing then.
+        Messages in flight may be settled later, without effect.
         """
         dropped = self.count
         for message in self._messages:
             message.done = True
         self._messages.clear()
-        self._largest = NOTHING_YET
+        self._largest = NO_OFFSET
         self.count = self.size_bytes = 0
         return dropped
 
     @property
     def first_offset(self) -> int | None:
-        """Offset of the first message held here, or None."""
+        """Offset of the first message, or None."""
         return self._messages[0].queue_offset if self._messages else None
 
     @property
     def next_offset(self) -> int | None:
-        """The offset that may be committed: everything below it was taken or settled.
+        """The offset that may be committed: all messages below it were taken or settled.
 
-        None when nothing was put since the start or the last `clear`.
+        None if no message was put since the start or the last `clear`.
         """
         if self._messages:
             return self._messages[0].queue_offset
-        return None if self._largest == NOTHING_YET else self._largest + 1
+        return None if self._largest == NO_OFFSET else self._largest + 1
 
     @property
     def span(self) -> int:
-        """Distance from the first to the last message held here; 0 when there is none."""
+        """Distance from the first to the last offset; 0 without messages."""
         return self._largest - self._messages[0].queue_offset if self._messages else 0

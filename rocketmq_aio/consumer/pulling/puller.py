@@ -56,23 +56,22 @@ Q = TypeVar("Q", bound=QueueState)
 LEAST_EMPTY_SECONDS: Final = 0.1  # an answer without progress sooner than this is slowed down
 BUSY_SECONDS: Final = 0.02
 LONGEST_BUSY_SECONDS: Final = 0.5
-INTRODUCE_SECONDS: Final = 1.0  # between heartbeats because of refused pulls of any queue
+HEARTBEAT_SECONDS: Final = 1.0  # between heartbeats after failed pulls of any queue
 LONGEST_PAUSE_SECONDS: Final = 2.0
 START_PAUSE_SECONDS: Final = 1.0
-REFUSALS: Final = (AuthError, PermissionDeniedError)
+DENIED: Final = (AuthError, PermissionDeniedError)
 
 
 class Puller(Generic[Q]):
-    """Keeps one pull under way for every assigned queue that has room.
+    """Keeps one pull running for every assigned queue that has room.
 
-    :param lite: use the request of its own that brokers from 5.0 have for lite pull
+    :param lite: use the request code that brokers from 5.0 have for lite pull
     :param interval_seconds: pause after each pull
-    :param subscription_of: what the consumer wants of a topic now; None when nothing
-    :param on_pulled: called after a pull that went on: (queue, messages kept, offsets passed)
-    :param on_messages: called when a queue has messages to hand out
-    :param on_start: called when it is known where a queue begins: (queue, chosen here)
-    :param on_corrected: called before pulling goes on at an earlier offset, or where an
-        administrator wants it
+    :param subscription_of: returns the current subscription to a topic, or None
+    :param on_pulled: called after a pull with progress: (queue, messages kept, offsets passed)
+    :param on_messages: called when a queue has messages to deliver, or an error
+    :param on_start: called when a queue starts: (queue, whether its offset is new)
+    :param on_corrected: called before pulling goes on at an earlier or reset offset
     :param on_recovered: called when a queue can be pulled again after failures
     """
 
@@ -113,7 +112,7 @@ class Puller(Generic[Q]):
         self._on_event = on_event
         self._decoder = decoder
         self._timeout = config.long_poll_seconds + HOLD_SLACK_SECONDS
-        self._introduced = float("-inf")
+        self._last_heartbeat = float("-inf")
 
     async def run(self, assigned: Q, wait_seconds: float = 0.0) -> None:
         """Pull until the queue is revoked; a seek abandons the current pull and starts another.
@@ -160,7 +159,7 @@ class Puller(Generic[Q]):
             logger.warning("start_unknown", queue=str(assigned.queue), reason=reason)
             self._on_event(PullFailed(queue=assigned.queue, reason=reason))
         assigned.start_error = error
-        if isinstance(error, REFUSALS):  # waiting alone will not help: tell whoever waits
+        if isinstance(error, DENIED):  # waiting does not help: wake the callers
             assigned.fail_start(error)
             self._on_messages(assigned)
 
@@ -172,7 +171,7 @@ class Puller(Generic[Q]):
         return self._limits.has_room(assigned)
 
     async def _wait(self, assigned: Q) -> None:
-        """Wait until room, a resume or a seek says that something changed."""
+        """Wait for room, a resume or a seek."""
         assigned.wake = asyncio.get_running_loop().create_future()
         if not assigned.paused and assigned.failure is None:
             assigned.block()
@@ -195,7 +194,7 @@ class Puller(Generic[Q]):
         request, address = self._request(assigned, subscription)
         command = await request.send(self._instance.remoting, address, offset, self._timeout)
         if assigned.generation != generation:
-            return  # a seek came in between
+            return  # there was a seek in between
         if command.code == ResponseCode.SUCCESS:
             await self._found(assigned, subscription, command, offset)
         elif command.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
@@ -206,7 +205,7 @@ class Puller(Generic[Q]):
             raise broker_error(command, address)
         pause = self._interval
         if assigned.next_offset == offset or command.code == ResponseCode.PULL_OFFSET_MOVED:
-            # A broker that does not hold the request must not be asked in a storm.
+            # A broker that does not hold requests must not be flooded.
             pause = max(pause, LEAST_EMPTY_SECONDS - (loop.time() - started))
         if pause > 0:
             await anyio.sleep(pause)
@@ -250,7 +249,7 @@ class Puller(Generic[Q]):
         generation = assigned.generation
         decoded = await self._decoder.decode(command.body, assigned.queue)
         if assigned.generation != generation:
-            return  # a seek came in between
+            return  # there was a seek in between
         wanted, next_offset, fault = select_messages(
             decoded, answer.offset_delta or 0, answer.next_begin_offset, offset, subscription
         )
@@ -263,11 +262,11 @@ class Puller(Generic[Q]):
         if wanted:
             self._on_messages(assigned)
         if fault is not None and next_offset == offset:
-            # With messages before it the next pull begins with it, and tells if it has to.
+            # With messages before it, the next pull starts with it and reports it.
             self._unreadable(assigned, offset, fault)
 
     def _prepare(self, messages: list[MessageExt]) -> list[MessageExt]:
-        """Return those of *messages* that the hooks let through, ready for the application."""
+        """Run the filter hooks and set the codec."""
         if self._filters:
             messages = self._filters.filter(messages)
         if (codec := self._config.codec) is not None:
@@ -275,10 +274,10 @@ class Puller(Generic[Q]):
                 message.codec = codec
         return messages
 
-    # --- what can go wrong ----------------------------------------------------------------------
+    # --- failures -------------------------------------------------------------------------------
 
     def _unreadable(self, assigned: Q, offset: int, fault: CodecError) -> None:
-        """Never go past what cannot be read in silence, or without being told to."""
+        """Report an undecodable message; skip it if the settings say so."""
         policy = self._config.unreadable
         event = MessageUnreadable(
             queue=assigned.queue, offset=offset, reason=str(fault), policy=policy
@@ -290,12 +289,12 @@ class Puller(Generic[Q]):
         assigned.advance(offset + 1)
 
     async def _moved(self, assigned: Q, command: Command, address: str, requested: int) -> None:
-        """The broker has no such offset: follow the policy, and never silently."""
+        """The offset does not exist: go on as the policy says, and publish an event."""
         answer = read_header(command, PullMessageResponse)
         remark, corrected = command.remark or "", answer.next_begin_offset
         reset = RESET_REMARK in remark
         if not reset and assigned.broker_id != MASTER_ID:
-            # A replica may lag behind the master: its end of the queue is not the queue's.
+            # A replica may lag behind the master: its end of the queue may be too early.
             assigned.broker_id = MASTER_ID
             return
         policy = "broker" if reset else self._config.offset_illegal
@@ -322,7 +321,7 @@ class Puller(Generic[Q]):
             await self._on_corrected(assigned)
 
     def _hold(self, assigned: Q, error: BrokerError, requested: int, suggested: int) -> None:
-        """Pull nothing more until the application has decided."""
+        """Stop pulling until the application seeks."""
         assigned.failure = error
         event = QueueHeld(
             queue=assigned.queue,
@@ -337,7 +336,7 @@ class Puller(Generic[Q]):
     async def _recover(
         self, assigned: Q, error: RocketMQError, backoff: Backoff, busy: Backoff
     ) -> None:
-        # Only an answer names another replica: without this, pulls stay on one that gives none.
+        # Only an answer suggests another replica: else pulls would stay at one that fails.
         assigned.broker_id = MASTER_ID
         if isinstance(error, BusyError):
             await anyio.sleep(busy.next_pause())
@@ -347,25 +346,25 @@ class Puller(Generic[Q]):
             self._on_event(PullFailed(queue=assigned.queue, reason=str(error)))
         pause = backoff.next_pause()
         if isinstance(error, SubscriptionError):
-            await self._introduce()
+            await self._send_heartbeat()
         elif isinstance(error, BrokerError) and error.code == ResponseCode.NOT_LEADER_FOR_QUEUE:
             self._instance.routes.invalidate(assigned.queue.topic)
         await anyio.sleep(pause)
 
-    async def _introduce(self) -> None:
-        """Tell brokers about the group: one that was restarted knows none."""
+    async def _send_heartbeat(self) -> None:
+        """Send heartbeats: a restarted broker does not know the group."""
         now = asyncio.get_running_loop().time()
-        if now - self._introduced >= INTRODUCE_SECONDS:
-            self._introduced = now
+        if now - self._last_heartbeat >= HEARTBEAT_SECONDS:
+            self._last_heartbeat = now
             await self._instance.heartbeats.send_all(anew=True)
 
 
 def _correct(assigned: QueueState, requested: int, corrected: int, *, reset: bool) -> int:
-    """Go on at *corrected*; return how many cached messages were dropped for it."""
+    """Go on at *corrected*; return how many cached messages were dropped."""
     if reset:
         return assigned.restart(corrected)
     if corrected < requested:
         return assigned.step_back(corrected)
-    # Messages that were deleted before they could be pulled; the cached ones are good.
+    # Messages were deleted before they were pulled; the cached ones are valid.
     assigned.advance(corrected)
     return 0

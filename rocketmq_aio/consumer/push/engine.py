@@ -17,7 +17,7 @@ from rocketmq_aio.consumer.group.assignments import Assignments
 from rocketmq_aio.consumer.group.engine import GroupEngine
 from rocketmq_aio.consumer.group.stall_recovery import StallRecovery
 from rocketmq_aio.consumer.offsets.commits import Commits
-from rocketmq_aio.consumer.offsets.lag import lag_of
+from rocketmq_aio.consumer.offsets.lag import fetch_lag
 from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore, check_offset
 from rocketmq_aio.consumer.pulling.flow_control import TopicLimits
 from rocketmq_aio.consumer.pulling.queue_state import QueueState
@@ -384,7 +384,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
     async def lag(self) -> dict[MessageQueue, int]:
         """Ask for the end of every queue that is pulled; popped ones have no position here."""
         pulled = [each for each in self.table.values() if not isinstance(each, PoppedQueue)]
-        return await lag_of(self.instance, pulled, lambda each: each.committable)
+        return await fetch_lag(self.instance, pulled, lambda each: each.committable)
 
     # --- for the instance -----------------------------------------------------------------------
 
