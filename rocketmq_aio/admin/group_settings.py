@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypedDict
 
 from rocketmq_aio.admin.results import GroupConfig
+from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.protocol.requests.admin_groups import SubscriptionGroupBody
 
@@ -63,7 +64,7 @@ def check_settings(settings: GroupSettings) -> None:
         if name not in WIRE_NAMES:
             raise ConfigError(name, value, "a group has no such setting")
         if name in COUNTS:
-            _check_count(name, value)
+            checked_count(name, value, least=0, most=MAX_INT)
         elif name != "attributes" and not isinstance(value, bool):
             raise ConfigError(name, value, "expected True or False")
 
@@ -115,8 +116,3 @@ def differs(config: GroupConfig, settings: GroupSettings) -> bool:
         elif getattr(config, name) != value:
             return True
     return False
-
-
-def _check_count(name: str, value: object) -> None:
-    if type(value) is not int or not 0 <= value <= MAX_INT:
-        raise ConfigError(name, value, f"expected a whole number from 0 to {MAX_INT}")

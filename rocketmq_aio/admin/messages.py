@@ -10,6 +10,7 @@ from struct import Struct
 from typing import Final
 
 from rocketmq_aio.admin.requests import AdminRequests
+from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import (
     BrokerError,
     CodecError,
@@ -179,8 +180,7 @@ def _query(
 ) -> QueryMessage:
     if not isinstance(key, str) or not key.strip():
         raise ConfigError("key", key, "expected a non-empty string")
-    if type(max_messages) is not int or max_messages < 1:
-        raise ConfigError("max_messages", max_messages, "expected a whole number from 1 on")
+    checked_count("max_messages", max_messages)
     return QueryMessage(
         topic=check_topic(topic),
         key=key,

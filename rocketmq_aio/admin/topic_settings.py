@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeAlias, TypedDict, get_args
 import msgspec
 
 from rocketmq_aio.admin.results import TopicConfig, perm_bits, perm_text
+from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.protocol.requests.admin_topics import CreateTopic, TopicConfigBody
@@ -44,8 +45,8 @@ def checked(settings: TopicSettings) -> TopicSettings:
     for name, value in settings.items():
         if name not in TopicSettings.__annotations__:
             raise ConfigError(name, value, "a topic has no such setting")
-        if name.endswith("queues") and not _is_count(value):
-            raise ConfigError(name, value, f"expected a whole number from 1 to {MAX_QUEUES}")
+        if name.endswith("queues"):
+            checked_count(name, value, most=MAX_QUEUES)
     if (perm := settings.get("perm", "RW")) not in PERMS:
         raise ConfigError("perm", perm, f"expected one of {', '.join(PERMS)}")
     for name, text in settings.get("attributes", {}).items():
@@ -108,10 +109,6 @@ def _without_queues(settings: TopicSettings) -> TopicSettings:
     if (queues := rest.pop("queues", None)) is not None:
         return {"read_queues": queues, "write_queues": queues, **rest}
     return rest
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 1 <= value <= MAX_QUEUES
 
 
 def _check_attribute(name: str, text: str | None) -> None:

@@ -12,8 +12,6 @@ from rocketmq_aio.config.validation import (
     check_bool,
     check_choice,
     check_count,
-    check_invisible,
-    check_most,
     check_seconds,
     check_start_from,
     settings,
@@ -216,12 +214,10 @@ class PushConfig(ConsumerConfig[V]):
         super().__post_init__()
         check_bool(self, "client_rebalance")
         check_choice(self, "undecodable", get_args(UndecodablePolicy))
-        check_count(
-            self, "concurrency", "consume_batch_size", "pop_batch_size", "pop_threshold_per_queue"
-        )
-        check_most(self, "concurrency", MAX_CONCURRENCY)
-        check_most(self, "consume_batch_size", MAX_PULL)
-        check_most(self, "pop_batch_size", MAX_POP)
+        check_count(self, "pop_threshold_per_queue")
+        check_count(self, "concurrency", most=MAX_CONCURRENCY)
+        check_count(self, "consume_batch_size", most=MAX_PULL)
+        check_count(self, "pop_batch_size", most=MAX_POP)
         for name in (
             "max_reconsume_times",
             "pull_threshold_per_topic",
@@ -236,8 +232,8 @@ class PushConfig(ConsumerConfig[V]):
             "commit_interval_seconds",
             "stuck_seconds",
         )
-        check_seconds(self, "pull_interval_seconds", "close_timeout_seconds", zero=True)
-        check_invisible(self, "pop_invisible_seconds")
+        check_seconds(self, "pull_interval_seconds", "close_timeout_seconds", least=0)
+        check_seconds(self, "pop_invisible_seconds", least=5, most=300)  # as in the Java client
 
 
 @settings
@@ -268,8 +264,7 @@ class PopConfig(Generic[V]):
         check_codec(self.codec)
         check_seconds(self, "invisible_seconds", "renew_seconds")
         check_bool(self, "orderly")
-        check_count(self, "batch_size")
-        check_most(self, "batch_size", MAX_POP)
-        check_seconds(self, "wait_seconds", zero=True)
+        check_count(self, "batch_size", most=MAX_POP)
+        check_seconds(self, "wait_seconds", least=0)
         check_count(self, "max_reconsume_times", least=0)
         check_choice(self, "start_from", get_args(StartFrom))

@@ -11,11 +11,9 @@ from rocketmq_aio.config.validation import (
     check_count,
     check_installed,
     check_instance,
-    check_most,
     check_seconds,
     settings,
 )
-from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.codec import Codec, V, check_codec
 from rocketmq_aio.model.names import check_topic
 
@@ -43,10 +41,9 @@ class AutoBatch:
     max_messages: int = 256
 
     def __post_init__(self) -> None:
-        check_seconds(self, "linger_seconds", zero=True)
-        check_most(self, "linger_seconds", MAX_LINGER_SECONDS)
-        check_count(self, "max_bytes", "max_messages")
-        check_most(self, "max_messages", MAX_BATCH_MESSAGES)
+        check_seconds(self, "linger_seconds", least=0, most=MAX_LINGER_SECONDS)
+        check_count(self, "max_bytes")
+        check_count(self, "max_messages", most=MAX_BATCH_MESSAGES)
 
 
 @settings
@@ -101,6 +98,4 @@ class ProducerConfig(Generic[V]):
             "max_in_flight_bytes",
             "template_queues",
         )
-        check_count(self, "compression_level")
-        if self.compression_level > 9:
-            raise ConfigError("compression_level", self.compression_level, "expected 1 to 9")
+        check_count(self, "compression_level", most=9)

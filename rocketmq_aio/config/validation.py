@@ -1,4 +1,4 @@
-"""How settings are declared, and what refuses a wrong one before anything is connected."""
+"""Validation of settings and arguments; every check raises `ConfigError`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from rocketmq_aio.model.names import check_topic
 T = TypeVar("T")
 
 MIB: Final = 1024 * 1024
+MAX_SECONDS: Final = 1e9
+MAX_COUNT: Final = 2**53 - 1
 
 SECRET_PARTS: Final = ("secret", "token", "password", "key")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def settings(cls: type[T]) -> type[T]:
-    """Make *cls* a frozen, keyword-only dataclass that names the setting it does not know."""
+    """Make *cls* a frozen, keyword-only dataclass; an unknown setting is a `ConfigError`."""
     made = dataclass(frozen=True, kw_only=True)(cls)
     known = fields(made)  # type: ignore[arg-type]  # made is a dataclass
     names = [f.name for f in known]
@@ -32,11 +34,11 @@ def settings(cls: type[T]) -> type[T]:
     def build(self: T, **given: object) -> None:
         for name in given:
             if name not in names:
-                from difflib import get_close_matches  # only for a typo: it takes time to load
+                from difflib import get_close_matches  # imported only for a typo: it is slow
 
                 close = get_close_matches(name, names, 1)
                 hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
-                # It may be a secret, misspelt or in the wrong place.
+                # The value may be a secret, misspelt or in the wrong place.
                 secret = confidential or any(part in name.lower() for part in SECRET_PARTS)
                 value = "***" if secret else given[name]
                 raise ConfigError(name, value, f"unknown setting of {cls.__name__}; {hint}")
@@ -46,49 +48,59 @@ def settings(cls: type[T]) -> type[T]:
     return made
 
 
-def check_seconds(config: object, *names: str, zero: bool = False) -> None:
-    """Refuse what is not a number of seconds above 0, or 0 itself where *zero* is allowed."""
+def checked_seconds(
+    setting: str, value: object, *, least: float | None = None, most: float | None = None
+) -> float:
+    """Return *value*, a number of seconds.
+
+    :param least: the smallest allowed; None: above 0
+    :param most: the largest allowed; None: below 1e9
+    :raises ConfigError: it is not a number, or outside these bounds
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        above = value > 0 if least is None else value >= least
+        if above and (value < MAX_SECONDS if most is None else value <= most):
+            return value
+    bound = "above 0" if least is None else f"at least {least:g}"
+    bound += " and below 1e9" if most is None else f" and at most {most:g}"
+    raise ConfigError(setting, value, f"expected a number of seconds {bound}")
+
+
+def checked_count(setting: str, value: object, *, least: int = 1, most: int | None = None) -> int:
+    """Return *value*, a whole number.
+
+    :param most: the largest allowed; None: below 2**53
+    :raises ConfigError: it is not a whole number, or outside these bounds
+    """
+    if type(value) is int and least <= value <= (MAX_COUNT if most is None else most):
+        return value
+    bound = f", at least {least}" if most is None else f" from {least} to {most}"
+    raise ConfigError(setting, value, f"expected a whole number{bound}")
+
+
+def check_seconds(
+    config: object, *names: str, least: float | None = None, most: float | None = None
+) -> None:
+    """Check settings of *config* with `checked_seconds`."""
     for name in names:
-        value = getattr(config, name)
-        good = isinstance(value, int | float) and not isinstance(value, bool)
-        if not good or not 0 <= value < 10**9 or not (value or zero):
-            bound = "0 or more" if zero else "above 0"
-            reason = f"expected a number of seconds {bound} and below 1e9"
-            raise ConfigError(name, value, reason)
+        checked_seconds(name, getattr(config, name), least=least, most=most)
 
 
-def check_invisible(config: object, name: str) -> None:
-    """Refuse an invisible time that the Java client refuses too."""
-    value = getattr(config, name)
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not 5 <= value <= 300:
-        raise ConfigError(name, value, "expected 5 to 300 seconds")
-
-
-def check_count(config: object, *names: str, least: int = 1) -> None:
-    """Refuse what is not a whole number of at least *least*."""
+def check_count(config: object, *names: str, least: int = 1, most: int | None = None) -> None:
+    """Check settings of *config* with `checked_count`."""
     for name in names:
-        value = getattr(config, name)
-        if type(value) is not int or not least <= value < 2**53:
-            raise ConfigError(name, value, f"expected a whole number, at least {least}")
-
-
-def check_most(config: object, name: str, most: float) -> None:
-    """Refuse more than *most*."""
-    value = getattr(config, name)
-    if value > most:
-        raise ConfigError(name, value, f"expected at most {most}")
+        checked_count(name, getattr(config, name), least=least, most=most)
 
 
 def check_choice(config: object, name: str, choices: tuple[object, ...]) -> None:
-    """Refuse what is not one of *choices*."""
+    """Check that a setting is one of *choices*."""
     value = getattr(config, name)
     if not any(value is choice or value == choice for choice in choices):
         raise ConfigError(name, value, f"expected one of {', '.join(map(repr, choices))}")
 
 
 def check_bool(config: object, *names: str) -> None:
-    """Refuse what is not True or False."""
+    """Check that settings are True or False."""
     for name in names:
         value = getattr(config, name)
         if type(value) is not bool:
@@ -96,7 +108,7 @@ def check_bool(config: object, *names: str) -> None:
 
 
 def check_installed(config: object, name: str, libraries: Mapping[str, str]) -> None:
-    """Refuse what needs a library, by value, that is not there; an extra of the setting's name."""
+    """Check that the library of a value is installed; the setting has the name of its extra."""
     value = getattr(config, name)
     if value in libraries:
         try:
@@ -106,14 +118,14 @@ def check_installed(config: object, name: str, libraries: Mapping[str, str]) -> 
 
 
 def check_instance(config: object, name: str, kind: type) -> None:
-    """Refuse what is neither None nor of *kind*."""
+    """Check that a setting is None or an instance of *kind*."""
     value = getattr(config, name)
     if value is not None and not isinstance(value, kind):
         raise ConfigError(name, value, f"expected {kind.__name__}(...) or None")
 
 
 def check_allocate(choice: object) -> None:
-    """Refuse what shares no queues out."""
+    """Check the allocation strategies in ``allocate``."""
     if isinstance(choice, Mapping):
         for topic, strategy in choice.items():
             check_topic(topic, setting="allocate")
@@ -124,7 +136,7 @@ def check_allocate(choice: object) -> None:
 
 
 def check_start_from(start: object) -> None:
-    """Refuse what names no position."""
+    """Check ``start_from``."""
     if isinstance(start, datetime):
         if start.tzinfo is None:
             raise ConfigError("start_from", start, "the datetime needs a time zone")

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Coroutine, Iterable
 from threading import get_ident
 from time import monotonic, time_ns
-from typing import Any, Final, Generic
+from typing import Any, Generic
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
+from rocketmq_aio.config.validation import checked_seconds
 from rocketmq_aio.errors import ClosedError, ConfigError, InvalidMessageError
 from rocketmq_aio.hooks import SendContext
 from rocketmq_aio.instance.client_base import ClientBase
@@ -34,8 +35,6 @@ from rocketmq_aio.producer.request_reply import RequestReply
 from rocketmq_aio.producer.send_request import check_sizes, make_request, not_a_message
 from rocketmq_aio.producer.sender import Sender
 from rocketmq_aio.producer.topic_publish_info import QueueSelector, not_of_topic
-
-MAX_TIMEOUT: Final = 10.0**9
 
 
 class Producer(ClientBase, Generic[V]):
@@ -119,7 +118,7 @@ class Producer(ClientBase, Generic[V]):
             _check_message(message)
         seconds = self._config.send_timeout_seconds
         if timeout_seconds is not None:
-            seconds = checked_timeout(timeout_seconds)
+            seconds = checked_seconds("timeout_seconds", timeout_seconds)
         deadline = monotonic() + seconds
         fixed = queue is not None or selector is not None
         keyed = sharding_key is not None or message.sharding_key is not None
@@ -449,21 +448,9 @@ class Producer(ClientBase, Generic[V]):
     def _deadline(self, timeout_seconds: float | None) -> float:
         if timeout_seconds is None:
             return monotonic() + self._config.send_timeout_seconds
-        return monotonic() + checked_timeout(timeout_seconds)
+        return monotonic() + checked_seconds("timeout_seconds", timeout_seconds)
 
 
 def _check_message(message: object) -> None:
     if not isinstance(message, Message):
         raise not_a_message(message)
-
-
-def checked_timeout(given: float) -> float:
-    """Return *given*, a timeout in seconds.
-
-    :raises ConfigError: it is not a number above 0
-    """
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < MAX_TIMEOUT:
-        raise ConfigError(
-            "timeout_seconds", given, "expected a number of seconds above 0 and below 1e9"
-        )
-    return given

@@ -8,6 +8,7 @@ from operator import itemgetter
 from time import time_ns
 from typing import Final, TypeVar
 
+from rocketmq_aio.config.validation import checked_count, checked_seconds
 from rocketmq_aio.consumer.push.handlers import RetryLater, SuspendQueue
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import ConsumeContext, EndTransactionContext
@@ -61,15 +62,8 @@ class MessageTrace:
             check_topic(topic)
         if type(cloud) is not bool or (cloud and topic is not None):
             raise ConfigError("cloud", cloud, "expected True or False, and no topic with True")
-        if isinstance(flush_seconds, bool) or not isinstance(flush_seconds, int | float):
-            raise ConfigError("flush_seconds", flush_seconds, "expected a number of seconds")
-        if not 0 < flush_seconds <= 3600:
-            raise ConfigError(
-                "flush_seconds", flush_seconds, "expected seconds above 0, at most 3600"
-            )
-        if type(max_waiting) is not int or not 1 <= max_waiting <= MOST_RECORDS:
-            reason = f"expected a whole number from 1 to {MOST_RECORDS}"
-            raise ConfigError("max_waiting", max_waiting, reason)
+        checked_seconds("flush_seconds", flush_seconds, most=3600)
+        checked_count("max_waiting", max_waiting, most=MOST_RECORDS)
         self.cloud = cloud
         self.topic = CLOUD_TOPIC if cloud else topic or LOCAL_TOPIC
         self.flush_seconds = flush_seconds

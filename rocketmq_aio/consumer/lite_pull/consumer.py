@@ -11,6 +11,7 @@ from typing import Final, Generic, Self
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import LitePullConfig
+from rocketmq_aio.config.validation import checked_count, checked_seconds
 from rocketmq_aio.consumer.common.hooks import handing_hooks
 from rocketmq_aio.consumer.common.listeners import AssignmentListener, TopicQueuesListener
 from rocketmq_aio.consumer.group.member import GroupMember
@@ -130,8 +131,9 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         """
         if self._thread != get_ident() or not self._is_running():
             self._check_running()
-        limit = _checked_limit(max_messages)
-        deadline = monotonic() + _checked_timeout(timeout_seconds)
+        limit = DEFAULT_MESSAGES if max_messages is None else max_messages
+        checked_count("max_messages", limit)
+        deadline = monotonic() + checked_seconds("timeout_seconds", timeout_seconds, least=0)
         ready = self._ready
         ready.mark_processed()
         self._reader = asyncio.current_task()
@@ -309,19 +311,3 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         if assigned is None or assigned.dropped:
             raise ConfigError("queue", queue, "it is not assigned to this consumer (any more)")
         return assigned
-
-
-def _checked_limit(limit: int | None) -> int:
-    if limit is None:
-        return DEFAULT_MESSAGES
-    if type(limit) is not int or limit < 1:
-        raise ConfigError("max_messages", limit, "expected a whole number, at least 1")
-    return limit
-
-
-def _checked_timeout(seconds: float) -> float:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
-        raise ConfigError(
-            "timeout_seconds", seconds, "expected a number of seconds from 0 to below 1e9"
-        )
-    return seconds

@@ -9,6 +9,7 @@ from typing import Final, Generic, Self
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import MAX_POP, PopConfig
+from rocketmq_aio.config.validation import checked_count, checked_seconds
 from rocketmq_aio.consumer.common.events import ConsumerEvent
 from rocketmq_aio.consumer.common.hooks import handing_hooks
 from rocketmq_aio.consumer.pop.client import PopRequest
@@ -96,7 +97,9 @@ class PopConsumer(ClientBase, Generic[V]):
         self._check_running()
         config = self._config
         request = PopRequest(
-            config.batch_size if max_messages is None else _checked_most(max_messages),
+            config.batch_size
+            if max_messages is None
+            else checked_count("max_messages", max_messages, most=MAX_POP),
             _checked(invisible_seconds, "invisible_seconds", config.invisible_seconds),
             _checked(wait_seconds, "wait_seconds", config.wait_seconds, zero=True),
         )
@@ -232,19 +235,10 @@ class MessageLoop(Worker):
         return message
 
 
-def _checked_most(most: int) -> int:
-    if type(most) is not int or not 1 <= most <= MAX_POP:
-        raise ConfigError("max_messages", most, f"expected a whole number from 1 to {MAX_POP}")
-    return most
-
-
 def _checked(value: float | None, name: str, default: float, *, zero: bool = False) -> float:
     if value is None:
         return default
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not (0 < value <= LONGEST_SECONDS or (zero and value == 0)):
-        raise ConfigError(name, value, f"expected seconds above 0, at most {LONGEST_SECONDS:g}")
-    return float(value)
+    return checked_seconds(name, value, least=0 if zero else None, most=LONGEST_SECONDS)
 
 
 def _several(messages: object) -> list[PoppedMessage]:

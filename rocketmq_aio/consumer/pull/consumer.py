@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 import anyio
 
 from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.validation import checked_count, checked_seconds
 from rocketmq_aio.consumer.common.send_back import DEAD_LETTER, SendBack
 from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore, check_offset
 from rocketmq_aio.consumer.pull.raw_pulls import RawPulls
@@ -219,10 +220,10 @@ class PullConsumer(ClientBase):
         max_bytes: int | None,
     ) -> RawPull:
         check_offset(offset)
-        _check_count("max_messages", count)
-        _check_wait(wait_seconds)
+        checked_count("max_messages", count, most=MAX_INT)
+        checked_seconds("wait_seconds", wait_seconds, least=0)
         if max_bytes is not None:
-            _check_count("max_bytes", max_bytes)
+            checked_count("max_bytes", max_bytes, most=MAX_INT)
         self._check_running()
         with anyio.CancelScope() as scope:
             self._under_way.add(scope)
@@ -256,15 +257,3 @@ def _checked_queue(queue: object) -> MessageQueue:
     if not isinstance(queue, MessageQueue):
         raise ConfigError("queue", queue, "expected a MessageQueue")
     return queue
-
-
-def _check_count(setting: str, value: object) -> None:
-    if type(value) is not int or not 1 <= value <= MAX_INT:
-        raise ConfigError(setting, value, f"expected a whole number from 1 to {MAX_INT}")
-
-
-def _check_wait(seconds: object) -> None:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
-        raise ConfigError(
-            "wait_seconds", seconds, "expected a number of seconds from 0 to below 1e9"
-        )

@@ -7,6 +7,7 @@ from time import monotonic, time_ns
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import MAX_CONCURRENCY, PushConfig
+from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.consumer.common.events import ConsumerEvent
 from rocketmq_aio.consumer.common.hooks import checked_hooks
 from rocketmq_aio.consumer.common.listeners import AssignmentListener, check_listener
@@ -161,9 +162,7 @@ class PushConsumer(GroupMember[PushEngine]):
 
         :raises ConfigError: it is not a number from 1 to 1000
         """
-        if type(concurrency) is not int or not 1 <= concurrency <= MAX_CONCURRENCY:
-            reason = f"expected a number from 1 to {MAX_CONCURRENCY}"
-            raise ConfigError("concurrency", concurrency, reason)
+        checked_count("concurrency", concurrency, most=MAX_CONCURRENCY)
         self._check_running()
         self._engine.workers.resize(concurrency)
 

@@ -10,6 +10,7 @@ from typing import Final, TypeAlias, cast
 
 from rocketmq_aio.config.consumer import MAX_CONCURRENCY
 from rocketmq_aio.config.functions import APPLICATION_ERRORS, check_function
+from rocketmq_aio.config.validation import checked_seconds
 from rocketmq_aio.consumer.common.hooks import ConsumeHooks
 from rocketmq_aio.consumer.common.listeners import is_async
 from rocketmq_aio.errors import ConfigError, PayloadError
@@ -60,15 +61,8 @@ class SuspendQueue(Answer):
     """Raised by an orderly handler: try again in place after *seconds* (default: the setting)."""
 
     def __init__(self, seconds: float | None = None) -> None:
-        good = seconds is None or (
-            isinstance(seconds, int | float)
-            and not isinstance(seconds, bool)
-            and 0 <= seconds < 10**9
-        )
-        if not good:
-            raise ConfigError(
-                "seconds", seconds, "expected a number of seconds, 0 or more and below 1e9"
-            )
+        if seconds is not None:
+            checked_seconds("seconds", seconds, least=0)
         super().__init__(f"suspend the queue for {seconds} s")
         self.seconds = seconds
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.functions import check_function, is_async, name_of
 from rocketmq_aio.config.producer import ProducerConfig
+from rocketmq_aio.config.validation import checked_count, checked_seconds
 from rocketmq_aio.errors import (
     ConfigError,
     NameServerUnavailableError,
@@ -25,7 +26,7 @@ from rocketmq_aio.model.codec import V
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.values import MessageQueue, TransactionState
-from rocketmq_aio.producer.producer import Producer, checked_timeout
+from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.topic_publish_info import QueueSelector
 from rocketmq_aio.producer.transaction.checks import CheckFunction, TransactionChecks
 from rocketmq_aio.producer.transaction.end_transaction import EndTransactionSender
@@ -76,9 +77,7 @@ class TransactionProducer(Producer[V]):
         hooks: Iterable[AnySendHook] = (),
     ) -> None:
         check_function("check", check, "message")
-        if type(check_concurrency) is not int or not 1 <= check_concurrency <= MAX_CONCURRENCY:
-            reason = f"expected a whole number from 1 to {MAX_CONCURRENCY}"
-            raise ConfigError("check_concurrency", check_concurrency, reason)
+        checked_count("check_concurrency", check_concurrency, most=MAX_CONCURRENCY)
         if isinstance(topics, str):
             raise ConfigError("topics", topics, "expected several topics, not one string")
         super().__init__(group, namesrv=namesrv, client=client, config=config, hooks=hooks)
@@ -111,7 +110,7 @@ class TransactionProducer(Producer[V]):
         """
         seconds = self._config.send_timeout_seconds
         if timeout_seconds is not None:
-            seconds = checked_timeout(timeout_seconds)
+            seconds = checked_seconds("timeout_seconds", timeout_seconds)
         half_send = HalfSend(check_transactional(message), queue, selector, seconds)
         return Transaction(self._half_sender, half_send)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from hashlib import md5
 from typing import ClassVar
 
+from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import MessageQueue
 
@@ -27,8 +28,7 @@ class AllocateConsistentHash:
         virtual_nodes: int = 10,
         hash: Callable[[str], int] | None = None,  # noqa: A002 - what it is called everywhere
     ) -> None:
-        if type(virtual_nodes) is not int or virtual_nodes < 1:
-            raise ConfigError("virtual_nodes", virtual_nodes, "expected a whole number, at least 1")
+        checked_count("virtual_nodes", virtual_nodes)
         if hash is not None and not callable(hash):
             raise ConfigError("hash", hash, "expected a callable")
         self._virtual_nodes = virtual_nodes
