@@ -9,8 +9,8 @@ from typing import Annotated, Final
 import typer
 
 from rocketmq_aio.cli import pipelines
-from rocketmq_aio.cli.failures import ExitCode, code_of, sentence
-from rocketmq_aio.cli.output import complain
+from rocketmq_aio.cli.failures import ExitCode, exit_code, format_error
+from rocketmq_aio.cli.output import print_error
 
 PACKAGE: Final = "rocketmq-aio"
 
@@ -46,9 +46,9 @@ def run(arguments: Sequence[str]) -> int:
     try:
         result = app(list(arguments), prog_name="rmq", standalone_mode=False)
     except KeyboardInterrupt:
-        complain("stopped")
+        print_error("stopped")
         return ExitCode.STOPPED
     except Exception as error:  # noqa: BLE001 - the end of the program: everything is told here
-        complain(sentence(error))
-        return code_of(error)
+        print_error(format_error(error))
+        return exit_code(error)
     return result if isinstance(result, int) else ExitCode.DONE

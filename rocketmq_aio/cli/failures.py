@@ -100,15 +100,15 @@ CONDITIONS: Final = {
 SECRETS: Final = re.compile(r"(?i)((?:access|secret)_?key|token)(['\"]?\s*[=:]\s*)\S+")
 
 
-def sentence(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Return what to tell about *error*, on one line, with options as the command has them."""
-    said = SOURCE_WAY_OUT.sub("give --allow-loss", _said(error))
+    said = SOURCE_WAY_OUT.sub("give --allow-loss", _describe(error))
     return said.replace("(subscribe)", "(TOPICS)")
 
 
-def _said(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     if isinstance(error, ConfigError):
-        return _of_setting(error)
+        return _describe_setting(error)
     if isinstance(error, typer.Exit | typer.Abort):
         return "stopped"
     if (told := getattr(error, "format_message", None)) is not None:  # typer, about options
@@ -120,7 +120,7 @@ def _said(error: BaseException) -> str:
     return f"{said}: {hint}" if hint is not None else said
 
 
-def _of_setting(error: ConfigError) -> str:
+def _describe_setting(error: ConfigError) -> str:
     option = OPTIONS.get(error.setting, error.setting)
     given = "" if error.value is None else f" {shown(str(error.value))!r}"
     return f"{option}{given}: {error.reason}"
@@ -150,7 +150,7 @@ def _condition(text: str) -> str | None:
     return None
 
 
-def code_of(error: BaseException) -> ExitCode:
+def exit_code(error: BaseException) -> ExitCode:
     """Return how a program ends that failed with *error*."""
     if isinstance(error, ConfigError) or hasattr(error, "format_message"):
         return ExitCode.USAGE

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from rocketmq_aio.cli.connection import ConnectionArguments
 from rocketmq_aio.cli.failures import ExitCode
-from rocketmq_aio.cli.output import OutputArguments, note, results, show_json, table
+from rocketmq_aio.cli.output import OutputArguments, print_note, results, show_json, table
 from rocketmq_aio.cli.signals import Stop, stoppable
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _print(summary: LagSummary, *, as_json: bool) -> None:
     else:
         results().print(lag_table(summary))
     if summary.unused:
-        note(UNUSED.format(summary.group))
+        print_note(UNUSED.format(summary.group))
 
 
 def lag_table(summary: LagSummary) -> Table:

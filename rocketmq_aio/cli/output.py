@@ -52,12 +52,12 @@ def _console(*, stderr: bool) -> Console:
     return console
 
 
-def complain(text: str) -> None:
+def print_error(text: str) -> None:
     """Tell what went wrong, on one line."""
     notes().print(Text(f"rmq: {text}"), soft_wrap=True, style="red")
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     """Tell something that is no result."""
     notes().print(Text(text), soft_wrap=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rocketmq_aio.cli.output import note
+from rocketmq_aio.cli.output import print_note
 from rocketmq_aio.signals import stop_signals
 
 
@@ -24,7 +24,7 @@ class Stop:
         if self._asked:
             raise KeyboardInterrupt
         self._asked = True
-        note("stopping; once more stops at once")
+        print_note("stopping; once more stops at once")
 
 
 @contextmanager

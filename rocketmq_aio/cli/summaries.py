@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketmq_aio.cli.output import complain, results, show_json, table
+from rocketmq_aio.cli.output import print_error, results, show_json, table
 
 if TYPE_CHECKING:
     from rocketmq_aio.spark.pipelines.summary import QueueCount, Summary
@@ -21,7 +21,7 @@ def show(summary: Summary, *, as_json: bool) -> None:
     else:
         _show_tables(summary)
     for problem in summary.problems:
-        complain(problem)
+        print_error(problem)
 
 
 def _show_tables(summary: Summary) -> None:

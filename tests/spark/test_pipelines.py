@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from rocketmq_aio import Message
-from rocketmq_aio.cli.failures import sentence
+from rocketmq_aio.cli.failures import format_error
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines import (
@@ -252,7 +252,7 @@ def test_a_text_that_csv_would_lose_a_part_of_is_refused_with_the_way_out(
     with pytest.raises(PySparkException) as refused:
         write(laid_out(rows, target), target)
 
-    assert sentence(refused.value).startswith("a text holds U+0000, which is lost in csv")
+    assert format_error(refused.value).startswith("a text holds U+0000, which is lost in csv")
 
 
 def test_bytes_that_csv_cannot_hold_as_text_are_refused_with_the_way_out(
@@ -269,7 +269,7 @@ def test_bytes_that_csv_cannot_hold_as_text_are_refused_with_the_way_out(
             ),
         )
 
-    assert sentence(refused.value) == "a body is not UTF-8: write bodies with --body base64"
+    assert format_error(refused.value) == "a body is not UTF-8: write bodies with --body base64"
 
 
 def csv_rows(file: Path) -> list[dict[str, str]]:

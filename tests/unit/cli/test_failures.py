@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import AnalysisException
 
-from rocketmq_aio.cli.failures import ExitCode, code_of, sentence
+from rocketmq_aio.cli.failures import ExitCode, exit_code, format_error
 from rocketmq_aio.errors import AuthError, ConfigError, NameServerUnavailableError
 from rocketmq_aio.spark.read.data_loss import TopicGoneError
 
@@ -18,7 +18,7 @@ rocketmq_aio.spark.read.data_loss.DataLossError: orders/broker-a/0: offset 5 is 
 SQLSTATE: 38000"""
 
 OF_LOSS = """Traceback (most recent call last):
-rocketmq_aio.spark.read.data_loss.TopicGoneError: gone: set failOnDataLoss=false to go on without it"""
+rocketmq_aio.spark.data_loss.TopicGoneError: gone: set failOnDataLoss=false to go on without it"""
 
 
 @pytest.mark.parametrize(
@@ -35,19 +35,19 @@ rocketmq_aio.spark.read.data_loss.TopicGoneError: gone: set failOnDataLoss=false
 def test_a_wrong_setting_is_named_by_its_option(setting: str, option: str) -> None:
     error = ConfigError(setting, "x", "expected y")
 
-    assert sentence(error) == f"{option} 'x': expected y"
-    assert code_of(error) is ExitCode.USAGE
+    assert format_error(error) == f"{option} 'x': expected y"
+    assert exit_code(error) is ExitCode.USAGE
 
 
 def test_what_spark_wraps_is_unwrapped() -> None:
     error = AnalysisException(OF_SPARK)
 
-    assert sentence(error) == "orders/broker-a/0: offset 5 is gone"
-    assert code_of(error) is ExitCode.FAILED
+    assert format_error(error) == "orders/broker-a/0: offset 5 is gone"
+    assert exit_code(error) is ExitCode.FAILED
 
 
 def test_an_unknown_topic_is_told_by_the_argument_that_names_it() -> None:
-    assert sentence(TopicGoneError("orders")) == (
+    assert format_error(TopicGoneError("orders")) == (
         "topic 'orders' is unknown to every name server (TOPICS): create it, or give --allow-loss "
         "to go on without it"
     )
@@ -55,7 +55,7 @@ def test_an_unknown_topic_is_told_by_the_argument_that_names_it() -> None:
 
 @pytest.mark.parametrize("error", [TopicGoneError("orders"), AnalysisException(OF_LOSS)])
 def test_the_way_out_is_an_option_of_the_command(error: Exception) -> None:
-    told = sentence(error)
+    told = format_error(error)
 
     assert "failOnDataLoss" not in told
     assert "give --allow-loss to go on without it" in told
@@ -64,7 +64,7 @@ def test_the_way_out_is_an_option_of_the_command(error: Exception) -> None:
 def test_what_a_pipeline_refuses_in_a_job_is_told_alone() -> None:
     error = AnalysisException("[USER_RAISED_EXCEPTION] no text: use base64 SQLSTATE: P0001")
 
-    assert sentence(error) == "no text: use base64"
+    assert format_error(error) == "no text: use base64"
 
 
 @pytest.mark.parametrize(
@@ -101,18 +101,18 @@ def test_what_a_pipeline_refuses_in_a_job_is_told_alone() -> None:
     ],
 )
 def test_what_spark_calls_by_its_conditions_is_told_by_options(said: str, told: str) -> None:
-    assert sentence(AnalysisException(said)) == told
+    assert format_error(AnalysisException(said)) == told
 
 
 def test_what_to_check_is_told() -> None:
-    assert sentence(AuthError(16, "no", "a:1")).endswith(
+    assert format_error(AuthError(16, "no", "a:1")).endswith(
         "check --credentials-file, or ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY"
     )
-    assert "--name-server" in sentence(NameServerUnavailableError({"a:1": OSError("refused")}))
+    assert "--name-server" in format_error(NameServerUnavailableError({"a:1": OSError("refused")}))
 
 
 def test_secrets_are_not_repeated() -> None:
-    told = sentence(RuntimeError("bad option secretKey=planted, accessKey: planted"))
+    told = format_error(RuntimeError("bad option secretKey=planted, accessKey: planted"))
 
     assert "planted" not in told
     assert "secretKey=***" in told
@@ -121,9 +121,11 @@ def test_secrets_are_not_repeated() -> None:
 def test_a_missing_extra_is_named() -> None:
     error = ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
 
-    assert sentence(error) == "pipelines need pyspark: install rocketmq-aio with its extra [spark]"
-    assert code_of(error) is ExitCode.USAGE
+    assert (
+        format_error(error) == "pipelines need pyspark: install rocketmq-aio with its extra [spark]"
+    )
+    assert exit_code(error) is ExitCode.USAGE
 
 
 def test_a_bug_is_told_by_its_kind() -> None:
-    assert sentence(RuntimeError()) == "RuntimeError"
+    assert format_error(RuntimeError()) == "RuntimeError"
