@@ -19,7 +19,7 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import check_group
-from rocketmq_aio.remoting.background_tasks import is_hosted
+from rocketmq_aio.remoting.background_tasks import in_background_task
 from rocketmq_aio.remoting.fork import FORKED, reset_after_fork
 
 logger = get_logger(__name__)
@@ -172,7 +172,7 @@ class ClientBase:
     async def _wait_until_released(releasing: asyncio.Task[None]) -> None:
         # Shielded, for the release is bounded; but a listener that closes its own consumer runs
         # in a task that the release has to cancel.
-        with anyio.CancelScope(shield=not is_hosted()):
+        with anyio.CancelScope(shield=not in_background_task()):
             await asyncio.wait([releasing])
 
     async def _release(self) -> None:

@@ -87,7 +87,7 @@ class MQClientInstance:
             on_request=commands.answer,
             on_connected=self._connected,
             on_unreachable=self._unreachable,
-            advise=self._advice,
+            advice=self._advice,
         )
         self.name_servers = NameServers(config, self.remoting)
         self.routes = RouteTable(

@@ -176,13 +176,13 @@ class SendAttempts:
             return publish
         if not request.fixed:
             left = {
-                name: self._remoting.pause_left(publish.send_address(master))
+                name: self._remoting.backoff_left(publish.send_address(master))
                 for name, master in publish.masters().items()
             }
             # A broker that was not really tried may be back; of the others the first that is ready.
             best = min(left, key=lambda name: (name in state.failed, left[name]))
             request.target = publish.next_target_avoiding(frozenset(publish.brokers - {best}))
-        pause = self._remoting.pause_left(request.target.address)
+        pause = self._remoting.backoff_left(request.target.address)
         if request.target.broker_name in state.failed:
             pause = max(pause, state.pause())
         await asyncio.sleep(min(pause + EARLY_SECONDS, deadline - monotonic() - LEAST_SECONDS))

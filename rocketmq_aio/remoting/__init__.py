@@ -1,1 +1,1 @@
-"""Connections to brokers and name servers: requests out, answers back, sockets kept alive."""
+"""Remoting: connections, requests and responses."""

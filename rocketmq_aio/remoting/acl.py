@@ -1,6 +1,6 @@
-"""Request signing: the access control of RocketMQ, equal for its versions 1.0 and 2.0.
+"""Request signatures for RocketMQ access control (the same in 1.0 and 2.0).
 
-A signature proves who asks; it does not hide anything and does not stop a replay: use TLS.
+A signature authenticates; it neither encrypts nor prevents replay: use TLS.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SIGNATURE = "Signature"
 
 
 def sign(ext_fields: MutableMapping[str, str], body: bytes, credentials: Credentials) -> None:
-    """Add account and signature to *ext_fields*; nothing may be added to them afterwards.
+    """Add access key and signature to *ext_fields*; add nothing afterwards.
 
     The signature covers the values of all fields, sorted by name, and the body.
     """
@@ -25,7 +25,7 @@ def sign(ext_fields: MutableMapping[str, str], body: bytes, credentials: Credent
     if credentials.security_token:
         ext_fields[SECURITY_TOKEN] = credentials.security_token
     ext_fields.pop(SIGNATURE, None)
-    # Java sorts by UTF-16 units; field names are ASCII, where that is Python's order.
+    # Java sorts by UTF-16 units: the same order for field names, which are ASCII.
     signed = "".join([ext_fields[name] for name in sorted(ext_fields)]).encode() + body
     digest = hmac.digest(credentials.secret_key.encode(), signed, "sha1")
     ext_fields[SIGNATURE] = b64encode(digest).decode()

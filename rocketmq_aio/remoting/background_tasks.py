@@ -1,4 +1,4 @@
-"""Who owns the tasks: a task group in a host task of its own."""
+"""Background tasks: a task group in a task of its own."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from rocketmq_aio.log import get_logger
 
 logger = get_logger(__name__)
 
-CLOSE_SECONDS: Final = 5.0  # for tasks that are cancelled already and only clean up
+CLOSE_SECONDS: Final = 5.0  # for the cleanup of cancelled tasks
 
 
-# Whether code runs in a task of a host, or in one that such a task made.
-_is_hosted: ContextVar[bool] = ContextVar("rocketmq_aio_is_hosted", default=False)
+# True in background tasks and in the tasks that they make.
+_in_background: ContextVar[bool] = ContextVar("rocketmq_aio_in_background", default=False)
 
 
-def is_hosted() -> bool:
-    """Whether this may be a task that somebody waits for who closes a host."""
-    return _is_hosted.get()
+def in_background_task() -> bool:
+    """Whether `BackgroundTasks.close` may be waiting for the current task."""
+    return _in_background.get()
 
 
 class BackgroundTasks:
     """Owns long-lived tasks, so that ``start()`` and ``close()`` may come from different tasks.
 
     anyio binds a task group to the task that opened it; notebooks, fixtures and web frameworks
-    start and stop in different ones.  When a task raises, or is cancelled by anybody else, all of
-    them end and *on_failure* is called: the group never ends silently.
+    start and stop in different tasks.  When a task raises or is cancelled by foreign code, all of
+    them end and *on_failure* is called.
     """
 
     def __init__(self, name: str, *, on_failure: Callable[[BaseException], None]) -> None:
@@ -43,14 +43,13 @@ class BackgroundTasks:
         self._closing: asyncio.Future[None] | None = None
         self._host: asyncio.Task[None] | None = None
         self._opened = False
-        self._asked_to_close = False
+        self._close_called = False
 
     @property
     def is_ending(self) -> bool:
-        """Whether the host cancels its tasks: it closes, has failed, or the program ends.
+        """Whether the tasks are being cancelled: by `close`, a failure, or the end of the program.
 
-        A task of the host that sees a CancelledError at another time has been cancelled by foreign
-        code.
+        A CancelledError at another time comes from foreign code.
         """
         group, closing, host = self._group, self._closing, self._host
         if group is None or closing is None or host is None:
@@ -58,7 +57,7 @@ class BackgroundTasks:
         return closing.done() or group.cancel_scope.cancel_called or host.cancelling() > 0
 
     async def start(self) -> None:
-        """Open the group; returns when tasks can be spawned.  Cancelled, it leaves nothing."""
+        """Open the group; returns when tasks can be spawned."""
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[None] = loop.create_future()
         self._closing = loop.create_future()
@@ -66,22 +65,22 @@ class BackgroundTasks:
         try:
             await ready
         except asyncio.CancelledError:
-            self._asked_to_close = True
+            self._close_called = True
             self._host.cancel()
             raise
 
     def spawn(
         self, function: Callable[..., Coroutine[Any, Any, Any]], *args: object, name: str
     ) -> None:
-        """Start *function* in the group; ignored once the group is closing."""
+        """Start *function* in the group; does nothing once the group is closing."""
         group, closing = self._group, self._closing
         if group is not None and closing is not None and not closing.done():
             name = f"{self._name}:{name}"
             group.start_soon(self._guard, function, args, name, name=name)
 
     async def close(self) -> None:
-        """Cancel everything and wait until it is gone; may be called twice and concurrently."""
-        self._asked_to_close = True
+        """Cancel all tasks and wait for their end; may be called twice and concurrently."""
+        self._close_called = True
         if self._closing is not None and not self._closing.done():
             self._closing.set_result(None)
         host = self._host
@@ -97,8 +96,8 @@ class BackgroundTasks:
         args: tuple[object, ...],
         name: str,
     ) -> None:
-        """Run a task; turn a foreign cancellation, which anyio would swallow, into an error."""
-        _is_hosted.set(True)
+        """Run a task; raise an error for a foreign cancellation, which anyio would swallow."""
+        _in_background.set(True)
         try:
             await function(*args)
         except asyncio.CancelledError as error:
@@ -116,8 +115,8 @@ class BackgroundTasks:
                     ready.set_result(None)
                 await closing
                 group.cancel_scope.cancel()
-        except asyncio.CancelledError as cancelled:  # the program ends, or somebody erred
-            cause = None if self._asked_to_close else cancelled
+        except asyncio.CancelledError as cancelled:  # the program ends, or foreign code cancelled
+            cause = None if self._close_called else cancelled
             raise
         except BaseException as error:
             cause = first_cause(error)
@@ -126,8 +125,8 @@ class BackgroundTasks:
             self._group = None
             if not closing.done():
                 closing.set_result(None)
-                if not self._asked_to_close:
-                    cause = cause or RuntimeError(f"the tasks of {self._name} ended unasked")
+                if not self._close_called:
+                    cause = cause or RuntimeError(f"the tasks of {self._name} ended unexpectedly")
             if cause is not None and self._opened:
                 self._on_failure(cause)
 
@@ -135,8 +134,7 @@ class BackgroundTasks:
 async def call_isolated(function: Callable[..., object], *args: object) -> object:
     """Call application code, plain or async, in a task of its own, and return its result.
 
-    The code cannot cancel the caller: when it cancels its own task, awaits a cancelled one or
-    raises GeneratorExit, that is an error like any other.  Cancelling the caller cancels it.
+    Cancelling the caller cancels the code; the code cannot cancel the caller.
 
     :raises RuntimeError: the code raised CancelledError or GeneratorExit, which is the cause
     """

@@ -1,4 +1,4 @@
-"""How long to wait after a failure: doubling, capped, with jitter."""
+"""Exponential backoff with jitter."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Final
 from rocketmq_aio.errors import NotConnectedError
 
 FIRST_SECONDS: Final = 0.1
-NO_MASTER_SECONDS: Final = 0.25  # before routes are looked at again
+NO_MASTER_SECONDS: Final = 0.25  # until routes are refreshed
 LONGEST_SECONDS: Final = 2.0  # a restarted broker is used again within this time
 
 
 class BackoffError(NotConnectedError):
-    """Nobody tried: the address has failed, and the pause after that is not over."""
+    """Not attempted: the address failed, and its backoff has not passed."""
 
 
 class NoMasterError(BackoffError):
-    """Nobody tried: no route names a master of the broker now."""
+    """Not attempted: no route has a master of the broker."""
 
     def __init__(self, broker_name: str) -> None:
         super().__init__(broker_name, "no route names a master of this broker now")
@@ -35,7 +35,7 @@ class Backoff:
         """Count a failure and return how many seconds to wait before the next try."""
         pause = min(self._longest, self._first * 2.0 ** min(self.failures, 30))
         self.failures += 1
-        # Between half and the whole: clients that failed together do not return together.
+        # Jitter: clients that failed together do not retry together.
         return pause * (0.5 + random() / 2)
 
     def reset(self) -> None:

@@ -1,4 +1,4 @@
-"""Connections by address: opened when needed, shared by everybody, opened again when lost."""
+"""Remoting client: one connection per address, opened on demand, reopened with backoff."""
 
 from __future__ import annotations
 
@@ -36,44 +36,43 @@ from rocketmq_aio.remoting.inbound_requests import InboundRequests, RequestHandl
 
 logger = get_logger(__name__)
 
-SHORT_LIFE_SECONDS: Final = 1.0  # a connection that dies sooner, unused, counts as not opened
+SHORT_LIFE_SECONDS: Final = 1.0  # an unused connection lost sooner counts as a failed attempt
 
 
 class RemotingClient:
-    """Sends requests to addresses and serves the requests that come back over the connections.
+    """Sends requests to addresses and serves the requests of the peers.
 
-    One connection per address.  An address that cannot be reached is tried again no sooner than
-    its backoff says; until then calls fail at once with `NotConnectedError`, so that a caller
-    with another broker to turn to loses no time.
+    During the backoff of an unreachable address calls fail at once with `NotConnectedError`, so
+    that the caller can use another broker.
 
-    :param host: owns the tasks
-    :param on_request: answers what a broker asks: (address, command) -> reply, None for oneway
-    :param on_connected: called with the address whenever a new connection stands
-    :param on_unreachable: called with the address when a connection is lost or cannot be made
-    :param advise: (address) -> what to do if it cannot be connected to, or nothing
+    :param tasks: runs the connection attempts and the workers for inbound requests
+    :param on_request: handles requests of brokers: (address, command) -> reply, None for oneway
+    :param on_connected: called with the address of each new connection
+    :param on_unreachable: called with the address when a connection is lost or an attempt fails
+    :param advice: returns what the user can do if an address is unreachable, or ""
     """
 
     def __init__(
         self,
         config: ClientConfig,
-        host: BackgroundTasks,
+        tasks: BackgroundTasks,
         *,
         on_request: RequestHandler,
         on_connected: Callable[[str], None],
         on_unreachable: Callable[[str], None],
-        advise: Callable[[str], str],
+        advice: Callable[[str], str],
     ) -> None:
         self._config = config
-        self._host = host
-        self.server = InboundRequests(config, host, on_request)
+        self._tasks = tasks
+        self.server = InboundRequests(config, tasks, on_request)
         self._on_connected = on_connected
         self._on_unreachable = on_unreachable
-        self._advise = advise
+        self._advice = advice
         self._connections: dict[str, Connection] = {}
         self._retiring: set[Connection] = set()
         self._opening: dict[str, asyncio.Future[Connection]] = {}
         self._backoff: dict[str, Backoff] = {}
-        self._closed_until: dict[str, tuple[float, str]] = {}
+        self._retry_at: dict[str, tuple[float, str]] = {}
         self._closed = False
         self._why_closed = "the client is closed"
         self._dialer = Dialer(config)
@@ -81,7 +80,7 @@ class RemotingClient:
         self.namespace = namespace_of(config)
         self.decode = decoder_of(config)
         self._namespace_fields = namespace_fields(config)
-        # Prepared frames cannot be signed, shown to hooks or moved to a namespace, and are binary.
+        # Prepared frames are binary; they bypass signatures, hooks and namespaces.
         self.takes_prepared = (
             config.credentials is None
             and self.namespace is None
@@ -91,11 +90,11 @@ class RemotingClient:
         )
 
     def start(self) -> None:
-        """Begin to serve what brokers ask."""
+        """Start to serve requests of brokers."""
         self.server.start()
 
     def close(self) -> None:
-        """Close every connection; who waits for an answer gets an error."""
+        """Close every connection; unanswered requests fail."""
         self._closed = True
         for connection in [*self._connections.values(), *self._retiring]:
             connection.abort("the client was closed")
@@ -104,7 +103,7 @@ class RemotingClient:
                 opening.set_exception(ClosedError("the client was closed"))
 
     def after_fork(self) -> None:
-        """In a forked child: give up the connections, which are the parent's."""
+        """In a forked child: drop the connections, which belong to the parent."""
         self._closed = True
         self._why_closed = f"the client {FORKED}"
         for connection in [*self._connections.values(), *self._retiring]:
@@ -124,11 +123,12 @@ class RemotingClient:
         timeout: float | None = None,
         version: int = CLIENT_VERSION,
     ) -> Command:
-        """Send a request and return the answer, whatever its code.
+        """Send a request and return the response, whatever its code.
 
+        :param timeout: default ``request_timeout_seconds``
         :raises NotConnectedError: it was not sent
-        :raises ConnectionLostError: it was sent, and no answer will come
-        :raises RequestTimeoutError: no answer in *timeout* seconds (default: the configured one)
+        :raises ConnectionLostError: it was sent, and the connection was lost
+        :raises RequestTimeoutError: no response within *timeout* seconds
         """
 
         def frame(opaque: int) -> Frame:
@@ -139,16 +139,16 @@ class RemotingClient:
         if self.namespace is not None:
             self.namespace.response(int(header.code), command)
         if self._config.rpc_hooks:
-            self._show_response(address, int(header.code), command)
+            self._run_response_hooks(address, int(header.code), command)
         return command
 
     def exchange(
         self, address: str, code: int, frame: MakeFrame, timeout: float
     ) -> Coroutine[Any, Any, Command]:
-        """Send what *frame* makes for an opaque: `request` without the encoding."""
+        """Send the frame that *frame* makes for an opaque: `request` without the encoding."""
         connection = self._connections.get(address)
         if connection is not None and connection.usable:
-            # A plain function: on the usual way this is no coroutine of its own.
+            # Not a coroutine: this saves one call per request.
             return connection.roundtrip(code, frame, timeout)
         return self._connect_and_exchange(address, code, frame, timeout)
 
@@ -159,7 +159,7 @@ class RemotingClient:
         return await connection.roundtrip(code, frame, left)
 
     async def oneway(self, address: str, header: RequestHeader, body: bytes = b"") -> None:
-        """Send a request that nobody answers.
+        """Send a oneway request.
 
         :raises NotConnectedError: it was not sent
         """
@@ -170,35 +170,35 @@ class RemotingClient:
         await connection.send_oneway(int(header.code), (frame, b""), timeout)
 
     def is_connected(self, address: str) -> bool:
-        """Whether a request to *address* would leave at once."""
+        """Whether there is a usable connection to *address*."""
         connection = self._connections.get(address)
         return connection is not None and connection.usable
 
-    def pause_left(self, address: str) -> float:
-        """Return for how many seconds requests to *address* will fail without a try."""
+    def backoff_left(self, address: str) -> float:
+        """Return for how many seconds requests to *address* will fail without an attempt."""
         if not has_port(address):
             return NO_MASTER_SECONDS
-        until, _ = self._closed_until.get(address, (0.0, ""))
+        until, _ = self._retry_at.get(address, (0.0, ""))
         if not until or self.is_connected(address):
             return 0.0
         return max(0.0, until - asyncio.get_running_loop().time())
 
     @property
     def addresses(self) -> set[str]:
-        """Where connections stand."""
+        """The connected addresses."""
         return set(self._connections)
 
     def forget(self, addresses: set[str]) -> None:
-        """Close the connections to *addresses*: no route names them any more."""
+        """Close the connections to *addresses*, and reset their backoff."""
         for address in addresses:
-            self._closed_until.pop(address, None)
+            self._retry_at.pop(address, None)
             self._backoff.pop(address, None)
             if (connection := self._connections.get(address)) is not None:
                 self._retire(connection)
 
     def retain(self, addresses: set[str]) -> None:
         """Forget every address but *addresses*."""
-        self.forget({*self._connections, *self._backoff, *self._closed_until} - addresses)
+        self.forget({*self._connections, *self._backoff, *self._retry_at} - addresses)
 
     def _frame(
         self,
@@ -215,7 +215,7 @@ class RemotingClient:
             body = self.namespace.request(code, ext, body)
         ext.update(self._namespace_fields)
         for hook in self._config.rpc_hooks:
-            ext = self._shown_request(hook, address, code, ext, body)
+            ext = self._run_request_hook(hook, address, code, ext, body)
         if self._config.credentials is not None:
             unsigned = {name: ext.pop(name) for name in header.unsigned if name in ext}
             sign(ext, body, self._config.credentials)
@@ -224,21 +224,21 @@ class RemotingClient:
         binary = self._config.header_encoding == "rocketmq"
         return encode_command(command, ext, binary=binary, version=version)
 
-    def _shown_request(
+    def _run_request_hook(
         self, hook: RPCHook, address: str, code: int, ext: dict[str, str], body: bytes
     ) -> dict[str, str]:
-        """Return *ext* as *hook* leaves it; unchanged when the hook fails."""
+        """Return *ext* as changed by *hook*; unchanged if the hook fails."""
         changed = dict(ext)
         try:
             hook.before_request(address, code, changed, body)
             if not all(isinstance(text, str) for pair in changed.items() for text in pair):
-                raise TypeError("it left ext fields that are not text")
+                raise TypeError("it set ext fields that are not text")
         except APPLICATION_ERRORS as error:
             self._log_hook_failure(hook, error)
             return ext
         return changed
 
-    def _show_response(self, address: str, code: int, command: Command) -> None:
+    def _run_response_hooks(self, address: str, code: int, command: Command) -> None:
         for hook in self._config.rpc_hooks:
             try:
                 hook.after_response(address, code, command.code, dict(command.ext_fields()))
@@ -248,18 +248,18 @@ class RemotingClient:
     def _log_hook_failure(self, hook: RPCHook, error: BaseException) -> None:
         self._hook_failures.log_once(id(hook), error, hook=type(hook).__qualname__)
 
-    async def _elsewhere(
-        self, told: Connection, code: int, frame: MakeFrame, timeout: float
+    async def _resend(
+        self, retired: Connection, code: int, frame: MakeFrame, timeout: float
     ) -> Command:
-        """Repeat once on a new connection what was answered GO_AWAY (shutdown of a broker)."""
-        self._retire(told)
-        connection, left = await self._connected_within(told.address, timeout)
+        """Resend once over a new connection after GO_AWAY, sent by brokers that shut down."""
+        self._retire(retired)
+        connection, left = await self._connected_within(retired.address, timeout)
         command = await connection.roundtrip(code, frame, left, may_move=False)
         if command.code == ResponseCode.GO_AWAY:
             self._retire(connection)
             reason = "it is shutting down (GO_AWAY twice)"
-            self._count_failure(told.address, reason)  # else every call would connect anew
-            raise NotConnectedError(told.address, reason)
+            self._count_failure(retired.address, reason)  # else every call would reconnect
+            raise NotConnectedError(retired.address, reason)
         return command
 
     def _retire(self, connection: Connection) -> None:
@@ -272,7 +272,7 @@ class RemotingClient:
     # --- connecting -----------------------------------------------------------------------------
 
     async def _connected_within(self, address: str, timeout: float) -> tuple[Connection, float]:
-        """Return a usable connection and what is left of *timeout*."""
+        """Return a usable connection, and the rest of *timeout*."""
         connection = self._connections.get(address)
         if connection is not None and connection.usable:
             return connection, timeout
@@ -285,12 +285,12 @@ class RemotingClient:
             reason = f"not connected within {max(0.0, timeout):.3g} s"
             raise NotConnectedError(address, reason) from None
         except (NotConnectedError, ClosedError) as error:
-            # Shared by all who waited: without this each would lengthen its traceback.
+            # Shared by all callers: each raise would lengthen its traceback.
             raise error.with_traceback(None) from error.__cause__
         return connection, max(0.001, deadline - loop.time())
 
     def _open(self, address: str) -> asyncio.Future[Connection]:
-        """Return the attempt to connect that is under way, or begin one."""
+        """Return the pending connection attempt, or start one."""
         if self._closed:
             raise ClosedError(self._why_closed)
         if not has_port(address):
@@ -298,20 +298,20 @@ class RemotingClient:
         if (opening := self._opening.get(address)) is not None:
             return opening
         loop = asyncio.get_running_loop()
-        if (wait := self.pause_left(address)) > 0:
-            _, reason = self._closed_until[address]
+        if (wait := self.backoff_left(address)) > 0:
+            _, reason = self._retry_at[address]
             raise BackoffError(address, f"{reason}; next attempt in {wait:.1f} s")
         attempt: asyncio.Future[Connection] = loop.create_future()
         attempt.add_done_callback(_retrieve)
         self._opening[address] = attempt
-        self._host.spawn(self._connect, address, attempt, name=f"connect-{address}")
+        self._tasks.spawn(self._connect, address, attempt, name=f"connect-{address}")
         return attempt
 
     async def _connect(self, address: str, attempt: asyncio.Future[Connection]) -> None:
         try:
             connection = await self._dialer.dial(address, lambda: self._new_connection(address))
         except (OSError, ValueError, RocketMQError) as error:
-            reason, advice = failure_reason(error), self._advise(address)
+            reason, advice = failure_reason(error), self._advice(address)
             self._fail(attempt, address, f"{reason}; {advice}" if advice else reason, error)
         else:
             self._accept(address, connection, attempt)
@@ -338,7 +338,7 @@ class RemotingClient:
             address,
             on_request=self.server.receive,
             on_lost=self._lost,
-            on_go_away=self._elsewhere,
+            on_go_away=self._resend,
             max_in_flight=self._config.max_in_flight,
             max_frame_bytes=self._config.max_frame_bytes,
         )
@@ -349,18 +349,18 @@ class RemotingClient:
         if self._closed:
             connection.abort("the client was closed")
             return
-        if connection.loss is not None:  # it hung up before this task ran
+        if connection.loss is not None:  # the peer closed before this task ran
             self._fail(attempt, address, connection.loss)
             return
         self._connections[address] = connection
         if not attempt.done():
             attempt.set_result(connection)
         loop = asyncio.get_running_loop()
-        # Accepting and hanging up is no success: the backoff is only forgotten after a while.
-        loop.call_later(SHORT_LIFE_SECONDS, self._settle, connection)
+        # The backoff is reset later: a peer may accept and close at once.
+        loop.call_later(SHORT_LIFE_SECONDS, self._reset_backoff, connection)
         self._on_connected(address)
 
-    def _settle(self, connection: Connection) -> None:
+    def _reset_backoff(self, connection: Connection) -> None:
         if connection.loss is None:
             self._backoff.pop(connection.address, None)
 
@@ -374,18 +374,18 @@ class RemotingClient:
             return
         logger.info("connection_lost", address=address, reason=connection.loss)
         if connection.received_any:
-            self._backoff.pop(address, None)  # it worked: the next failure is a first one
+            self._backoff.pop(address, None)  # it worked: start over with the shortest backoff
             self._on_unreachable(address)
         else:
             self._count_failure(address, connection.loss or "lost")
 
     def _count_failure(self, address: str, reason: str) -> None:
         pause = self._backoff.setdefault(address, Backoff()).next_pause()
-        self._closed_until[address] = (asyncio.get_running_loop().time() + pause, reason)
+        self._retry_at[address] = (asyncio.get_running_loop().time() + pause, reason)
         self._on_unreachable(address)
 
 
 def _retrieve(attempt: asyncio.Future[Connection]) -> None:
-    """Mark the outcome as seen: every caller may have left before it came."""
+    """Retrieve the outcome: every caller may have been cancelled."""
     if not attempt.cancelled():
         attempt.exception()

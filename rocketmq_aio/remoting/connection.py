@@ -1,8 +1,8 @@
-"""One connection: frames out in whole, answers back matched by opaque.
+"""Connection: pipelined requests over one socket, responses matched by opaque.
 
-This is the hot path of everything.  Callers only ever wait for a future: whole frames enter the
-transport's buffer in one step, so cancelling a caller cannot leave half a frame on the wire, and
-no lock, task or timer belongs to a single request.  Measured reasons: ``docs/design.md``.
+The hot path.  A caller waits for one future; a request has no lock, task or timer of its own.
+Whole frames enter the buffer of the transport in one step, so cancelling a caller cannot leave
+half a frame on the wire.  Measurements: ``docs/design.md``.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ logger = get_logger(__name__)
 
 RECEIVE_BYTES: Final = 256 * 1024  # one reused buffer: asyncio would allocate one per read
 WRITE_HIGH_BYTES: Final = 1024 * 1024  # unsent bytes above this make new requests wait
-SWEEP_SECONDS: Final = 0.1  # how late a timeout may be noticed
-SILENCE_SECONDS: Final = 10.0  # timeouts and no byte for so long: the peer is gone
-STUCK_FRAME_SECONDS: Final = 4.0  # timeouts and the same incomplete frame for so long
-ADMIT_AT_ONCE: Final = 64  # requests let in between two writes: bounds what is copied at once
-EARLY_PARTS: Final = 24  # two to a frame; fewer are not worth a write of their own
+SWEEP_SECONDS: Final = 0.1  # the delay of timeouts
+SILENCE_SECONDS: Final = 10.0  # timeouts and no byte received: the peer is gone
+STUCK_FRAME_SECONDS: Final = 4.0  # timeouts and the same incomplete frame
+ADMIT_AT_ONCE: Final = 64  # requests admitted between two writes: bounds the bytes copied at once
+EARLY_PARTS: Final = 24  # two per frame; fewer do not justify a write
 MAX_OPAQUE: Final = 0x7FFF_FFFF
 
-# Answer, deadline, request code, timeout, time of the request
+# Response, deadline, request code, timeout
 Pending = tuple["asyncio.Future[Command]", float, int, float]
 Frame = tuple[bytes, bytes]  # head and body
 MakeFrame = Callable[[int], Frame]  # for an opaque
@@ -47,11 +47,11 @@ GO_AWAY: Final = int(ResponseCode.GO_AWAY)
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Requests and answers over one socket, from any number of tasks at once.
+    """Requests and responses over one socket, for concurrent callers.
 
-    :param on_request: gets what the peer asks of this side; must not block or raise
-    :param on_lost: called once, when the connection is gone for whatever reason
-    :param on_go_away: sends a request again that was answered GO_AWAY
+    :param on_request: called with the requests of the peer; must not block or raise
+    :param on_lost: called once, when the connection is lost for any reason
+    :param on_go_away: resends a request with the response GO_AWAY
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class Connection(asyncio.BufferedProtocol):
         max_frame_bytes: int,
     ) -> None:
         self.address = address
-        self.usable = False  # connected, and not told to go away
+        self.usable = False  # connected and not retired
         self.loss: str | None = None
-        self.stray_replies = 0  # late, second or unknown answers
+        self.stray_replies = 0  # late, duplicate or unknown
         self.received_any = False
         self._on_request = on_request
         self._on_lost = on_lost
@@ -87,34 +87,34 @@ class Connection(asyncio.BufferedProtocol):
         self._must_wait = False  # callers are in line, or the peer does not read
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._last_received = self._loop.time()
-        self._stuck_at: int | None = None  # where the incomplete frame begins that the sweep saw
+        self._stuck_at: int | None = None  # position of the incomplete frame at the last sweep
         self._stuck_since = 0.0
 
-    # --- what callers use -----------------------------------------------------------------------
+    # --- public ---------------------------------------------------------------------------------
 
     @property
     def in_flight(self) -> int:
-        """How many requests wait for an answer."""
+        """The number of unanswered requests."""
         return len(self._pending)
 
     def next_opaque(self) -> int:
-        """Return a number that no unanswered request of this connection has."""
+        """Return an opaque that no unanswered request has."""
         opaque = (self._opaque + 1) & MAX_OPAQUE
         while opaque in self._pending:
             opaque = (opaque + 1) & MAX_OPAQUE
         self._opaque = opaque
         return opaque
 
-    async def roundtrip(  # noqa: C901 - the hot path of everything stays flat
+    async def roundtrip(  # noqa: C901 - the hot path stays flat
         self, code: int, make_frame: MakeFrame, timeout: float, *, may_move: bool = True
     ) -> Command:
-        """Send a frame and return the answer, whatever code the peer put in it.
+        """Send a frame and return the response, whatever its code.
 
-        A peer that says GO_AWAY is asked again over another connection, once.
+        After GO_AWAY the request is sent once more, over another connection.
 
         :raises NotConnectedError: it was not sent
-        :raises ConnectionLostError: it was sent, and no answer will come
-        :raises RequestTimeoutError: no answer came in *timeout* seconds
+        :raises ConnectionLostError: it was sent, and the connection was lost
+        :raises RequestTimeoutError: no response within *timeout* seconds
         """
         loop = self._loop
         deadline = loop.time() + timeout
@@ -129,8 +129,8 @@ class Connection(asyncio.BufferedProtocol):
             opaque = self.next_opaque()
         self._opaque = opaque
         frame = make_frame(opaque)
-        # Alone: write at once.  In company: the frames of this turn of the loop in one write; in
-        # several while the peer has little else to do, or it and this side would work by turns.
+        # A lone request is written at once.  Concurrent ones are gathered into one write per loop
+        # iteration; into several while few are in flight, so that both sides work in parallel.
         out = self._out
         if pending or self._last_flush > 1 or out:
             if not self._flush_due:
@@ -147,7 +147,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             command = await reply
         except BaseException:
-            pending.pop(opaque, None)  # an answer that comes later finds nobody
+            pending.pop(opaque, None)  # a later response is dropped
             if self._must_wait or not self.usable:
                 self._wake_waiters()
             raise
@@ -157,7 +157,7 @@ class Connection(asyncio.BufferedProtocol):
         return command
 
     async def send_oneway(self, code: int, frame: Frame, timeout: float) -> None:
-        """Send *frame* without expecting an answer.
+        """Send *frame* without waiting for a response.
 
         :raises NotConnectedError: it was not sent
         """
@@ -171,12 +171,12 @@ class Connection(asyncio.BufferedProtocol):
         self._out += frame
 
     def retire(self) -> None:
-        """Take no new requests, and close when the last answer has come."""
+        """Accept no new requests, and close after the last response."""
         self.usable = False
         self._end_if_idle()
 
     def abort(self, reason: str) -> None:
-        """Close at once; whoever waits for an answer learns *reason*."""
+        """Close at once; unanswered requests fail with *reason*."""
         if self.loss is None:
             self.loss = reason
         self.usable = False
@@ -184,10 +184,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def after_fork(self, reason: str) -> None:
-        """In a forked child: take no more calls, and cut this copy off the parent's socket.
+        """In a forked child: refuse calls, and detach this copy from the parent's socket.
 
-        Closing the transport would also remove the socket from the parent's selector.  Instead
-        its file descriptor is made one of an unconnected socket.
+        Closing the transport would remove the socket from the parent's selector.  Instead, its
+        file descriptor is replaced by that of an unconnected socket.
         """
         self.loss = reason
         self.usable = False
@@ -215,10 +215,10 @@ class Connection(asyncio.BufferedProtocol):
         self._last_received = self._loop.time()
         self.received_any = True
         try:
-            # One copy of all that came; slicing bytes is cheaper than slicing the buffer.
+            # One copy: slicing bytes is cheaper than slicing the buffer.
             self._decoder.feed(bytes(self._buffer[:nbytes]))
         except CodecError as fault:
-            self.abort(_foreign(fault, bytes(self._buffer[: min(nbytes, 4)])))
+            self.abort(_protocol_error(fault, bytes(self._buffer[: min(nbytes, 4)])))
 
     def eof_received(self) -> bool:
         return False
@@ -231,8 +231,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
         self.resume_writing()
-        waiting, self._pending = self._pending, {}
-        for reply, _, code, _ in waiting.values():
+        pending, self._pending = self._pending, {}
+        for reply, _, code, _ in pending.values():
             if not reply.done():
                 reply.set_exception(ConnectionLostError(self.address, code, self.loss))
         loss = self.loss
@@ -290,7 +290,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(data)
 
     def _end_if_idle(self) -> None:
-        """End a retired connection once nobody needs it any more; what is written still leaves."""
+        """Close a retired connection once it is unused; written bytes are still sent."""
         if (
             self._pending
             or self._waiters
@@ -304,12 +304,12 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     async def _wait_for_room(self, code: int, deadline: float, timeout: float) -> None:
-        """Wait, in order of arrival, for buffer space and a free place among the unanswered."""
+        """Wait, in order of arrival, for buffer space and for fewer than ``max_in_flight``."""
         self._must_wait = True
         try:
             admitted = await self._waiters.wait(deadline - self._loop.time())
         finally:
-            # Later, when the caller is among the pending; a cancelled caller's place is passed on.
+            # After this caller became pending; after a cancellation, its place goes to the next.
             self._loop.call_soon(self._wake_waiters)
         if not admitted:
             raise self._no_room(code, timeout)
@@ -317,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
     def _wake_waiters(self) -> None:
         """Wake as many callers as there is room for."""
         waiters = self._waiters
-        if not self._out:  # else after the write that comes next
+        if not self._out:  # else after the next write
             room = min(self._max_in_flight - len(self._pending), ADMIT_AT_ONCE) - waiters.woken
             while room > 0 and self._writable is None and waiters.wake_one():
                 room -= 1
@@ -339,7 +339,7 @@ class Connection(asyncio.BufferedProtocol):
         return NotConnectedError(self.address, reason)
 
     def _sweep(self) -> None:
-        """Fail what is past its deadline; runs only while something is unanswered."""
+        """Fail requests past their deadline; runs only while some are unanswered."""
         self._sweep_timer = None
         now = self._loop.time()
         expired = [opaque for opaque, entry in self._pending.items() if entry[1] <= now]
@@ -348,7 +348,7 @@ class Connection(asyncio.BufferedProtocol):
             if not reply.done():
                 reply.set_exception(RequestTimeoutError(self.address, code, timeout))
         self._note_progress(now)
-        if expired and (reason := self._reason_to_give_up(now, expired[-1])) is not None:
+        if expired and (reason := self._reason_to_abort(now, expired[-1])) is not None:
             self.abort(reason)
         if self._pending:
             self._sweep_timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
@@ -356,14 +356,14 @@ class Connection(asyncio.BufferedProtocol):
             self._wake_waiters()
 
     def _note_progress(self, now: float) -> None:
-        """Remember since when the same frame has been incomplete: no received byte pays for it."""
+        """Record since when the same frame has been incomplete; costs nothing per received byte."""
         if not self._decoder.has_unfinished:
             self._stuck_at = None
         elif self._stuck_at != self._decoder.position:
             self._stuck_at, self._stuck_since = self._decoder.position, now
 
-    def _reason_to_give_up(self, now: float, timed_out: int) -> str | None:
-        """Return why the connection is useless although it is open; *timed_out* is an opaque."""
+    def _reason_to_abort(self, now: float, timed_out: int) -> str | None:
+        """Return why the open connection is unusable; *timed_out* is an opaque."""
         silent = now - self._last_received
         if silent > SILENCE_SECONDS:
             return f"silent for {silent:.0f} s"
@@ -373,9 +373,9 @@ class Connection(asyncio.BufferedProtocol):
         return f"no complete frame for {stuck:.0f} s: the peer's frame lengths cannot be right"
 
     def _is_slow(self, timed_out: int) -> bool:
-        """Whether the incomplete frame is only slow: a request, or an answer still waited for.
+        """Whether the incomplete frame is merely slow: a request or an expected response.
 
-        With a wrong length it swallows the answers that follow, also that to *timed_out*.
+        A frame with a wrong length swallows later responses, such as that to *timed_out*.
         """
         frame = self._decoder.unfinished()
         if frame is None:
@@ -385,18 +385,18 @@ class Connection(asyncio.BufferedProtocol):
             command = decode_command(encoding, header, b"")
         except CodecError:
             return False
-        waited_for = not command.is_response or command.opaque in self._pending
-        return waited_for and not any(mark in body for mark in _marks_of_answer(timed_out))
+        expected = not command.is_response or command.opaque in self._pending
+        return expected and not any(mark in body for mark in _response_marks(timed_out))
 
 
-def _marks_of_answer(opaque: int) -> tuple[bytes, ...]:
-    """Return bytes of which the header of an answer to *opaque* has one, by its encoding."""
+def _response_marks(opaque: int) -> tuple[bytes, ...]:
+    """Return the bytes that identify a response to *opaque*, by header encoding."""
     binary = opaque.to_bytes(4, "big") + RESPONSE_FLAG.to_bytes(4, "big")
     return binary, b'"opaque":%d,' % opaque, b'"opaque":%d}' % opaque
 
 
 def _tune(sock: socket.socket | None) -> None:
-    """Send small frames at once, and let the kernel notice a peer that is silently gone."""
+    """Set TCP_NODELAY and keep-alive."""
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     with suppress(OSError):  # an option that the kernel refuses; on macOS, the peer is gone already
@@ -416,7 +416,7 @@ def _tune(sock: socket.socket | None) -> None:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _foreign(fault: CodecError, first: bytes) -> str:
+def _protocol_error(fault: CodecError, first: bytes) -> str:
     if first == b"HTTP":
         return "the peer speaks HTTP: this is not the remoting port of a broker or name server"
     return f"the peer sent bytes that are not RocketMQ: {fault}"

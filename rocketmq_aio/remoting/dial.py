@@ -1,4 +1,4 @@
-"""Making one connection: from an advertised address to a socket that stands, with TLS if asked."""
+"""Dialer: address mapping, name resolution, TCP connect and TLS handshake."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLOSED_IN_HANDSHAKE: Final = "closed by the peer during the TLS handshake; it ma
 
 
 class Dialer:
-    """Connects to addresses as the settings say: mapped, resolved, encrypted, within the time."""
+    """Opens connections by the settings of `ClientConfig`."""
 
     def __init__(self, config: ClientConfig) -> None:
         self._mapper = config.address_mapper
@@ -29,19 +29,19 @@ class Dialer:
         self._ssl = ssl.create_default_context() if tls is True else tls or None
 
     async def dial(self, address: str, make: Callable[[], Connection]) -> Connection:
-        """Return what *make* makes, connected; every address of a host name gets its chance.
+        """Return the connection that *make* creates, connected; tries all addresses of a host name.
 
-        :raises OSError: it cannot be reached, or the TLS handshake failed
-        :raises ValueError: it is no address that a socket takes
-        :raises NotConnectedError: the address mapper failed
+        :raises OSError: the address is unreachable, or the TLS handshake failed
+        :raises ValueError: the address is invalid for a socket
+        :raises NotConnectedError: ``address_mapper`` failed
         """
-        host, port = parse_address(self._mapped(address))
+        host, port = parse_address(self._map(address))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._seconds
         async with asyncio.timeout_at(deadline):
             found = await _resolve(host, port)
         for left in range(len(found), 0, -1):
-            # A dead address must leave time for the next one.
+            # Leaves time for the next addresses.
             until = loop.time() + (deadline - loop.time()) / left
             try:
                 async with asyncio.timeout_at(until):
@@ -69,8 +69,8 @@ class Dialer:
             raise ConnectionResetError(CLOSED_IN_HANDSHAKE) from error
         return connection
 
-    def _mapped(self, address: str) -> str:
-        """Return where *address* is reached from here; a bad mapper must not stop the client."""
+    def _map(self, address: str) -> str:
+        """Apply ``address_mapper``; its exception must not stop the client."""
         if self._mapper is None:
             return address
         try:
@@ -96,7 +96,7 @@ async def _resolve(host: str, port: int) -> list[str]:
 
 
 def failure_reason(error: BaseException) -> str:
-    """Return in words why `Dialer.dial` failed."""
+    """Return the reason for an error of `Dialer.dial`."""
     if isinstance(error, TimeoutError):
         return "no connection within the connect timeout"
     if isinstance(error, ssl.SSLError):

@@ -1,4 +1,4 @@
-"""Fork handling: a forked child must not use what its parent has started."""
+"""Fork handling: objects started by the parent refuse calls in a forked child."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Started(Protocol):
     def after_fork(self) -> None:
         """Make this copy refuse every call.
 
-        Runs in the child before anything else does, without a running event loop: it must not
-        call the loop, whose selector is still the parent's.
+        Runs first in the child, without a running event loop.  Must not call the loop, whose
+        selector is shared with the parent.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Requests that brokers send to this client: a bounded queue and a few workers."""
+"""Inbound requests: a bounded queue of broker requests and its workers."""
 
 from __future__ import annotations
 
@@ -23,21 +23,23 @@ Reply = tuple[int, str | None, bytes]  # response code, remark, body
 RequestHandler = Callable[[str, Command], Awaitable[Reply | None]]
 
 WORKERS: Final = 4
-MAX_QUEUED: Final = 1000  # more than that is a flood, and is dropped
-DROPS_LOGGED_SECONDS: Final = 10.0  # between two log lines about dropped requests
-STREAK: Final = 16  # brokers hold a thread until a reply that they push is answered
+MAX_QUEUED: Final = 1000  # further ones are dropped
+DROPS_LOGGED_SECONDS: Final = 10.0  # between two log events about dropped requests
+STREAK: Final = 16  # served in a row: a broker blocks a thread until its pushed reply is answered
 
 
 class InboundRequests:
-    """Runs *answer* for what brokers ask: (address, command) -> reply, None for oneway.
+    """Calls *handle* for the requests of brokers: (address, command) -> reply, None for oneway.
 
-    What it raises becomes an answer too: "not supported" or a system error with the text.
+    An exception becomes a reply: "not supported", or a system error with its text.
     """
 
-    def __init__(self, config: ClientConfig, host: BackgroundTasks, answer: RequestHandler) -> None:
+    def __init__(
+        self, config: ClientConfig, tasks: BackgroundTasks, handle: RequestHandler
+    ) -> None:
         self._timeout = config.request_timeout_seconds
-        self._host = host
-        self._answer = answer
+        self._tasks = tasks
+        self._handle = handle
         self._requests: deque[tuple[Connection, Command]] = deque()
         self._idle = WaiterQueue()
         self.dropped = 0
@@ -45,12 +47,12 @@ class InboundRequests:
         self._failures = FailureLog(logger.warning, "broker_request_failed")
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Start the workers."""
         for number in range(WORKERS):
-            self._host.spawn(self._serve, name=f"broker-requests-{number}")
+            self._tasks.spawn(self._serve, name=f"broker-requests-{number}")
 
     def receive(self, connection: Connection, command: Command) -> None:
-        """Queue a request; called by the connection, never blocks."""
+        """Queue a request; never blocks."""
         if len(self._requests) >= MAX_QUEUED:
             self._drop(connection, command)
             return
@@ -81,17 +83,17 @@ class InboundRequests:
 
     async def _serve_one(self, connection: Connection, command: Command) -> None:
         try:
-            reply = await self._answer(connection.address, command)
+            reply = await self._handle(connection.address, command)
         except NotSupportedError as error:
             reply = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, str(error.remark), b"")
-        except Exception as error:  # noqa: BLE001 - whatever it is, the broker gets an answer
+        except Exception as error:  # noqa: BLE001 - the broker gets a reply to every request
             self._failures.log_once(command.code, error, code=command.code)
             reply = (ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}", b"")
         if reply is None or command.is_oneway:
             return
         code, remark, body = reply
-        answer = Command(int(code), command.opaque, RESPONSE_FLAG, remark, body=body)
-        frame = encode_command(answer, {})
+        response = Command(int(code), command.opaque, RESPONSE_FLAG, remark, body=body)
+        frame = encode_command(response, {})
         try:
             await connection.send_oneway(command.code, (frame, b""), self._timeout)
         except NotConnectedError as error:

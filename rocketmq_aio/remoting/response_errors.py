@@ -1,4 +1,4 @@
-"""Which error a response code is: one type per decision of the caller."""
+"""Response codes to exception types."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ KINDS: Final[dict[int, type[BrokerError]]] = {
     ResponseCode.FILTER_DATA_NOT_LATEST: SubscriptionError,
 }
 
-# How brokers refuse an account: 4.9 answers 1 with the name of a Java exception, 5.3 and later 16
-# (seen on live 4.9.7 and 5.5.0 brokers).  Whole phrases at the beginning of the remark: what comes
-# after them may quote the name of a topic or group.
+# Rejected accounts: 4.9 returns code 1 with the name of a Java exception, 5.3 and later code 16
+# (verified with 4.9.7 and 5.5.0).  The patterns match whole phrases at the beginning of the
+# remark: the rest may quote the name of a topic or group.
 ACCOUNT_CODES: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION)
 ACL_EXCEPTION: Final = re.compile(r"(?:[\w.$]+: )*[\w.$]*AclException(?:: ?|$)")
-# The broker does not know the account, or the account did not prove itself.
+# Unknown account or failed authentication.
 UNKNOWN_ACCOUNT: Final = re.compile(
     r"No (?:accessKey is configured|acl config for |PlainAccessResource for accessKey=)"
     r"|[Cc]heck signature failed"
@@ -46,7 +46,7 @@ UNKNOWN_ACCOUNT: Final = re.compile(
     r"|authentication (?:header|keyValues length|credential length) is incorrect"
     r"|create authentication context error"
 )
-# The broker knows the account, which may not do this.
+# Authenticated account without the permission.
 DENIED_ACCOUNT: Final = re.compile(
     r"User:.* has no permission to access "
     r"|Authorization failed\b"
@@ -56,14 +56,14 @@ DENIED_ACCOUNT: Final = re.compile(
 
 
 def broker_error(command: Command, address: str) -> BrokerError:
-    """Return the error that *command*, an answer from *address* that is no success, stands for."""
+    """Return the error for *command*, an unsuccessful response from *address*."""
     code, remark = command.code, command.remark or ""
     kind = _account_kind(code, remark) or KINDS.get(code, BrokerError)
     return kind(code, command.remark, address)
 
 
 def is_about_account(error: BrokerError) -> bool:
-    """Whether the broker refuses the account, not the request: every broker will."""
+    """Whether the broker rejected the account, not the request: every broker would."""
     return _account_kind(error.code, error.remark or "") is not None
 
 
@@ -71,7 +71,7 @@ def _account_kind(code: int, remark: str) -> type[BrokerError] | None:
     if code not in ACCOUNT_CODES:
         return None
     exception = ACL_EXCEPTION.match(remark)
-    # Of a code 1 only the exception tells: its words alone can be about anything.
+    # Code 1 is generic: only the name of the exception is conclusive.
     if code == ResponseCode.SYSTEM_ERROR and exception is None:
         return None
     start = 0 if exception is None else exception.end()

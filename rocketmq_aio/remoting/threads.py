@@ -1,4 +1,4 @@
-"""Calls of plain functions in threads of an executor."""
+"""Function calls in threads of an executor."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ T = TypeVar("T")
 async def run_in_thread(threads: Executor | None, function: Callable[..., T], *args: object) -> T:
     """Return ``function(*args)``, called in a thread with a copy of the caller's context.
 
-    When this raises because no thread can be started, the function is not called later either.
-    An executor alone keeps such a call queued, and makes it as soon as it has a thread.
+    When no thread can be started, the function is not called later either; an executor alone
+    would keep the call queued.
 
     :param threads: None means the executor of the event loop
     :raises RuntimeError: no thread can be started, the executor is shut down, or the function
@@ -32,7 +32,7 @@ async def run_in_thread(threads: Executor | None, function: Callable[..., T], *a
     except RuntimeError:
         if called.cancel():
             raise
-        # A thread that became idle in this moment has begun the call.
+        # A thread that became idle meanwhile has begun the call.
     return await asyncio.wrap_future(called)
 
 
@@ -46,7 +46,7 @@ def _call(called: Future[T], function: Callable[[], T]) -> None:
         error = RuntimeError("the function raised StopIteration")
         error.__cause__ = stop
         called.set_exception(error)
-    except BaseException as error:  # noqa: BLE001 - it is for the caller, not for this thread
+    except BaseException as error:  # noqa: BLE001 - passed to the caller
         called.set_exception(error)
     else:
         called.set_result(result)

@@ -353,7 +353,7 @@ async def test_no_local_part_runs_while_the_broker_is_away(
             async with producer.transaction(Message(topic, b"never")):
                 pytest.fail("the local part ran")
         await asyncio.to_thread(broker.start)
-        await until(lambda: not producer.client.remoting.pause_left(broker.address), "a try", 60)
+        await until(lambda: not producer.client.remoting.backoff_left(broker.address), "a try", 60)
         await commit(producer, topic, "after")
 
         await becomes_visible(cluster, topic, {"after", "before"})

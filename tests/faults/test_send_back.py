@@ -73,7 +73,7 @@ async def test_a_message_comes_at_least_once(fault: Fault, copies: int) -> None:
             tried = 0
             while not await succeeds(back, message):
                 tried += 1  # a consumer waits in between: the broker is left alone for a moment
-                await until(lambda: not instance.remoting.pause_left(broker.address))
+                await until(lambda: not instance.remoting.backoff_left(broker.address))
 
             await until(lambda: len(broker.messages(RETRIES)) >= copies, "the copies")
             assert tried <= 1

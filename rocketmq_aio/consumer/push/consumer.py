@@ -33,7 +33,7 @@ from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.values import MessageModel, MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult, DirectOutcome
-from rocketmq_aio.remoting.background_tasks import call_isolated, is_hosted
+from rocketmq_aio.remoting.background_tasks import call_isolated, in_background_task
 from rocketmq_aio.signals import stop_signals
 
 
@@ -119,7 +119,7 @@ class PushConsumer(GroupMember[PushEngine]):
         They have ``close_timeout_seconds`` for it.  From inside a handler nobody is waited for.
         """
         self._check_usable()
-        wait = 0.0 if is_hosted() else self._engine.config.close_timeout_seconds
+        wait = 0.0 if in_background_task() else self._engine.config.close_timeout_seconds
         await self._engine.unsubscribe(topic, drain_seconds=wait)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:

@@ -108,7 +108,7 @@ class EndTransactionSender:
                 if cause is None:
                     half.confirmed = address, number
                     return None
-                pause = max(backoff.next_pause(), self._instance.remoting.pause_left(address))
+                pause = max(backoff.next_pause(), self._instance.remoting.backoff_left(address))
                 if not _may_repeat(cause, half.state) or monotonic() + pause >= deadline:
                     return cause
                 await asyncio.sleep(pause)

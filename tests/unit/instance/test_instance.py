@@ -521,7 +521,7 @@ async def test_tables_by_address_keep_only_addresses_in_use() -> None:
                 heartbeats._accepted,
                 heartbeats._v2,
                 remoting._backoff,
-                remoting._closed_until,
+                remoting._retry_at,
             ):
                 await until(lambda kept=table: set(kept) <= in_use, f"{table} to shrink")  # type: ignore[misc]  # bound now
 

@@ -133,7 +133,7 @@ async def test_with_the_broker_down_a_send_ends_by_its_deadline() -> None:
         remoting = shop.producer.client.remoting
         for _ in range(2):
             late = asyncio.get_running_loop().time() + 60
-            remoting._closed_until[shop.broker.address] = late, "it was down"
+            remoting._retry_at[shop.broker.address] = late, "it was down"
             sending = shop.producer.send(ORDER, timeout_seconds=0.4)
             assert not await asyncio.wait_for(succeeds(sending), 14)
 

@@ -53,7 +53,7 @@ async def open_client(
         on_request=on_request,
         on_connected=connected.append,
         on_unreachable=unreachable.append,
-        advise=lambda address: "",
+        advice=lambda address: "",
     )
     await host.start()
     client.start()

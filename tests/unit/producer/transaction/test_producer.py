@@ -377,7 +377,7 @@ async def test_a_decision_waits_for_its_broker_to_come_back() -> None:
             await till.broker.stop()
             await until(lambda: not till.producer.client.remoting.is_connected(till.broker.address))
             ending = asyncio.create_task(tx.commit())
-            await until(lambda: till.producer.client.remoting.pause_left(till.broker.address))
+            await until(lambda: till.producer.client.remoting.backoff_left(till.broker.address))
             await till.broker.start()
             result = await ending
 
