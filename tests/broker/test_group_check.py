@@ -62,7 +62,7 @@ async def member(
     client = ClientConfig(namesrv=namesrv, instance_name=name)
     consumer = LitePullConsumer(group, client=client)
     joined = Member(consumer)
-    consumer._engine.checks._on_event = joined.note
+    consumer._engine.checks._publish = joined.note
     async with consumer:
         await consumer.subscribe(topic, selector)
         yield joined
@@ -163,7 +163,7 @@ async def test_a_filter_that_nothing_comes_through_is_told_once(
         await consumer.subscribe(topic, selector)
         await consumer.ready()
         events: list[ConsumerEvent] = []
-        consumer._engine.checks._on_event = events.append
+        consumer._engine.checks._publish = events.append
 
         async def noticed() -> bool:
             await consumer._engine.checks.check()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import anyio
 
@@ -23,6 +23,16 @@ AssignmentListener: TypeAlias = Callable[[tuple[MessageQueue, ...]], Awaitable[o
 """`on_assigned` and `on_revoked`: takes the queues; plain or async."""
 TopicQueuesListener: TypeAlias = Callable[[str, list[MessageQueue]], Awaitable[object] | object]
 """`on_queues_changed`: takes a topic and its queues; plain or async."""
+
+
+class AssignmentListeners(NamedTuple):
+    """Called with queues that were assigned, and with queues about to be revoked."""
+
+    on_assigned: AssignmentListener | None = None
+    on_revoked: AssignmentListener | None = None
+
+
+NO_LISTENERS: Final = AssignmentListeners()
 
 
 def check_listener(setting: str, listener: object, *, may_be_async: bool = True) -> None:

@@ -1,58 +1,63 @@
-"""The queues held now: taking them on, and giving them up in order (drain, commit, release)."""
+"""Assignments: assigns queues to this member and revokes them (drain, commit, release)."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import anyio
 
 from rocketmq_aio.consumer.common.events import ConsumerEvent, QueuesAssigned, QueuesRevoked
-from rocketmq_aio.consumer.common.listeners import AssignmentListener, call_listener
+from rocketmq_aio.consumer.common.listeners import NO_LISTENERS, AssignmentListeners, call_listener
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.pulling.queue_state import QueueState
 from rocketmq_aio.consumer.rebalance.plan import plan
 from rocketmq_aio.model.values import MessageQueue
 
-DRAIN_SECONDS: Final = 1.0  # for the application to come back for more: its last batch is done
-LAST_COMMIT_SECONDS: Final = 5.0  # for the last commit; then the next owner has to do without it
-
+DRAIN_SECONDS: Final = 1.0  # for the application to finish its last batch
+LAST_COMMIT_SECONDS: Final = 5.0  # then the next owner starts without this commit
 
 Q = TypeVar("Q", bound=QueueState)
 
 
-class Assignments(Generic[Q]):
-    """Changes the table of assigned queues, one change at a time.
+class AssignmentOwner(Protocol[Q]):
+    """The engine whose queues are assigned and revoked."""
 
-    :param make: makes the state of a queue that is taken on
-    :param begin: starts the pull loop of a queue
-    :param admit: asked which of the queues may be taken on now; None is all
-    :param on_released: called with queues that were given up, after their last commit
-    """
+    table: dict[MessageQueue, Q]
+
+    @property
+    def publish(self) -> Callable[[ConsumerEvent], None]:
+        """Publishes an event of the consumer."""
+        ...
+
+    def make_queue(self, queue: MessageQueue) -> Q:
+        """Return the state of a newly assigned queue."""
+        ...
+
+    def begin_pulling(self, assigned: Q) -> None:
+        """Start the pull loop of a newly assigned queue."""
+
+    async def admit(self, queues: tuple[MessageQueue, ...]) -> Collection[MessageQueue]:
+        """Return the queues that may be assigned now."""
+        ...
+
+    async def on_released(self, released: list[Q]) -> None:
+        """Clean up after the last commit of revoked queues."""
+
+
+class Assignments(Generic[Q]):
+    """Changes the table of assigned queues, one change at a time."""
 
     def __init__(
         self,
-        table: dict[MessageQueue, Q],
+        owner: AssignmentOwner[Q],
         commits: Commits,
-        *,
-        make: Callable[[MessageQueue], Q],
-        begin: Callable[[Q], None],
-        admit: Callable[[Collection[MessageQueue]], Awaitable[Collection[MessageQueue]]]
-        | None = None,
-        on_released: Callable[[list[Q]], Awaitable[None]] | None = None,
-        on_event: Callable[[ConsumerEvent], None],
-        on_assigned: AssignmentListener | None,
-        on_revoked: AssignmentListener | None,
+        listeners: AssignmentListeners = NO_LISTENERS,
     ) -> None:
-        self._table = table
+        self._owner = owner
+        self._table = owner.table
         self._commits = commits
-        self._make = make
-        self._begin = begin
-        self._admit = admit
-        self._on_released = on_released
-        self._on_event = on_event
-        self._on_assigned = on_assigned
-        self._on_revoked = on_revoked
+        self._listeners = listeners
         self._changing = anyio.Lock()
 
     async def change(
@@ -62,10 +67,12 @@ class Assignments(Generic[Q]):
         *,
         drain_seconds: float = 0.0,
     ) -> bool:
-        """Make *wanted* true for *topics* (None: for all); new queues begin before others end.
+        """Make *wanted* the queues of *topics* (None: of all topics).
 
-        :param drain_seconds: how long to wait for the application to finish what it has in hands
-        :return: False when some wanted queue may not be taken on yet
+        New queues are assigned before others are revoked.
+
+        :param drain_seconds: how long the application may take to finish messages in flight
+        :return: False when some wanted queue may not be assigned yet
         """
         async with self._changing:
             held = [q for q in self._table if topics is None or q.topic in topics]
@@ -73,69 +80,64 @@ class Assignments(Generic[Q]):
             admitted = change.acquire
             try:
                 if change.acquire:
-                    admitted = await self._admitted(change.acquire)
-                    await self._acquire(admitted)
+                    allowed = await self._owner.admit(change.acquire)
+                    admitted = tuple(each for each in change.acquire if each in allowed)
+                    await self._assign(admitted)
             finally:  # also when cancelled in a listener
                 if change.release:
-                    await self._release(change.release, drain_seconds=drain_seconds)
+                    await self._revoke(change.release, drain_seconds=drain_seconds)
         return admitted == change.acquire
 
     async def revoke(self, assigned: Collection[Q], *, drain_seconds: float = 0.0) -> None:
-        """Revoke those of *assigned* that still stand; a later assignment of the queue stays."""
+        """Revoke those of *assigned* that are current; a later assignment of the queue stays."""
         async with self._changing:
             held = tuple(e.queue for e in assigned if self._table.get(e.queue) is e)
             if held:
-                await self._release(held, drain_seconds=drain_seconds)
+                await self._revoke(held, drain_seconds=drain_seconds)
+
+    async def revoke_all(self, *, drain_seconds: float = 0.0) -> None:
+        """Revoke every queue, to leave the group."""
+        async with self._changing:
+            if self._table:
+                await self._revoke(tuple(self._table), drain_seconds=drain_seconds)
 
     async def exclusively(self, act: Callable[[], Awaitable[None]]) -> None:
         """Call *act* while no queue is being assigned or revoked."""
         async with self._changing:
             await act()
 
-    async def revoke_all(self, *, drain_seconds: float = 0.0) -> None:
-        """Give up everything; for leaving."""
-        async with self._changing:
-            if self._table:
-                await self._release(tuple(self._table), drain_seconds=drain_seconds)
-
-    async def _admitted(self, queues: tuple[MessageQueue, ...]) -> tuple[MessageQueue, ...]:
-        if self._admit is None:
-            return queues
-        admitted = await self._admit(queues)
-        return tuple(each for each in queues if each in admitted)
-
-    async def _acquire(self, queues: tuple[MessageQueue, ...]) -> None:
+    async def _assign(self, queues: tuple[MessageQueue, ...]) -> None:
         if not queues:
             return
         for queue in queues:
-            assigned = self._table[queue] = self._make(queue)
-            self._begin(assigned)
-        self._on_event(QueuesAssigned(queues=queues))
-        await call_listener(self._on_assigned, queues)
+            assigned = self._table[queue] = self._owner.make_queue(queue)
+            self._owner.begin_pulling(assigned)
+        self._owner.publish(QueuesAssigned(queues=queues))
+        await call_listener(self._listeners.on_assigned, queues)
 
-    async def _release(self, queues: tuple[MessageQueue, ...], *, drain_seconds: float) -> None:
+    async def _revoke(self, queues: tuple[MessageQueue, ...], *, drain_seconds: float) -> None:
         leaving = [self._table[queue] for queue in queues]
         for assigned in leaving:
             assigned.drop()
         try:
             if drain_seconds:
                 await self._drain(leaving, drain_seconds)
-            # While still in the table, so that a listener may commit what it knows to be done.
-            await call_listener(self._on_revoked, queues)
+            # While still in the table, so that the listener may commit.
+            await call_listener(self._listeners.on_revoked, queues)
         finally:
-            await self._let_go(leaving, queues)
+            await self._release(leaving, queues)
 
-    async def _let_go(self, leaving: list[Q], queues: tuple[MessageQueue, ...]) -> None:
+    async def _release(self, leaving: list[Q], queues: tuple[MessageQueue, ...]) -> None:
         """Commit and release; also when cancelled, for a dropped queue that stayed in the table
         would never be read again."""
         try:
             with anyio.move_on_after(LAST_COMMIT_SECONDS, shield=True):
                 await self._commits.commit_progress(leaving)
-        finally:  # a shield keeps out scopes that are cancelled, but not a task that is
+        finally:  # a shield keeps out cancelled scopes, but not the cancellation of the task
             for assigned in leaving:
                 assigned.release()
                 del self._table[assigned.queue]
-            self._on_event(QueuesRevoked(queues=queues))
+            self._owner.publish(QueuesRevoked(queues=queues))
             await self._clean_up(leaving, queues)
 
     async def _clean_up(self, released: list[Q], queues: tuple[MessageQueue, ...]) -> None:
@@ -143,14 +145,13 @@ class Assignments(Generic[Q]):
             with anyio.move_on_after(LAST_COMMIT_SECONDS, shield=True):
                 await self._commits.forget(queues)
         finally:
-            if self._on_released is not None:
-                with anyio.move_on_after(LAST_COMMIT_SECONDS, shield=True):
-                    await self._on_released(released)
+            with anyio.move_on_after(LAST_COMMIT_SECONDS, shield=True):
+                await self._owner.on_released(released)
 
     async def _drain(self, leaving: list[Q], seconds: float) -> None:
-        """Wait until the application has come back for more after its last batch."""
+        """Wait until the application has finished its messages."""
         with anyio.move_on_after(seconds):
-            # What is done already: the next owner may be asking for it now.
+            # The progress so far: the next owner may be reading it now.
             await self._commits.commit_progress(leaving)
             for assigned in leaving:
                 await assigned.wait_until_drained()

@@ -9,9 +9,7 @@ from typing import Final, Generic, TypeVar
 import anyio
 
 from rocketmq_aio.config.consumer import ConsumerConfig, OffsetStore
-from rocketmq_aio.consumer.common.events import ConsumerEvent, EventStreams
-from rocketmq_aio.consumer.common.hooks import FilterHooks
-from rocketmq_aio.consumer.common.statistics import ConsumeStatistics
+from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.group.assignments import Assignments
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
@@ -28,83 +26,61 @@ from rocketmq_aio.consumer.rebalance.subscription_check import SubscriptionCheck
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.instance.heartbeats import check_accepted
 from rocketmq_aio.instance.inner_clients import InnerConsumer
-from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.values import MessageModel, MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
 from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.protocol.subscription import Subscription, subscription
-from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 DEFAULT_INSTANCE: Final = "DEFAULT"  # names the offset file, which has to be found again
-TAKEOVER_DELAY_SECONDS: Final = (
-    0.3  # a member that is told of a change commits well within this time
-)
+TAKEOVER_DELAY_SECONDS: Final = 0.3  # enough for a notified member to commit
 
 Q = TypeVar("Q", bound=QueueState)
 
 
 class GroupEngine(Generic[Q]):
-    """The parts that every kind of consumer has; each kind adds what happens to messages."""
+    """What every member of a consumer group does; subclasses add what happens to messages.
+
+    :param assignment: lets brokers assign the queues; None: every member computes its own share
+    """
 
     commits: Commits
     _assignments: Assignments[Q]
-    _drain_seconds: float  # for messages in hands when a queue is given up
+    _puller: Puller[Q]
+    _drain_seconds: float  # for messages in flight when a queue is revoked
+    consume_type: str = "CONSUME_ACTIVELY"
 
     def __init__(
         self,
-        instance: MQClientInstance,
-        group: str,
-        config: ConsumerConfig,
+        context: ConsumerContext[ConsumerConfig],
         *,
-        filters: FilterHooks | None = None,
-        on_event: Callable[[ConsumerEvent], object] | None = None,
-        on_failed: Callable[[BaseException], None],
+        assignment: BrokerAssignment | None = None,
     ) -> None:
-        self.instance = instance
-        self.group = group
-        self.config = config
+        self.context = context
+        self.instance = context.instance
+        self.group = context.group
+        self.config = context.config
+        self.events = context.events
+        self.publish = context.publish
+        self.statistics = context.statistics
+        self._subscriptions = context.subscriptions
+        self._host = context.tasks
         self.table: dict[MessageQueue, Q] = {}
-        self.events = EventStreams(on_event)
-        self.statistics = ConsumeStatistics()
-        self._filters = filters or FilterHooks()
         self.store = self._make_store()
         self._file: LocalFileOffsetStore | None = None  # once it is open
-        self._subscriptions: dict[str, Subscription] = {}
         self._running = False
-        self._decoder = MessageDecoder(instance)
-        self._starts = StartPositions(instance, config, self.store)
+        self._decoder = MessageDecoder(context.instance)
+        self._starts = StartPositions(context.instance, context.config, self.store)
         self.rebalancer = Rebalancer(
-            instance,
-            group,
-            config,
-            assignment=self._make_assignment(),
-            topics=self._shared_topics,
-            apply=self._apply,
+            context, assignment=assignment, topics=self._shared_topics, apply=self._apply
         )
-        self.checks = SubscriptionCheck(
-            instance,
-            group,
-            subscriptions=self._told_subscriptions,
-            on_event=self.events.publish,
-        )
-        self._host = BackgroundTasks(f"rocketmq:{group}", on_failure=on_failed)
-        self._missing = MissingTopics(
-            instance,
-            group,
-            self._host,
-            subscribed=self._subscriptions.keys,
-            on_event=self.events.publish,
-        )
+        self.checks = SubscriptionCheck(context, subscriptions=self._group_subscriptions)
+        self._missing = MissingTopics(context)
 
     def _make_store(self) -> OffsetStore:
         store: OffsetStore | None = self.config.offset_store
         if store is None and self.is_broadcasting:
             store = LocalFileOffsetStore()
         return store or RemoteOffsetStore(self.instance.broker, self.group)
-
-    def _make_assignment(self) -> BrokerAssignment | None:
-        """Return what lets the brokers share the queues out, or None: the members do."""
-        return None
 
     def _make_puller(
         self,
@@ -123,14 +99,14 @@ class GroupEngine(Generic[Q]):
             self._decoder,
             lite=lite,
             interval_seconds=interval_seconds,
-            filters=self._filters,
+            filters=self.context.filters,
             subscription_of=self._subscriptions.get,
             on_pulled=self._note_pull,
             on_messages=on_messages,
             on_start=self._note_start,
             on_corrected=self._note_correction,
             on_recovered=lambda assigned: self.commits.invalidate(assigned),
-            on_event=self.events.publish,
+            on_event=self.publish,
         )
 
     @property
@@ -138,10 +114,24 @@ class GroupEngine(Generic[Q]):
         """Whether every member reads everything."""
         return self.config.message_model is MessageModel.BROADCASTING
 
-    # --- what the kinds do in their own way -----------------------------------------------------
+    # --- for `Assignments` ----------------------------------------------------------------------
 
-    def _begin_pulling(self, assigned: Q) -> None:
+    def make_queue(self, queue: MessageQueue) -> Q:
+        """Return the state of a newly assigned queue."""
         raise NotImplementedError
+
+    def begin_pulling(self, assigned: Q) -> None:
+        """Start the pull loop of a newly assigned queue."""
+        # The previous owner learns of the change now, and commits first.
+        delay = TAKEOVER_DELAY_SECONDS if self.rebalancer.has_other_members else 0.0
+        self._host.spawn(self._puller.run, assigned, delay, name=f"pull-{assigned.queue}")
+
+    async def admit(self, queues: tuple[MessageQueue, ...]) -> Collection[MessageQueue]:
+        """Return the queues that may be assigned now."""
+        return queues
+
+    async def on_released(self, released: list[Q]) -> None:
+        """Clean up after the last commit of revoked queues."""
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -151,7 +141,7 @@ class GroupEngine(Generic[Q]):
             config = self.instance.config
             owner_group = f"{config.namespace}%{self.group}" if config.namespace else self.group
             self.store.bind(config.instance_name or DEFAULT_INSTANCE, owner_group)
-            self.store.on_corrupt = self.events.publish
+            self.store.on_corrupt = self.publish
             self._file = self.store
         await self.store.load()
         await self._host.start()
@@ -271,11 +261,6 @@ class GroupEngine(Generic[Q]):
             shares, lambda: self._wanted(shares), drain_seconds=self._drain_seconds
         )
 
-    @property
-    def _wait_seconds(self) -> float:
-        """Before a queue is read: who had it learns of the change now, and is to commit first."""
-        return TAKEOVER_DELAY_SECONDS if self.rebalancer.in_company else 0.0
-
     def _note_start(self, assigned: Q, chosen: bool) -> None:
         # "latest" must mean the same after a crash: messages that come now belong to the group.
         if chosen and self.config.start_from != "earliest":
@@ -353,14 +338,12 @@ class GroupEngine(Generic[Q]):
             consume_type=self.consume_type,
             message_model=self.config.message_model.value,
             consume_from_where=f"CONSUME_FROM_{kind}",
-            subscription_data_set=[each.to_body() for each in self._told_subscriptions()],
+            subscription_data_set=[each.to_body() for each in self._group_subscriptions()],
         )
-
-    consume_type: str = "CONSUME_ACTIVELY"
 
     def running_info(self) -> ConsumerRunningInfo:
         """The state, for administration tools."""
         raise NotImplementedError
 
-    def _told_subscriptions(self) -> Iterable[Subscription]:
+    def _group_subscriptions(self) -> Iterable[Subscription]:
         return self._subscriptions.values()

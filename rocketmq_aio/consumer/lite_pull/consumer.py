@@ -12,8 +12,13 @@ from typing import Final, Generic, Self
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.config.validation import checked_count, checked_seconds
+from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.hooks import handing_hooks
-from rocketmq_aio.consumer.common.listeners import AssignmentListener, TopicQueuesListener
+from rocketmq_aio.consumer.common.listeners import (
+    AssignmentListener,
+    AssignmentListeners,
+    TopicQueuesListener,
+)
 from rocketmq_aio.consumer.group.member import GroupMember
 from rocketmq_aio.consumer.lite_pull.engine import LitePullEngine
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
@@ -60,14 +65,10 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         super().__init__(group, namesrv=namesrv, client=client)
         if config is not None and not isinstance(config, LitePullConfig):
             raise ConfigError("config", config, "expected a LitePullConfig")
-        self._engine = LitePullEngine(
-            self._instance,
-            group,
-            config or LitePullConfig(),
-            on_assigned=on_assigned,
-            on_revoked=on_revoked,
-            on_failed=self.on_failed,
+        context = ConsumerContext(
+            self._instance, group, config or LitePullConfig(), on_failed=self.on_failed
         )
+        self._engine = LitePullEngine(context, AssignmentListeners(on_assigned, on_revoked))
         self._ready = self._engine.ready
         self._hooks = handing_hooks(self._bind_hooks(hooks))
         self._hooked = bool(self._hooks)

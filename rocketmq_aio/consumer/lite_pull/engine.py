@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
 from rocketmq_aio.config.consumer import LitePullConfig
-from rocketmq_aio.consumer.common.listeners import AssignmentListener, TopicQueuesListener
+from rocketmq_aio.consumer.common.context import ConsumerContext
+from rocketmq_aio.consumer.common.listeners import AssignmentListeners, TopicQueuesListener
 from rocketmq_aio.consumer.common.running_info import running_info
 from rocketmq_aio.consumer.group.assignments import DRAIN_SECONDS, Assignments
 from rocketmq_aio.consumer.group.engine import GroupEngine
@@ -17,10 +18,9 @@ from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
 from rocketmq_aio.consumer.offsets.commit_fence import CommitFence
 from rocketmq_aio.consumer.offsets.lag import fetch_lag, wait_until_started
 from rocketmq_aio.consumer.pulling.flow_control import CacheLimits
-from rocketmq_aio.consumer.rebalance.topic_queue_listener import QueueWatch
+from rocketmq_aio.consumer.rebalance.topic_queue_listener import TopicQueueListeners
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.inner_clients import InnerConsumer
-from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerRunningInfo
 from rocketmq_aio.protocol.subscription import Subscription, subscription
@@ -35,16 +35,10 @@ class LitePullEngine(GroupEngine[PolledQueue]):
     _drain_seconds = DRAIN_SECONDS
 
     def __init__(
-        self,
-        instance: MQClientInstance,
-        group: str,
-        config: LitePullConfig,
-        *,
-        on_assigned: AssignmentListener | None,
-        on_revoked: AssignmentListener | None,
-        on_failed: Callable[[BaseException], None],
+        self, context: ConsumerContext[LitePullConfig], listeners: AssignmentListeners
     ) -> None:
-        super().__init__(instance, group, config, on_failed=on_failed)
+        super().__init__(context)
+        config = context.config
         self._manual: frozenset[MessageQueue] | None = None  # the queues of `assign`
         self.revoking = False  # closing, and the queues can still be committed
         self._fence = None if self.is_broadcasting else CommitFence(self.store, self.table)
@@ -53,26 +47,18 @@ class LitePullEngine(GroupEngine[PolledQueue]):
             self.table,
             automatic=config.auto_commit,
             fence=self._fence,
-            on_event=self.events.publish,
+            on_event=self.publish,
         )
-        cache = Cache()
-        self.ready = ReadyQueues(cache)
-        limits = CacheLimits(config, cache)
-        self._puller = self._make_puller(limits, lite=True, on_messages=self.ready.add)
-        self._assignments = Assignments(
-            self.table,
-            self.commits,
-            make=lambda queue: PolledQueue(queue, cache, auto_commit=config.auto_commit),
-            begin=self._begin_pulling,
-            on_event=self.events.publish,
-            on_assigned=on_assigned,
-            on_revoked=on_revoked,
-        )
-        self._watch = QueueWatch(instance.routes, self._host)
+        self._cache = Cache()
+        self.ready = ReadyQueues(self._cache)
+        limits = CacheLimits(config, self._cache)
+        self._puller = self._make_puller(limits, on_messages=self.ready.add, lite=True)
+        self._assignments = Assignments(self, self.commits, listeners)
+        self._watch = TopicQueueListeners(self.instance.routes, self._host)
 
-    def _begin_pulling(self, assigned: PolledQueue) -> None:
-        name = f"pull-{assigned.queue}"
-        self._host.spawn(self._puller.run, assigned, self._wait_seconds, name=name)
+    def make_queue(self, queue: MessageQueue) -> PolledQueue:
+        """Return the state of a newly assigned queue."""
+        return PolledQueue(queue, self._cache, auto_commit=self.config.auto_commit)
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -203,13 +189,13 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         super().on_route_changed(topic)
         self._watch.check(topic)
 
-    def _told_subscriptions(self) -> Iterable[Subscription]:
+    def _group_subscriptions(self) -> Iterable[Subscription]:
         """Manually assigned queues are not announced to brokers."""
-        return super()._told_subscriptions() if self._manual is None else ()
+        return super()._group_subscriptions() if self._manual is None else ()
 
     def running_info(self) -> ConsumerRunningInfo:
         """The state, for administration tools."""
-        subscribed, held = self._told_subscriptions(), self.table.values()
+        subscribed, held = self._group_subscriptions(), self.table.values()
         return running_info(self.instance, self.config, subscribed, held, self.statistics)
 
 

@@ -10,6 +10,7 @@ from typing import Final, Generic, Self
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import MAX_POP, PopConfig
 from rocketmq_aio.config.validation import checked_count, checked_seconds
+from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import ConsumerEvent
 from rocketmq_aio.consumer.common.hooks import handing_hooks
 from rocketmq_aio.consumer.pop.client import PopRequest
@@ -54,7 +55,8 @@ class PopConsumer(ClientBase, Generic[V]):
         if config is not None and not isinstance(config, PopConfig):
             raise ConfigError("config", config, "expected a PopConfig")
         self._config = config or PopConfig()
-        self._engine = PopEngine(self._instance, group, self._config, on_failed=self.on_failed)
+        context = ConsumerContext(self._instance, group, self._config, on_failed=self.on_failed)
+        self._engine = PopEngine(context)
         self._hooks = handing_hooks(self._bind_hooks(hooks))
 
     # --- subscriptions --------------------------------------------------------------------------

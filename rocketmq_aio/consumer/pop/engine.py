@@ -10,7 +10,7 @@ from weakref import WeakSet
 import anyio
 
 from rocketmq_aio.config.consumer import PopConfig
-from rocketmq_aio.consumer.common.events import EventStreams
+from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.pop.buffer import PopBuffer
 from rocketmq_aio.consumer.pop.client import PopRequest
 from rocketmq_aio.consumer.pop.intake import PopIntake, PopSettings
@@ -22,11 +22,9 @@ from rocketmq_aio.consumer.rebalance.subscription_check import SubscriptionCheck
 from rocketmq_aio.errors import RouteNotFoundError
 from rocketmq_aio.instance.heartbeats import check_accepted
 from rocketmq_aio.instance.inner_clients import InnerConsumer
-from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.subscription import Subscription, subscription
-from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 logger = get_logger(__name__)
 
@@ -45,56 +43,32 @@ class Worker:
 class PopEngine:
     """What `PopConsumer` delegates to."""
 
-    def __init__(
-        self,
-        instance: MQClientInstance,
-        group: str,
-        config: PopConfig,
-        *,
-        on_failed: Callable[[BaseException], None],
-    ) -> None:
-        self.instance = instance
-        self.group = group
+    def __init__(self, context: ConsumerContext[PopConfig]) -> None:
+        config = context.config
+        self.instance = context.instance
+        self.group = context.group
         self.config = config
-        self.events = EventStreams()
-        self.subscriptions: dict[str, Subscription] = {}
+        self.events = context.events
+        self.subscriptions = context.subscriptions
         self.loops: dict[MessageQueue, PopLoop] = {}
         self.workers: WeakSet[Worker] = WeakSet()
         self.running = False
-        self._host = BackgroundTasks(f"rocketmq:{group}", on_failure=on_failed)
-        self.checks = SubscriptionCheck(
-            instance,
-            group,
-            subscriptions=self.subscriptions.values,
-            on_event=self.events.publish,
-            unique_ids=False,  # brokers share messages out, not queues by client id
+        self._host = context.tasks
+        # Brokers assign messages, not queues by client id: ids need not be unique.
+        self.checks = SubscriptionCheck(context, unique_ids=False)
+        self._missing = MissingTopics(context)
+        settings = PopSettings(
+            config.start_from,
+            config.invisible_seconds,
+            config.renew_seconds,
+            config.max_reconsume_times,
+            config.codec,
+            config.orderly,
         )
-        self._missing = MissingTopics(
-            instance,
-            group,
-            self._host,
-            subscribed=self.subscriptions.keys,
-            on_event=self.events.publish,
-        )
-        self._intake = PopIntake(
-            instance,
-            group,
-            PopSettings(
-                config.start_from,
-                config.invisible_seconds,
-                config.renew_seconds,
-                config.max_reconsume_times,
-                config.codec,
-                config.orderly,
-            ),
-            self._host,
-            subscription_of=self.subscriptions.get,
-            in_use=self._in_use,
-            on_event=self.events.publish,
-        )
+        self._intake = PopIntake(context, settings, in_use=self._in_use)
         self._buffer = PopBuffer(orderly=config.orderly, give_back=self._intake.give_back)
         self.scheduler = PopScheduler(
-            self.loops, self._buffer, slack_seconds=instance.config.request_timeout_seconds
+            self.loops, self._buffer, slack_seconds=context.instance.config.request_timeout_seconds
         )
 
     # --- life -----------------------------------------------------------------------------------

@@ -5,25 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import (
     AckFailed,
-    ConsumerEvent,
     MessageDeadLettered,
     MessageUnreadable,
     PullFailed,
 )
-from rocketmq_aio.consumer.common.hooks import FilterHooks
 from rocketmq_aio.consumer.pop.ack_service import AckService, BackgroundAcks
 from rocketmq_aio.consumer.pop.client import PopClient, Popped
 from rocketmq_aio.consumer.pop.message import PoppedMessage
 from rocketmq_aio.consumer.pop.renewal import Renewal
 from rocketmq_aio.errors import AckError, RocketMQError
-from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.codec import Codec
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.subscription import Subscription
-from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 logger = get_logger(__name__)
 
@@ -42,32 +39,26 @@ class PopSettings(NamedTuple):
 class PopIntake:
     """Sorts popped messages: delivers, acknowledges, gives back, or sends them to the DLQ.
 
-    :param tasks: of the consumer
-    :param subscription_of: returns the current subscription to a topic, or None
     :param in_use: returns the messages to renew
     :param on_confirmed: called with the name of a broker that confirmed acknowledgements
     """
 
     def __init__(
         self,
-        instance: MQClientInstance,
-        group: str,
+        context: ConsumerContext[object],
         settings: PopSettings,
-        tasks: BackgroundTasks,
         *,
-        filters: FilterHooks | None = None,
-        subscription_of: Callable[[str], Subscription | None],
         in_use: Callable[[], Iterable[PoppedMessage]],
-        on_event: Callable[[ConsumerEvent], None],
         on_confirmed: Callable[[str], None] | None = None,
     ) -> None:
+        instance, tasks = context.instance, context.tasks
         self._instance = instance
         self._settings = settings
         self._tasks = tasks
-        self._filters = filters or FilterHooks()
-        self._on_event = on_event
-        self.subscription_of = subscription_of
-        self.client = PopClient(instance, group, start_from=settings.start_from)
+        self._filters = context.filters
+        self._publish = context.publish
+        self.subscription_of = context.subscriptions.get
+        self.client = PopClient(instance, context.group, start_from=settings.start_from)
         self.service = AckService(self.client, max_reconsume_times=settings.max_reconsume_times)
         self.acks = BackgroundAcks(
             self.service, tasks, on_lost=self._on_lost, on_confirmed=on_confirmed
@@ -100,7 +91,7 @@ class PopIntake:
         if popped.fault is not None:
             offset = popped.messages[-1].queue_offset + 1 if popped.messages else 0
             logger.warning("pop_unreadable", source=str(source), reason=str(popped.fault))
-            self._on_event(MessageUnreadable(queue=source, offset=offset, reason=str(popped.fault)))
+            self._publish(MessageUnreadable(queue=source, offset=offset, reason=str(popped.fault)))
         wanted = self.subscription_of(source.topic)
         if wanted is None or stopped:
             self.give_back(popped.messages)
@@ -143,7 +134,7 @@ class PopIntake:
 
     def on_dead_letter(self, message: PoppedMessage) -> None:
         """Publish that *message* is in the dead-letter queue."""
-        self._on_event(
+        self._publish(
             MessageDeadLettered(
                 queue=message.queue,
                 offset=message.queue_offset,
@@ -156,7 +147,7 @@ class PopIntake:
     def on_pop_failed(self, source: MessageQueue, error: RocketMQError) -> None:
         """Log and publish the first failure in a row."""
         logger.warning("pop_failed", source=str(source), reason=str(error))
-        self._on_event(PullFailed(queue=source, reason=str(error)))
+        self._publish(PullFailed(queue=source, reason=str(error)))
 
     async def _send_to_dlq(self, message: PoppedMessage) -> None:
         try:
@@ -169,7 +160,7 @@ class PopIntake:
     def _on_lost(self, message: PoppedMessage, error: RocketMQError) -> None:
         """Log and publish that *message* is, or may be, redelivered."""
         logger.warning("ack_failed", queue=str(message.queue), reason=str(error))
-        self._on_event(
+        self._publish(
             AckFailed(
                 queue=message.queue,
                 offset=message.queue_offset,

@@ -8,9 +8,14 @@ from time import monotonic, time_ns
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import MAX_CONCURRENCY, PushConfig
 from rocketmq_aio.config.validation import checked_count
+from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import ConsumerEvent
 from rocketmq_aio.consumer.common.hooks import checked_hooks
-from rocketmq_aio.consumer.common.listeners import AssignmentListener, check_listener
+from rocketmq_aio.consumer.common.listeners import (
+    AssignmentListener,
+    AssignmentListeners,
+    check_listener,
+)
 from rocketmq_aio.consumer.common.send_back import restore_topic
 from rocketmq_aio.consumer.group.member import GroupMember
 from rocketmq_aio.consumer.push.engine import PushEngine
@@ -22,9 +27,9 @@ from rocketmq_aio.consumer.push.handlers import (
     RetryLater,
     SuspendQueue,
     decoding,
-    described,
     hooked,
 )
+from rocketmq_aio.consumer.push.service import reason_of
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.hook_runner import AnyPushHook
 from rocketmq_aio.instance.instance import MQClientInstance
@@ -89,18 +94,16 @@ class PushConsumer(GroupMember[PushEngine]):
             handler.wrap(lambda call: decoding(call, codec))
         self._call = handler.call
         self._close_seconds += config.close_timeout_seconds
-        self._engine = PushEngine(
+        context = ConsumerContext(
             self._instance,
             group,
             config,
-            handler,
-            orderly=orderly,
-            filters=filters,
-            on_assigned=on_assigned,
-            on_revoked=on_revoked,
-            on_event=on_event,
             on_failed=self.on_failed,
+            on_event=on_event,
+            filters=filters,
         )
+        listeners = AssignmentListeners(on_assigned, on_revoked)
+        self._engine = PushEngine(context, handler, listeners, orderly=orderly)
 
     async def subscribe(self, topic: str, selector: str | MessageSelector = "*") -> None:
         """Read *topic* as a member of the group; may be called before `start` and again later.
@@ -221,7 +224,7 @@ class PushConsumer(GroupMember[PushEngine]):
         except (RetryLater, SuspendQueue) as answer:
             return DirectOutcome.LATER, str(answer)
         except Exception as error:  # noqa: BLE001 - the application's code
-            return DirectOutcome.RAISED, described(error)
+            return DirectOutcome.RAISED, reason_of(error)
         return DirectOutcome.SUCCESS, None
 
     def _on_signal(self) -> None:

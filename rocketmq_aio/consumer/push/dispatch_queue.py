@@ -43,7 +43,10 @@ class InFlight:
     :param on_ready: called with an assignment when a withheld message may be delivered
     """
 
-    __slots__ = ("__weakref__", "_idle", "_on_ready", "_withholds", "busy", "current", "running")
+    __slots__ = (
+        *("__weakref__", "_idle", "_on_ready", "_withholds"),
+        *("busy", "current", "running", "suspended"),
+    )
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class InFlight:
         self._idle: anyio.Event | None = None
         self.running: dict[int, _Running] = {}  # by id() of a message
         self.busy = False  # for orderly services: a handler runs, or the queue is suspended
+        self.suspended = False
         self.current: DispatchQueue | None = None  # the assignment, unless it was revoked
 
     def register(self, unsettled: Iterable[MessageExt], *, counts: bool) -> None:
@@ -140,7 +144,7 @@ class DispatchQueue(QueueState):
     :param in_flight: shared by all assignments of the queue
     """
 
-    __slots__ = ("_wake_at", "active", "in_flight", "in_line", "turn", "uncommitted", "waiting")
+    __slots__ = ("_wake_at", "active", "in_flight", "is_ready", "turn", "uncommitted", "waiting")
 
     def __init__(self, queue: MessageQueue, in_flight: InFlight | None = None) -> None:
         super().__init__(queue)
@@ -148,7 +152,7 @@ class DispatchQueue(QueueState):
         self.in_flight.current = self
         self.waiting: deque[MessageExt] = deque()
         self.active = 0  # messages in the hands of handlers, or workers that take them one by one
-        self.in_line = False  # among the queues that workers take from
+        self.is_ready = False  # among the queues that workers take from
         self.turn = 0
         self.uncommitted: list[MessageExt] = []  # done, but the handler wants to commit later
         self._wake_at = 0
@@ -252,6 +256,8 @@ class DispatchQueue(QueueState):
     def complete(self, messages: list[MessageExt]) -> None:
         """A handler has done all of *messages*."""
         held = self.process_queue
+        if self.uncommitted:
+            self.settle_uncommitted()
         for message in messages:
             held.settle(message)
         self.active -= len(messages)
@@ -262,6 +268,12 @@ class DispatchQueue(QueueState):
         if self.in_flight.running:
             for message in messages:
                 self.in_flight.end(message, settled=True)
+
+    def settle_uncommitted(self) -> None:
+        """Settle the messages that the handler did not commit at once."""
+        for message in self.uncommitted:
+            self.settle(message)
+        self.uncommitted.clear()
 
     def finish(self, messages: list[MessageExt]) -> None:
         """A handler has ended that did not do all of *messages*; the service has seen to them."""

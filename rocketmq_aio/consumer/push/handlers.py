@@ -9,23 +9,20 @@ from time import monotonic
 from typing import Final, TypeAlias, cast
 
 from rocketmq_aio.config.consumer import MAX_CONCURRENCY
-from rocketmq_aio.config.functions import APPLICATION_ERRORS, check_function
+from rocketmq_aio.config.functions import check_function
 from rocketmq_aio.config.validation import checked_seconds
 from rocketmq_aio.consumer.common.hooks import ConsumeHooks
 from rocketmq_aio.consumer.common.listeners import is_async
+from rocketmq_aio.consumer.common.send_back import DEAD_LETTER
 from rocketmq_aio.errors import ConfigError, PayloadError
 from rocketmq_aio.hooks import ConsumeContext
-from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.codec import Codec, V
 from rocketmq_aio.model.message import MessageExt, decode_all
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.threads import run_in_thread
 
-logger = get_logger(__name__)
-
 MAX_DELAY_LEVEL: Final = 18
-DEAD_LETTER: Final = -1
-NOT_ACKNOWLEDGED: Final = "the handler did not acknowledge it"
+
 
 MessageHandler: TypeAlias = Callable[[MessageExt[V]], Awaitable[object] | object]
 """`on_message`: takes a message; plain or async."""
@@ -131,30 +128,6 @@ class BatchContext:
         if type(last) is not int:
             raise ConfigError("ack_index", last, "expected a whole number or None")
         return max(0, min(last + 1, size))
-
-
-def described(error: BaseException) -> str:
-    """Return the repr of what a handler raised, or its type when it has none."""
-    try:
-        return repr(error)
-    except APPLICATION_ERRORS:
-        return type(error).__name__
-
-
-def log_failure(message: MessageExt, error: BaseException | None, reason: str) -> None:
-    """Log that a message was not done; with a traceback where the handler did not mean it."""
-    meant = isinstance(error, Answer) or error is None
-    tell = logger.info if meant else logger.warning
-    first = not message.reconsume_times  # a message that fails for hours is told shortly
-    tell(
-        "message_failed",
-        queue=str(message.queue),
-        offset=message.queue_offset,
-        message_id=message.message_id,
-        reconsume_times=message.reconsume_times,
-        reason=reason,
-        **({"exc_info": error} if first and not meant else {}),
-    )
 
 
 class Handler:

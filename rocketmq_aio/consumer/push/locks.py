@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from functools import partial
 from time import monotonic
 from typing import Any, Final
 
 import anyio
 import msgspec
 
+from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlight
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
@@ -20,6 +22,7 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.requests.client import LockBatchMQ, UnlockBatchMQ
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from rocketmq_aio.remoting.response_errors import broker_error
 
 logger = get_logger(__name__)
@@ -193,3 +196,53 @@ class QueueLocks:
         async with anyio.create_task_group() as tasks:
             for broker, chosen in by_broker.items():
                 tasks.start_soon(act, broker, chosen)
+
+
+class DeferredUnlocks:
+    """Unlocks revoked queues, each when the last handler of any assignment of it has ended.
+
+    :param exclusively: runs a function while no queue is being assigned or revoked
+    """
+
+    def __init__(
+        self,
+        locks: QueueLocks,
+        tasks: BackgroundTasks,
+        table: Mapping[MessageQueue, DispatchQueue],
+        exclusively: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
+    ) -> None:
+        self._locks = locks
+        self._tasks = tasks
+        self._table = table
+        self._exclusively = exclusively
+        self._pending: set[MessageQueue] = set()  # revoked, and handlers still run
+
+    async def release(self, released: Iterable[DispatchQueue]) -> None:
+        """Unlock queues without running handlers now, the others later."""
+        idle: list[MessageQueue] = []
+        for assigned in released:
+            queue, in_flight = assigned.queue, assigned.in_flight
+            if not in_flight.running:
+                idle.append(queue)
+            elif queue not in self._pending:
+                self._pending.add(queue)
+                self._tasks.spawn(self._release_later, queue, in_flight, name=f"unlock-{queue}")
+        await self._locks.release(idle)
+
+    async def release_pending(self) -> None:
+        """Unlock the rest, whose handlers were cancelled."""
+        if self._pending:
+            await self._locks.release(self._pending)
+
+    async def _release_later(self, queue: MessageQueue, in_flight: InFlight) -> None:
+        while queue in self._pending:
+            await in_flight.wait_until_idle()
+            # Not while the queue is being assigned again: it would lose its new lock.
+            await self._exclusively(partial(self._release_idle, queue, in_flight))
+
+    async def _release_idle(self, queue: MessageQueue, in_flight: InFlight) -> None:
+        if in_flight.running:
+            return  # assigned and revoked once more in the meantime
+        if queue not in self._table:
+            await self._locks.release([queue])
+        self._pending.discard(queue)

@@ -1,4 +1,4 @@
-"""Popping on behalf of a push consumer: for the queues that the brokers want to be popped (5.x)."""
+"""Pop mode: pops the queues of a push consumer that brokers (5.x) assign to be popped."""
 
 from __future__ import annotations
 
@@ -9,24 +9,20 @@ from typing import Final
 import anyio
 
 from rocketmq_aio.config.consumer import PushConfig
-from rocketmq_aio.consumer.common.events import ConsumerEvent
-from rocketmq_aio.consumer.common.hooks import FilterHooks
-from rocketmq_aio.consumer.common.send_back import SendBack
+from rocketmq_aio.consumer.common.context import ConsumerContext
+from rocketmq_aio.consumer.common.send_back import DEAD_LETTER, SendBack
 from rocketmq_aio.consumer.pop.ack_service import BackgroundAcks
 from rocketmq_aio.consumer.pop.client import PopRequest
 from rocketmq_aio.consumer.pop.intake import PopIntake, PopSettings
 from rocketmq_aio.consumer.pop.loop import PopLoop
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlight
-from rocketmq_aio.consumer.push.handlers import DEAD_LETTER
+from rocketmq_aio.consumer.push.service import max_reconsume_times
 from rocketmq_aio.errors import AckError, ReceiptError
-from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import PopProcessQueueInfo
-from rocketmq_aio.protocol.subscription import Subscription
-from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 logger = get_logger(__name__)
 
@@ -34,12 +30,12 @@ logger = get_logger(__name__)
 LEVEL_SECONDS: Final = (
     *(1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200),
 )
-CONFIRM_SECONDS: Final = 3.0  # for acknowledgements when a queue is given up
+CONFIRM_SECONDS: Final = 3.0  # for acknowledgements when a queue is revoked
 LOOK_SECONDS: Final = 1.0
 
 
 class PoppedQueue(DispatchQueue):
-    """A queue whose messages are the handlers' for a time, and acknowledged one by one."""
+    """A queue whose messages are popped, and acknowledged one by one."""
 
     __slots__ = ("_acks", "_give_back", "loop", "unwanted")
 
@@ -54,66 +50,66 @@ class PoppedQueue(DispatchQueue):
         self._acks = acks
         self._give_back = give_back
         self.loop: PopLoop | None = None
-        self.unwanted: list[PoppedMessage] = []  # taken here, but for others to handle
+        self.unwanted: list[PoppedMessage] = []  # popped, but to be given back
 
     @property
     def unacknowledged(self) -> int:
-        """How many messages wait for a handler or its end."""
+        """How many messages wait for a handler or are in flight."""
         return len(self.waiting) + self.active
 
     def put(self, messages: list[MessageExt]) -> None:
-        """Keep what a pop brought."""
+        """Add the messages of a pop."""
         self.waiting.extend(messages)
 
     def settle(self, message: MessageExt) -> None:
-        """One message is done."""
+        """Acknowledge a message."""
         if isinstance(message, PoppedMessage):
             self._acks.add(message)
 
     def complete(self, messages: list[MessageExt]) -> None:
-        """A handler has done all of *messages*."""
+        """Acknowledge *messages*, whose handler succeeded."""
         for message in messages:
             self.settle(message)
         self.hand_back(len(messages))
 
     def hand_back(self, count: int) -> None:
-        """So many messages are not in a handler's hands any more."""
+        """Count *count* messages as no longer in flight."""
         super().hand_back(count)
         self.wake_puller()
 
     def put_back(self, messages: list[MessageExt]) -> None:
-        """Cache messages for a local retry, without those that the group may have by now."""
+        """Add messages for a local retry, except expired ones."""
         now = asyncio.get_running_loop().time()
         super().put_back([each for each in messages if not _is_expired(each, now)])
 
     def restart(self, offset: int) -> int:
-        """Positions are the broker's business."""
+        """Do nothing: the broker keeps the position."""
         return 0
 
     def refetch(self) -> None:
-        """Give back cached messages, which an old expression selected, and pop again."""
+        """Give back the waiting messages, which an old expression selected, and pop again."""
         self._stop_delivery()
         unwanted, self.unwanted = self.unwanted, []
         self._give_back(unwanted)
         self.wake_puller()
 
     def wake_puller(self) -> None:
-        """Something changed that the pop loop may be waiting for."""
+        """Let the pop loop check whether it may pop."""
         if self.loop is not None:
             self.loop.wake()
 
     def drop(self) -> None:
-        """The queue is given up."""
+        """Stop popping and delivering."""
         super().drop()
         if self.loop is not None:
             self.loop.stop()
 
     def forget_expired(self, now: float) -> None:
-        """Drop cached messages that the group may have by now, and pop again."""
+        """Drop waiting messages that the broker may redeliver by now, and pop again."""
         waiting = self.waiting
         kept = [each for each in waiting if not _is_expired(each, now)]
         if len(kept) < len(waiting):
-            waiting.clear()  # the same deque: workers hold on to it
+            waiting.clear()  # the same deque: workers keep a reference
             waiting.extend(kept)
             self.wake_puller()
 
@@ -127,21 +123,21 @@ def _is_expired(message: MessageExt, now: float) -> bool:
 
 
 class PopSendBack:
-    """Returns messages in the way that they came."""
+    """Sends failed messages back: popped ones by receipt, pulled ones as `SendBack` does."""
 
     def __init__(self, pulled: SendBack, pops: PushPops) -> None:
         self._pulled = pulled
         self._pops = pops
 
     async def send_back(self, message: MessageExt, delay_level: int = 0) -> None:
-        """Let the group have *message* again later, or make it a dead letter."""
+        """Have *message* redelivered later, or stored in the dead-letter topic."""
         if isinstance(message, PoppedMessage):
             await self._pops.retry(message, delay_level)
         else:
             await self._pulled.send_back(message, delay_level)
 
     async def dead_letter(self, message: MessageExt, reason: str) -> None:
-        """Make *message* a dead letter."""
+        """Store *message* in the dead-letter topic."""
         if isinstance(message, PoppedMessage):
             await self._pops.retry(message, DEAD_LETTER)
         else:
@@ -149,29 +145,22 @@ class PopSendBack:
 
 
 class PushPops:
-    """Keeps a pop under way for every queue that is popped and has room.
+    """Keeps one pop under way for every popped queue that has room.
 
-    :param in_flight: the messages that handlers work on now
-    :param on_messages: called when a queue has messages to hand out
+    :param in_flight: returns the messages that handlers work on now
+    :param on_messages: called when a queue has messages to deliver
     """
 
     def __init__(
         self,
-        instance: MQClientInstance,
-        group: str,
-        config: PushConfig,
-        host: BackgroundTasks,
+        context: ConsumerContext[PushConfig],
         *,
-        max_reconsume_times: int,
-        filters: FilterHooks,
-        subscription_of: Callable[[str], Subscription | None],
         in_flight: Callable[[], Iterable[MessageExt]],
         on_messages: Callable[[DispatchQueue], None],
-        on_event: Callable[[ConsumerEvent], None],
     ) -> None:
-        self._instance = instance
-        self._config = config
-        self._host = host
+        config = self._config = context.config
+        self._instance = context.instance
+        self._tasks = context.tasks
         self._in_flight = in_flight
         self._on_messages = on_messages
         # Brokers can start at either end only; the earliest skips no message of a timestamp.
@@ -180,26 +169,18 @@ class PushPops:
             start,
             config.pop_invisible_seconds,
             config.consume_timeout_seconds,
-            max_reconsume_times,
+            max_reconsume_times(config),
             config.codec,
         )
         self._intake = PopIntake(
-            instance,
-            group,
-            settings,
-            host,
-            filters=filters,
-            subscription_of=subscription_of,
-            in_use=self._in_use,
-            on_event=on_event,
-            on_confirmed=self._on_confirmed,
+            context, settings, in_use=self._in_use, on_confirmed=self._on_confirmed
         )
         self._queues: dict[MessageQueue, PoppedQueue] = {}
 
     def start(self) -> None:
         """Start renewals and the removal of expired messages."""
         self._intake.start()
-        self._host.spawn(self._forget_expired, name="expired")
+        self._tasks.spawn(self._forget_expired, name="expired")
 
     def fail(self) -> None:
         """Stop popping: no handler will run any more.
@@ -216,11 +197,11 @@ class PushPops:
     # --- queues ---------------------------------------------------------------------------------
 
     def make(self, queue: MessageQueue, in_flight: InFlight) -> PoppedQueue:
-        """Return the state of a queue that is taken on."""
+        """Return the state of a newly assigned queue."""
         return PoppedQueue(queue, in_flight, self._intake.acks, self._intake.give_back)
 
     def begin(self, assigned: PoppedQueue) -> None:
-        """Pop until the queue is given up."""
+        """Pop until the queue is revoked."""
         loop = assigned.loop = PopLoop(
             self._intake,
             assigned.queue,
@@ -229,12 +210,11 @@ class PushPops:
         )
         self._queues[assigned.queue] = assigned
         assigned.started.set()
-        # Of the instance: a request that is under way ends after its consumer, and what it brings
-        # is given back.
+        # A task of the instance: a pop may end after the consumer; its messages are given back.
         self._instance.host.spawn(loop.run, name=f"pop-{assigned.queue}")
 
     async def release(self, released: Iterable[PoppedQueue]) -> None:
-        """Confirm what is done, and let others have what no handler began with."""
+        """Wait for acknowledgements and give back messages that no handler started."""
         leaving = list(released)
         with anyio.move_on_after(CONFIRM_SECONDS):
             async with anyio.create_task_group() as tasks:
@@ -255,7 +235,7 @@ class PushPops:
     # --- messages -------------------------------------------------------------------------------
 
     async def retry(self, message: PoppedMessage, delay_level: int) -> None:
-        """Let the group have *message* again later, or make it a dead letter."""
+        """Have *message* redelivered later, or stored in the dead-letter topic."""
         try:
             if delay_level == DEAD_LETTER:
                 await self._intake.service.send_to_dlq(message)
@@ -263,7 +243,7 @@ class PushPops:
                 await self._intake.service.retry(message, LEVEL_SECONDS[delay_level - 1])
             else:
                 await self._intake.service.retry(message)
-        except (ReceiptError, AckError) as error:  # it comes again, sooner or later
+        except (ReceiptError, AckError) as error:  # the broker redelivers it in any case
             logger.info("pop_not_returned", queue=str(message.queue), reason=str(error))
             message.ack_state = AckState.RETURNED
 

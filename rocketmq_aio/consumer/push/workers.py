@@ -1,83 +1,49 @@
-"""A fixed set of workers that call the application's handler."""
+"""Worker pool: calls the application's handler, with bounded concurrency and a time limit."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final
 
-from rocketmq_aio.consumer.common.events import ConsumerEvent, HandlerStuck
-from rocketmq_aio.consumer.common.statistics import ConsumeStatistics
+from rocketmq_aio.config.consumer import PushConfig
+from rocketmq_aio.consumer.common.context import ConsumerContext
+from rocketmq_aio.consumer.common.events import HandlerStuck
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
-from rocketmq_aio.consumer.push.handlers import Answer, BatchContext, Call, ConsumeTimeoutError, One
+from rocketmq_aio.consumer.push.handlers import Answer, BatchContext, ConsumeTimeoutError, Handler
+from rocketmq_aio.consumer.push.service import TURN, ConsumeService
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MessageExt
-from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 logger = get_logger(__name__)
 
-# Handlers that never wait would starve pulls and heartbeats: after so many everybody has a turn.
-STREAK: Final = 32
-TALLY_SECONDS: Final = 1.0
-# Whatever else a handler raises is about its message: the consumer outlives it.
-THE_PROGRAM_ENDS: Final = (KeyboardInterrupt, SystemExit)
+STATISTICS_SECONDS: Final = 1.0  # a turn ends after this time, so that statistics are current
+# All other exceptions of a handler concern its message only.
+PROGRAM_ENDS: Final = (KeyboardInterrupt, SystemExit)
 LONGEST_WATCH_SECONDS: Final = 1.0
 
 
-class Service(Protocol):
-    """Decides which messages come next, and what becomes of them."""
-
-    def take(self) -> tuple[DispatchQueue, list[MessageExt]] | None:
-        """Return messages of one queue for a handler, None when there are none now."""
-
-    def succeed(self, assigned: DispatchQueue, messages: list[MessageExt]) -> None:
-        """All of *messages* are done."""
-
-    async def finish(
-        self,
-        assigned: DispatchQueue,
-        messages: list[MessageExt],
-        said: BatchContext | None,
-        error: BaseException | None,
-    ) -> int:
-        """The handler said something else than that all are done; returns how many are."""
-        ...
-
-
-class QueueService(Service, Protocol):
-    """A service whose messages need not be taken one by one from it."""
-
-    suspended: bool
-
-    def next_queue(self) -> DispatchQueue | None:
-        """Return the queue whose turn it is, which has messages that wait."""
-
-    def end_turn(self, assigned: DispatchQueue) -> None:
-        """It is the next queue's turn."""
-
-
 class Worker:
-    """One worker and what it is at."""
+    """One worker and its current handler call."""
 
     __slots__ = (
         *("assigned", "cancelling", "expired", "messages", "number", "reported", "since", "task"),
     )
 
-    cancelling: Callable[[], int]  # of the task: how many cancellations are not taken back
+    cancelling: Callable[[], int]  # `asyncio.Task.cancelling` of the task
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.task: asyncio.Task[None] | None = None
-        self.since = 0.0  # when its handler began; 0 while none runs
+        self.since = 0.0  # start of the handler call; 0 while none runs
         self.expired = False  # the handler took too long: its result does not count
-        self.reported = False
+        self.reported = False  # as stuck
         self.assigned: DispatchQueue | None = None
         self.messages: list[MessageExt] = []
 
     def start(self) -> None:
-        """The current task is the worker's."""
+        """Bind the worker to the current task."""
         self.task = asyncio.current_task()
         assert self.task is not None
         self.cancelling = self.task.cancelling
@@ -96,263 +62,174 @@ class Worker:
             self.task.uncancel()
 
 
-class CallStats:
-    """What one worker did for one queue since it last told the statistics."""
-
-    __slots__ = ("_statistics", "assigned", "calls", "due", "failed", "ok", "seconds")
-
-    def __init__(self, statistics: ConsumeStatistics) -> None:
-        self._statistics = statistics
-        self.assigned: DispatchQueue | None = None
-        self.due = 0.0  # a backlog of one queue must not keep the statistics waiting
-        self.calls = self.ok = self.failed = 0
-        self.seconds = 0.0
-
-    def begin(self, assigned: DispatchQueue, now: float) -> None:
-        """The next calls are for this queue."""
-        self.end()
-        self.assigned = assigned
-        self.due = now + TALLY_SECONDS
-        assigned.last_consume = now
-
-    def end(self) -> None:
-        """Tell the statistics."""
-        if self.assigned is not None and self.calls:
-            topic = self.assigned.queue.topic
-            self._statistics.note_consumed(
-                topic, self.ok, self.failed, self.seconds, calls=self.calls
-            )
-        self.calls = self.ok = self.failed = 0
-        self.seconds = 0.0
-
-
 class Workers:
-    """Runs *call* on what *service* gives, so many at once as *size* says.
+    """Takes messages from *service* and calls *handler* with them, up to *size* concurrently.
 
-    An idle worker is woken when there is something to do, and wakes the next one before it calls
-    the handler: so a handler that waits has company, and one that does not costs no wake-ups.
-
-    :param queues: the service, if it lets workers take single messages from its queues, with *one*
-        instead of *call* to call for them: the short way
-    :param can_cancel: whether a call that takes too long can be cancelled; a thread cannot
-    :param timeout_seconds: the longest a call may take
-    :param stuck_seconds: calls that take longer are reported
+    A worker that finds messages wakes the next idle one before it calls the handler: handlers that
+    wait run concurrently, and handlers that do not wait cost no wake-ups.
     """
 
     def __init__(
-        self,
-        host: BackgroundTasks,
-        service: Service,
-        call: Call,
-        statistics: ConsumeStatistics,
-        *,
-        queues: QueueService | None = None,
-        one: One | None = None,
-        size: int,
-        can_cancel: bool,
-        timeout_seconds: float,
-        stuck_seconds: float,
-        on_event: Callable[[ConsumerEvent], None],
+        self, context: ConsumerContext[PushConfig], service: ConsumeService, handler: Handler
     ) -> None:
-        self._host = host
+        config = context.config
+        self.size = config.concurrency
+        self._tasks = context.tasks
+        self._publish = context.publish
+        self._statistics = context.statistics
         self._service = service
-        self._call = call
-        self._statistics = statistics
-        self._short_way = None if queues is None or one is None else (queues, one)
-        self.size = size
-        self._can_cancel = can_cancel
-        self._timeout = timeout_seconds
-        self._stuck = stuck_seconds
-        self._on_event = on_event
+        self._call = handler.call
+        self._one = handler.one
+        self._batch_size = config.consume_batch_size
+        self._can_cancel = handler.threads is None
+        self._timeout = config.consume_timeout_seconds
+        self._stuck = config.stuck_seconds
         self._workers: dict[int, Worker] = {}
-        self._idle: deque[asyncio.Future[None]] = deque()
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the workers."""
         self.resize(self.size)
-        self._host.spawn(self._watch, name="watch-handlers")
+        self._tasks.spawn(self._watch, name="watch-handlers")
 
     def resize(self, size: int) -> None:
-        """Let *size* workers work; those that are too many end after what they are at."""
+        """Set the number of workers; surplus workers end after their current handler call."""
         self.size = size
         for number in range(size):
             if number not in self._workers:
                 worker = self._workers[number] = Worker(number)
-                self._host.spawn(self._work, worker, name=f"worker-{number}")
-        self.wake_all()
-
-    def wake(self) -> None:
-        """There may be something to do."""
-        idle = self._idle
-        while idle:
-            waiter = idle.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
-
-    def wake_all(self) -> None:
-        """Something changed for all workers."""
-        while self._idle:
-            self.wake()
+                self._tasks.spawn(self._work, worker, name=f"worker-{number}")
+        self._service.idle.wake_all()
 
     @property
     def busy(self) -> list[Worker]:
         """The workers whose handler runs now."""
         return [worker for worker in self._workers.values() if worker.since]
 
-    # --- the work -------------------------------------------------------------------------------
+    def messages_in_flight(self) -> list[MessageExt]:
+        """Return the messages that handlers work on now."""
+        return [message for worker in self.busy for message in worker.messages]
 
     async def _work(self, worker: Worker) -> None:
         worker.start()
         try:
             while worker.number < self.size:
-                if self._short_way is not None:
-                    await self._serve_queues(worker, *self._short_way)
-                else:
-                    await self._serve(worker)
+                await self._serve(worker)
                 if worker.number < self.size:
-                    await self._wait()
+                    await self._service.idle.wait()
         finally:
             del self._workers[worker.number]
 
     async def _serve(self, worker: Worker) -> None:
-        """Work until there is nothing to do."""
-        take, succeed, call = self._service.take, self._service.succeed, self._call
-        cancelling = worker.cancelling
-        streak, now, company = 0, monotonic(), False
-        tally = CallStats(self._statistics)
-        while worker.number < self.size and (taken := take()) is not None:
-            if not company:
+        """Handle messages, one queue after another, until there are none."""
+        service, woke_next = self._service, False
+        counted = 0 if self._one is None else 1  # otherwise `take` counts the messages
+        while worker.number < self.size and (assigned := service.next_queue()) is not None:
+            if not woke_next:
                 # One is enough: it runs as soon as the handler here waits, and wakes the next.
-                company = True
-                self.wake()
-            assigned, messages = worker.assigned, worker.messages = taken
-            worker.since = now
-            said: object = None
-            error: BaseException | None = None
+                woke_next = True
+                service.idle.wake_one()
+            assigned.active += counted  # the queue is not drained between two messages
             try:
-                said = await call(messages)
-            except BaseException as raised:  # noqa: BLE001 - judged, and raised again if it is ours
-                error = self._judge(worker, raised)
-            began, worker.since, now = now, 0.0, monotonic()
-            seconds = now - began
-            if worker.expired or cancelling() or isinstance(said, Answer):
-                error = await self._conclude(worker, said, error)
-            done = size = len(messages)
-            if error is None and type(said) is not BatchContext:
-                succeed(assigned, messages)
-            else:
-                context = said if error is None and isinstance(said, BatchContext) else None
-                done = await self._service.finish(assigned, messages, context, error)
-                now = monotonic()  # the next handler is not charged for this
-            if assigned is not tally.assigned or now >= tally.due:
-                tally.begin(assigned, now)
-            tally.calls += 1
-            tally.ok += done
-            tally.failed += size - done
-            tally.seconds += seconds
-            streak += 1
-            if streak >= STREAK:
-                streak = 0
-                await asyncio.sleep(0)
-                now = monotonic()
-        tally.end()
-
-    async def _serve_queues(self, worker: Worker, queues: QueueService, one: One) -> None:
-        """Work until there is nothing to do, the short way."""
-        company = False
-        while worker.number < self.size and (assigned := queues.next_queue()) is not None:
-            if not company:
-                company = True
-                self.wake()
-            assigned.active += 1  # so that nobody believes all to be done in between
-            began, calls, failed = monotonic(), 0, 0
-            try:
-                calls, failed = await self._work_through(worker, assigned, queues, one)
+                await self._serve_queue(worker, assigned)
             finally:
-                assigned.hand_back(1)
-            now = assigned.last_consume = monotonic()
-            topic, done = assigned.queue.topic, calls - failed
-            self._statistics.note_consumed(topic, done, failed, now - began, calls=calls)
+                assigned.hand_back(counted)
+            service.end_turn(assigned)
+            assigned.last_consume = monotonic()
+            # Handlers that never wait would starve pulls and heartbeats.
             await asyncio.sleep(0)
 
-    async def _work_through(
-        self, worker: Worker, assigned: DispatchQueue, queues: QueueService, one: One
-    ) -> tuple[int, int]:
-        """Handle messages of a queue while it is its turn; return how many, and how many failed."""
-        waiting, settle, cancelling = assigned.waiting, assigned.settle, worker.cancelling
-        worker.assigned = assigned
-        calls = failed = 0
-        due = monotonic() + TALLY_SECONDS
-        while waiting and not queues.suspended:
-            message = waiting.popleft()
-            worker.messages = [message]
+    async def _serve_queue(self, worker: Worker, assigned: DispatchQueue) -> None:
+        """Call the handler with messages of *assigned* until its turn ends."""
+        service, call, one, size = self._service, self._call, self._one, self._batch_size
+        waiting, cancelling, may_take = assigned.waiting, worker.cancelling, service.may_take
+        worker.assigned, settle = assigned, assigned.settle
+        calls = taken = failed = 0
+        began, excluded = monotonic(), 0.0
+        due = began + STATISTICS_SECONDS
+        while waiting and not service.suspended and (may_take is None or may_take(assigned)):
+            if one is None:
+                messages = assigned.take(size)
+                message = messages[0]
+                taken += len(messages)
+            else:  # the most frequent case: counted by the turn, with no call but `settle`
+                message = waiting.popleft()
+                messages = [message]
+            worker.messages = messages
             worker.since = now = monotonic()
-            said: object = None
+            result: object = None
             error: BaseException | None = None
             try:
-                said = await one(message)
+                result = await (call(messages) if one is None else one(message))
             except BaseException as raised:  # noqa: BLE001 - judged, and raised again if it is ours
                 error = self._judge(worker, raised)
             worker.since = 0.0
             calls += 1
-            if worker.expired or cancelling() or isinstance(said, Answer):
-                error = await self._conclude(worker, said, error)
-            if error is None:
-                settle(message)
+            if result is None and error is None and not worker.expired and not cancelling():
+                if one is None:
+                    assigned.complete(messages)
+                else:
+                    settle(message)
             else:
-                failed += 1
-                assigned.active += 1
-                await queues.finish(assigned, [message], None, error)
+                ended = monotonic()
+                failed += await self._finish(worker, assigned, messages, result, error)
+                excluded += monotonic() - ended  # sending back is not the handler's time
             assigned.turn += 1
-            if assigned.turn >= STREAK:
-                queues.end_turn(assigned)
+            if assigned.turn >= TURN or now >= due or worker.number >= self.size:
                 break
-            if now >= due or worker.number >= self.size:
-                break
-        return calls, failed
+        seconds = monotonic() - began - excluded
+        topic, done = assigned.queue.topic, (taken or calls) - failed
+        self._statistics.note_consumed(topic, done, failed, seconds, calls=calls)
+
+    async def _finish(
+        self,
+        worker: Worker,
+        assigned: DispatchQueue,
+        messages: list[MessageExt],
+        result: object,
+        error: BaseException | None,
+    ) -> int:
+        """Settle *messages* after anything but a plain return; return how many failed."""
+        if self._one is not None:
+            assigned.active += 1  # as `take` does
+        if worker.expired or worker.cancelling() or isinstance(result, Answer):
+            error = await self._conclude(worker, result, error)
+        context = result if error is None and isinstance(result, BatchContext) else None
+        if error is None and context is None:
+            assigned.complete(messages)
+            return 0
+        return len(messages) - await self._service.finish(assigned, messages, context, error)
 
     def _judge(self, worker: Worker, raised: BaseException) -> BaseException:
-        """Return what the handler failed with; raise what is meant for the worker itself."""
-        if isinstance(raised, THE_PROGRAM_ENDS):
+        """Return the failure of a handler; raise what is meant for the worker itself."""
+        if isinstance(raised, PROGRAM_ENDS):
             raise raised
-        if isinstance(raised, asyncio.CancelledError) and self._host.is_ending:
+        if isinstance(raised, asyncio.CancelledError) and self._tasks.is_ending:
             raise raised
         if isinstance(raised, GeneratorExit) and not worker.is_running:
-            raise raised  # this coroutine is closed: nobody will run it any more
+            raise raised  # this coroutine is being closed and will not run again
         return raised
 
     async def _conclude(
-        self, worker: Worker, said: object, error: BaseException | None
+        self, worker: Worker, result: object, error: BaseException | None
     ) -> BaseException | None:
-        """Return what the handler failed with, if it did, after what it *said* or raised.
+        """Return the failure of a handler call, None if it succeeded.
 
         The next handler must not see what cancelled this one: its timeout, or the handler itself.
         """
         expired, worker.expired = worker.expired, False
-        if worker.cancelling() and not self._host.is_ending:
+        if worker.cancelling() and not self._tasks.is_ending:
             worker.uncancel()
             try:
                 # Before Python 3.13 a cancellation that was taken back is delivered all the same.
                 await asyncio.sleep(0)
             except asyncio.CancelledError:
-                if self._host.is_ending:
+                if self._tasks.is_ending:
                     raise
         if expired:
             return ConsumeTimeoutError(f"the handler took longer than {self._timeout:g} s")
-        return said if isinstance(said, Answer) else error  # returned instead of raised
+        return result if isinstance(result, Answer) else error  # returned instead of raised
 
-    async def _wait(self) -> None:
-        waiter = asyncio.get_running_loop().create_future()
-        self._idle.append(waiter)
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self.wake()  # the call was for somebody
-            raise
-
-    # --- handlers that take too long ------------------------------------------------------------
+    # --- time limits ----------------------------------------------------------------------------
 
     async def _watch(self) -> None:
         tick = min(LONGEST_WATCH_SECONDS, self._timeout / 4, self._stuck / 4)
@@ -360,20 +237,20 @@ class Workers:
             await asyncio.sleep(tick)
             now = monotonic()
             for worker in self.busy:
-                self._look(worker, now - worker.since)
+                self._check_time(worker, now - worker.since)
 
-    def _look(self, worker: Worker, seconds: float) -> None:
+    def _check_time(self, worker: Worker, seconds: float) -> None:
         if seconds > self._stuck and not worker.reported:
-            self._report(worker, seconds)
+            self._report_stuck(worker, seconds)
         elif seconds <= self._stuck:
             worker.reported = False
         if seconds > self._timeout and not worker.expired:
             worker.expired = True
-            # What a thread runs cannot be stopped: its result will not count when it comes.
+            # A thread cannot be cancelled: its result is ignored when it comes.
             if self._can_cancel and worker.task is not None:
                 worker.task.cancel()
 
-    def _report(self, worker: Worker, seconds: float) -> None:
+    def _report_stuck(self, worker: Worker, seconds: float) -> None:
         worker.reported = True
         if worker.assigned is None or not worker.messages:
             return
@@ -387,4 +264,4 @@ class Workers:
         logger.warning(
             "handler_stuck", queue=str(event.queue), offset=event.offset, seconds=round(seconds)
         )
-        self._on_event(event)
+        self._publish(event)

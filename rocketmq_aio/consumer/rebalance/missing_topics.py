@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 from difflib import SequenceMatcher
 from typing import Final
 
 import anyio
 
-from rocketmq_aio.consumer.common.events import ConsumerEvent, TopicFound, TopicMissing
+from rocketmq_aio.consumer.common.context import ConsumerContext
+from rocketmq_aio.consumer.common.events import TopicFound, TopicMissing
 from rocketmq_aio.errors import RocketMQError
-from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import RETRY_PREFIX, is_internal_topic
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.namespaces import names_inside
 from rocketmq_aio.protocol.requests.admin_topics import GetAllTopics, TopicList
-from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 logger = get_logger(__name__)
 
@@ -27,38 +26,27 @@ NAMES_AT_ONCE: Final = 100  # compared before other tasks run: a cluster can hav
 
 
 class MissingTopics:
-    """Publishes `TopicMissing` once per missing topic, and `TopicFound` when it appears.
+    """Publishes `TopicMissing` once per missing topic, and `TopicFound` when it appears."""
 
-    :param subscribed: the topics to report, asked for on each change of a route
-    """
-
-    def __init__(
-        self,
-        instance: MQClientInstance,
-        group: str,
-        host: BackgroundTasks,
-        *,
-        subscribed: Callable[[], Collection[str]],
-        on_event: Callable[[ConsumerEvent], None],
-    ) -> None:
-        self._instance = instance
-        self._group = group
-        self._host = host
-        self._subscribed = subscribed
-        self._on_event = on_event
+    def __init__(self, context: ConsumerContext[object]) -> None:
+        self._instance = context.instance
+        self._group = context.group
+        self._tasks = context.tasks
+        self._subscriptions = context.subscriptions
+        self._publish = context.publish
         self._outages: dict[str, _Outage] = {}
 
     def check(self, topic: str) -> None:
         """Compare the route table with what was reported; called when a route changes."""
         # Brokers make the topic of retries when they first hear of the group.
-        if topic not in self._subscribed() or topic.startswith(RETRY_PREFIX):
+        if topic not in self._subscriptions or topic.startswith(RETRY_PREFIX):
             return
         routes = self._instance.routes
         if routes.known(topic) is not None:
             self._end(topic)
         elif routes.is_gone(topic) and topic not in self._outages:
             outage = self._outages[topic] = _Outage()
-            self._host.spawn(self._report, topic, outage, name=f"missing-{topic}")
+            self._tasks.spawn(self._report, topic, outage, name=f"missing-{topic}")
 
     def forget(self, topic: str) -> None:
         """The topic is not subscribed to any more."""
@@ -68,7 +56,7 @@ class MissingTopics:
         outage = self._outages.pop(topic, None)
         if outage is not None and outage.reported:
             logger.info("topic_found", group=self._group, topic=topic)
-            self._on_event(TopicFound(topic=topic))
+            self._publish(TopicFound(topic=topic))
 
     async def _report(self, topic: str, outage: _Outage) -> None:
         nearest = await nearest_name(topic, await self._names())
@@ -83,7 +71,7 @@ class MissingTopics:
             namesrv=";".join(servers),
             nearest=nearest,
         )
-        self._on_event(TopicMissing(topic=topic, namesrv=servers, nearest=nearest))
+        self._publish(TopicMissing(topic=topic, namesrv=servers, nearest=nearest))
 
     async def _names(self) -> set[str]:
         """Return the names of all topics; none when nobody may or can list them."""

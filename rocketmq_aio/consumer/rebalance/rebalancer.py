@@ -9,10 +9,10 @@ from typing import Final
 import anyio
 
 from rocketmq_aio.config.consumer import AllocateStrategy, ConsumerConfig
+from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
 from rocketmq_aio.consumer.rebalance.strategies.averagely import allocate, strategy_for
 from rocketmq_aio.errors import ConfigError, NotSupportedError, RocketMQError
-from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageModel, MessageQueue
@@ -35,18 +35,17 @@ class Rebalancer:
 
     def __init__(
         self,
-        instance: MQClientInstance,
-        group: str,
-        config: ConsumerConfig,
+        context: ConsumerContext[ConsumerConfig],
         *,
         assignment: BrokerAssignment | None = None,
         topics: Callable[[], Collection[str]],
         apply: Callable[[dict[str, frozenset[MessageQueue]]], Awaitable[bool]],
     ) -> None:
-        self._instance = instance
-        self._group = group
+        config = context.config
+        self._instance = context.instance
+        self._group = context.group
         self._interval = config.rebalance_interval_seconds
-        self._shared = config.message_model is MessageModel.CLUSTERING
+        self._clustering = config.message_model is MessageModel.CLUSTERING
         self._allocate = config.allocate
         self._assignment = assignment
         self._topics = topics
@@ -56,7 +55,7 @@ class Rebalancer:
         self._changes = 0  # of the topics
         self._ended = False
         self.popped: dict[str, frozenset[MessageQueue]] = {}  # by topic: what is not to be pulled
-        self.in_company = False  # whether other members were seen in the last round
+        self.has_other_members = False  # whether other members were seen in the last round
 
     def wake(self) -> None:
         """Begin a round soon."""
@@ -121,7 +120,7 @@ class Rebalancer:
         route = self._instance.routes.known(topic)
         if route is None:
             return frozenset() if self._instance.routes.is_gone(topic) else None
-        if not self._shared:
+        if not self._clustering:
             return frozenset(route.subscribe_queues)
         client_id, members = self._instance.client_id, await self._members(topic)
         if client_id not in members:
@@ -141,7 +140,7 @@ class Rebalancer:
             # A restarted broker has forgotten everybody: keep what is held, introduce ourselves.
             await self._instance.heartbeats.send_all(anew=True)
             members = await self._instance.broker.consumer_ids(self._group, topic)
-        self.in_company = len(set(members)) > 1
+        self.has_other_members = len(set(members)) > 1
         return members
 
     async def _assigned(

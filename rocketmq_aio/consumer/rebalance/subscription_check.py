@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 import anyio
 import msgspec
 
+from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import (
     ClientIdNotUnique,
     ConsumerEvent,
@@ -33,7 +34,6 @@ from rocketmq_aio.errors import (
     PermissionDeniedError,
     RocketMQError,
 )
-from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.protocol.bodies import ConsumerRunningInfo, SubscriptionData
@@ -74,28 +74,24 @@ NOTHING_SECONDS: Final = 60.0
 class SubscriptionCheck:
     """Compares this member with its group, and reports each fault once until it is gone.
 
-    :param subscriptions: what this consumer wants now
-    :param on_event: called with `SubscriptionsDiffer`, `ClientIdNotUnique` and
-        `SubscriptionMatchesNothing`
+    :param subscriptions: what this consumer shares with its group; None: all its subscriptions
     :param unique_ids: whether members with one client id disturb each other
     :param clock: monotonic seconds
     """
 
     def __init__(
         self,
-        instance: MQClientInstance,
-        group: str,
+        context: ConsumerContext[object],
         *,
-        subscriptions: Callable[[], Iterable[Subscription]],
-        on_event: Callable[[ConsumerEvent], None],
+        subscriptions: Callable[[], Iterable[Subscription]] | None = None,
         unique_ids: bool = True,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.matches = MatchWatch()
-        self._instance = instance
-        self._group = group
-        self._subscriptions = subscriptions
-        self._on_event = on_event
+        self._instance = context.instance
+        self._group = context.group
+        self._subscriptions = subscriptions or context.subscriptions.values
+        self._publish = context.publish
         self._unique_ids = unique_ids
         self._clock = clock
         self._refused = False
@@ -231,7 +227,7 @@ class SubscriptionCheck:
 
     def _report(self, name: str, event: ConsumerEvent) -> None:
         logger.warning(name, group=self._group, event_value=repr(event))
-        self._on_event(event)
+        self._publish(event)
 
     # --- asking other members -------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 
-class QueueWatch:
+class TopicQueueListeners:
     """One listener per topic; the first route that becomes known is no change."""
 
     def __init__(self, routes: RouteTable, host: BackgroundTasks) -> None:

@@ -10,9 +10,10 @@ import pytest
 from rocketmq_aio.consumer.common.events import MessageDeadLettered, MessageDropped
 from rocketmq_aio.consumer.push import concurrent
 from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater
+from rocketmq_aio.consumer.push.service import TURN
 from rocketmq_aio.model.message import MessageExt
 from tests.unit.consumer.parts import offsets
-from tests.unit.consumer.working import Shop
+from tests.unit.consumer.worker_env import WorkerEnv
 from tests.unit.remoting.until import until
 
 
@@ -22,13 +23,13 @@ async def test_what_a_handler_returns_from_is_settled() -> None:
     async def handle(message: MessageExt) -> None:
         seen.append(message.queue_offset)
 
-    async with Shop(handle) as shop:
-        shop.pull(*range(100))
-        await shop.settled(100)
+    async with WorkerEnv(handle) as env:
+        env.pull(*range(100))
+        await env.until_committable(100)
 
     assert sorted(seen) == list(range(100))
-    assert shop.back.sent == []
-    assert shop.statistics.snapshot("orders").consumed_per_second > 0
+    assert env.send_back.sent == []
+    assert env.statistics.snapshot("orders").consumed_per_second > 0
 
 
 @pytest.mark.parametrize(
@@ -41,12 +42,12 @@ async def test_a_message_that_failed_is_sent_back_and_settled(error: Exception, 
         if message.queue_offset == 1:
             raise error
 
-    async with Shop(handle) as shop:
-        shop.pull(0, 1, 2)
-        await shop.settled(3)
+    async with WorkerEnv(handle) as env:
+        env.pull(0, 1, 2)
+        await env.until_committable(3)
 
-    assert shop.back.sent == [(1, level)]
-    dead = [each for each in shop.events if isinstance(each, MessageDeadLettered)]
+    assert env.send_back.sent == [(1, level)]
+    dead = [each for each in env.events if isinstance(each, MessageDeadLettered)]
     assert len(dead) == (level == -1)
 
 
@@ -60,11 +61,11 @@ async def test_an_answer_that_is_returned_counts_as_if_it_was_raised(kind: str) 
         "plain": {"on_message": lambda _: RetryLater(7)},
         "batch": {"on_batch": handle},
     }
-    async with Shop(**handlers[kind]) as shop:
-        shop.pull(0)
-        await shop.settled(1)
+    async with WorkerEnv(**handlers[kind]) as env:
+        env.pull(0)
+        await env.until_committable(1)
 
-    assert shop.back.sent == [(0, 7)]
+    assert env.send_back.sent == [(0, 7)]
 
 
 async def test_a_failure_is_logged_with_its_traceback_the_first_time(
@@ -76,9 +77,9 @@ async def test_a_failure_is_logged_with_its_traceback_the_first_time(
         raise RetryLater(1)
 
     with caplog.at_level("INFO", "rocketmq_aio"):
-        async with Shop(handle) as shop:
-            shop.pull(0, 1)
-            await shop.settled(2)
+        async with WorkerEnv(handle) as env:
+            env.pull(0, 1)
+            await env.until_committable(2)
 
     failures = [each for each in caplog.records if "message_failed" in each.getMessage()]
     assert [each.levelname for each in failures] == ["WARNING", "INFO"]
@@ -89,11 +90,11 @@ async def test_the_last_try_is_told() -> None:
     async def handle(_: MessageExt) -> None:
         raise ValueError("bad")
 
-    async with Shop(handle, max_reconsume_times=0) as shop:
-        shop.pull(0)
-        await shop.settled(1)
+    async with WorkerEnv(handle, max_reconsume_times=0) as env:
+        env.pull(0)
+        await env.until_committable(1)
 
-    (event,) = shop.events
+    (event,) = env.events
     assert isinstance(event, MessageDeadLettered)
     assert "bad" in event.reason
 
@@ -109,24 +110,24 @@ async def test_a_message_that_cannot_be_sent_back_holds_the_offset_and_is_tried_
         if len(tries) < 3:
             raise ValueError("bad")
 
-    async with Shop(handle) as shop:
-        shop.back.down = 2
-        shop.pull(0)
-        await shop.settled(1)
+    async with WorkerEnv(handle) as env:
+        env.send_back.down = 2
+        env.pull(0)
+        await env.until_committable(1)
 
     assert tries == [0, 1, 2]
-    assert shop.back.sent == []
+    assert env.send_back.sent == []
 
 
 async def test_in_broadcasting_a_failure_is_reported_and_that_is_all() -> None:
     async def handle(_: MessageExt) -> None:
         raise ValueError("bad")
 
-    async with Shop(handle, broadcasting=True) as shop:
-        shop.pull(0)
-        await shop.settled(1)
+    async with WorkerEnv(handle, broadcasting=True) as env:
+        env.pull(0)
+        await env.until_committable(1)
 
-    (event,) = shop.events
+    (event,) = env.events
     assert isinstance(event, MessageDropped)
 
 
@@ -136,13 +137,13 @@ async def test_busy_queues_take_turns() -> None:
     async def handle(message: MessageExt) -> None:
         seen.append(message.queue.queue_id)
 
-    async with Shop(handle, size=1) as shop:
-        shop.pull(*range(100), queue_id=0)
-        shop.pull(*range(100), queue_id=1)
-        await shop.settled(100, 0)
-        await shop.settled(100, 1)
+    async with WorkerEnv(handle, concurrency=1) as env:
+        env.pull(*range(100), queue_id=0)
+        env.pull(*range(100), queue_id=1)
+        await env.until_committable(100, 0)
+        await env.until_committable(100, 1)
 
-    assert seen.index(1) == concurrent.TURN
+    assert seen.index(1) == TURN
 
 
 @pytest.mark.parametrize(
@@ -157,12 +158,12 @@ async def test_a_batch_handler_says_how_far_it_came(ack_index: int | None, back:
         context.ack_index = ack_index
         context.delay_level = 3
 
-    async with Shop(on_batch=handle, batch_size=5) as shop:
-        shop.pull(*range(5))
-        await shop.settled(5)
+    async with WorkerEnv(on_batch=handle, consume_batch_size=5) as env:
+        env.pull(*range(5))
+        await env.until_committable(5)
 
     assert batches == [[0, 1, 2, 3, 4]]
-    assert sorted(shop.back.sent) == [(offset, 3) for offset in back]
+    assert sorted(env.send_back.sent) == [(offset, 3) for offset in back]
 
 
 @pytest.mark.parametrize("nonsense", ["2", 1.5, True])
@@ -170,11 +171,11 @@ async def test_a_nonsense_ack_index_settles_nothing(nonsense: Any) -> None:  # n
     async def handle(_: list[MessageExt], context: BatchContext) -> None:
         context.ack_index = nonsense
 
-    async with Shop(on_batch=handle, batch_size=2) as shop:
-        shop.pull(0, 1)
-        await shop.settled(2)
+    async with WorkerEnv(on_batch=handle, consume_batch_size=2) as env:
+        env.pull(0, 1)
+        await env.until_committable(2)
 
-    assert sorted(shop.back.sent) == [(0, 0), (1, 0)]
+    assert sorted(env.send_back.sent) == [(0, 0), (1, 0)]
 
 
 async def test_a_batch_holds_messages_of_one_queue_only() -> None:
@@ -183,11 +184,11 @@ async def test_a_batch_holds_messages_of_one_queue_only() -> None:
     async def handle(messages: list[MessageExt], _: BatchContext) -> None:
         batches.append({each.queue.queue_id for each in messages})
 
-    async with Shop(on_batch=handle, batch_size=10) as shop:
-        shop.pull(0, 1, queue_id=0)
-        shop.pull(0, 1, queue_id=1)
-        await shop.settled(2, 0)
-        await shop.settled(2, 1)
+    async with WorkerEnv(on_batch=handle, consume_batch_size=10) as env:
+        env.pull(0, 1, queue_id=0)
+        env.pull(0, 1, queue_id=1)
+        await env.until_committable(2, 0)
+        await env.until_committable(2, 1)
 
     assert all(len(queues) == 1 for queues in batches)
 
@@ -200,12 +201,12 @@ async def test_a_message_that_a_reset_forgot_is_not_sent_back() -> None:
         await go.wait()
         raise ValueError("bad")
 
-    async with Shop(handle) as shop:
-        assigned = shop.pull(0)
+    async with WorkerEnv(handle) as env:
+        assigned = env.pull(0)
         await begun.wait()
         assigned.restart(10)
         go.set()
         await until(lambda: not assigned.has_in_flight, "the handler's end")
 
-    assert shop.back.sent == []
+    assert env.send_back.sent == []
     assert assigned.committable == 10

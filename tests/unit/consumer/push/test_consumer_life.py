@@ -19,7 +19,7 @@ from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put, queue
 from tests.unit.consumer.pushing import Notes, push_consumer, pushing
-from tests.unit.consumer.working import forever
+from tests.unit.consumer.worker_env import forever
 from tests.unit.instance.guests import nothing_left
 from tests.unit.remoting.until import until
 

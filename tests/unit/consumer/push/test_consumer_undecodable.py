@@ -22,7 +22,7 @@ from rocketmq_aio.model.values import MessageModel
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.consuming import committed, numbers, put
 from tests.unit.consumer.pushing import DEAD, RETRIES, Events, Notes, pushing
-from tests.unit.consumer.working import Shop
+from tests.unit.consumer.worker_env import WorkerEnv
 from tests.unit.remoting.until import until
 
 CODEC = JSONCodec(int)
@@ -200,12 +200,12 @@ async def test_what_the_next_owner_of_a_queue_gets_is_not_dealt_with_here(
         await go.wait()
         raise UndecodableError([(message, PayloadError("codec", "bad"))])
 
-    async with Shop(handle, orderly=orderly, undecodable=policy) as shop:
-        assigned = shop.pull(0)
+    async with WorkerEnv(handle, orderly=orderly, undecodable=policy) as env:
+        assigned = env.pull(0)
         await begun.wait()
         assigned.drop()
         assigned.release()
         go.set()
         await until(lambda: not assigned.has_in_flight, "the handler's end")
 
-    assert (shop.events, shop.back.sent, shop.back.dead) == ([], [], [])
+    assert (env.events, env.send_back.sent, env.send_back.dead) == ([], [], [])

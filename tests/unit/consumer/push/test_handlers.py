@@ -17,12 +17,12 @@ from rocketmq_aio.consumer.push.handlers import (
     Handler,
     RetryLater,
     SuspendQueue,
-    described,
 )
+from rocketmq_aio.consumer.push.service import reason_of
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.message import MessageExt
 from tests.unit.consumer.parts import message, messages, offsets, queue
-from tests.unit.consumer.working import handling
+from tests.unit.consumer.worker_env import handling
 
 user: ContextVar[str] = ContextVar("user", default="nobody")
 
@@ -296,5 +296,5 @@ def test_an_error_that_cannot_be_described_is_named() -> None:
         def __repr__(self) -> str:
             raise ValueError("no words")
 
-    assert described(Mute()) == "Mute"
-    assert described(ValueError("x")) == "ValueError('x')"
+    assert reason_of(Mute()) == "Mute"
+    assert reason_of(ValueError("x")) == "ValueError('x')"

@@ -14,7 +14,7 @@ from rocketmq_aio.hooks import ConsumeContext
 from rocketmq_aio.model.codec import JSONCodec
 from rocketmq_aio.model.message import MessageExt
 from tests.unit.consumer.parts import message, offsets, queue
-from tests.unit.consumer.working import handling
+from tests.unit.consumer.worker_env import handling
 
 
 def with_body(offset: int, body: bytes) -> MessageExt:

@@ -13,7 +13,7 @@ from rocketmq_aio.errors import PayloadError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.properties import encode_properties
 from tests.unit.consumer.parts import messages, offsets, queue
-from tests.unit.consumer.working import Shop
+from tests.unit.consumer.worker_env import WorkerEnv
 from tests.unit.remoting.until import until
 
 
@@ -250,19 +250,19 @@ async def test_a_concurrent_queue_starts_one_handler_per_message_across_assignme
     fails: bool,
 ) -> None:
     handle = Gate(fails=fails)
-    async with Shop(handle) as shop:
-        shop.pull(0, 1)
+    async with WorkerEnv(handle) as env:
+        env.pull(0, 1)
         await handle.reached.wait()
-        shop.revoke()
-        shop.pull(0, 1, 2)
+        env.revoke()
+        env.pull(0, 1, 2)
         await until(lambda: 2 in handle.seen, "the messages behind")
         assert handle.seen.count(0) == 1
 
         handle.open.set()
-        await shop.settled(3)
+        await env.until_committable(3)
 
     assert handle.seen.count(0) == (2 if fails else 1)
-    assert shop.back.sent == []
+    assert env.send_back.sent == []
 
 
 async def test_a_message_that_waits_for_a_local_retry_is_not_delivered_meanwhile(
@@ -277,17 +277,17 @@ async def test_a_message_that_waits_for_a_local_retry_is_not_delivered_meanwhile
     monkeypatch.setattr("rocketmq_aio.consumer.push.concurrent.anyio.sleep", pause)
     handle = Gate(fails=True)
     handle.open.set()
-    async with Shop(handle) as shop:
-        shop.back.down = 1
-        shop.pull(0)
+    async with WorkerEnv(handle) as env:
+        env.send_back.down = 1
+        env.pull(0)
         await retrying.wait()
-        shop.revoke()
-        shop.pull(0, 1)
+        env.revoke()
+        env.pull(0, 1)
         await until(lambda: 1 in handle.seen, "the message behind")
         assert handle.seen == [0, 1]
 
         go.set()
-        await shop.settled(2)
+        await env.until_committable(2)
 
     assert handle.seen == [0, 1, 0]
 
@@ -308,21 +308,21 @@ async def test_messages_of_a_batch_that_were_put_back_belong_to_their_next_handl
         sending.set()
         await sent.wait()
 
-    async with Shop(on_batch=handle, batch_size=2) as shop:
-        shop.back.send_back = send_back  # type: ignore[method-assign]
-        before = shop.pull(0, 1)
+    async with WorkerEnv(on_batch=handle, consume_batch_size=2) as env:
+        env.send_back.send_back = send_back  # type: ignore[method-assign]
+        before = env.pull(0, 1)
         await sending.wait()
         await until(lambda: calls == [[0, 1], [1]], "the second handler")
-        shop.revoke()
-        shop.pull(0, 1)
+        env.revoke()
+        env.pull(0, 1)
         sent.set()
         await until(lambda: before.active == 1, "the end of the first call")
-        shop.pull(2)
+        env.pull(2)
         await until(lambda: [2] in calls, "a message behind")
         assert calls.count([1]) == 1
 
         go.set()
-        await shop.settled(3)
+        await env.until_committable(3)
 
     assert calls == [[0, 1], [1], [2]]
 
@@ -331,12 +331,12 @@ async def test_messages_of_a_batch_that_were_put_back_belong_to_their_next_handl
 async def test_a_revoked_queue_keeps_no_messages_in_memory(orderly: bool) -> None:
     handle = Gate()
     handle.open.set()
-    async with Shop(handle, orderly=orderly) as shop:
-        shop.pull(0)
-        await shop.settled(1)
-        shop.service.suspended = True
-        shop.pull(*range(1, 100))
-        shop.revoke()
+    async with WorkerEnv(handle, orderly=orderly) as env:
+        env.pull(0)
+        await env.until_committable(1)
+        env.service.suspended = True
+        env.pull(*range(1, 100))
+        env.revoke()
         gc.collect()
         kept = [each for each in gc.get_objects() if isinstance(each, MessageExt)]
 

@@ -18,7 +18,7 @@ from rocketmq_aio.consumer.push.handlers import (
 from rocketmq_aio.errors import PayloadError
 from rocketmq_aio.model.message import MessageExt
 from tests.unit.consumer.parts import messages, offsets
-from tests.unit.consumer.working import Back, Shop
+from tests.unit.consumer.worker_env import FakeSendBack, WorkerEnv
 from tests.unit.remoting.until import until
 
 
@@ -48,58 +48,58 @@ class Watcher:
 
 async def test_each_queue_is_handled_in_order_by_one_handler_at_a_time() -> None:
     handle = Watcher()
-    async with Shop(handle, orderly=True) as shop:
+    async with WorkerEnv(handle, orderly=True) as env:
         for number in range(3):
-            shop.pull(*range(50), queue_id=number)
+            env.pull(*range(50), queue_id=number)
         for number in range(3):
-            await shop.settled(50, number)
+            await env.until_committable(50, number)
 
     assert all(handle.of(number) == list(range(50)) for number in range(3))
 
 
 async def test_a_message_that_failed_is_tried_again_before_the_next() -> None:
     handle = Watcher({1: 3})
-    async with Shop(handle, orderly=True) as shop:
-        shop.pull(0, 1, 2)
-        await shop.settled(3)
+    async with WorkerEnv(handle, orderly=True) as env:
+        env.pull(0, 1, 2)
+        await env.until_committable(3)
 
     assert handle.of(0) == [0, 1, 1, 1, 1, 2]
-    assert not shop.back.sent
-    assert not shop.back.dead
+    assert not env.send_back.sent
+    assert not env.send_back.dead
 
 
 async def test_other_queues_go_on_while_one_is_suspended() -> None:
     handle = Watcher({0: 1}, SuspendQueue(3600))
-    async with Shop(handle, orderly=True) as shop:
-        shop.pull(0, queue_id=0)
+    async with WorkerEnv(handle, orderly=True) as env:
+        env.pull(0, queue_id=0)
         await until(lambda: handle.of(0) == [0], "the failure")
-        shop.pull(1, 2, 3, queue_id=1)
-        await shop.settled(4, 1)
+        env.pull(1, 2, 3, queue_id=1)
+        await env.until_committable(4, 1)
 
         assert handle.of(0) == [0]
-        assert not shop.queue(0).has_in_flight  # a hand-over need not wait for it
+        assert not env.queue(0).has_in_flight  # a hand-over need not wait for it
 
 
 async def test_enough_tries_make_a_dead_letter() -> None:
     handle = Watcher({1: 99})
-    async with Shop(handle, orderly=True, max_reconsume_times=2) as shop:
-        shop.pull(0, 1, 2)
-        await shop.settled(3)
+    async with WorkerEnv(handle, orderly=True, max_reconsume_times=2) as env:
+        env.pull(0, 1, 2)
+        await env.until_committable(3)
 
     assert handle.of(0) == [0, 1, 1, 1, 2]
-    assert shop.back.dead == [1]
-    (event,) = shop.events
+    assert env.send_back.dead == [1]
+    (event,) = env.events
     assert isinstance(event, MessageDeadLettered)
 
 
 async def test_a_handler_can_make_a_dead_letter_at_once() -> None:
     handle = Watcher({0: 1}, RetryLater(-1))
-    async with Shop(handle, orderly=True) as shop:
-        shop.pull(0, 1)
-        await shop.settled(2)
+    async with WorkerEnv(handle, orderly=True) as env:
+        env.pull(0, 1)
+        await env.until_committable(2)
 
     assert handle.of(0) == [0, 1]
-    assert shop.back.dead == [0]
+    assert env.send_back.dead == [0]
 
 
 async def test_a_dead_letter_that_cannot_be_stored_holds_the_queue(
@@ -107,22 +107,22 @@ async def test_a_dead_letter_that_cannot_be_stored_holds_the_queue(
 ) -> None:
     monkeypatch.setattr(orderly, "DEAD_LETTER_PAUSE_SECONDS", 0.001)
     handle = Watcher({0: 99})
-    async with Shop(handle, orderly=True, max_reconsume_times=0) as shop:
-        shop.back.down = 2
-        shop.pull(0, 1)
-        await shop.settled(2)
+    async with WorkerEnv(handle, orderly=True, max_reconsume_times=0) as env:
+        env.send_back.down = 2
+        env.pull(0, 1)
+        await env.until_committable(2)
 
     assert handle.of(0) == [0, 0, 0, 1]
-    assert shop.back.dead == [0]
+    assert env.send_back.dead == [0]
 
 
 async def test_without_the_lock_nothing_more_is_handled() -> None:
     handle = Watcher()
-    async with Shop(handle, orderly=True) as shop:
-        shop.lost.add(shop.queue(0).queue)
-        shop.pull(0, 1, queue_id=0)
-        shop.pull(0, 1, queue_id=1)
-        await shop.settled(2, 1)
+    async with WorkerEnv(handle, orderly=True) as env:
+        env.lost.add(env.queue(0).queue)
+        env.pull(0, 1, queue_id=0)
+        env.pull(0, 1, queue_id=1)
+        await env.until_committable(2, 1)
 
     assert handle.of(0) == []
 
@@ -142,16 +142,16 @@ async def test_a_queue_that_comes_back_waits_for_the_handler_of_its_last_tenure(
             await go.wait()
         running -= 1
 
-    async with Shop(handle, orderly=True) as shop:
-        shop.pull(0, 1)
+    async with WorkerEnv(handle, orderly=True) as env:
+        env.pull(0, 1)
         await begun.wait()
-        shop.revoke()
-        shop.pull(1, 2)
+        env.revoke()
+        env.pull(1, 2)
         await asyncio.sleep(0)
         assert seen == [0]
 
         go.set()
-        await shop.settled(3)
+        await env.until_committable(3)
 
     assert seen == [0, 1, 2]
 
@@ -164,15 +164,15 @@ async def test_a_message_is_not_tried_again_for_an_owner_that_is_gone() -> None:
         await go.wait()
         raise ValueError("bad")
 
-    async with Shop(handle, orderly=True, max_reconsume_times=0) as shop:
-        assigned = shop.pull(0)
+    async with WorkerEnv(handle, orderly=True, max_reconsume_times=0) as env:
+        assigned = env.pull(0)
         await begun.wait()
         assigned.drop()
         assigned.release()
         go.set()
         await until(lambda: not assigned.has_in_flight, "the handler's end")
 
-    assert shop.back.dead == []
+    assert env.send_back.dead == []
 
 
 async def test_batches_wait_for_a_commit_where_the_handler_wants_to_say_so() -> None:
@@ -184,14 +184,14 @@ async def test_batches_wait_for_a_commit_where_the_handler_wants_to_say_so() -> 
         if messages[-1].queue_offset == 5:
             context.commit()
 
-    async with Shop(on_batch=handle, orderly=True, batch_size=2) as shop:
-        shop.pull(0, 1, 2, 3)
+    async with WorkerEnv(on_batch=handle, orderly=True, consume_batch_size=2) as env:
+        env.pull(0, 1, 2, 3)
         await until(lambda: len(batches) == 2, "two batches")
-        await until(lambda: not shop.queue().has_in_flight, "their end")
-        assert shop.queue().committable == 0
+        await until(lambda: not env.queue().has_in_flight, "their end")
+        assert env.queue().committable == 0
 
-        shop.pull(4, 5)
-        await shop.settled(6)
+        env.pull(4, 5)
+        await env.until_committable(6)
 
     assert batches == [[0, 1], [2, 3], [4, 5]]
 
@@ -207,9 +207,9 @@ async def test_a_rollback_brings_everything_since_the_last_commit_again() -> Non
         if messages[-1].queue_offset == 3 and len(batches) > 2:
             context.commit()
 
-    async with Shop(on_batch=handle, orderly=True, batch_size=2) as shop:
-        shop.pull(0, 1, 2, 3)
-        await shop.settled(4)
+    async with WorkerEnv(on_batch=handle, orderly=True, consume_batch_size=2) as env:
+        env.pull(0, 1, 2, 3)
+        await env.until_committable(4)
 
     assert batches == [[0, 1], [2, 3], [0, 1], [2, 3]]
 
@@ -222,23 +222,23 @@ async def test_the_part_of_a_batch_that_failed_comes_again() -> None:
         if len(batches) == 1:
             context.ack_index = 0
 
-    async with Shop(on_batch=handle, orderly=True, batch_size=3) as shop:
-        shop.pull(0, 1, 2)
-        await shop.settled(3)
+    async with WorkerEnv(on_batch=handle, orderly=True, consume_batch_size=3) as env:
+        env.pull(0, 1, 2)
+        await env.until_committable(3)
 
     assert batches == [[0, 1, 2], [1, 2]]
 
 
 async def test_messages_that_come_while_a_queue_is_suspended_wait_with_it() -> None:
     handle = Watcher({0: 1}, SuspendQueue(0.05))
-    async with Shop(handle, orderly=True) as shop:
-        assigned = shop.pull(0)
+    async with WorkerEnv(handle, orderly=True) as env:
+        assigned = env.pull(0)
         await until(lambda: handle.of(0) == [0], "the failure")
         await until(lambda: not assigned.has_in_flight, "its end")
         assigned.put(messages(1, of=assigned.queue))
         assigned.advance(2)
-        shop.service.add(assigned)
-        await shop.settled(2)
+        env.service.add(assigned)
+        await env.until_committable(2)
 
     assert handle.of(0) == [0, 0, 1]
 
@@ -248,18 +248,18 @@ async def test_pause_after_a_failed_dead_letter_holds_no_worker(
 ) -> None:
     monkeypatch.setattr(orderly, "DEAD_LETTER_PAUSE_SECONDS", 3600.0)
     handle = Watcher({0: 99})
-    async with Shop(handle, orderly=True, max_reconsume_times=0, size=1) as shop:
-        shop.back.down = 1
-        assigned = shop.pull(0, queue_id=0)
-        shop.pull(1, 2, queue_id=1)
-        await shop.settled(3, 1)
+    async with WorkerEnv(handle, orderly=True, max_reconsume_times=0, concurrency=1) as env:
+        env.send_back.down = 1
+        assigned = env.pull(0, queue_id=0)
+        env.pull(1, 2, queue_id=1)
+        await env.until_committable(3, 1)
 
         assert handle.of(0) == [0]
         assert assigned.committable == 0
         assert not assigned.has_in_flight  # a hand-over need not wait for the pause
 
 
-class SlowDeadLetters(Back):
+class SlowDeadLetters(FakeSendBack):
     """Stores dead letters when it is let go."""
 
     def __init__(self) -> None:
@@ -287,19 +287,21 @@ async def test_storing_a_dead_letter_holds_its_queue_and_no_worker(
         if message.queue_offset == 0:
             raise reason(message)
 
-    back = SlowDeadLetters()
-    async with Shop(handle, orderly=True, undecodable="dead_letter", size=1, back=back) as shop:
-        assigned = shop.pull(0, 1, queue_id=0)
-        await back.begun.wait()
-        shop.pull(2, 3, queue_id=1)
-        await shop.settled(4, 1)
+    send_back = SlowDeadLetters()
+    async with WorkerEnv(
+        handle, orderly=True, undecodable="dead_letter", concurrency=1, send_back=send_back
+    ) as env:
+        assigned = env.pull(0, 1, queue_id=0)
+        await send_back.begun.wait()
+        env.pull(2, 3, queue_id=1)
+        await env.until_committable(4, 1)
         assert handled == [(0, 0), (1, 2), (1, 3)]
         assert assigned.has_in_flight
 
-        back.go.set()
-        await shop.settled(2, 0)
+        send_back.go.set()
+        await env.until_committable(2, 0)
 
-    assert back.dead == [0]
+    assert send_back.dead == [0]
     assert handled[3:] == [(0, 1)]
 
 
@@ -312,9 +314,11 @@ async def test_messages_behind_a_dead_letter_of_a_batch_keep_their_order() -> No
             messages[1].local_retries = 3
             raise ValueError("bad")
 
-    async with Shop(on_batch=handle, orderly=True, batch_size=3, max_reconsume_times=3) as shop:
-        shop.pull(0, 1, 2, 3)
-        await shop.settled(4)
+    async with WorkerEnv(
+        on_batch=handle, orderly=True, consume_batch_size=3, max_reconsume_times=3
+    ) as env:
+        env.pull(0, 1, 2, 3)
+        await env.until_committable(4)
 
     assert batches == [[0, 1, 2], [0, 2, 3]]
-    assert shop.back.dead == [1]
+    assert env.send_back.dead == [1]

@@ -15,22 +15,22 @@ from rocketmq_aio.consumer.common.events import HandlerStuck
 from rocketmq_aio.consumer.common.listeners import is_async
 from rocketmq_aio.consumer.push import workers as workers_module
 from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater, SuspendQueue
-from rocketmq_aio.consumer.push.workers import STREAK
+from rocketmq_aio.consumer.push.service import TURN
 from rocketmq_aio.model.message import MessageExt
-from tests.unit.consumer.working import Back, Shop, forever
+from tests.unit.consumer.worker_env import FakeSendBack, WorkerEnv, forever
 from tests.unit.remoting.until import until
 
-ShopOf = Callable[..., Shop]
+MakeWorkerEnv = Callable[..., WorkerEnv]
 
 
 @pytest.fixture(params=["single", "list"])
-def shop_of(request: pytest.FixtureRequest) -> ShopOf:
+def worker_env(request: pytest.FixtureRequest) -> MakeWorkerEnv:
     """Makes shops of a handler of single messages, called as it is or with lists of one."""
 
-    def make(handler: Callable[[MessageExt], object], **settings: object) -> Shop:
+    def make(handler: Callable[[MessageExt], object], **settings: object) -> WorkerEnv:
         if request.param == "single":
-            return Shop(handler, **settings)  # type: ignore[arg-type]  # as the class takes them
-        return Shop(on_batch=_with_lists(handler), **settings)  # type: ignore[arg-type]
+            return WorkerEnv(handler, **settings)  # type: ignore[arg-type]  # as the class takes them
+        return WorkerEnv(on_batch=_with_lists(handler), **settings)  # type: ignore[arg-type]
 
     return make
 
@@ -48,7 +48,7 @@ def _with_lists(handler: Callable[[MessageExt], object]) -> Callable[..., object
 async def test_a_backlog_of_one_queue_does_not_keep_the_statistics_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rocketmq_aio.consumer.push.workers.TALLY_SECONDS", 0.0)
+    monkeypatch.setattr("rocketmq_aio.consumer.push.workers.STATISTICS_SECONDS", 0.0)
     reached, go = asyncio.Event(), asyncio.Event()
 
     async def handle(message: MessageExt) -> None:
@@ -56,19 +56,19 @@ async def test_a_backlog_of_one_queue_does_not_keep_the_statistics_waiting(
             reached.set()
             await go.wait()
 
-    async with Shop(handle, size=1) as shop:
-        shop.pull(*range(10))
+    async with WorkerEnv(handle, concurrency=1) as env:
+        env.pull(*range(10))
         await reached.wait()
-        so_far = shop.statistics.snapshot("orders")
-        touched = shop.queue().last_consume
+        so_far = env.statistics.snapshot("orders")
+        touched = env.queue().last_consume
         go.set()
-        await shop.settled(10)
+        await env.until_committable(10)
 
     assert so_far.consumed_per_second == 5
     assert touched > 0
 
 
-async def test_so_many_handlers_run_at_once_as_there_are_workers(shop_of: ShopOf) -> None:
+async def test_so_many_handlers_run_at_once_as_there_are_workers(worker_env: MakeWorkerEnv) -> None:
     running, most, go = 0, 0, asyncio.Event()
 
     async def handle(_: MessageExt) -> None:
@@ -78,16 +78,16 @@ async def test_so_many_handlers_run_at_once_as_there_are_workers(shop_of: ShopOf
         await go.wait()
         running -= 1
 
-    async with shop_of(handle, size=3) as shop:
-        shop.pull(*range(10))
+    async with worker_env(handle, concurrency=3) as env:
+        env.pull(*range(10))
         await until(lambda: running == 3, "three handlers")
         go.set()
-        await shop.settled(10)
+        await env.until_committable(10)
 
     assert most == 3
 
 
-async def test_more_and_fewer_workers_at_run_time(shop_of: ShopOf) -> None:
+async def test_more_and_fewer_workers_at_run_time(worker_env: MakeWorkerEnv) -> None:
     running, go = 0, asyncio.Event()
 
     async def handle(_: MessageExt) -> None:
@@ -96,15 +96,15 @@ async def test_more_and_fewer_workers_at_run_time(shop_of: ShopOf) -> None:
         await go.wait()
         running -= 1
 
-    async with shop_of(handle, size=1) as shop:
-        shop.pull(*range(20))
+    async with worker_env(handle, concurrency=1) as env:
+        env.pull(*range(20))
         await until(lambda: running == 1, "one handler")
-        shop.workers.resize(5)
+        env.workers.resize(5)
         await until(lambda: running == 5, "five handlers")
-        shop.workers.resize(2)
+        env.workers.resize(2)
         go.set()
-        await shop.settled(20)
-        await until(lambda: len(shop.workers._workers) == 2, "two workers")
+        await env.until_committable(20)
+        await until(lambda: len(env.workers._workers) == 2, "two workers")
 
 
 async def test_plain_functions_run_in_threads() -> None:
@@ -113,11 +113,11 @@ async def test_plain_functions_run_in_threads() -> None:
     def handle(_: MessageExt) -> None:
         names.add(threading.current_thread().name)
 
-    async with Shop(handle) as shop:
-        shop.pull(*range(5))
-        await shop.settled(5)
+    async with WorkerEnv(handle) as env:
+        env.pull(*range(5))
+        await env.until_committable(5)
 
-    assert all(name.startswith("shop") for name in names)
+    assert all(name.startswith("workers") for name in names)
 
 
 async def test_a_plain_function_may_return_a_coroutine() -> None:
@@ -126,36 +126,36 @@ async def test_a_plain_function_may_return_a_coroutine() -> None:
     async def handle(message: MessageExt) -> None:
         seen.append(message.queue_offset)
 
-    async with Shop(lambda message: handle(message)) as shop:
-        shop.pull(0)
-        await shop.settled(1)
+    async with WorkerEnv(lambda message: handle(message)) as env:
+        env.pull(0)
+        await env.until_committable(1)
 
     assert seen == [0]
 
 
 async def test_a_handler_that_takes_too_long_is_cancelled_and_its_message_retried(
-    shop_of: ShopOf,
+    worker_env: MakeWorkerEnv,
 ) -> None:
-    async with shop_of(forever, timeout_seconds=0.02) as shop:
-        shop.pull(0)
-        await shop.settled(1)
-        assert shop.back.sent == [(0, 0)]
-        shop.pull(1)  # and the worker goes on
-        await shop.settled(2)
+    async with worker_env(forever, consume_timeout_seconds=0.02) as env:
+        env.pull(0)
+        await env.until_committable(1)
+        assert env.send_back.sent == [(0, 0)]
+        env.pull(1)  # and the worker goes on
+        await env.until_committable(2)
 
 
-async def test_a_late_result_does_not_count(shop_of: ShopOf) -> None:
+async def test_a_late_result_does_not_count(worker_env: MakeWorkerEnv) -> None:
     async def handle(_: MessageExt) -> None:
         try:
             await forever()
         except asyncio.CancelledError:
             return  # as if all was well
 
-    async with shop_of(handle, timeout_seconds=0.02) as shop:
-        shop.pull(0)
-        await shop.settled(1)
+    async with worker_env(handle, consume_timeout_seconds=0.02) as env:
+        env.pull(0)
+        await env.until_committable(1)
 
-    assert shop.back.sent == [(0, 0)]
+    assert env.send_back.sent == [(0, 0)]
 
 
 async def test_a_thread_that_takes_too_long_is_waited_for_and_its_result_does_not_count() -> None:
@@ -165,78 +165,80 @@ async def test_a_thread_that_takes_too_long_is_waited_for_and_its_result_does_no
         begun.set()
         go.wait()
 
-    async with Shop(handle, timeout_seconds=0.02) as shop:
-        assigned = shop.pull(0)
-        await until(lambda: any(each.expired for each in shop.workers.busy), "the time is over")
+    async with WorkerEnv(handle, consume_timeout_seconds=0.02) as env:
+        assigned = env.pull(0)
+        await until(lambda: any(each.expired for each in env.workers.busy), "the time is over")
         assert assigned.committable == 0  # never twice at once: not while it still runs
         go.set()
-        await shop.settled(1)
+        await env.until_committable(1)
 
-    assert shop.back.sent == [(0, 0)]
+    assert env.send_back.sent == [(0, 0)]
 
 
-async def test_a_stuck_handler_is_told_once_with_queue_and_offset(shop_of: ShopOf) -> None:
-    async with shop_of(forever, stuck_seconds=0.01) as shop:
-        assigned = shop.pull(7)
-        await until(lambda: bool(shop.events), "an event")
-        worker = shop.workers.busy[0]
-        shop.workers._look(worker, 100)
+async def test_a_stuck_handler_is_told_once_with_queue_and_offset(
+    worker_env: MakeWorkerEnv,
+) -> None:
+    async with worker_env(forever, stuck_seconds=0.01) as env:
+        assigned = env.pull(7)
+        await until(lambda: bool(env.events), "an event")
+        worker = env.workers.busy[0]
+        env.workers._check_time(worker, 100)
 
-    (event,) = shop.events
+    (event,) = env.events
     assert isinstance(event, HandlerStuck)
     assert (event.queue, event.offset) == (assigned.queue, 7)
 
 
-async def test_a_stuck_message_does_not_stop_the_others(shop_of: ShopOf) -> None:
+async def test_a_stuck_message_does_not_stop_the_others(worker_env: MakeWorkerEnv) -> None:
     async def handle(message: MessageExt) -> None:
         if message.queue_offset == 0:
             await forever()
 
-    async with shop_of(handle) as shop:
-        assigned = shop.pull(*range(100))
+    async with worker_env(handle) as env:
+        assigned = env.pull(*range(100))
         await until(lambda: assigned.process_queue.count == 1, "all but one")
 
         assert assigned.committable == 0
 
 
-async def test_a_handler_that_cancels_itself_settles_nothing(shop_of: ShopOf) -> None:
+async def test_a_handler_that_cancels_itself_settles_nothing(worker_env: MakeWorkerEnv) -> None:
     async def handle(_: MessageExt) -> None:
         raise asyncio.CancelledError
 
-    async with shop_of(handle) as shop:
-        shop.pull(0)
-        await shop.settled(1)
+    async with worker_env(handle) as env:
+        env.pull(0)
+        await env.until_committable(1)
 
-    assert shop.back.sent == [(0, 0)]
+    assert env.send_back.sent == [(0, 0)]
 
 
-async def test_closing_cancels_handlers_and_settles_nothing(shop_of: ShopOf) -> None:
-    async with shop_of(forever) as shop:
-        assigned = shop.pull(0, 1)
+async def test_closing_cancels_handlers_and_settles_nothing(worker_env: MakeWorkerEnv) -> None:
+    async with worker_env(forever) as env:
+        assigned = env.pull(0, 1)
         await until(lambda: assigned.active == 2, "two handlers")
 
     assert assigned.committable == 0
-    assert shop.back.sent == []
+    assert env.send_back.sent == []
 
 
-async def test_nothing_is_handled_while_suspended(shop_of: ShopOf) -> None:
+async def test_nothing_is_handled_while_suspended(worker_env: MakeWorkerEnv) -> None:
     seen: list[int] = []
 
     async def handle(message: MessageExt) -> None:
         seen.append(message.queue_offset)
 
-    async with shop_of(handle) as shop:
-        shop.service.suspended = True
-        shop.pull(0, 1)
+    async with worker_env(handle) as env:
+        env.service.suspended = True
+        env.pull(0, 1)
         await asyncio.sleep(0)
         assert seen == []
 
-        shop.service.suspended = False
-        shop.workers.wake_all()
-        await shop.settled(2)
+        env.service.suspended = False
+        env.service.idle.wake_all()
+        await env.until_committable(2)
 
 
-async def test_workers_that_are_too_many_leave_nothing_undone(shop_of: ShopOf) -> None:
+async def test_workers_that_are_too_many_leave_nothing_undone(worker_env: MakeWorkerEnv) -> None:
     running, go = 0, asyncio.Event()
 
     async def handle(_: MessageExt) -> None:
@@ -244,20 +246,20 @@ async def test_workers_that_are_too_many_leave_nothing_undone(shop_of: ShopOf) -
         running += 1
         await go.wait()
 
-    async with shop_of(handle, size=4) as shop:
-        shop.pull(*range(4))
+    async with worker_env(handle, concurrency=4) as env:
+        env.pull(*range(4))
         await until(lambda: running == 4, "four handlers")
-        shop.workers.resize(1)
-        shop.workers.resize(2)  # before the others have noticed
-        shop.pull(*range(4, 40))
+        env.workers.resize(1)
+        env.workers.resize(2)  # before the others have noticed
+        env.pull(*range(4, 40))
         go.set()
-        await shop.settled(40)
-        await until(lambda: len(shop.workers._workers) == 2, "two workers")
-        shop.pull(40)
-        await shop.settled(41)
+        await env.until_committable(40)
+        await until(lambda: len(env.workers._workers) == 2, "two workers")
+        env.pull(40)
+        await env.until_committable(41)
 
 
-async def test_nothing_more_is_begun_once_suspended(shop_of: ShopOf) -> None:
+async def test_nothing_more_is_begun_once_suspended(worker_env: MakeWorkerEnv) -> None:
     begun, go = asyncio.Event(), asyncio.Event()
     seen: list[int] = []
 
@@ -266,21 +268,21 @@ async def test_nothing_more_is_begun_once_suspended(shop_of: ShopOf) -> None:
         begun.set()
         await go.wait()
 
-    async with shop_of(handle, size=1) as shop:
-        shop.pull(0, 1)
+    async with worker_env(handle, concurrency=1) as env:
+        env.pull(0, 1)
         await begun.wait()
-        shop.service.suspended = True
+        env.service.suspended = True
         go.set()
-        await shop.settled(1)
-        await until(lambda: not shop.workers.busy, "the worker to rest")
+        await env.until_committable(1)
+        await until(lambda: not env.workers.busy, "the worker to rest")
         assert seen == [0]
 
-        shop.service.suspended = False
-        shop.workers.wake_all()
-        await shop.settled(2)
+        env.service.suspended = False
+        env.service.idle.wake_all()
+        await env.until_committable(2)
 
 
-async def test_handlers_that_never_wait_leave_others_their_turn(shop_of: ShopOf) -> None:
+async def test_handlers_that_never_wait_leave_others_their_turn(worker_env: MakeWorkerEnv) -> None:
     count, at_last_turn, longest = 0, 0, 0
 
     async def handle(_: MessageExt) -> None:
@@ -294,15 +296,15 @@ async def test_handlers_that_never_wait_leave_others_their_turn(shop_of: ShopOf)
             at_last_turn = count
             await asyncio.sleep(0)
 
-    async with shop_of(handle, size=1) as shop:
-        shop.pull(*range(1000))
+    async with worker_env(handle, concurrency=1) as env:
+        env.pull(*range(1000))
         await others()
-        await shop.settled(1000)
+        await env.until_committable(1000)
 
-    assert longest <= STREAK
+    assert longest <= TURN
 
 
-async def test_messages_that_were_fetched_again_are_handled_once(shop_of: ShopOf) -> None:
+async def test_messages_that_were_fetched_again_are_handled_once(worker_env: MakeWorkerEnv) -> None:
     """Another expression: what waits is forgotten while a handler is at work."""
     begun, go = asyncio.Event(), asyncio.Event()
     seen: list[int] = []
@@ -312,19 +314,21 @@ async def test_messages_that_were_fetched_again_are_handled_once(shop_of: ShopOf
         begun.set()
         await go.wait()
 
-    async with shop_of(handle, size=1) as shop:
-        assigned = shop.pull(*range(6))
+    async with worker_env(handle, concurrency=1) as env:
+        assigned = env.pull(*range(6))
         await begun.wait()
         assigned.refetch()
-        shop.pull(*range(1, 8))
+        env.pull(*range(1, 8))
         go.set()
-        await shop.settled(8)
+        await env.until_committable(8)
 
     assert seen == list(range(8))
     assert assigned.process_queue.count == 0
 
 
-async def test_a_queue_that_is_given_up_has_its_running_handler_counted(shop_of: ShopOf) -> None:
+async def test_a_queue_that_is_given_up_has_its_running_handler_counted(
+    worker_env: MakeWorkerEnv,
+) -> None:
     begun, go = asyncio.Event(), asyncio.Event()
     seen: list[int] = []
 
@@ -333,8 +337,8 @@ async def test_a_queue_that_is_given_up_has_its_running_handler_counted(shop_of:
         begun.set()
         await go.wait()
 
-    async with shop_of(handle, size=1) as shop:
-        assigned = shop.pull(0, 1, 2)
+    async with worker_env(handle, concurrency=1) as env:
+        assigned = env.pull(0, 1, 2)
         await begun.wait()
         assigned.drop()
         assert assigned.has_in_flight
@@ -345,7 +349,9 @@ async def test_a_queue_that_is_given_up_has_its_running_handler_counted(shop_of:
     assert assigned.committable == 1
 
 
-async def test_a_handler_that_ignores_its_cancellation_is_waited_for(shop_of: ShopOf) -> None:
+async def test_a_handler_that_ignores_its_cancellation_is_waited_for(
+    worker_env: MakeWorkerEnv,
+) -> None:
     """Its message is tried again only when it has ended: never twice at once."""
     cancelled, go = asyncio.Event(), asyncio.Event()
 
@@ -356,14 +362,14 @@ async def test_a_handler_that_ignores_its_cancellation_is_waited_for(shop_of: Sh
             cancelled.set()
             await go.wait()
 
-    async with shop_of(handle, timeout_seconds=0.02) as shop:
-        assigned = shop.pull(0)
+    async with worker_env(handle, consume_timeout_seconds=0.02) as env:
+        assigned = env.pull(0)
         await cancelled.wait()
-        assert (assigned.committable, shop.back.sent) == (0, [])
+        assert (assigned.committable, env.send_back.sent) == (0, [])
         go.set()
-        await shop.settled(1)
+        await env.until_committable(1)
 
-    assert shop.back.sent == [(0, 0)]
+    assert env.send_back.sent == [(0, 0)]
 
 
 # --- cancellations that handlers leave behind -----------------------------------------------------
@@ -405,24 +411,24 @@ async def cancel_own_task_and_raise() -> None:
     ],
 )
 async def test_foreign_cancellation_fails_its_message_only(
-    shop_of: ShopOf, leak: Callable[[], Awaitable[None]]
+    worker_env: MakeWorkerEnv, leak: Callable[[], Awaitable[None]]
 ) -> None:
     async def handle(message: MessageExt) -> None:
         if message.queue_offset == 1:
             await leak()
         await asyncio.sleep(0)
 
-    async with shop_of(handle, size=1) as shop:
-        shop.pull(*range(5))
-        await shop.settled(5)
-        shop.pull(5)  # the worker has waited for messages in between
-        await shop.settled(6)
+    async with worker_env(handle, concurrency=1) as env:
+        env.pull(*range(5))
+        await env.until_committable(5)
+        env.pull(5)  # the worker has waited for messages in between
+        await env.until_committable(6)
 
-    assert shop.back.sent == [(1, 0)]
+    assert env.send_back.sent == [(1, 0)]
 
 
 async def test_message_is_done_when_its_handler_returns_with_a_cancellation_pending(
-    shop_of: ShopOf,
+    worker_env: MakeWorkerEnv,
 ) -> None:
     cancelling: list[int] = []
 
@@ -435,11 +441,11 @@ async def test_message_is_done_when_its_handler_returns_with_a_cancellation_pend
         else:
             await asyncio.sleep(0)
 
-    async with shop_of(handle, size=1) as shop:
-        shop.pull(0, 1, 2)
-        await shop.settled(3)
+    async with worker_env(handle, concurrency=1) as env:
+        env.pull(0, 1, 2)
+        await env.until_committable(3)
 
-    assert shop.back.sent == []
+    assert env.send_back.sent == []
     assert cancelling == [0, 0, 0]
 
 
@@ -449,21 +455,21 @@ async def test_worker_that_is_cancelled_between_messages_fails_the_consumer() ->
     async def handle(_: MessageExt) -> None:
         tasks.append(asyncio.current_task())
 
-    shop = Shop(handle, size=1)
-    async with shop:
-        shop.pull(0)
-        await shop.settled(1)
-        await until(lambda: bool(shop.workers._idle), "the worker to rest")
+    env = WorkerEnv(handle, concurrency=1)
+    async with env:
+        env.pull(0)
+        await env.until_committable(1)
+        await until(lambda: bool(len(env.service.idle)), "the worker to rest")
         assert tasks[0] is not None
         tasks[0].cancel()
-        await until(lambda: bool(shop.failures), "the failure")
-        assert "worker-0" in str(shop.failures.pop())
+        await until(lambda: bool(env.failures), "the failure")
+        assert "worker-0" in str(env.failures.pop())
 
 
 # --- time -----------------------------------------------------------------------------------------
 
 
-class SlowBack(Back):
+class SlowSendBack(FakeSendBack):
     """Takes a message back when it is let go."""
 
     def __init__(self) -> None:
@@ -477,31 +483,31 @@ class SlowBack(Back):
 
 
 async def test_sending_a_message_back_is_not_charged_to_the_next_handler(
-    shop_of: ShopOf, monkeypatch: pytest.MonkeyPatch
+    worker_env: MakeWorkerEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
     monkeypatch.setattr(workers_module, "monotonic", lambda: now)
     since: list[float] = []
 
     async def handle(message: MessageExt) -> None:
-        since.append(shop.workers.busy[0].since)
+        since.append(env.workers.busy[0].since)
         if message.queue_offset == 0:
             raise ValueError("bad")
 
-    back = SlowBack()
-    async with shop_of(handle, size=1, back=back) as shop:
-        shop.pull(0, 1)
-        await back.begun.wait()
+    send_back = SlowSendBack()
+    async with worker_env(handle, concurrency=1, send_back=send_back) as env:
+        env.pull(0, 1)
+        await send_back.begun.wait()
         now = 2000.0
-        back.go.set()
-        await shop.settled(2)
+        send_back.go.set()
+        await env.until_committable(2)
 
     assert since == [1000.0, 2000.0]
 
 
 @pytest.mark.parametrize("answer", [RetryLater(), SuspendQueue(), None, LookupError("late")])
 async def test_expired_handler_leaves_nothing_to_the_next_message(
-    shop_of: ShopOf, answer: object
+    worker_env: MakeWorkerEnv, answer: object
 ) -> None:
     """Whatever an overdue handler returns or raises after its cancellation."""
     seen: list[tuple[int, int]] = []
@@ -520,14 +526,14 @@ async def test_expired_handler_leaves_nothing_to_the_next_message(
         await asyncio.sleep(0)
         return None
 
-    async with shop_of(handle, size=1) as shop:
-        shop.pull(0, 1, 2)
-        await until(lambda: bool(shop.workers.busy), "the handler")
-        shop.workers._look(shop.workers.busy[0], 3600)
-        await shop.settled(3)
+    async with worker_env(handle, concurrency=1) as env:
+        env.pull(0, 1, 2)
+        await until(lambda: bool(env.workers.busy), "the handler")
+        env.workers._check_time(env.workers.busy[0], 3600)
+        await env.until_committable(3)
 
     assert seen == [(0, 0), (1, 0), (2, 0)]
-    assert shop.back.sent == [(0, 0)]
+    assert env.send_back.sent == [(0, 0)]
 
 
 async def test_expired_batch_is_not_done_whatever_its_context_says() -> None:
@@ -537,10 +543,10 @@ async def test_expired_batch_is_not_done_whatever_its_context_says() -> None:
         except asyncio.CancelledError:
             context.ack_index = 1
 
-    async with Shop(on_batch=handle, size=1, batch_size=2) as shop:
-        shop.pull(0, 1)
-        await until(lambda: bool(shop.workers.busy), "the handler")
-        shop.workers._look(shop.workers.busy[0], 3600)
-        await shop.settled(2)
+    async with WorkerEnv(on_batch=handle, concurrency=1, consume_batch_size=2) as env:
+        env.pull(0, 1)
+        await until(lambda: bool(env.workers.busy), "the handler")
+        env.workers._check_time(env.workers.busy[0], 3600)
+        await env.until_committable(2)
 
-    assert sorted(shop.back.sent) == [(0, 0), (1, 0)]
+    assert sorted(env.send_back.sent) == [(0, 0), (1, 0)]

@@ -10,6 +10,7 @@ import pytest
 from anyio import wait_all_tasks_blocked
 
 from rocketmq_aio.config.consumer import LitePullConfig
+from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.rebalance import rebalancer as rebalance_module
 from rocketmq_aio.consumer.rebalance.rebalancer import Rebalancer
 from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateAveragelyByCircle
@@ -70,10 +71,14 @@ class Group:
         self.decided: dict[str, list[int]] = {}
         self.rounds = 0
         self.can_be_applied = True
-        self.rebalancer = Rebalancer(
+        context = ConsumerContext(
             cast(MQClientInstance, neighbours),
             "billing",
             LitePullConfig(**settings),
+            on_failed=lambda error: None,
+        )
+        self.rebalancer = Rebalancer(
+            context,
             topics=lambda: self.topics,
             apply=self.apply,
         )
@@ -100,7 +105,7 @@ def group(neighbours: Neighbours) -> Group:
 async def test_a_member_alone_reads_everything(group: Group) -> None:
     assert await group.rebalancer.round()
     assert group.decided == {"orders": list(range(8))}
-    assert not group.rebalancer.in_company
+    assert not group.rebalancer.has_other_members
 
 
 async def test_members_share_the_queues(neighbours: Neighbours, group: Group) -> None:
@@ -108,7 +113,7 @@ async def test_members_share_the_queues(neighbours: Neighbours, group: Group) ->
 
     assert await group.rebalancer.round()
     assert group.decided == {"orders": [3, 4, 5]}
-    assert group.rebalancer.in_company
+    assert group.rebalancer.has_other_members
 
 
 async def test_every_topic_is_shared_by_itself(neighbours: Neighbours, group: Group) -> None:

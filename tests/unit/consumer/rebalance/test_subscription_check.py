@@ -12,6 +12,8 @@ import msgspec
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.config.consumer import LitePullConfig
+from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import (
     ClientIdNotUnique,
     ConsumerEvent,
@@ -210,11 +212,13 @@ class Check(SubscriptionCheck):
         self.wanted = [subscription(TOPIC, selector, 1)]
         self.events: list[ConsumerEvent] = []
         self.now = 1000.0
+        context = ConsumerContext(
+            consumer.client, GROUP, LitePullConfig(), on_failed=consumer.on_failed
+        )
+        context.publish = self.events.append
         super().__init__(
-            consumer.client,
-            GROUP,
+            context,
             subscriptions=lambda: self.wanted,
-            on_event=self.events.append,
             clock=lambda: self.now,
             **arguments,
         )

@@ -1,29 +1,31 @@
-"""Workers and a service beside them, without any broker."""
+"""Worker pool and consume service, without a broker."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
+from rocketmq_aio.config.consumer import PushConfig
+from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import ConsumerEvent
-from rocketmq_aio.consumer.common.statistics import ConsumeStatistics
 from rocketmq_aio.consumer.push.concurrent import ConcurrentService
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlightTable
 from rocketmq_aio.consumer.push.handlers import Handler
 from rocketmq_aio.consumer.push.orderly import OrderlyService
+from rocketmq_aio.consumer.push.service import ConsumeService
 from rocketmq_aio.consumer.push.workers import Workers
 from rocketmq_aio.errors import NotConnectedError
+from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 from tests.unit.consumer.parts import messages, queue
 from tests.unit.remoting.until import until
 
 
-class Back:
-    """Takes messages back, or is out of reach."""
+class FakeSendBack:
+    """Notes what is sent back; fails the next *down* calls."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, int]] = []
@@ -44,8 +46,8 @@ class Back:
             raise NotConnectedError("127.0.0.1:1", "down")
 
 
-class Shop:
-    """Workers of one consumer; *seen* are the offsets handlers were called with, in order."""
+class WorkerEnv:
+    """The workers and the service of one push consumer; the test plays the pull loop."""
 
     def __init__(
         self,
@@ -54,69 +56,42 @@ class Shop:
         on_batch: Callable[..., Any] | None = None,
         orderly: bool = False,
         broadcasting: bool = False,
-        size: int = 4,
-        batch_size: int = 1,
-        max_reconsume_times: int | None = None,
-        timeout_seconds: float = 60.0,
-        stuck_seconds: float = 60.0,
-        suspend_seconds: float = 0.001,
-        undecodable: str = "retry",
-        back: Back | None = None,
+        send_back: FakeSendBack | None = None,
+        **settings: Any,  # noqa: ANN401 - those of PushConfig
     ) -> None:
         self.events: list[ConsumerEvent] = []
-        self.back = back or Back()
-        self.lost: set[MessageQueue] = set()
+        self.send_back = send_back or FakeSendBack()
+        self.lost: set[MessageQueue] = set()  # queues without a lock
         self.failures: list[BaseException] = []
-        self.statistics = ConsumeStatistics()
-        self.host = BackgroundTasks("shop", on_failure=self.failures.append)
-        self.handler = Handler(on_message, on_batch, name="shop")
+        self.handler = Handler(on_message, on_batch, name="workers")
         self.queues: dict[int, DispatchQueue] = {}
-        sends_back = None if broadcasting else self.back
-        self.service: ConcurrentService | OrderlyService
-        if orderly:
-            self.service = OrderlyService(
-                self.host,
-                sends_back,
-                batch_size=batch_size,
-                max_reconsume_times=max_reconsume_times,
-                suspend_seconds=suspend_seconds,
-                undecodable=undecodable,
-                holds=lambda queue: queue not in self.lost,
-                wake=lambda: self.workers.wake(),
-                on_event=self.events.append,
-            )
-        else:
-            self.service = ConcurrentService(
-                self.host,
-                sends_back,
-                batch_size=batch_size,
-                max_reconsume_times=16 if max_reconsume_times is None else max_reconsume_times,
-                undecodable=undecodable,
-                wake=lambda: self.workers.wake(),
-                on_event=self.events.append,
-            )
-        self.in_flight = InFlightTable(withholds=not orderly, on_ready=self.service.add)
-        self.workers = Workers(
-            self.host,
-            self.service,
-            self.handler.call,
-            self.statistics,
-            queues=self.service if isinstance(self.service, ConcurrentService) else None,
-            one=self.handler.one,
-            size=size,
-            can_cancel=self.handler.threads is None,
-            timeout_seconds=timeout_seconds,
-            stuck_seconds=stuck_seconds,
+        config = PushConfig(**{"concurrency": 4, "suspend_seconds": 0.001, **settings})
+        self.context = ConsumerContext(
+            cast(MQClientInstance, None),
+            "billing",
+            config,
+            on_failed=self.failures.append,
             on_event=self.events.append,
         )
+        self.statistics = self.context.statistics
+        sends_back = None if broadcasting else self.send_back
+        self.service: ConsumeService
+        if orderly:
+            self.service = OrderlyService(
+                self.context, sends_back, holds=lambda queue: queue not in self.lost
+            )
+        else:
+            self.service = ConcurrentService(self.context, sends_back)
+        self.in_flight = InFlightTable(withholds=not orderly, on_ready=self.service.add)
+        self.workers = Workers(self.context, self.service, self.handler)
 
-    async def __aenter__(self) -> Shop:
-        await self.host.start()
+    async def __aenter__(self) -> WorkerEnv:
+        await self.context.tasks.start()
         self.workers.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.host.close()
+        await self.context.tasks.close()
         if self.handler.threads is not None:
             self.handler.threads.shutdown(wait=False, cancel_futures=True)
         assert self.failures == []
@@ -144,7 +119,7 @@ class Shop:
         self.service.add(assigned)
         return assigned
 
-    async def settled(self, offset: int, queue_id: int = 0) -> None:
+    async def until_committable(self, offset: int, queue_id: int = 0) -> None:
         """Wait until everything below *offset* may be committed."""
         assigned = self.queue(queue_id)
         await until(lambda: assigned.committable == offset, f"offset {offset}")

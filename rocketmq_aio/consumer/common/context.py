@@ -1,0 +1,44 @@
+"""Consumer context: what the components of one consumer share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from rocketmq_aio.consumer.common.events import ConsumerEvent, EventStreams
+from rocketmq_aio.consumer.common.hooks import FilterHooks
+from rocketmq_aio.consumer.common.statistics import ConsumeStatistics
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.protocol.subscription import Subscription
+from rocketmq_aio.remoting.background_tasks import BackgroundTasks
+
+C_co = TypeVar("C_co", covariant=True)  # the settings of the consumer
+
+
+class ConsumerContext(Generic[C_co]):
+    """The instance, group and settings of a consumer, and where its components report.
+
+    :ivar tasks: owns the background tasks of the consumer
+    :ivar publish: publishes an event to `events`
+    :ivar subscriptions: the current subscriptions by topic; components read this dict
+    """
+
+    def __init__(
+        self,
+        instance: MQClientInstance,
+        group: str,
+        config: C_co,
+        *,
+        on_failed: Callable[[BaseException], None],
+        on_event: Callable[[ConsumerEvent], object] | None = None,
+        filters: FilterHooks | None = None,
+    ) -> None:
+        self.instance = instance
+        self.group = group
+        self.config = config
+        self.tasks = BackgroundTasks(f"rocketmq:{group}", on_failure=on_failed)
+        self.events = EventStreams(on_event)
+        self.publish: Callable[[ConsumerEvent], None] = self.events.publish
+        self.statistics = ConsumeStatistics()
+        self.filters = filters or FilterHooks()
+        self.subscriptions: dict[str, Subscription] = {}

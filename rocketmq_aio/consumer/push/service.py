@@ -1,0 +1,155 @@
+"""Consume service: chooses the next queue for a worker and settles messages that failed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from rocketmq_aio.config.consumer import PushConfig
+from rocketmq_aio.config.functions import APPLICATION_ERRORS
+from rocketmq_aio.consumer.common.context import ConsumerContext
+from rocketmq_aio.consumer.common.events import (
+    MessageDeadLettered,
+    MessageDropped,
+    MessageUndecodable,
+)
+from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
+from rocketmq_aio.consumer.push.handlers import Answer, BatchContext
+from rocketmq_aio.errors import PayloadError
+from rocketmq_aio.log import get_logger
+from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.remoting.waiters import WaiterQueue
+
+logger = get_logger(__name__)
+
+TURN: Final = 32  # handler calls for one queue in a row; then the event loop and other queues run
+
+DEFAULT_RECONSUME_TIMES: Final = 16
+NOT_ACKNOWLEDGED: Final = "the handler did not acknowledge it"
+
+
+class SendsBack(Protocol):
+    """Returns failed messages to a broker."""
+
+    async def send_back(self, message: MessageExt, delay_level: int = 0) -> None:
+        """Let the broker redeliver *message* later, or store it in the dead-letter topic."""
+
+    async def dead_letter(self, message: MessageExt, reason: str) -> None:
+        """Store *message* in the group's dead-letter topic."""
+
+
+class ConsumeService:
+    """Base of the concurrent and the orderly service.
+
+    :param send_back: None in broadcasting: failed messages are dropped and reported
+    :ivar idle: workers that wait for messages
+    :ivar suspended: no handler is called while this is set
+    :ivar may_take: asked before each handler call whether the turn goes on; None is always
+    """
+
+    may_take: Callable[[DispatchQueue], bool] | None = None
+
+    def __init__(self, context: ConsumerContext[PushConfig], send_back: SendsBack | None) -> None:
+        self._config = context.config
+        self._tasks = context.tasks
+        self._publish = context.publish
+        self._send_back = send_back
+        self._ready: deque[DispatchQueue] = deque()
+        self.idle = WaiterQueue(self._pass_on)
+        self.suspended = False
+
+    def _pass_on(self, _size: int, woken: bool) -> None:
+        if woken:
+            self.idle.wake_one()
+
+    def add(self, assigned: DispatchQueue) -> None:
+        """Offer the messages of *assigned* to the workers."""
+        raise NotImplementedError
+
+    def next_queue(self) -> DispatchQueue | None:
+        """Return the queue that a worker takes messages from next, None if none has any."""
+        raise NotImplementedError
+
+    def end_turn(self, assigned: DispatchQueue) -> None:
+        """A worker takes no more messages of *assigned* in this turn."""
+        raise NotImplementedError
+
+    async def finish(
+        self,
+        assigned: DispatchQueue,
+        messages: list[MessageExt],
+        context: BatchContext | None,
+        error: BaseException | None,
+    ) -> int:
+        """Settle *messages* after their handler failed or used its context.
+
+        Returns how many of them are done.
+        """
+        raise NotImplementedError
+
+    def _note_undecodable(self, message: MessageExt, reason: PayloadError) -> None:
+        self._publish(
+            MessageUndecodable(
+                queue=message.queue,
+                offset=message.queue_offset,
+                message_id=message.message_id,
+                reason=str(reason),
+                policy=self._config.undecodable,
+            )
+        )
+
+    def _note_dead_lettered(self, message: MessageExt, reason: str) -> None:
+        self._publish(
+            MessageDeadLettered(
+                queue=message.queue,
+                offset=message.queue_offset,
+                message_id=message.message_id,
+                reconsume_times=message.reconsume_times,
+                reason=reason,
+            )
+        )
+
+    def _drop(self, assigned: DispatchQueue, message: MessageExt, reason: str) -> None:
+        """Settle *message* of a broadcasting consumer without another try."""
+        logger.warning("message_dropped", queue=str(message.queue), reason=reason)
+        self._publish(
+            MessageDropped(
+                queue=message.queue,
+                offset=message.queue_offset,
+                message_id=message.message_id,
+                reason=reason,
+            )
+        )
+        assigned.settle(message)
+
+
+def max_reconsume_times(config: PushConfig) -> int:
+    """Return after how many retries a concurrent consumer gives a message up."""
+    times = config.max_reconsume_times
+    return DEFAULT_RECONSUME_TIMES if times is None else times
+
+
+def reason_of(error: BaseException | None) -> str:
+    """Return the repr of what a handler raised, or its type if repr fails."""
+    if error is None:
+        return NOT_ACKNOWLEDGED
+    try:
+        return repr(error)
+    except APPLICATION_ERRORS:
+        return type(error).__name__
+
+
+def log_failure(message: MessageExt, error: BaseException | None, reason: str) -> None:
+    """Log a failed message; the first failure by an unexpected exception with its traceback."""
+    intended = isinstance(error, Answer) or error is None
+    log = logger.info if intended else logger.warning
+    log(
+        "message_failed",
+        queue=str(message.queue),
+        offset=message.queue_offset,
+        message_id=message.message_id,
+        reconsume_times=message.reconsume_times,
+        reason=reason,
+        **({} if intended or message.reconsume_times else {"exc_info": error}),
+    )
