@@ -154,5 +154,5 @@ async def test_what_waited_while_the_queue_was_lost_does_not_leave(
     with pytest.raises(CommitError) as caught:
         await committing
     assert list(caught.value.lost) == [queue(1)]
-    assert "may be another member's" in str(caught.value)
+    assert "may be assigned to another member" in str(caught.value)
     assert brokers.kept == {queue(0): 0, queue(2): 2}

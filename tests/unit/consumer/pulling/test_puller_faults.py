@@ -175,7 +175,7 @@ async def test_a_busy_broker_is_asked_again_soon_at_first(rig: Rig, pauses: list
 async def test_a_broker_that_forgot_the_group_is_told_once_for_all_queues(
     rig: Rig, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(puller_module, "INTRODUCE_SECONDS", 3600.0)
+    monkeypatch.setattr(puller_module, "HEARTBEAT_SECONDS", 3600.0)
     rig.put("a")
     rig.answer(Reply(code), times=4)
     for number in range(4):
