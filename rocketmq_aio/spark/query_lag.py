@@ -58,7 +58,7 @@ class QueryLag:
         return f"{who} batch {self.batch_id}: {self.total} behind ({topics or 'no topic'}); {speed}"
 
 
-def lag_of(progress: Mapping[str, Any]) -> QueryLag:
+def query_lag(progress: Mapping[str, Any]) -> QueryLag:
     """Return the lag that a progress report (``query.lastProgress``) tells."""
     queues: Offsets = {}
     for source in progress.get("sources") or ():
@@ -80,7 +80,7 @@ def lag_report(queries: SparkSession | StreamingQuery | Iterable[StreamingQuery]
     A query that has not reported yet is left out.
     """
     progresses = (query.lastProgress for query in _queries(queries))
-    return [lag_of(_plain(progress)) for progress in progresses if progress is not None]
+    return [query_lag(_plain(progress)) for progress in progresses if progress is not None]
 
 
 class LagListener(StreamingQueryListener):
@@ -99,7 +99,7 @@ class LagListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Tell the lag, if the query reads topics."""
-        lag = lag_of(_plain(event.progress))
+        lag = query_lag(_plain(event.progress))
         if lag.queues:
             self.latest[lag.query_id] = lag
             self._on_lag(lag)

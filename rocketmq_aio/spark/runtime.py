@@ -35,8 +35,8 @@ logger = get_logger(__name__)
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
-MOST_KEPT: Final = 8  # connections with clients, besides those in use
-OF_ROWS: Final = ProducerConfig(compression=None)  # rows travel as they are
+MAX_KEPT: Final = 8  # connections with clients, besides those in use
+ROW_PRODUCER: Final = ProducerConfig(compression=None)  # rows travel as they are
 THREAD_NAME: Final = "rocketmq-spark"
 
 
@@ -60,7 +60,7 @@ class Runtime:
         """Return the one for *connection*, started on first use and again when it has ended.
 
         Hold the object as long as you use its clients: they are closed when nobody holds it and
-        `MOST_KEPT` other connections were used since.
+        `MAX_KEPT` other connections were used since.
 
         :raises ConfigError: files of certificates cannot be read, or credentials are incomplete
         """
@@ -82,13 +82,13 @@ class Runtime:
         :param timeout: seconds; it is cancelled then
         :raises TimeoutError: it took longer
         """
-        future = self.begin(function, *args)
+        future = self.submit(function, *args)
         try:
             return future.result(timeout)
         finally:
             future.cancel()  # when the caller does not wait any longer
 
-    def begin(self, function: Callable[[*Args], Awaitable[T]], *args: *Args) -> Future[T]:
+    def submit(self, function: Callable[[*Args], Awaitable[T]], *args: *Args) -> Future[T]:
         """Start an async function on the loop; cancelling the future cancels it."""
         return self._portal.start_task_soon(function, *args)
 
@@ -113,9 +113,9 @@ class Runtime:
         """Return the running producer of rows, which has connections of its own."""
         with self._lock:
             while self._producers and self._producers[0].client.has_ended:
-                self.begin(self._producers.pop().client.close)
+                self.submit(self._producers.pop().client.close)
             if not self._producers:
-                producer = Producer(self._group, config=OF_ROWS, client=self._config)
+                producer = Producer(self._group, config=ROW_PRODUCER, client=self._config)
                 self.call(producer.start)
                 self._producers.append(producer)
             return self._producers[0]
@@ -141,7 +141,7 @@ class _Process:
         """Keep *runtime* for its next use, and drop the one whose last use is longest ago."""
         self.runtimes.pop(connection, None)
         self.runtimes[connection] = runtime
-        if len(self.runtimes) > MOST_KEPT:
+        if len(self.runtimes) > MAX_KEPT:
             del self.runtimes[next(iter(self.runtimes))]
 
     def portal(self) -> BlockingPortal:
@@ -189,7 +189,7 @@ def _portal_in_thread() -> BlockingPortal:
     return ready.result()
 
 
-def _begin_anew() -> None:
+def _reset_after_fork() -> None:
     # The thread stayed behind in the parent, and a lock that another thread held stays held.
     global _process
     _process = _Process()
@@ -197,7 +197,7 @@ def _begin_anew() -> None:
 
 _process = _Process()
 if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
-    os.register_at_fork(after_in_child=_begin_anew)
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def client_config(connection: Connection) -> ClientConfig:

@@ -41,7 +41,7 @@ def id_pieces(prefix: str, first_row: int, count: int) -> Column:
         high, low = divmod(first_row, COUNTERS)
         some = min(count, COUNTERS - low)
         head = pa.scalar(f"{UNIQ_KEY}\x01{prefix}{high:08X}".encode())
-        parts.append(joined(head, _counters().slice(low, some), ID_END))
+        parts.append(join(head, _counters().slice(low, some), ID_END))
         first_row += some
         count -= some
     return pa.concat_arrays(parts) if parts else pa.array([], pa.binary())
@@ -55,23 +55,23 @@ def _counters() -> Column:
 # --- entries --------------------------------------------------------------------------------------
 
 
-def entries(bodies: Column, properties: Column, flags: Column | None) -> Column:
+def encode_entries(bodies: Column, properties: Column, flags: Column | None) -> Column:
     """Return binary, an entry of a batch for each row; *flags* are 32-bit numbers."""
     body_lengths = pc.binary_length(bodies)
     lengths = pc.binary_length(properties)
     sizes = pc.add(pc.add(body_lengths, lengths), pa.scalar(ENTRY_BYTES, pa.int32()))
     count = len(bodies)
     heads = array("i", bytes(4 * ENTRY_NUMBERS * count))
-    heads[0::ENTRY_NUMBERS] = machine_numbers(sizes, "i")
+    heads[0::ENTRY_NUMBERS] = raw_numbers(sizes, "i")
     if flags is not None:
-        heads[3::ENTRY_NUMBERS] = machine_numbers(flags, "i")
-    heads[4::ENTRY_NUMBERS] = machine_numbers(body_lengths, "i")
-    tails = machine_numbers(pc.cast(lengths, pa.int16()), "h")
+        heads[3::ENTRY_NUMBERS] = raw_numbers(flags, "i")
+    heads[4::ENTRY_NUMBERS] = raw_numbers(body_lengths, "i")
+    tails = raw_numbers(pc.cast(lengths, pa.int16()), "h")
     head_bytes = _big_endian(heads, 4 * ENTRY_NUMBERS)
-    return joined(head_bytes, bodies, _big_endian(tails, 2), properties)
+    return join(head_bytes, bodies, _big_endian(tails, 2), properties)
 
 
-def machine_numbers(numbers: Column, kind: str) -> array[int]:
+def raw_numbers(numbers: Column, kind: str) -> array[int]:
     """Return what a column of numbers holds; *kind* is the type code of their width."""
     found = array(kind)
     width = found.itemsize
@@ -90,8 +90,8 @@ def _big_endian(numbers: array[int], width: int) -> Column:
     )
 
 
-def joined(*pieces: Column) -> Column:
-    """Return the pieces of each row joined; those that are null are left out."""
+def join(*pieces: Column) -> Column:
+    """Return the pieces of each row join; those that are null are left out."""
     return pc.binary_join_element_wise(*pieces, NOTHING, null_handling="skip")
 
 

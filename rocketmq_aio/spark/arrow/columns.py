@@ -23,11 +23,11 @@ from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.properties import KEYS, TAGS, UNIQ_KEY
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.spark.arrow.properties import Column, PropertyColumns, pairs_of, pc
+from rocketmq_aio.spark.arrow.properties import Column, PropertyColumns, pc, property_columns
 
 Batch = Any  # an Arrow record batch
 
-MOST_ROWS: Final = 10_000  # of a record batch
+MAX_ROWS: Final = 10_000  # of a record batch
 ROW_BYTES: Final = 8  # of a column, about, where it is neither body nor properties
 FIRST_MILLIS: Final = -62_135_596_800_000  # of the calendar: year 1
 LAST_MILLIS: Final = 253_402_300_799_999  # year 9999
@@ -159,10 +159,10 @@ class ColumnBuilder:
         return self._batches(rows)
 
     def _batches(self, rows: _Rows) -> Iterator[Batch]:
-        made = [_MAKERS[field.name](rows, field.type) for field in self._schema]
+        made = [_BUILDERS[field.name](rows, field.type) for field in self._schema]
         batch = pa.RecordBatch.from_arrays(made, schema=self._schema)
-        for first in range(0, len(batch), MOST_ROWS):
-            yield batch.slice(first, MOST_ROWS)
+        for first in range(0, len(batch), MAX_ROWS):
+            yield batch.slice(first, MAX_ROWS)
 
 
 class _Rows:
@@ -176,11 +176,11 @@ class _Rows:
         return len(self.messages)
 
     @cached_property
-    def pairs(self) -> PropertyColumns:
-        return pairs_of([each.raw_properties for each in self.messages])
+    def properties(self) -> PropertyColumns:
+        return property_columns([each.raw_properties for each in self.messages])
 
     @cached_property
-    def wide(self) -> list[int]:
+    def ipv6_rows(self) -> list[int]:
         """The rows with an IPv6 host."""
         if len(self._heads) == HEAD * len(self):
             return []
@@ -193,9 +193,9 @@ class _Rows:
     @cached_property
     def heads(self) -> bytes:
         """The fixed fields of all rows, `HEAD` bytes each; hosts that are too long are cut."""
-        if not self.wide:
+        if not self.ipv6_rows:
             return self._heads
-        return b"".join([_narrow(each) for each in self.messages])
+        return b"".join([_ipv4_head(each) for each in self.messages])
 
     def field(self, at: int, size: int) -> Any:  # noqa: ANN401 - pyarrow has no types
         """Return a buffer of the big-endian numbers at byte *at*, as little-endian ones."""
@@ -223,7 +223,7 @@ class _Rows:
         return runs[0] if len(runs) == 1 else pa.concat_arrays(runs)
 
 
-def _narrow(message: MessageExt) -> bytes:
+def _ipv4_head(message: MessageExt) -> bytes:
     head, flags = message.head, message.sys_flag
     for bit, at in ((BORN_IPV6, BORN_HOST_AT + 4), (STORE_IPV6, STORE_HOST_AT + 4)):
         if flags & bit:
@@ -237,25 +237,25 @@ def _host(raw: bytes) -> str:
 
 # --- one function for each kind of column: (rows, Arrow type) -> array ----------------------------
 
-Maker = Callable[[_Rows, Any], Column]
+Builder = Callable[[_Rows, Any], Column]
 
 
-def _number(at: int) -> Maker:
+def _number(at: int) -> Builder:
     def make(rows: _Rows, kind: Any) -> Column:  # noqa: ANN401
         return pa.Array.from_buffers(kind, len(rows), [None, rows.field(at, 4)])
 
     return make
 
 
-def _time(at: int) -> Maker:
+def _time(at: int) -> Builder:
     def make(rows: _Rows, kind: Any) -> Column:  # noqa: ANN401
         millis = pa.Array.from_buffers(pa.int64(), len(rows), [None, rows.field(at, 8)])
-        return pc.multiply(_of_calendar(millis), 1000).cast(kind)
+        return pc.multiply(_clear_out_of_calendar(millis), 1000).cast(kind)
 
     return make
 
 
-def _of_calendar(millis: Column) -> Column:
+def _clear_out_of_calendar(millis: Column) -> Column:
     """Return *millis*, null where no calendar has the time: producers write what they like."""
     bounds = pc.min_max(millis)
     if bounds["min"].as_py() >= FIRST_MILLIS and bounds["max"].as_py() <= LAST_MILLIS:
@@ -264,29 +264,29 @@ def _of_calendar(millis: Column) -> Column:
     return pc.if_else(good, millis, None)
 
 
-def _text(at: int, own: Callable[[MessageExt], str]) -> Maker:
+def _text(at: int, own: Callable[[MessageExt], str]) -> Builder:
     def make(rows: _Rows, _kind: Any) -> Column:  # noqa: ANN401
         hosts = rows.hosts(at)
-        return _replaced(hosts, rows.wide, [own(rows.messages[row]) for row in rows.wide])
+        return _replace(hosts, rows.ipv6_rows, [own(rows.messages[row]) for row in rows.ipv6_rows])
 
     return make
 
 
-def _property(name: str) -> Maker:
-    return lambda rows, _kind: rows.pairs.pick(name)
+def _property(name: str) -> Builder:
+    return lambda rows, _kind: rows.properties.pick(name)
 
 
-def _of_queue(value: Callable[[MessageQueue], object]) -> Maker:
+def _of_queue(value: Callable[[MessageQueue], object]) -> Builder:
     return lambda rows, kind: rows.repeated(kind, value)
 
 
 def _message_ids(rows: _Rows, _kind: Any) -> Column:  # noqa: ANN401
-    found = rows.pairs.pick(UNIQ_KEY)
+    found = rows.properties.pick(UNIQ_KEY)
     without = pc.indices_nonzero(found.is_null()).to_pylist() if found.null_count else []
-    return _replaced(found, without, [rows.messages[row].offset_message_id for row in without])
+    return _replace(found, without, [rows.messages[row].offset_message_id for row in without])
 
 
-def _replaced(column: Column, rows: list[int], texts: list[str]) -> Column:
+def _replace(column: Column, rows: list[int], texts: list[str]) -> Column:
     """Return *column* with *texts* at *rows*."""
     if not rows:
         return column
@@ -296,11 +296,11 @@ def _replaced(column: Column, rows: list[int], texts: list[str]) -> Column:
     return pc.replace_with_mask(column, pa.array(chosen), pa.array(texts, pa.string()))
 
 
-_MAKERS: Final[dict[str, Maker]] = {
+_BUILDERS: Final[dict[str, Builder]] = {
     "topic": _of_queue(lambda queue: queue.topic),
     "flag": _number(FLAG_AT),
     "body": lambda rows, kind: pa.array([each.body for each in rows.messages], kind),
-    "properties": lambda rows, kind: rows.pairs.as_maps(kind),
+    "properties": lambda rows, kind: rows.properties.as_maps(kind),
     "brokerName": _of_queue(lambda queue: queue.broker_name),
     "queueId": _of_queue(lambda queue: queue.queue_id),
     "queueOffset": lambda rows, kind: pa.array([m.queue_offset for m in rows.messages], kind),

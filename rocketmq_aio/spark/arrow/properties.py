@@ -48,9 +48,9 @@ class PropertyColumns:
         if len(found) == rows:
             return found
         where = self._rows().filter(chosen)
-        return found.take(pc.index_in(counted(rows), value_set=where))
+        return found.take(pc.index_in(row_numbers(rows), value_set=where))
 
-    def has_doubles(self) -> bool:
+    def has_duplicates(self) -> bool:
         """Whether a row has a name twice."""
         if self._shape is not None:
             return len(set(self._shape)) < len(self._shape)
@@ -94,13 +94,13 @@ class PropertyColumns:
         return pc.list_parent_indices(lists).cast(pa.int64())
 
 
-def pairs_of(raw: list[bytes]) -> PropertyColumns:
+def property_columns(raw: list[bytes]) -> PropertyColumns:
     """Return the properties of messages, read as `parse_properties` reads one."""
     pairs = _cut(_texts(raw))
-    return _parsed(raw) if pairs is None or pairs.has_doubles() else pairs
+    return _parsed(raw) if pairs is None or pairs.has_duplicates() else pairs
 
 
-def counted(count: int) -> Column:
+def row_numbers(count: int) -> Column:
     """Return 0 to *count* - 1, as 64-bit numbers."""
     ones = pa.nulls(count, pa.int64()).fill_null(1)
     return pc.subtract(pc.cumulative_sum(ones), 1)

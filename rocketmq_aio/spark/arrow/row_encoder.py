@@ -25,14 +25,14 @@ from rocketmq_aio.spark.arrow.batch_entries import (
     NOTHING,
     Column,
     bytes_of,
-    entries,
+    encode_entries,
     id_pieces,
-    joined,
+    join,
     pc,
 )
 
 MOST_PROPERTIES: Final = MAX_PROPERTIES - PROPERTIES_SPARE
-MOST_BYTES: Final = 16 * 1024 * 1024  # of a record batch that is encoded at once
+MAX_SLICE_BYTES: Final = 16 * 1024 * 1024  # of a record batch that is encoded at once
 # What rows may have, in whatever case; only a body is needed.
 COLUMN_NAMES: Final = (
     "body",
@@ -51,14 +51,14 @@ BY_LOWER: Final = {name.lower(): name for name in COLUMN_NAMES}
 NAME_END, PAIR_END = b"\x01", b"\x02"
 
 
-class RowEncoder(NamedTuple):
+class EncodedRows(NamedTuple):
     """Rows ready to be sent; all arrays have an element for each of them.
 
     :ivar entries: binary; each is an entry of a batch
     :ivar topics: a name for all of them, or strings
     :ivar keys: sharding keys, or None
     :ivar brokers: names of brokers, or None; *queue_ids* belong to them
-    :ivar alone: whether it cannot travel in a batch, or None
+    :ivar unbatched: whether it cannot travel in a batch, or None
     """
 
     entries: Column
@@ -66,10 +66,10 @@ class RowEncoder(NamedTuple):
     keys: Column | None = None
     brokers: Column | None = None
     queue_ids: Column | None = None
-    alone: Column | None = None
+    unbatched: Column | None = None
 
 
-def slices(batch: Column, most_bytes: int = MOST_BYTES) -> Iterator[Column]:
+def slices(batch: Column, most_bytes: int = MAX_SLICE_BYTES) -> Iterator[Column]:
     """Yield *batch* in parts whose size bounds the memory that encoding takes."""
     if batch.nbytes <= most_bytes or batch.num_rows < 2:
         yield batch
@@ -87,8 +87,8 @@ def encode(
     first_row: int,
     most_bytes: int,
     check_tags: bool = True,
-) -> RowEncoder:
-    """Return the rows of *batch*, whose columns were checked by the schema already.
+) -> EncodedRows:
+    """Return the rows of *batch*, whose columns were encoder by the schema already.
 
     :param topic: where all of them go, whatever their column says
     :param id_prefix: 20 hexadecimal digits that are this task's own
@@ -98,25 +98,25 @@ def encode(
     :raises InvalidMessageError: a row cannot be sent; it names row, topic and reason
     """
     columns = {
-        BY_LOWER[name.lower()]: plain(column)
+        BY_LOWER[name.lower()]: normalize(column)
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
     }
-    checked = _Checked(columns, topic, first_row)
-    bodies = checked.bodies(most_bytes)
+    encoder = _RowEncoder(columns, topic, first_row)
+    bodies = encoder.bodies(most_bytes)
     ids = id_pieces(id_prefix, first_row, batch.num_rows)
-    properties = checked.properties(ids, checked.tags(check=check_tags))
-    flags = checked.numbers("flag")
-    return RowEncoder(
-        entries(bodies, properties, flags),
-        checked.topics,
+    properties = encoder.properties(ids, encoder.tags(check=check_tags))
+    flags = encoder.numbers("flag")
+    return EncodedRows(
+        encode_entries(bodies, properties, flags),
+        encoder.topics,
         columns.get("shardingKey"),
         columns.get("brokerName"),
-        checked.queue_ids(),
-        checked.alone(),
+        encoder.queue_ids(),
+        encoder.unbatched(),
     )
 
 
-def plain(column: Column) -> Column:
+def normalize(column: Column) -> Column:
     """Return *column* in the one form that is worked on, whatever Spark is set to hand over."""
     kind = column.type
     if pa.types.is_large_string(kind):
@@ -140,7 +140,7 @@ def sink_fault(topic: str) -> str | None:
 # --- checks ---------------------------------------------------------------------------------------
 
 
-class _Checked:
+class _RowEncoder:
     """The columns of one record batch by lower-case name; every method refuses what it reads."""
 
     def __init__(self, columns: dict[str, Column], topic: str | None, first_row: int) -> None:
@@ -150,10 +150,10 @@ class _Checked:
 
     def bodies(self, most_bytes: int) -> Column:
         bodies = self._columns["body"].cast(pa.binary())
-        self._refuse(bodies.is_null(), lambda at: "its body is null")
+        self._reject(bodies.is_null(), lambda at: "its body is null")
         lengths = pc.binary_length(bodies)
-        self._refuse(pc.equal(lengths, 0), lambda at: "its body is empty; brokers refuse that")
-        self._refuse(
+        self._reject(pc.equal(lengths, 0), lambda at: "its body is empty; brokers refuse that")
+        self._reject(
             pc.greater(lengths, most_bytes),
             lambda at: f"its body has {lengths[at].as_py()} bytes, at most {most_bytes} are taken",
         )
@@ -169,12 +169,12 @@ class _Checked:
             (TIMER_DELIVER_MS, self._delivery_times()),
         ):
             if column is not None:
-                pieces.extend(_pairs(name, column))
-        if (own := self._own_properties()) is not None:
+                pieces.extend(_property_pieces(name, column))
+        if (own := self._user_properties()) is not None:
             pieces.append(own)
-        properties = joined(*pieces) if len(pieces) > 1 else ids
+        properties = join(*pieces) if len(pieces) > 1 else ids
         lengths = pc.binary_length(properties)
-        self._refuse(
+        self._reject(
             pc.greater(lengths, MOST_PROPERTIES),
             lambda at: f"its properties take {lengths[at].as_py()} bytes, {MOST_PROPERTIES} fit",
         )
@@ -183,7 +183,7 @@ class _Checked:
     def tags(self, *, check: bool) -> Column | None:
         tags = self._text("tags")
         if check and tags is not None and b"|" in bytes_of(tags):
-            self._refuse(
+            self._reject(
                 pc.match_substring(tags, "|"),
                 lambda at: f"tags={tags[at].as_py()!r}: a message has one tag, without a bar",
             )
@@ -196,20 +196,20 @@ class _Checked:
             return None
         numbers = column.cast(pa.int64()).fill_null(0)
         wrong = pc.or_(pc.less(numbers, least), pc.greater(numbers, most))
-        self._refuse(wrong, lambda at: f"{name}={numbers[at].as_py()}: expected {least} to {most}")
+        self._reject(wrong, lambda at: f"{name}={numbers[at].as_py()}: expected {least} to {most}")
         return numbers.cast(pa.int32())
 
     def queue_ids(self) -> Column | None:
         brokers, ids = self._columns.get("brokerName"), self._columns.get("queueId")
         if brokers is None or ids is None:
             return None
-        self._refuse(
+        self._reject(
             pc.not_equal(brokers.is_null(), ids.is_null()),
             lambda at: "brokerName and queueId name a queue together: set both or none",
         )
         return self.numbers("queueId", least=0)
 
-    def alone(self) -> Column | None:
+    def unbatched(self) -> Column | None:
         """Return which rows no batch may hold."""
         found = [
             pc.not_equal(levels, 0)
@@ -222,19 +222,19 @@ class _Checked:
             found.append(pc.starts_with(self.topics, RETRY_PREFIX))
         if not found:
             return None
-        alone = found[0]
+        unbatched = found[0]
         for each in found[1:]:
-            alone = pc.or_(alone, each)
-        return alone if pc.any(alone).as_py() else None
+            unbatched = pc.or_(unbatched, each)
+        return unbatched if pc.any(unbatched).as_py() else None
 
     # --- one column each ------------------------------------------------------------------------
 
     def _topics(self) -> Column:
         self.topics = topics = self._columns["topic"]
-        self._refuse(topics.is_null(), lambda at: "its topic is null")
+        self._reject(topics.is_null(), lambda at: "its topic is null")
         for name in pc.unique(topics).to_pylist():
             if fault := sink_fault(name):
-                raise self._refusal(topics.index(name).as_py(), fault)
+                raise self._error(topics.index(name).as_py(), fault)
         return topics
 
     def _keys(self) -> Column | None:
@@ -246,7 +246,7 @@ class _Checked:
         if flat.null_count or pc.any(wrong).as_py():
             wrong = wrong.fill_null(True)
             at = pc.list_parent_indices(keys).filter(wrong)[0].as_py()
-            raise self._refusal(at, "keys: one of them is null, empty or holds a space")
+            raise self._error(at, "keys: one of them is null, empty or holds a space")
         self._columns["keys"] = pc.binary_join(keys, " ")
         return self._text("keys")
 
@@ -258,7 +258,7 @@ class _Checked:
         if pc.min(pc.binary_length(text)).as_py() == 0:
             text = pc.if_else(pc.equal(pc.binary_length(text), 0), None, text)
             self._columns[name] = text
-        self._refuse_unfit(name, text, lambda at: at)
+        self._check_text(name, text, lambda at: at)
         return text
 
     def _delay_levels(self) -> Column | None:
@@ -266,7 +266,7 @@ class _Checked:
         if levels is None:
             return None
         if (times := self._columns.get("deliverTimestamp")) is not None:
-            self._refuse(
+            self._reject(
                 pc.and_(pc.not_equal(levels, 0), times.is_valid()),
                 lambda at: "it has a delayLevel and a deliverTimestamp: set one of them",
             )
@@ -281,7 +281,7 @@ class _Checked:
             times = pc.divide(micros, pa.scalar(1000, pa.int64()))
         return pc.max_element_wise(times, 0, skip_nulls=False).cast(pa.string())
 
-    def _own_properties(self) -> Column | None:
+    def _user_properties(self) -> Column | None:
         """Return the properties of the user, encoded."""
         maps = self._columns.get("properties")
         if maps is None or maps.null_count == len(maps):
@@ -290,9 +290,9 @@ class _Checked:
         flat = lists.flatten()
         names, texts = flat.field("key"), flat.field("value")
         parents = pc.list_parent_indices(lists)
-        self._refuse_names(names, parents)
+        self._check_names(names, parents)
         for each in (names, texts):
-            self._refuse_unfit("properties", each, lambda at: parents[at].as_py())
+            self._check_text("properties", each, lambda at: parents[at].as_py())
         pairs = pc.binary_join_element_wise(
             names, pa.scalar("\x01"), texts, pa.scalar("\x02"), pa.scalar("")
         )
@@ -303,7 +303,7 @@ class _Checked:
         offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
         return pc.binary_join(pa.ListArray.from_arrays(offsets, pairs), "").cast(pa.binary())
 
-    def _refuse_names(self, names: Column, parents: Column) -> None:
+    def _check_names(self, names: Column, parents: Column) -> None:
         reserved = pc.is_in(names, value_set=_reserved())
         if pc.any(reserved).as_py():
             place = reserved.index(True).as_py()
@@ -311,33 +311,33 @@ class _Checked:
                 f"property name {names[place].as_py()!r} belongs to the system: keys, tags and "
                 "the like have columns of their own; drop the rest with map_filter"
             )
-            raise self._refusal(parents[place].as_py(), reason)
+            raise self._error(parents[place].as_py(), reason)
         empty = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(names)), 0)
         if pc.any(empty).as_py():
             at = parents[empty.index(True).as_py()].as_py()
-            raise self._refusal(at, "a property has a blank name")
+            raise self._error(at, "a property has a blank name")
 
-    def _refuse_unfit(self, name: str, text: Column, row_of: Callable[[int], int]) -> None:
+    def _check_text(self, name: str, text: Column, row_of: Callable[[int], int]) -> None:
         """Refuse text that would end its property early, or that is none."""
         try:
             text.validate(full=True)
         except pa.ArrowInvalid as error:
-            raise self._refusal(0, f"{name}: {error} (in this record batch)") from None
+            raise self._error(0, f"{name}: {error} (in this record batch)") from None
         raw = bytes_of(text)
         if NAME_END not in raw and PAIR_END not in raw:
             return
         wrong = pc.match_substring_regex(text, "[\x01\x02]").fill_null(False)
         if pc.any(wrong).as_py():
             at = row_of(wrong.index(True).as_py())
-            raise self._refusal(at, f"{name} may not hold U+0001, U+0002")
+            raise self._error(at, f"{name} may not hold U+0001, U+0002")
 
-    def _refuse(self, wrong: Column, reason: Callable[[int], str]) -> None:
+    def _reject(self, wrong: Column, reason: Callable[[int], str]) -> None:
         """Refuse the first row that is *wrong*."""
         if pc.any(wrong).as_py():
             at = wrong.fill_null(False).index(True).as_py()
-            raise self._refusal(at, reason(at))
+            raise self._error(at, reason(at))
 
-    def _refusal(self, at: int, reason: str) -> InvalidMessageError:
+    def _error(self, at: int, reason: str) -> InvalidMessageError:
         topics = self.topics
         topic = topics if isinstance(topics, str) else topics[at].as_py()
         return InvalidMessageError(topic, f"row {self._first_row + at} of the task: {reason}")
@@ -348,7 +348,7 @@ def _reserved() -> Column:
     return pa.array(sorted(RESERVED), pa.string())
 
 
-def _pairs(name: str, values: Column) -> tuple[Column, ...]:
+def _property_pieces(name: str, values: Column) -> tuple[Column, ...]:
     """Return the pieces of a property, which is left out where its value is null."""
     values = values.cast(pa.binary())
     head, end = pa.scalar(name.encode() + NAME_END), pa.scalar(PAIR_END)

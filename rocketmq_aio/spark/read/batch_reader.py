@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from rocketmq_aio.spark.arrow.columns import (
-    MOST_ROWS,
+    MAX_ROWS,
     Batch,
     ColumnBuilder,
     arrow_schema,
@@ -21,7 +21,7 @@ from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.planning import QueuePartition, plan
 from rocketmq_aio.spark.read.start_end import batch_ranges
-from rocketmq_aio.spark.read.task import Task
+from rocketmq_aio.spark.read.task import ReadTask
 
 # Less stays in the pipe of the worker, and a limit would wait for the whole range.
 FIRST_BYTES: Final = 64 * 1024
@@ -58,10 +58,10 @@ def read(
         return
     builder = ColumnBuilder(arrow_schema(schema))
     enough = FIRST_BYTES
-    with closing(Task(ranges, options).messages()) as found:
+    with closing(ReadTask(ranges, options).messages()) as found:
         for messages in found:
             builder.add(messages)
-            if builder.size >= enough or len(builder) >= MOST_ROWS:
+            if builder.size >= enough or len(builder) >= MAX_ROWS:
                 yield from builder.take()
                 enough = BATCH_BYTES
     yield from builder.take()

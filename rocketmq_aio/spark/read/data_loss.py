@@ -47,7 +47,7 @@ class Extent(NamedTuple):
     maximum: int
 
 
-class Finding(NamedTuple):
+class OffsetOutOfRange(NamedTuple):
     """A queue whose position does not exist any more, and where reading goes on instead.
 
     :ivar unread: messages of the old log that were seen and not read
@@ -57,7 +57,7 @@ class Finding(NamedTuple):
     queue: Queue
     wanted: int
     extent: Extent
-    goes_on: int
+    resume_at: int
     unread: int = 0
     replaced: bool = False
 
@@ -69,7 +69,7 @@ class Finding(NamedTuple):
     @property
     def skipped(self) -> int:
         """How many messages are known to be lost."""
-        return max(0, self.unread, self.goes_on - self.wanted)
+        return max(0, self.unread, self.resume_at - self.wanted)
 
     @property
     def reason(self) -> str:
@@ -83,44 +83,48 @@ class Finding(NamedTuple):
         return DataLossError(self.queue, self.wanted, self.extent, self.reason)
 
 
-def findings(positions: Mapping[Queue, int], extents: Mapping[Queue, Extent]) -> list[Finding]:
+def find_out_of_range(
+    positions: Mapping[Queue, int], extents: Mapping[Queue, Extent]
+) -> list[OffsetOutOfRange]:
     """Return the queues whose position is outside of what they hold; unknown ones are left out."""
     found = []
     for queue, wanted in sorted(positions.items()):
         extent = extents.get(queue)
-        if extent is not None and (goes_on := clamped(wanted, extent)) != wanted:
-            found.append(Finding(queue, wanted, extent, goes_on))
+        if extent is not None and (resume_at := clamp(wanted, extent)) != wanted:
+            found.append(OffsetOutOfRange(queue, wanted, extent, resume_at))
     return found
 
 
-def clamped(offset: int, extent: Extent) -> int:
+def clamp(offset: int, extent: Extent) -> int:
     """Return the nearest offset that the queue has; its end is one."""
     return min(max(offset, extent.minimum), extent.maximum)
 
 
-def settle(found: Iterable[Finding], *, fail: bool, told: WarnOnce | None = None) -> Offsets:
+def resume_offsets(
+    found: Iterable[OffsetOutOfRange], *, fail: bool, warn_once: WarnOnce | None = None
+) -> Offsets:
     """Return where the queues go on, and warn of each.
 
     :raises DataLossError: there is one, and *fail* is set
     """
-    told = told or WarnOnce()
-    goes_on = {}
+    warn_once = warn_once or WarnOnce()
+    resume_at = {}
     for each in found:
         if fail:
             raise each.error()
-        told.warn("data_loss", (each.queue, each.wanted), **_values(each))
-        goes_on[each.queue] = each.goes_on
-    return goes_on
+        warn_once.warn("data_loss", (each.queue, each.wanted), **_values(each))
+        resume_at[each.queue] = each.resume_at
+    return resume_at
 
 
-def _values(each: Finding) -> dict[str, object]:
+def _values(each: OffsetOutOfRange) -> dict[str, object]:
     topic, broker, queue_id = each.queue
     return {
         "topic": topic,
         "broker": broker,
         "queue": queue_id,
         "wanted": each.wanted,
-        "goes_on_at": each.goes_on,
+        "resumes_at": each.resume_at,
         "skipped": each.skipped,
         "minimum": each.extent.minimum,
         "maximum": each.extent.maximum,
@@ -132,18 +136,18 @@ class WarnOnce:
     """Warns of each thing once: an idle stream looks a hundred times a second."""
 
     def __init__(self) -> None:
-        self._told: dict[str, set[Hashable]] = {}
+        self._warned: dict[str, set[Hashable]] = {}
 
     def warn(self, event: str, about: Hashable, **values: object) -> None:
         """Warn, if nothing was said about it before."""
-        told = self._told.setdefault(event, set())
-        if about not in told:
-            told.add(about)
+        warned = self._warned.setdefault(event, set())
+        if about not in warned:
+            warned.add(about)
             warn(event, **values)
 
-    def only(self, event: str, present: Set[Hashable]) -> None:
+    def retain(self, event: str, present: Set[Hashable]) -> None:
         """Forget what is not *present* any more: it would be news again."""
-        self._told.get(event, set()).intersection_update(present)
+        self._warned.get(event, set()).intersection_update(present)
 
 
 def warn(event: str, **values: object) -> None:

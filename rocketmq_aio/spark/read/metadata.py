@@ -38,20 +38,20 @@ from rocketmq_aio.spark.runtime import Runtime
 T = TypeVar("T")
 K = TypeVar("K")
 
-AT_ONCE: Final = 16  # questions on their way to one broker; routes asked for at once
-NOWHERE: Final[Mapping[Queue, int]] = MappingProxyType({})
+MAX_CONCURRENT: Final = 16  # questions on their way to one broker; routes asked for at once
+NO_OFFSETS: Final[Mapping[Queue, int]] = MappingProxyType({})
 MILLISECOND: Final = timedelta(milliseconds=1)
 
 
-class BehindError(RocketMQError):
+class StaleReplicaError(RocketMQError):
     """A replica that has not caught up, or a queue that is being cut: ask again."""
 
     def __init__(self, queue: MessageQueue, offset: int, maximum: int) -> None:
         super().__init__(f"{queue}: nothing at offset {offset}, and {maximum} was told as its end")
 
 
-HEALS: Final = (
-    BehindError,
+RETRYABLE: Final = (
+    StaleReplicaError,
     BusyError,
     ConnectionLostError,
     NameServerUnavailableError,
@@ -61,7 +61,7 @@ HEALS: Final = (
 )
 
 
-class Topics(NamedTuple):
+class TopicQueues(NamedTuple):
     """The queues that routes name now, the topics that are gone, and those without a queue now."""
 
     queues: frozenset[Queue]
@@ -69,11 +69,11 @@ class Topics(NamedTuple):
     empty: frozenset[str]
 
 
-class Answers(NamedTuple, Generic[T]):
+class QueueResults(NamedTuple, Generic[T]):
     """What was found out by queue, and the brokers that did not answer, with the reason."""
 
-    of: dict[Queue, T]
-    away: dict[str, RocketMQError]
+    values: dict[Queue, T]
+    unavailable: dict[str, RocketMQError]
 
 
 class Metadata:
@@ -89,10 +89,10 @@ class Metadata:
         self._instance = instance
         self._consumer = consumer
         self._options = options
-        self._told = WarnOnce()
-        self._given_up: set[str] = set()  # brokers, topics, and "" for the list of topics
+        self._warn_once = WarnOnce()
+        self._unavailable: set[str] = set()  # brokers, topics, and "" for the list of topics
         self._brokers: dict[str, set[str]] = {}  # that held a topic when it was last heard of
-        self._listed: list[str] | None = None
+        self._matching_topics: list[str] | None = None
 
     @classmethod
     def of(cls, runtime: Runtime, options: ReadOptions) -> Metadata:
@@ -101,7 +101,7 @@ class Metadata:
 
     # --- topics ---------------------------------------------------------------------------------
 
-    async def topics(self, held: Collection[Queue] = ()) -> Topics:
+    async def topics(self, held: Collection[Queue] = ()) -> TopicQueues:
         """Return what there is of the topics to read, and of those whose queues were *held* before.
 
         Held queues that the options do not select any longer are left out.
@@ -109,17 +109,17 @@ class Metadata:
         :raises NameServerUnavailableError: none could be asked about a topic that is not known yet
         """
         held = [queue for queue in held if selects(self._options, queue)]
-        wanted = sorted({*await self._wanted(), *(topic for topic, _, _ in held)})
-        self._hear_of(wanted, held)
+        wanted = sorted({*await self._topic_names(), *(topic for topic, _, _ in held)})
+        self._seed_brokers(wanted, held)
         found = await self._gather(wanted, self._queues_of)
         queues = {queue for there in found.values() if there is not None for queue in there}
         if self._options.assign:
             queues &= set(self._options.assign)
         gone = {topic for topic, there in found.items() if there is None}
         empty = {topic for topic, there in found.items() if there == []}
-        return Topics(frozenset(queues), frozenset(gone), frozenset(empty))
+        return TopicQueues(frozenset(queues), frozenset(gone), frozenset(empty))
 
-    def _hear_of(self, topics: Iterable[str], held: Collection[Queue]) -> None:
+    def _seed_brokers(self, topics: Iterable[str], held: Collection[Queue]) -> None:
         """Take the brokers of topics that were not looked up yet from what is known of queues."""
         starts = self._options.starting_offsets
         queues = {*held, *self._options.assign, *(starts if isinstance(starts, dict) else ())}
@@ -128,36 +128,36 @@ class Metadata:
             if names := {broker for _, broker, _ in mine if not broker.startswith(LOGICAL_PREFIX)}:
                 self._brokers[topic] = names
 
-    async def _wanted(self) -> Iterable[str]:
+    async def _topic_names(self) -> Iterable[str]:
         pattern = self._options.subscribe_pattern
         if pattern is None:
             return self._options.subscribe or {topic for topic, _, _ in self._options.assign}
         try:
-            found = await self._patiently("", lambda: listed_topics(self._instance, pattern))
+            found = await self._retry("", lambda: listed_topics(self._instance, pattern))
         except NameServerUnavailableError as error:
-            if self._listed is None:
+            if self._matching_topics is None:
                 raise
-            self._told.warn("name_servers_away", None, reason=str(error))
+            self._warn_once.warn("name_servers_away", None, reason=str(error))
         else:
-            self._listed = found
-        return self._listed
+            self._matching_topics = found
+        return self._matching_topics
 
     async def _queues_of(self, topic: str) -> list[Queue] | None:
         """Return the queues of *topic*; None when it was deleted, or never was."""
         try:
-            queues = await self._patiently(topic, lambda: self._consumer.message_queues(topic))
+            queues = await self._retry(topic, lambda: self._consumer.message_queues(topic))
         except RouteNotFoundError:
             return None if await self._is_gone(topic) else []
         except NameServerUnavailableError as error:
             route = self._instance.routes.known(topic)
             if route is None:
                 raise
-            self._told.warn("name_servers_away", None, reason=str(error))
-            return list(map(_key, route.subscribe_queues))
-        self._told.only("name_servers_away", frozenset())
+            self._warn_once.warn("name_servers_away", None, reason=str(error))
+            return list(map(_queue_key, route.subscribe_queues))
+        self._warn_once.retain("name_servers_away", frozenset())
         if (route := self._instance.routes.known(topic)) is not None:
             self._brokers[topic] = set(route.brokers)
-        return list(map(_key, queues))
+        return list(map(_queue_key, queues))
 
     async def _is_gone(self, topic: str) -> bool:
         """Whether no name server has the topic, though its brokers are registered.
@@ -182,51 +182,53 @@ class Metadata:
     # --- queues ---------------------------------------------------------------------------------
 
     async def extents(
-        self, queues: Iterable[Queue], read_up_to: Mapping[Queue, int] = NOWHERE
-    ) -> Answers[Extent]:
+        self, queues: Iterable[Queue], read_up_to: Mapping[Queue, int] = NO_OFFSETS
+    ) -> QueueResults[Extent]:
         """Return what each queue holds; of one that was read to its end, nothing but the end."""
 
         async def extent(queue: MessageQueue) -> Extent:
-            return await self._extent(queue, read_up_to.get(_key(queue)))
+            return await self._extent(queue, read_up_to.get(_queue_key(queue)))
 
-        return await self._ask(queues, extent)
+        return await self._query(queues, extent)
 
     async def wait_indexed(self, queues: Iterable[Queue]) -> None:
         """Wait until `extents` includes all messages that are stored now, for a limited time."""
         await wait_indexed(self._instance, queues)
 
-    async def committed(self, queues: Iterable[Queue]) -> Answers[int | None]:
+    async def committed(self, queues: Iterable[Queue]) -> QueueResults[int | None]:
         """Return where the group stands in each queue; None where it never was."""
-        return await self._ask(queues, self._consumer.committed)
+        return await self._query(queues, self._consumer.committed)
 
     async def offsets_at(
         self, instants: Mapping[Queue, int], extents: Mapping[Queue, Extent]
-    ) -> Answers[int]:
+    ) -> QueueResults[int]:
         """Return the first offset stored at or after the milliseconds given for each queue."""
 
         async def search(queue: MessageQueue) -> int:
-            return await self._search(queue, instants[_key(queue)], extents[_key(queue)])
+            return await self._search(
+                queue, instants[_queue_key(queue)], extents[_queue_key(queue)]
+            )
 
-        return await self._ask(instants, search)
+        return await self._query(instants, search)
 
-    async def stored_at(self, places: Mapping[Queue, int]) -> Answers[int | None]:
+    async def stored_at(self, places: Mapping[Queue, int]) -> QueueResults[int | None]:
         """Return when the message at an offset of each queue was stored, in milliseconds.
 
         None where the queue has no readable message at this offset.
         """
 
         async def stored(queue: MessageQueue) -> int | None:
-            offset = places[_key(queue)]
+            offset = places[_queue_key(queue)]
             try:
-                messages = (await self._pulled(queue, offset, 1)).messages
+                messages = (await self._pull(queue, offset, 1)).messages
                 found = messages[0] if messages else None
                 return _store_millis(found) if found and found.queue_offset == offset else None
-            except HEALS:
+            except RETRYABLE:
                 raise
             except RocketMQError:
                 return None  # the tasks pull the same queue, and report the error with advice
 
-        return await self._ask(places, stored)
+        return await self._query(places, stored)
 
     async def _extent(self, queue: MessageQueue, read_up_to: int | None) -> Extent:
         maximum = await self._consumer.max_offset(queue)
@@ -239,26 +241,26 @@ class Metadata:
         hint = await self._instance.broker.offset_for_time(queue, millis)
         search = TimeSearch(millis, *extent, hint)
         while search.found is None:
-            search.seen(await self._stored(queue, search.probe, extent.maximum, search.count))
+            search.seen(await self._store_times(queue, search.probe, extent.maximum, search.count))
         return search.found
 
-    async def _stored(
+    async def _store_times(
         self, queue: MessageQueue, offset: int, maximum: int, count: int
     ) -> list[tuple[int, int]]:
         """Return offsets and store times of the next messages below *maximum*; none: no more.
 
-        :raises BehindError: the broker has less than it said before
+        :raises StaleReplicaError: the broker has less than it said before
         """
         while offset < maximum:
-            result = await self._pulled(queue, offset, count)
+            result = await self._pull(queue, offset, count)
             if result.messages:
                 return [(each.queue_offset, _store_millis(each)) for each in result.messages]
             if result.next_offset <= offset or result.status is PullStatus.OFFSET_RESET:
-                raise BehindError(queue, offset, maximum)
+                raise StaleReplicaError(queue, offset, maximum)
             offset = result.next_offset  # behind a gap
         return []
 
-    async def _pulled(self, queue: MessageQueue, offset: int, count: int) -> PullResult:
+    async def _pull(self, queue: MessageQueue, offset: int, count: int) -> PullResult:
         result = await self._consumer.pull(queue, offset, count)
         if result.status is PullStatus.OFFSET_RESET:  # says nothing of the offset, and is said once
             result = await self._consumer.pull(queue, offset, count)
@@ -266,59 +268,59 @@ class Metadata:
 
     # --- the group ------------------------------------------------------------------------------
 
-    async def members(self, topics: Iterable[str]) -> set[str]:
+    async def group_members(self, topics: Iterable[str]) -> set[str]:
         """Return the client ids of the live members of the group, as the brokers know them.
 
         :raises RocketMQError: a broker did not answer
         """
-        addresses = sorted(self._masters(topics))
+        addresses = sorted(self._master_addresses(topics))
         group = self._options.connection.group
 
         async def ask(address: str) -> list[str]:
             return await self._instance.broker.consumer_ids_at(group, address)
 
         found = await self._gather(
-            addresses, lambda address: self._patiently(address, lambda: ask(address))
+            addresses, lambda address: self._retry(address, lambda: ask(address))
         )
         return {each for ids in found.values() for each in ids}
 
-    def _masters(self, topics: Iterable[str]) -> set[str]:
+    def _master_addresses(self, topics: Iterable[str]) -> set[str]:
         routes = map(self._instance.routes.known, topics)
         brokers = {name for route in routes if route is not None for name in route.brokers}
         return set(filter(None, map(self._instance.routes.master, brokers)))
 
     # --- patience -------------------------------------------------------------------------------
 
-    def pauses(self, whom: str | None = None) -> Iterator[float]:
+    def retry_pauses(self, whom: str | None = None) -> Iterator[float]:
         """Yield the seconds to wait before each further question, to *whom* if it is somebody."""
         seconds = self._options.fetch_retry_interval_ms / 1000
-        for number in range(0 if whom in self._given_up else self._options.fetch_num_retries):
+        for number in range(0 if whom in self._unavailable else self._options.fetch_num_retries):
             yield seconds * 2**number
 
-    async def _patiently(self, whom: str, question: Callable[[], Awaitable[T]]) -> T:
+    async def _retry(self, whom: str, question: Callable[[], Awaitable[T]]) -> T:
         """Ask until there is an answer or patience ends; the last error is raised then."""
-        pauses = list(self.pauses(whom))
+        pauses = list(self.retry_pauses(whom))
         for number, pause in enumerate(pauses):
             try:
                 return self._heard(whom, await question())
-            except HEALS as error:
+            except RETRYABLE as error:
                 if number == 0 and isinstance(error, RouteNotFoundError):
                     # Deleted topics end up here: without this line the wait looks like a hang.
                     warn("waiting_for_topic", topic=error.topic, seconds=sum(pauses))
                 await anyio.sleep(pause)
         try:
             return self._heard(whom, await question())
-        except HEALS:
-            self._given_up.add(whom)
+        except RETRYABLE:
+            self._unavailable.add(whom)
             raise
 
     def _heard(self, whom: str, answer: T) -> T:
-        self._given_up.discard(whom)
+        self._unavailable.discard(whom)
         return answer
 
-    async def _ask(
+    async def _query(
         self, queues: Iterable[Queue], question: Callable[[MessageQueue], Awaitable[T]]
-    ) -> Answers[T]:
+    ) -> QueueResults[T]:
         """Ask each broker about its queues; one that is away does not hold up another.
 
         :raises RocketMQError: a broker refuses
@@ -326,20 +328,20 @@ class Metadata:
         by_broker: dict[str, list[Queue]] = {}
         for queue in sorted(queues):
             by_broker.setdefault(queue[1], []).append(queue)
-        answers: Answers[T] = Answers({}, {})
+        results: QueueResults[T] = QueueResults({}, {})
 
         async def ask(broker: str) -> None:
             async def round_of_questions() -> None:
-                waiting = [each for each in by_broker[broker] if each not in answers.of]
-                await self._gather(waiting, lambda q: question(MessageQueue(*q)), answers.of)
+                waiting = [each for each in by_broker[broker] if each not in results.values]
+                await self._gather(waiting, lambda q: question(MessageQueue(*q)), results.values)
 
             try:
-                await self._patiently(broker, round_of_questions)
-            except HEALS as error:
-                answers.away[broker] = error
+                await self._retry(broker, round_of_questions)
+            except RETRYABLE as error:
+                results.unavailable[broker] = error
 
         await self._gather(sorted(by_broker), ask)
-        return answers
+        return results
 
     async def _gather(
         self,
@@ -347,7 +349,7 @@ class Metadata:
         question: Callable[[K], Awaitable[T]],
         found: dict[K, T] | None = None,
     ) -> dict[K, T]:
-        """Ask about all *keys*, some at once, and enter the answers in *found*.
+        """Ask about all *keys*, some at once, and enter the results in *found*.
 
         :raises RocketMQError: the first question that failed
         """
@@ -364,7 +366,7 @@ class Metadata:
                     tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
-            for _ in range(min(AT_ONCE, len(keys))):
+            for _ in range(min(MAX_CONCURRENT, len(keys))):
                 tasks.start_soon(work)
         if failures:
             raise failures[0]
@@ -379,7 +381,7 @@ def selects(options: ReadOptions, queue: Queue) -> bool:
     return topic in options.subscribe or queue in options.assign
 
 
-def _key(queue: MessageQueue) -> Queue:
+def _queue_key(queue: MessageQueue) -> Queue:
     return queue.topic, queue.broker_name, queue.queue_id
 
 

@@ -13,10 +13,16 @@ from rocketmq_aio.errors import CommitError, ConfigError
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.spark.offsets import Offsets, Queue, StreamOffset
 from rocketmq_aio.spark.options.source_options import ReadOptions
-from rocketmq_aio.spark.read.data_loss import Extent, Finding, WarnOnce, findings, settle
-from rocketmq_aio.spark.read.metadata import Metadata, Topics, selects
-from rocketmq_aio.spark.read.rate_limits import backlog, share_out
-from rocketmq_aio.spark.read.start_end import check_gone, check_readable, complete, starts
+from rocketmq_aio.spark.read.data_loss import (
+    Extent,
+    OffsetOutOfRange,
+    WarnOnce,
+    find_out_of_range,
+    resume_offsets,
+)
+from rocketmq_aio.spark.read.metadata import Metadata, TopicQueues, selects
+from rocketmq_aio.spark.read.rate_limits import backlog, split_limit
+from rocketmq_aio.spark.read.start_end import check_gone, check_readable, complete, start_offsets
 
 ROUTES_SECONDS: Final = 1.0  # an idle stream asks for its end a hundred times a second
 
@@ -27,28 +33,30 @@ class MicroBatches:
     :ivar latest: where the queues ended when they were last looked at; None before the first look
     """
 
-    def __init__(self, lookup: Metadata, options: ReadOptions, store: RemoteOffsetStore) -> None:
+    def __init__(self, metadata: Metadata, options: ReadOptions, store: RemoteOffsetStore) -> None:
         self.latest: StreamOffset | None = None
-        self._lookup = lookup
+        self._metadata = metadata
         self._options = options
         self._store = store
-        self._told = WarnOnce()
+        self._warn_once = WarnOnce()
         self._target: Offsets | None = None
-        self._topics: tuple[float, Topics] | None = None
+        self._topics: tuple[float, TopicQueues] | None = None
         self._last_batch = time.monotonic()
-        self._alone = not options.commit_offsets  # whether nobody else moves the group's offsets
+        self._group_is_unused = (
+            not options.commit_offsets
+        )  # whether nobody else moves the group's offsets
 
-    def reconnect(self, lookup: Metadata, store: RemoteOffsetStore) -> None:
+    def reconnect(self, metadata: Metadata, store: RemoteOffsetStore) -> None:
         """Go on with another client; what was decided before counts still."""
-        self._lookup = lookup
+        self._metadata = metadata
         self._store = store
 
     async def fix_target(self) -> None:
         """Let the stream end where the queues end now, whatever comes later."""
-        topics = await self._lookup.topics()
-        check_gone(topics.gone, fail=self._options.fail_on_data_loss, told=self._told)
-        await self._lookup.wait_indexed(topics.queues)
-        extents = complete(await self._lookup.extents(topics.queues))
+        topics = await self._metadata.topics()
+        check_gone(topics.gone, fail=self._options.fail_on_data_loss, warn_once=self._warn_once)
+        await self._metadata.wait_indexed(topics.queues)
+        extents = complete(await self._metadata.extents(topics.queues))
         self._target = {queue: extent.maximum for queue, extent in extents.items()}
 
     async def end_after(
@@ -62,35 +70,35 @@ class MicroBatches:
         :raises RocketMQError: it is not known where the stream begins
         """
         topics = await self._current_topics(start)
-        await self._check_alone(topics)
+        await self._check_group_unused(topics)
         await self.publish(start)
-        answers = await self._lookup.extents(topics.queues, start.end)
+        results = await self._metadata.extents(topics.queues, start.end)
         if start.at_start:
             check_readable(topics, self._options)
-            extents = complete(answers)
-            begun = await self._begin(topics, extents)
+            extents = complete(results)
+            begun = await self._start_offsets(topics, extents)
             positions = dict(begun)
         else:
-            extents = answers.of
-            moved = await self._moved(start, extents)
-            self._tell_missing(start, extents)
+            extents = results.values
+            moved = await self._corrected(start, extents)
+            self._warn_missing(start, extents)
             begun = self._new_queues(start, extents)
             begun |= {queue: at for queue, at in moved.items() if at < start.end[queue]}
             positions = {**start.end, **moved, **begun}
         seen, self.latest = self.latest, _latest(positions, extents)
         waiting = backlog(positions, self._ends(extents))
-        if self._waits_for_more(sum(waiting.values()), everything=everything):
-            return await self._ended(start, begun, begun, extents) if start.at_start else start
+        if self._is_below_minimum(sum(waiting.values()), everything=everything):
+            return await self._batch_end(start, begun, begun, extents) if start.at_start else start
         replaced = await self._replaced(start, waiting, extents, seen)
         begun |= replaced
         positions |= replaced
         waiting = backlog(positions, self._ends(extents))
-        taken = waiting if most is None else share_out(waiting, most)
+        taken = waiting if most is None else split_limit(waiting, most)
         end = positions | {queue: positions[queue] + count for queue, count in taken.items()}
         if end == start.end and not begun and not start.at_start:
             return start
         self._last_batch = time.monotonic()
-        return await self._ended(start, end, begun, extents)
+        return await self._batch_end(start, end, begun, extents)
 
     async def publish(self, reached: StreamOffset) -> None:
         """Commit what is read surely; a failure is logged, for only observers look at it."""
@@ -104,39 +112,41 @@ class MicroBatches:
         try:
             await self._store.persist(list(read))
         except CommitError as error:
-            self._told.warn("offsets_not_published", None, reason=str(error))
+            self._warn_once.warn("offsets_not_published", None, reason=str(error))
         else:
-            self._told.only("offsets_not_published", frozenset())
+            self._warn_once.retain("offsets_not_published", frozenset())
 
-    async def _current_topics(self, start: StreamOffset) -> Topics:
+    async def _current_topics(self, start: StreamOffset) -> TopicQueues:
         now = time.monotonic()
         if self._topics is not None and now - self._topics[0] < ROUTES_SECONDS:
             return self._topics[1]
-        topics = await self._lookup.topics(start.end)
-        check_gone(topics.gone, fail=self._options.fail_on_data_loss, told=self._told)
+        topics = await self._metadata.topics(start.end)
+        check_gone(topics.gone, fail=self._options.fail_on_data_loss, warn_once=self._warn_once)
         self._topics = (now, topics)
         return topics
 
-    async def _check_alone(self, topics: Topics) -> None:
+    async def _check_group_unused(self, topics: TopicQueues) -> None:
         """Refuse to move the offsets of a group that others consume with.
 
         :raises ConfigError: it has live members
         """
-        if self._alone:
+        if self._group_is_unused:
             return
-        members = await self._lookup.members({topic for topic, _, _ in topics.queues})
+        members = await self._metadata.group_members({topic for topic, _, _ in topics.queues})
         if members:
             group = self._options.connection.group
             names = ", ".join(sorted(members)[:3])
             reason = f"group {group!r} has live members ({names}), whose position it would move"
             raise ConfigError("commitOffsets", True, f"{reason}: use a group of its own")
-        self._alone = True
+        self._group_is_unused = True
 
-    async def _begin(self, topics: Topics, extents: Mapping[Queue, Extent]) -> Offsets:
+    async def _start_offsets(self, topics: TopicQueues, extents: Mapping[Queue, Extent]) -> Offsets:
         """Return where the stream begins, which never changes once it is written down."""
-        wanted = await starts(self._lookup, self._options, topics, extents)
+        wanted = await start_offsets(self._metadata, self._options, topics, extents)
         fail = self._options.fail_on_data_loss
-        begun = wanted | settle(findings(wanted, extents), fail=fail, told=self._told)
+        begun = wanted | resume_offsets(
+            find_out_of_range(wanted, extents), fail=fail, warn_once=self._warn_once
+        )
         if self._target is None:
             return begun
         # A queue that appeared since is left to the next run, which reads it from its beginning.
@@ -156,12 +166,12 @@ class MicroBatches:
             if queue not in start.end and (self._target is None or queue in self._target)
         }
 
-    async def _moved(self, start: StreamOffset, extents: dict[Queue, Extent]) -> Offsets:
+    async def _corrected(self, start: StreamOffset, extents: dict[Queue, Extent]) -> Offsets:
         """Return the positions that do not exist any more, as they are to be corrected."""
-        for pause in self._lookup.pauses():
+        for pause in self._metadata.retry_pauses():
             # A broker that has just started counts up to its end only after a while, and one
             # whose topic was deleted says that it is empty.
-            cut = [each.queue for each in findings(start.end, extents) if each.was_cut]
+            cut = [each.queue for each in find_out_of_range(start.end, extents) if each.was_cut]
             if not cut:
                 break
             await anyio.sleep(pause)
@@ -169,13 +179,13 @@ class MicroBatches:
             known = (await self._current_topics(start)).queues
             for queue in cut:
                 del extents[queue]
-            extents.update((await self._lookup.extents(known.intersection(cut))).of)
-        found = findings(start.end, extents)
+            extents.update((await self._metadata.extents(known.intersection(cut))).values)
+        found = find_out_of_range(start.end, extents)
         cut = [each.queue for each in found if each.was_cut and each.queue in start.stored]
         restarts = await self._restarts(start, cut, extents, self.latest)
         kept = [each for each in found if each.queue in extents and each.queue not in cut]
         fail = self._options.fail_on_data_loss
-        return settle([*kept, *restarts], fail=fail, told=self._told)
+        return resume_offsets([*kept, *restarts], fail=fail, warn_once=self._warn_once)
 
     async def _replaced(
         self,
@@ -189,14 +199,14 @@ class MicroBatches:
         Queues that cannot be compared now leave *extents*: they are not read in this batch.
         """
         last = {q: start.end[q] - 1 for q in waiting if q in start.stored}
-        times = (await self._lookup.stored_at(last)).of
+        times = (await self._metadata.stored_at(last)).values
         for queue in last.keys() - times.keys():
             del extents[queue]
         # None: retention or compaction removed the message, which says nothing of the log.
         changed = [q for q, time in times.items() if time not in (None, start.stored[q])]
         restarts = await self._restarts(start, changed, extents, seen)
         fail = self._options.fail_on_data_loss
-        return settle(restarts, fail=fail, told=self._told)
+        return resume_offsets(restarts, fail=fail, warn_once=self._warn_once)
 
     async def _restarts(
         self,
@@ -204,7 +214,7 @@ class MicroBatches:
         queues: Collection[Queue],
         extents: dict[Queue, Extent],
         seen: StreamOffset | None,
-    ) -> list[Finding]:
+    ) -> list[OffsetOutOfRange]:
         """Return where to go on in logs that changed: behind all that was stored before.
 
         Queues that cannot be searched now leave *extents*.
@@ -212,19 +222,19 @@ class MicroBatches:
         :param seen: the ends at the look before, if there was one
         """
         instants = {queue: start.stored[queue] + 1 for queue in queues}
-        goes_on = (await self._lookup.offsets_at(instants, extents)).of
-        for queue in instants.keys() - goes_on.keys():
+        resume_at = (await self._metadata.offsets_at(instants, extents)).values
+        for queue in instants.keys() - resume_at.keys():
             del extents[queue]
         ends = seen.end if seen is not None else {}
         found = []
-        for queue, at in sorted(goes_on.items()):
+        for queue, at in sorted(resume_at.items()):
             wanted, extent = start.end[queue], extents[queue]
             unread = ends.get(queue, wanted) - wanted
             replaced = wanted <= extent.maximum or at == extent.minimum
-            found.append(Finding(queue, wanted, extent, at, unread, replaced))
+            found.append(OffsetOutOfRange(queue, wanted, extent, at, unread, replaced))
         return found
 
-    async def _ended(
+    async def _batch_end(
         self, start: StreamOffset, end: Offsets, begun: Offsets, extents: Mapping[Queue, Extent]
     ) -> StreamOffset:
         """Return the end of a batch, with what identifies the logs that it moves in."""
@@ -234,21 +244,21 @@ class MicroBatches:
             for queue, at in end.items()
             if queue not in same and queue in extents and at > extents[queue].minimum
         }
-        times = (await self._lookup.stored_at(last)).of
+        times = (await self._metadata.stored_at(last)).values
         stored = {queue: time for queue, time in start.stored.items() if queue in same}
         stored |= {queue: time for queue, time in times.items() if time is not None}
         return StreamOffset(end=end, begun=begun, stored=stored)
 
-    def _tell_missing(self, start: StreamOffset, extents: Mapping[Queue, Extent]) -> None:
+    def _warn_missing(self, start: StreamOffset, extents: Mapping[Queue, Extent]) -> None:
         absent = start.end.keys() - extents.keys()
         missing = {queue for queue in absent if selects(self._options, queue)}
         for topic in sorted({queue[0] for queue in absent - missing}):
-            self._told.warn("topic_not_subscribed", topic, topic=topic)
-        self._told.only("queue_missing", missing)
+            self._warn_once.warn("topic_not_subscribed", topic, topic=topic)
+        self._warn_once.retain("queue_missing", missing)
         for queue in sorted(missing):
             topic, broker, queue_id = queue
             at = start.end[queue]
-            self._told.warn(
+            self._warn_once.warn(
                 "queue_missing", queue, topic=topic, broker=broker, queue=queue_id, stays_at=at
             )
 
@@ -258,7 +268,7 @@ class MicroBatches:
         known = self._target.keys() & extents.keys()
         return {queue: min(self._target[queue], extents[queue].maximum) for queue in known}
 
-    def _waits_for_more(self, waiting: int, *, everything: bool) -> bool:
+    def _is_below_minimum(self, waiting: int, *, everything: bool) -> bool:
         least = self._options.min_offsets_per_trigger
         if least is None or everything or self._target is not None or waiting >= least:
             return False

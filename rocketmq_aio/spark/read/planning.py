@@ -32,9 +32,9 @@ def plan(ranges: Iterable[Range], options: ReadOptions) -> list[QueuePartition]:
     pieces = sorted(each for each in ranges if each.size > 0)
     if not pieces:
         return []
-    pieces = _cut_large(pieces, options.max_records_per_partition)
-    pieces = _cut_to(pieces, options.min_partitions or 1)
-    tasks = _packed(pieces, options)
+    pieces = _split_large(pieces, options.max_records_per_partition)
+    pieces = _split_to(pieces, options.min_partitions or 1)
+    tasks = _pack(pieces, options)
     return [QueuePartition(tuple(sorted(task))) for task in sorted(tasks)]
 
 
@@ -50,13 +50,13 @@ def plan_between(
     return plan(ranges, options)
 
 
-def _cut_large(pieces: list[Range], most: int | None) -> list[Range]:
+def _split_large(pieces: list[Range], most: int | None) -> list[Range]:
     if most is None:
         return pieces
-    return [part for piece in pieces for part in _parts(piece, -(-piece.size // most))]
+    return [part for piece in pieces for part in _split(piece, -(-piece.size // most))]
 
 
-def _cut_to(pieces: list[Range], wanted: int) -> list[Range]:
+def _split_to(pieces: list[Range], wanted: int) -> list[Range]:
     """Cut until there are so many, always that whose parts are the largest."""
     if len(pieces) >= wanted:
         return pieces
@@ -67,26 +67,26 @@ def _cut_to(pieces: list[Range], wanted: int) -> list[Range]:
         if largest >= -1:
             break  # one offset each
         heapq.heapreplace(heap, (-piece.size // (count + 1), piece, count + 1))
-    return [part for _, piece, count in heap for part in _parts(piece, count)]
+    return [part for _, piece, count in heap for part in _split(piece, count)]
 
 
-def _parts(piece: Range, count: int) -> list[Range]:
+def _split(piece: Range, count: int) -> list[Range]:
     bounds = [piece.start + piece.size * at // count for at in range(count + 1)]
     return [piece._replace(start=start, end=end) for start, end in pairwise(bounds)]
 
 
 @dataclass(order=True)
-class _Task:
+class _Bin:
     size: int
     number: int
     ranges: list[Range] = field(default_factory=list, compare=False)
 
-    def take(self, piece: Range) -> None:
+    def add(self, piece: Range) -> None:
         self.size += piece.size
         self.ranges.append(piece)
 
 
-def _packed(pieces: list[Range], options: ReadOptions) -> list[list[Range]]:
+def _pack(pieces: list[Range], options: ReadOptions) -> list[list[Range]]:
     least = options.min_records_per_partition
     if options.max_records_per_partition is not None:
         least = min(least, options.max_records_per_partition)
@@ -99,10 +99,10 @@ def _packed(pieces: list[Range], options: ReadOptions) -> list[list[Range]]:
     for piece in pieces:
         by_broker.setdefault(piece.broker, []).append(piece)
     if count < len(by_broker):
-        return _filled(pieces, count, options)
+        return _fill(pieces, count, options)
     tasks = []
     for held, share in _shares(list(by_broker.values()), count):
-        tasks += _filled(held, share, options)
+        tasks += _fill(held, share, options)
     return tasks
 
 
@@ -117,15 +117,15 @@ def _shares(brokers: list[list[Range]], count: int) -> list[tuple[list[Range], i
     return list(zip(brokers, shares, strict=True))
 
 
-def _filled(pieces: list[Range], count: int, options: ReadOptions) -> list[list[Range]]:
+def _fill(pieces: list[Range], count: int, options: ReadOptions) -> list[list[Range]]:
     """Put the largest piece first into the emptiest task."""
     most = options.max_records_per_partition if options.max_partitions is None else None
-    tasks = [_Task(0, number) for number in range(count)]
+    tasks = [_Bin(0, number) for number in range(count)]
     for piece in sorted(pieces, key=lambda each: (-each.size, each)):
         task = heapq.heappop(tasks)
         if most is not None and task.size and task.size + piece.size > most:
             heapq.heappush(tasks, task)
-            task = _Task(0, len(tasks))
-        task.take(piece)
+            task = _Bin(0, len(tasks))
+        task.add(piece)
         heapq.heappush(tasks, task)
     return [task.ranges for task in tasks if task.ranges]

@@ -16,7 +16,7 @@ def backlog(start: Mapping[Queue, int], latest: Mapping[Queue, int]) -> Offsets:
     }
 
 
-def share_out(waiting: Mapping[Queue, int], most: int) -> Offsets:
+def split_limit(waiting: Mapping[Queue, int], most: int) -> Offsets:
     """Return how much of each queue to read, *most* in all, in proportion to what it has.
 
     Each queue gets at least one, also where that makes more than *most*.

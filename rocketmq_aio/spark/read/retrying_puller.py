@@ -1,4 +1,4 @@
-"""Asks for what is at an offset until there is an answer that leads on, or patience ends."""
+"""Asks for what is at an offset until there is an answer that leads on, or full_needed ends."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from rocketmq_aio.remoting.backoff import Backoff
 from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options.source_options import ReadOptions
 
-FIRST_STEP: Final = 32  # what a broker hands out at once by default
-LONGEST_STEP: Final = 65_536
-PATIENCE: Final = 64  # whole answers in a row before more is asked for than was given once
+FIRST_SEGMENT: Final = 32  # what a broker hands out at once by default
+MAX_SEGMENT: Final = 65_536
+FULL_BEFORE_GROWTH: Final = 64  # full results in a row before more is asked for than was given once
 PULL_SECONDS: Final = 15.0  # a broker that reads from disk, or drops an answer, takes long
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
-HOPELESS: Final = (
+FATAL: Final = (
     AuthError,
     ConfigError,
     NotRunningError,
@@ -64,28 +64,28 @@ class TopicDeletedError(ReadError):
 
 
 @dataclass(eq=False)
-class Part:
+class RangeCursor:
     """A range, and how far it has been shared out."""
 
     wanted: Range
     queue: MessageQueue
     subscription: Subscription
-    cursor: int
-    step: int = FIRST_STEP
-    whole: int = 0  # answers in a row that were as long as they could be
-    patience: int = 1
+    position: int
+    segment_size: int = FIRST_SEGMENT
+    full: int = 0  # results in a row that were as long as they could be
+    full_needed: int = 1
     progressed: float = float("-inf")
 
-    def learn(self, asked: int, passed: int) -> None:
+    def adapt(self, asked: int, passed: int) -> None:
         """Follow what the broker really returns."""
         if passed < asked:
-            self.step, self.whole, self.patience = max(1, passed), 0, PATIENCE
-        elif passed > self.step:
-            self.step = min(passed, LONGEST_STEP)
-        elif asked == self.step:
-            self.whole += 1
-            if self.whole >= self.patience:
-                self.step, self.whole = min(2 * self.step, LONGEST_STEP), 0
+            self.segment_size, self.full, self.full_needed = max(1, passed), 0, FULL_BEFORE_GROWTH
+        elif passed > self.segment_size:
+            self.segment_size = min(passed, MAX_SEGMENT)
+        elif asked == self.segment_size:
+            self.full += 1
+            if self.full >= self.full_needed:
+                self.segment_size, self.full = min(2 * self.segment_size, MAX_SEGMENT), 0
 
 
 class RetryingPuller:
@@ -100,7 +100,7 @@ class RetryingPuller:
         self._timeout = options.pull_timeout_ms / 1000
         self._registered = registered
 
-    async def progress(self, part: Part, at: int, count: int) -> RawPull:
+    async def pull(self, cursor: RangeCursor, at: int, count: int) -> RawPull:
         """Return an answer that leads on from *at*.
 
         :raises ReadError: none came in ``pullTimeoutMs`` without progress on the queue
@@ -113,76 +113,78 @@ class RetryingPuller:
             reason, cause = "", None
             try:
                 answer = await self._pulls.pull(
-                    part.queue,
+                    cursor.queue,
                     at,
                     count,
-                    part.subscription,
+                    cursor.subscription,
                     timeout=min(PULL_SECONDS, self._timeout),
                     suggested=suggested,
                 )
-                if leads_on(answer, at) and (not suggested or is_sure(answer)):
-                    part.progressed = loop.time()
+                if makes_progress(answer, at) and (not suggested or is_valid_from_slave(answer)):
+                    cursor.progressed = loop.time()
                     return answer
-                reason = said(answer)
-            except HOPELESS as error:
-                raise ReadError(part.wanted, at, hopeless(error)) from error
+                reason = describe(answer)
+            except FATAL as error:
+                raise ReadError(cursor.wanted, at, fatal_reason(error)) from error
             except RocketMQError as error:
                 reason, cause = str(error), error
-            if loop.time() - max(begun, part.progressed) > self._timeout:
+            if loop.time() - max(begun, cursor.progressed) > self._timeout:
                 limit = f"no progress for pullTimeoutMs={self._options.pull_timeout_ms}"
-                deleted = isinstance(cause, RouteNotFoundError) and await self._is_up(part)
+                deleted = isinstance(
+                    cause, RouteNotFoundError
+                ) and await self._is_broker_registered(cursor)
                 kind = TopicDeletedError if deleted else ReadError
-                raise kind(part.wanted, at, f"{limit}: {reason}") from cause
+                raise kind(cursor.wanted, at, f"{limit}: {reason}") from cause
             if not suggested:
                 await anyio.sleep(backoff.next_pause())
             suggested = False  # the master knows
 
-    async def _is_up(self, part: Part) -> bool:
+    async def _is_broker_registered(self, cursor: RangeCursor) -> bool:
         """Whether the broker is registered: one that is away takes its topics along."""
         try:
-            return part.wanted.broker in await self._registered()
+            return cursor.wanted.broker in await self._registered()
         except NameServerUnavailableError:
             return False
 
 
-def part_of(wanted: Range, options: ReadOptions) -> Part:
+def cursor_of(wanted: Range, options: ReadOptions) -> RangeCursor:
     """Return *wanted*, of which nothing has been shared out yet."""
     queue = MessageQueue(wanted.topic, wanted.broker, wanted.queue_id)
-    return Part(wanted, queue, expression(wanted.topic, options), wanted.start)
+    return RangeCursor(wanted, queue, subscription_of(wanted.topic, options), wanted.start)
 
 
-def expression(topic: str, options: ReadOptions) -> Subscription:
+def subscription_of(topic: str, options: ReadOptions) -> Subscription:
     """Return what is wanted of *topic*."""
     selector = MessageSelector(options.sub_expression, options.expression_type)
     return subscription(topic, selector, 0)
 
 
-def filters(wanted: Subscription) -> bool:
+def is_filtered(wanted: Subscription) -> bool:
     """Whether brokers leave messages out that are not wanted."""
     return wanted.is_sql or bool(wanted.tags)
 
 
-def leads_on(answer: RawPull, at: int) -> bool:
+def makes_progress(answer: RawPull, at: int) -> bool:
     """Whether there is an answer to what is at the offset, be it that it is gone."""
     if answer.status in (PullStatus.FOUND, PullStatus.NO_MATCH):
         return answer.next_offset > at
     return answer.status is PullStatus.OFFSET_ILLEGAL and answer.next_offset != at
 
 
-def is_sure(answer: RawPull) -> bool:
+def is_valid_from_slave(answer: RawPull) -> bool:
     """Whether a slave can know that: it may be behind its master."""
     return answer.status in (PullStatus.FOUND, PullStatus.NO_MATCH)
 
 
-def said(answer: RawPull) -> str:
+def describe(answer: RawPull) -> str:
     """Return an answer that leads nowhere, in words."""
     return (
-        f"the broker answers {answer.status.value} with next offset {answer.next_offset}, "
+        f"the broker results {answer.status.value} with next offset {answer.next_offset}, "
         f"the queue has {answer.min_offset} to {answer.max_offset}"
     )
 
 
-def hopeless(error: RocketMQError) -> str:
+def fatal_reason(error: RocketMQError) -> str:
     """Return what cannot be helped by asking again, and what can be done."""
     if getattr(error, "code", None) == NO_GROUP:
         return f"{error}; the group (option group) must exist where brokers do not create groups"

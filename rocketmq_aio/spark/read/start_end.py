@@ -12,11 +12,11 @@ from rocketmq_aio.spark.read.data_loss import (
     Extent,
     TopicGoneError,
     WarnOnce,
-    findings,
-    settle,
+    find_out_of_range,
+    resume_offsets,
     warn,
 )
-from rocketmq_aio.spark.read.metadata import Answers, Metadata, Topics
+from rocketmq_aio.spark.read.metadata import Metadata, QueueResults, TopicQueues
 from rocketmq_aio.spark.runtime import Runtime
 
 T = TypeVar("T")
@@ -41,29 +41,29 @@ def batch_ranges(options: ReadOptions) -> list[Range]:
     :raises RocketMQError: it cannot be known
     """
     runtime = Runtime.get(options.connection)
-    return runtime.call(ranges_of, Metadata.of(runtime, options), options)
+    return runtime.call(resolve_ranges, Metadata.of(runtime, options), options)
 
 
-async def ranges_of(lookup: Metadata, options: ReadOptions) -> list[Range]:
+async def resolve_ranges(metadata: Metadata, options: ReadOptions) -> list[Range]:
     """Do what `batch_ranges` says."""
     fail = options.fail_on_data_loss
-    topics = await lookup.topics()
+    topics = await metadata.topics()
     check_gone(topics.gone, fail=fail)
     check_readable(topics, options)
     if not _ends_fixed(options, topics.queues):
-        await lookup.wait_indexed(topics.queues)
-    extents = complete(await lookup.extents(topics.queues))
-    start = await starts(lookup, options, topics, extents)
+        await metadata.wait_indexed(topics.queues)
+    extents = complete(await metadata.extents(topics.queues))
+    start = await start_offsets(metadata, options, topics, extents)
     check_missing(_named(options), extents.keys(), fail=fail)
-    end = await ends(lookup, options, topics, extents)
-    start |= settle(findings(start, extents), fail=fail)
-    cut = [each for each in findings(end, extents) if each.was_cut]
-    end |= settle(cut, fail=fail)
+    end = await end_offsets(metadata, options, topics, extents)
+    start |= resume_offsets(find_out_of_range(start, extents), fail=fail)
+    cut = [each for each in find_out_of_range(end, extents) if each.was_cut]
+    end |= resume_offsets(cut, fail=fail)
     return [Range(*queue, start[queue], end[queue]) for queue in sorted(extents)]
 
 
-async def starts(
-    lookup: Metadata, options: ReadOptions, topics: Topics, extents: Mapping[Queue, Extent]
+async def start_offsets(
+    metadata: Metadata, options: ReadOptions, topics: TopicQueues, extents: Mapping[Queue, Extent]
 ) -> Offsets:
     """Return where each queue begins to be read, which need not exist.
 
@@ -71,7 +71,7 @@ async def starts(
     """
     by_time = options.starting_offsets_by_timestamp
     instants = _instants(options.starting_timestamp, by_time, extents)
-    found = complete(await lookup.offsets_at(instants, extents))
+    found = complete(await metadata.offsets_at(instants, extents))
     if options.starting_offsets_by_timestamp_strategy == "error":
         _check_late_enough(instants, found, extents)
     named = options.starting_offsets
@@ -79,15 +79,15 @@ async def starts(
     check_named("startingOffsets", named if isinstance(named, dict) else {}, topics)
     rest = {queue: extent for queue, extent in extents.items() if queue not in found}
     if named == "group":
-        return found | await _of_group(lookup, rest)
-    found |= _resolved(named, rest, EARLIEST)
+        return found | await _committed_offsets(metadata, rest)
+    found |= _resolve(named, rest, EARLIEST)
     if isinstance(named, dict) and options.starting_timestamp is None:
         found |= {q: at for q, at in named.items() if q not in found and at >= 0}
     return found
 
 
-async def ends(
-    lookup: Metadata, options: ReadOptions, topics: Topics, extents: Mapping[Queue, Extent]
+async def end_offsets(
+    metadata: Metadata, options: ReadOptions, topics: TopicQueues, extents: Mapping[Queue, Extent]
 ) -> Offsets:
     """Return where each queue ends to be read, which may be beyond what it holds."""
     by_time = options.ending_offsets_by_timestamp
@@ -95,9 +95,9 @@ async def ends(
     check_named("endingOffsetsByTimestamp", by_time, topics)
     check_named("endingOffsets", named if isinstance(named, dict) else {}, topics)
     instants = _instants(options.ending_timestamp, by_time, extents)
-    found = complete(await lookup.offsets_at(instants, extents))
+    found = complete(await metadata.offsets_at(instants, extents))
     rest = {queue: extent for queue, extent in extents.items() if queue not in found}
-    return found | _resolved(named, rest, LATEST)
+    return found | _resolve(named, rest, LATEST)
 
 
 def _ends_fixed(options: ReadOptions, queues: Iterable[Queue]) -> bool:
@@ -129,16 +129,16 @@ def _instants(
     return {queue: by_queue[queue] for queue in queues if queue in by_queue}
 
 
-async def _of_group(lookup: Metadata, extents: Mapping[Queue, Extent]) -> Offsets:
+async def _committed_offsets(metadata: Metadata, extents: Mapping[Queue, Extent]) -> Offsets:
     """Return where the group stands; the beginning where it never was."""
-    committed = complete(await lookup.committed(extents))
+    committed = complete(await metadata.committed(extents))
     return {
         queue: extents[queue].minimum if offset is None else offset
         for queue, offset in committed.items()
     }
 
 
-def _resolved(named: str | Offsets, extents: Mapping[Queue, Extent], otherwise: int) -> Offsets:
+def _resolve(named: str | Offsets, extents: Mapping[Queue, Extent], otherwise: int) -> Offsets:
     words = {"earliest": EARLIEST, "latest": LATEST}
     given = dict.fromkeys(extents, words[named]) if isinstance(named, str) else named
     return {queue: _offset(given.get(queue, otherwise), each) for queue, each in extents.items()}
@@ -158,7 +158,7 @@ def _check_late_enough(
             raise ConfigError("startingTimestamp", millis, f"{reason}, {way_out}")
 
 
-def check_named(option: str, named: Iterable[Queue], topics: Topics) -> None:
+def check_named(option: str, named: Iterable[Queue], topics: TopicQueues) -> None:
     """Refuse offsets of topics that are not read: a typo would be skipped in silence.
 
     :raises ConfigError: there are some
@@ -169,20 +169,20 @@ def check_named(option: str, named: Iterable[Queue], topics: Topics) -> None:
             raise ConfigError(option, queue[0], "a topic that is not subscribed to: leave it out")
 
 
-def check_gone(gone: Set[str], *, fail: bool, told: WarnOnce | None = None) -> None:
+def check_gone(gone: Set[str], *, fail: bool, warn_once: WarnOnce | None = None) -> None:
     """Tell that no name server knows a topic.
 
     :raises TopicGoneError: *fail* is set
     """
-    told = told or WarnOnce()
-    told.only("topic_gone", gone)
+    warn_once = warn_once or WarnOnce()
+    warn_once.retain("topic_gone", gone)
     for topic in sorted(gone):
         if fail:
             raise TopicGoneError(topic)
-        told.warn("topic_gone", topic, topic=topic)
+        warn_once.warn("topic_gone", topic, topic=topic)
 
 
-def check_readable(topics: Topics, options: ReadOptions) -> None:
+def check_readable(topics: TopicQueues, options: ReadOptions) -> None:
     """Refuse to begin without a topic that is named and has no queue now.
 
     :raises RouteNotFoundError: there is one; it may have some when its brokers have started
@@ -208,11 +208,11 @@ def check_missing(named: Mapping[str, Iterable[Queue]], read: Set[Queue], *, fai
             warn("queue_missing", queue=name, option=option)
 
 
-def complete(answers: Answers[T]) -> dict[Queue, T]:
+def complete(results: QueueResults[T]) -> dict[Queue, T]:
     """Return what was found out.
 
     :raises BrokerAwayError: not everything was
     """
-    for broker, cause in sorted(answers.away.items()):
+    for broker, cause in sorted(results.unavailable.items()):
         raise BrokerAwayError(broker, cause) from cause
-    return answers.of
+    return results.values

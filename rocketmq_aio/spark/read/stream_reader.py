@@ -97,12 +97,12 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return what runs the questions, and the state of the query, which outlives clients."""
         runtime = Runtime.get(self._options.connection)
         if self._batches is None or runtime is not self._clients:
-            lookup = Metadata.of(runtime, self._options)
+            metadata = Metadata.of(runtime, self._options)
             store = RemoteOffsetStore(runtime.instance.broker, self._options.connection.group)
             if self._batches is None:
-                self._batches = MicroBatches(lookup, self._options, store)
+                self._batches = MicroBatches(metadata, self._options, store)
             else:
-                self._batches.reconnect(lookup, store)
+                self._batches.reconnect(metadata, store)
             self._clients = runtime
         return runtime, self._batches
 

@@ -1,4 +1,4 @@
-"""What one task does with the answers of brokers: decode, pick what is meant, judge what is not."""
+"""What one task does with the results of brokers: decode, pick what is meant, judge what is not."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.spark.offsets import Queue, Range
 from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.data_loss import DataLossError, Extent, warn
-from rocketmq_aio.spark.read.fetch import Fetch, Found, Gone, Piece
-from rocketmq_aio.spark.read.retrying_puller import ReadError, expression, filters
+from rocketmq_aio.spark.read.fetcher import FetchedMessages, Fetcher, FetchResult, MissingOffsets
+from rocketmq_aio.spark.read.retrying_puller import ReadError, is_filtered, subscription_of
 from rocketmq_aio.spark.read.topic_names import registered_brokers
 from rocketmq_aio.spark.runtime import Runtime
 
 
-class Task:
+class ReadTask:
     """Reads *ranges* in the calling thread while the loop fetches what comes next."""
 
     def __init__(self, ranges: Sequence[Range], options: ReadOptions) -> None:
@@ -25,9 +25,9 @@ class Task:
         self._runtime = Runtime.get(options.connection)
         self._pulls = self._runtime.pulls()
         registered = partial(registered_brokers, self._runtime.instance)
-        self._fetch = Fetch(self._pulls, ranges, options, registered)
-        self._losses = Losses(fail=options.fail_on_data_loss)
-        self._wanted = {each.topic: expression(each.topic, options) for each in ranges}
+        self._fetcher = Fetcher(self._pulls, ranges, options, registered)
+        self._losses = LossLog(fail=options.fail_on_data_loss)
+        self._wanted = {each.topic: subscription_of(each.topic, options) for each in ranges}
         self._queue = MessageQueue("", "", 0)  # of the answer before
         self._compacted: dict[str, bool] = {}
 
@@ -37,24 +37,24 @@ class Task:
         :raises DataLossError: messages are gone, and ``failOnDataLoss`` is set
         :raises ReadError: a queue cannot be read
         """
-        running = self._runtime.begin(self._fetch.run)
-        running.add_done_callback(lambda _: self._fetch.end())
+        running = self._runtime.submit(self._fetcher.run)
+        running.add_done_callback(lambda _: self._fetcher.finish())
         try:
-            for chunk in self._fetch.chunks():
+            for chunk in self._fetcher.chunks():
                 for piece in chunk:
-                    yield from self._taken(piece)
+                    yield from self._read_result(piece)
             running.result()
         finally:
             running.cancel()
-            self._losses.tell()
+            self._losses.log()
 
-    def _taken(self, piece: Piece) -> Generator[list[MessageExt], None, None]:
-        if isinstance(piece, Gone):
-            self._lost(piece)
+    def _read_result(self, piece: FetchResult) -> Generator[list[MessageExt], None, None]:
+        if isinstance(piece, MissingOffsets):
+            self._record_missing(piece)
         else:
-            yield from self._read(piece)
+            yield from self._read_messages(piece)
 
-    def _read(self, found: Found) -> Generator[list[MessageExt], None, None]:
+    def _read_messages(self, found: FetchedMessages) -> Generator[list[MessageExt], None, None]:
         part = found.part
         messages, fault = self._pulls.decode(found.body, self._queue_of(part))
         if found.offset_delta:  # static topics: the broker's own offsets differ from the topic's
@@ -67,10 +67,10 @@ class Task:
                 raise ReadError(part, found.start, f"it is no message: {fault}") from fault
         messages = within(messages, found.start, end)
         self._check_gap(found, end, messages)
-        yield self._chosen(messages, part.topic)
+        yield self._matching(messages, part.topic)
         if end < found.end:  # what inflates to more than fits at once comes in parts
-            for piece in self._runtime.call(self._fetch.again, part, end, found.end):
-                yield from self._taken(piece)
+            for piece in self._runtime.call(self._fetcher.refetch, part, end, found.end):
+                yield from self._read_result(piece)
 
     def _queue_of(self, part: Range) -> MessageQueue:
         """Return the queue, the same object again for one answer after the other."""
@@ -79,31 +79,31 @@ class Task:
             queue = self._queue = MessageQueue(part.topic, part.broker, part.queue_id)
         return queue
 
-    def _chosen(self, messages: list[MessageExt], topic: str) -> list[MessageExt]:
+    def _matching(self, messages: list[MessageExt], topic: str) -> list[MessageExt]:
         tags = self._wanted[topic].tags
         # Brokers compare hashes only.
         return [each for each in messages if each.tags in tags] if tags else messages
 
-    def _check_gap(self, found: Found, end: int, messages: list[MessageExt]) -> None:
+    def _check_gap(self, found: FetchedMessages, end: int, messages: list[MessageExt]) -> None:
         missing = end - found.start - len(messages)
         if missing <= 0:
             return
-        if filters(self._wanted[found.part.topic]):
+        if is_filtered(self._wanted[found.part.topic]):
             # The others are only unwanted, but for those that are not stored any more.
             end = min(end, found.extent.minimum)
             missing = end - found.start - len(within(messages, found.start, end))
         if missing > 0 and not self._is_compacted(found.part):
             reason = "messages are missing"
-            self._losses.met(found.part, found.start, found.extent, missing, reason)
+            self._losses.record(found.part, found.start, found.extent, missing, reason)
 
-    def _lost(self, gone: Gone) -> None:
+    def _record_missing(self, gone: MissingOffsets) -> None:
         if gone.was_cut:
             reason = "the queue ends before the messages that are wanted"
         elif self._is_compacted(gone.part):
             return
         else:
             reason = "messages are not stored any more"
-        self._losses.met(gone.part, gone.start, gone.extent, gone.end - gone.start, reason)
+        self._losses.record(gone.part, gone.start, gone.extent, gone.end - gone.start, reason)
 
     def _is_compacted(self, part: Range) -> bool:
         if part.topic not in self._compacted:
@@ -115,14 +115,14 @@ class Task:
         return self._compacted[part.topic]
 
 
-class Losses:
+class LossLog:
     """Messages that a task did not find: an error, or one warning for each queue at its end."""
 
     def __init__(self, *, fail: bool) -> None:
         self._fail = fail
         self._met: dict[Queue, tuple[int, Extent, int, str]] = {}
 
-    def met(self, part: Range, wanted: int, extent: Extent, count: int, reason: str) -> None:
+    def record(self, part: Range, wanted: int, extent: Extent, count: int, reason: str) -> None:
         """Enter *count* messages that are not there, from *wanted* on.
 
         :raises DataLossError: none may be missing
@@ -132,7 +132,7 @@ class Losses:
         first, _, before, _ = self._met.get(part.queue, (wanted, extent, 0, reason))
         self._met[part.queue] = min(first, wanted), extent, before + count, reason
 
-    def tell(self) -> None:
+    def log(self) -> None:
         """Warn of what was entered."""
         for (topic, broker, queue_id), (wanted, extent, count, reason) in self._met.items():
             warn(

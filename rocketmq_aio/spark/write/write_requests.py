@@ -13,22 +13,22 @@ from rocketmq_aio.model.properties import TIMER_DELIVER_MS
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.batching.pre_encoded import Encoded
 from rocketmq_aio.spark.arrow.batch_entries import Column, offsets_of, pc, read_entry
-from rocketmq_aio.spark.arrow.row_encoder import RowEncoder
+from rocketmq_aio.spark.arrow.row_encoder import EncodedRows
 
 TIMED: Final = f"\x02{TIMER_DELIVER_MS}\x01".encode()
-ENTRIES, LANES, ALONE = "entries", "lanes", "alone"
+ENTRIES, DESTINATIONS, UNBATCHED = "entries", "destinations", "unbatched"
 
 QueuesOfKeys = Callable[[str, list[str]], Sequence[MessageQueue]]
 
 
-class SendLane(NamedTuple):
-    """A queue whose parcels go one after another; *key* is one that belongs to it, if any."""
+class Destination(NamedTuple):
+    """A queue whose requests go one after another; *key* is one that belongs to it, if any."""
 
     queue: MessageQueue | None = None
     key: str | None = None
 
 
-NO_LANE: Final = SendLane()
+ANY_QUEUE: Final = Destination()
 
 
 class WriteRequest(NamedTuple):
@@ -36,29 +36,29 @@ class WriteRequest(NamedTuple):
 
     encoded: Encoded
     rows: int
-    lane: SendLane | None = None
+    destination: Destination | None = None
 
 
-class Limits(NamedTuple):
+class RequestLimits(NamedTuple):
     """How much one request may carry."""
 
     bytes: int
     records: int
 
 
-def parcels(
-    rows: RowEncoder, limits: Limits, queues_of_keys: QueuesOfKeys
+def write_requests(
+    rows: EncodedRows, limits: RequestLimits, queues_of_keys: QueuesOfKeys
 ) -> Iterator[WriteRequest]:
-    """Yield what is to be sent; rows of one lane come in their order."""
+    """Yield what is to be sent; rows of one destination come in their order."""
     for topic, table in _by_topic(rows):
-        lanes: list[SendLane] = []
+        destinations: list[Destination] = []
         if table.schema.names != [ENTRIES]:
-            table, lanes = _with_lanes(topic, table, queues_of_keys)
-        for lane, mine in _by_lane(table, lanes):
-            yield from _requests(topic, lane, mine, limits)
+            table, destinations = _with_destinations(topic, table, queues_of_keys)
+        for destination, mine in _by_destination(table, destinations):
+            yield from _requests(topic, destination, mine, limits)
 
 
-def _by_topic(rows: RowEncoder) -> Iterator[tuple[str, Column]]:
+def _by_topic(rows: EncodedRows) -> Iterator[tuple[str, Column]]:
     """Yield the rows of each topic as a record batch with those columns that there are."""
     columns = {name: column for name, column in rows._asdict().items() if column is not None}
     topics = columns.pop("topics")
@@ -74,22 +74,22 @@ def _by_topic(rows: RowEncoder) -> Iterator[tuple[str, Column]]:
         yield topic, table.filter(pc.equal(found.indices, place))
 
 
-# --- lanes ----------------------------------------------------------------------------------------
+# --- destinations ---------------------------------------------------------------------------------
 
 
-def _with_lanes(
+def _with_destinations(
     topic: str, table: Column, queues_of_keys: QueuesOfKeys
-) -> tuple[Column, list[SendLane]]:
-    """Return entries, places of lanes (null for any queue) and who travels alone; and the lanes."""
-    lanes: list[SendLane] = []
+) -> tuple[Column, list[Destination]]:
+    """Return the rows with the index of their destination (null: any), and the destinations."""
+    destinations: list[Destination] = []
     places: dict[MessageQueue | None, int] = {}
 
-    def places_of(wanted: Sequence[SendLane]) -> Column:
-        for lane in wanted:
-            if lane.queue not in places:
-                places[lane.queue] = len(lanes)
-                lanes.append(lane)
-        return pa.array([places[lane.queue] for lane in wanted], pa.int32())
+    def places_of(wanted: Sequence[Destination]) -> Column:
+        for destination in wanted:
+            if destination.queue not in places:
+                places[destination.queue] = len(destinations)
+                destinations.append(destination)
+        return pa.array([places[destination.queue] for destination in wanted], pa.int32())
 
     found: list[Column] = []
     names = table.schema.names
@@ -100,14 +100,14 @@ def _with_lanes(
         keys = table.column("keys").dictionary_encode()
         texts = keys.dictionary.to_pylist()
         queues = queues_of_keys(topic, texts) if texts else []
-        pairs = [SendLane(queue, key) for queue, key in zip(queues, texts, strict=True)]
+        pairs = [Destination(queue, key) for queue, key in zip(queues, texts, strict=True)]
         found.append(pc.take(places_of(pairs), keys.indices))
     columns = {ENTRIES: table.column(ENTRIES)}
     if found:  # a chosen queue counts before a key
-        columns[LANES] = pc.coalesce(*found)
-    if ALONE in names:
-        columns[ALONE] = table.column(ALONE)
-    return pa.RecordBatch.from_pydict(columns), lanes
+        columns[DESTINATIONS] = pc.coalesce(*found)
+    if UNBATCHED in names:
+        columns[UNBATCHED] = table.column(UNBATCHED)
+    return pa.RecordBatch.from_pydict(columns), destinations
 
 
 def _queue_texts(table: Column) -> Column:
@@ -115,42 +115,46 @@ def _queue_texts(table: Column) -> Column:
     return pc.binary_join_element_wise(table.column("brokers"), ids, "\x01")
 
 
-def _chosen(topic: str, texts: Column) -> list[SendLane]:
+def _chosen(topic: str, texts: Column) -> list[Destination]:
     pairs = [text.split("\x01") for text in texts.to_pylist()]
-    return [SendLane(MessageQueue(topic, broker, int(number))) for broker, number in pairs]
+    return [Destination(MessageQueue(topic, broker, int(number))) for broker, number in pairs]
 
 
-def _by_lane(table: Column, lanes: Sequence[SendLane]) -> Iterator[tuple[SendLane | None, Column]]:
-    if LANES not in table.schema.names:
+def _by_destination(
+    table: Column, destinations: Sequence[Destination]
+) -> Iterator[tuple[Destination | None, Column]]:
+    if DESTINATIONS not in table.schema.names:
         yield None, table
         return
-    column = table.column(LANES)
+    column = table.column(DESTINATIONS)
     if column.null_count:
         yield None, table.filter(column.is_null())
-    for place, lane in enumerate(lanes):
-        yield lane, table.filter(pc.equal(column, place))
+    for place, destination in enumerate(destinations):
+        yield destination, table.filter(pc.equal(column, place))
 
 
 # --- requests -------------------------------------------------------------------------------------
 
 
 def _requests(
-    topic: str, lane: SendLane | None, table: Column, limits: Limits
+    topic: str, destination: Destination | None, table: Column, limits: RequestLimits
 ) -> Iterator[WriteRequest]:
     entries = table.column(ENTRIES)
     if topic.startswith(RETRY_PREFIX):
-        yield from _singles(topic, lane, entries)
+        yield from _singles(topic, destination, entries)
         return
-    if ALONE in table.schema.names:
-        alone = table.column(ALONE)
-        yield from _singles(topic, lane, entries.filter(alone))
-        entries = entries.filter(pc.invert(alone))
-    yield from _batches(topic, lane, entries, limits)
+    if UNBATCHED in table.schema.names:
+        unbatched = table.column(UNBATCHED)
+        yield from _singles(topic, destination, entries.filter(unbatched))
+        entries = entries.filter(pc.invert(unbatched))
+    yield from _batches(topic, destination, entries, limits)
 
 
-def _singles(topic: str, lane: SendLane | None, entries: Column) -> Iterator[WriteRequest]:
+def _singles(
+    topic: str, destination: Destination | None, entries: Column
+) -> Iterator[WriteRequest]:
     for raw in entries.to_pylist():
-        yield WriteRequest(single(topic, raw), 1, lane)
+        yield WriteRequest(single(topic, raw), 1, destination)
 
 
 def single(topic: str, raw: bytes) -> Encoded:
@@ -167,7 +171,7 @@ def single(topic: str, raw: bytes) -> Encoded:
 
 
 def _batches(
-    topic: str, lane: SendLane | None, entries: Column, limits: Limits
+    topic: str, destination: Destination | None, entries: Column, limits: RequestLimits
 ) -> Iterator[WriteRequest]:
     """Yield slices of the entries, which lie one after another in memory already."""
     count = len(entries)
@@ -182,9 +186,9 @@ def _batches(
         last = max(first + 1, min(last, first + limits.records))
         raw = bytes(data[start : ends[last]])
         if len(raw) > limits.bytes:  # it is one row
-            yield WriteRequest(single(topic, raw), 1, lane)
+            yield WriteRequest(single(topic, raw), 1, destination)
         else:
             message_id = read_entry(raw).message_id
             encoded = Encoded(topic=topic, body=raw, message_id=message_id, batch=True)
-            yield WriteRequest(encoded, last - first, lane)
+            yield WriteRequest(encoded, last - first, destination)
         first = last

@@ -37,16 +37,16 @@ from rocketmq_aio.log import get_logger
 from rocketmq_aio.spark.arrow.row_encoder import BY_LOWER, encode, sink_fault, slices
 from rocketmq_aio.spark.options.source_options import WriteOptions
 from rocketmq_aio.spark.read.data_loss import warn
-from rocketmq_aio.spark.runtime import OF_ROWS, Runtime
-from rocketmq_aio.spark.write.sending import Sending, Written
-from rocketmq_aio.spark.write.write_requests import Limits, WriteRequest, parcels
+from rocketmq_aio.spark.runtime import ROW_PRODUCER, Runtime
+from rocketmq_aio.spark.write.request_sender import RequestSender, WriteSummary
+from rocketmq_aio.spark.write.write_requests import RequestLimits, WriteRequest, write_requests
 
 logger = get_logger(__name__)
 
 QUERY_ID: Final = "sql.streaming.queryId"  # local properties of the tasks of a stream
 BATCH_ID: Final = "streaming.sql.batchId"
 PREFIX_BYTES: Final = 10  # of an id; the row's number has six
-AHEAD: Final = 1  # record batches that are encoded while others are sent
+ENCODE_AHEAD: Final = 1  # record batches that are encoded while others are sent
 
 TEXT: Final = (StringType, VarcharType, CharType)
 NUMBER: Final = (ByteType, ShortType, IntegerType, LongType)
@@ -127,7 +127,7 @@ def check_mode(*, overwrite: bool) -> None:
         raise ConfigError("mode", "overwrite or complete", reason)
 
 
-class _Sink:
+class _Writer:
     """What batch and streaming writes share; it travels to the tasks by pickle."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
@@ -136,7 +136,7 @@ class _Sink:
         self._options = options
         self._own_id = uuid.uuid4().hex
 
-    def write(self, iterator: Iterator[Any]) -> Written:
+    def write(self, iterator: Iterator[Any]) -> WriteSummary:
         """Send the rows of one task.
 
         :raises InvalidMessageError: a row cannot be sent; it names row, topic and reason
@@ -145,30 +145,30 @@ class _Sink:
         context = TaskContext.get()
         assert context is not None
         prefix = id_prefix(*self._write_id(context), str(context.partitionId()))
-        return _Task(self._options, prefix).run(iterator)
+        return WriteTask(self._options, prefix).run(iterator)
 
     def _write_id(self, context: TaskContext) -> tuple[str, ...]:
         """Return what tells this write from others and is the same when it is repeated."""
         raise NotImplementedError
 
     def _committed(self, messages: Sequence[WriterCommitMessage | None], **about: object) -> None:
-        done = Written.total(messages)
+        done = WriteSummary.total(messages)
         logger.info(
             "rows_written", rows=done.rows, requests=done.requests, tasks=len(messages), **about
         )
-        if done.weaker:
-            warn("rows_stored_with_less_than_asked", requests=done.weaker, **about)
+        if done.degraded:
+            warn("rows_stored_with_less_than_asked", requests=done.degraded, **about)
 
     def _aborted(self, messages: Sequence[WriterCommitMessage | None], **about: object) -> None:
         warn(
             "write_failed_rows_stay_sent",
-            rows_of_finished_tasks=Written.total(messages).rows,
+            rows_of_finished_tasks=WriteSummary.total(messages).rows,
             unfinished_tasks=sum(each is None for each in messages),
             **about,
         )
 
 
-class RocketMQWriter(_Sink, DataSourceArrowWriter):
+class RocketMQWriter(_Writer, DataSourceArrowWriter):
     """A batch write; every one has ids of its own, which its retried tasks give again."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -183,7 +183,7 @@ class RocketMQWriter(_Sink, DataSourceArrowWriter):
         return (self._own_id,)
 
 
-class RocketMQStreamWriter(_Sink, DataSourceStreamArrowWriter):
+class RocketMQStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """The sink of a stream; a micro-batch that is done again gives the same ids."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -211,59 +211,59 @@ def _not_empty(batches: Iterable[Any]) -> Iterator[Any]:
     return (some for batch in batches for some in slices(batch) if some.num_rows)
 
 
-class _Task:
+class WriteTask:
     """One write task: record batches are encoded here, and sent on the loop meanwhile."""
 
     def __init__(self, options: WriteOptions, prefix: str) -> None:
         self._options = options
         self._prefix = prefix
-        most = OF_ROWS.max_message_bytes
-        self._limits = Limits(
+        most = ROW_PRODUCER.max_message_bytes
+        self._limits = RequestLimits(
             min(options.batch_bytes, most), min(options.batch_records, MAX_BATCH_MESSAGES)
         )
         self._row = 0
-        self._under_way: deque[Future[None]] = deque()
+        self._pending: deque[Future[None]] = deque()
 
-    def run(self, batches: Iterator[Any]) -> Written:
+    def run(self, batches: Iterator[Any]) -> WriteSummary:
         """Send all rows; where it fails, no more requests are begun."""
-        sending: Sending | None = None
+        sender: RequestSender | None = None
         try:
             for some in _not_empty(batches):
-                sending = sending or self._open()
-                self._send(sending, some)
+                sender = sender or self._open()
+                self._send(sender, some)
             self._wait(0)
         finally:
-            for each in self._under_way:
+            for each in self._pending:
                 each.cancel()
-        return Written() if sending is None else sending.written()
+        return WriteSummary() if sender is None else sender.summary()
 
-    def _open(self) -> Sending:
+    def _open(self) -> RequestSender:
         """Connect; a task without rows needs no broker."""
         self._runtime = Runtime.get(self._options.connection)
-        return Sending(self._runtime.producer(), self._options)
+        return RequestSender(self._runtime.producer(), self._options)
 
-    def _send(self, sending: Sending, batch: Any) -> None:  # noqa: ANN401 - a RecordBatch
-        made = self._parcels(sending, batch)
-        self._wait(AHEAD)
-        self._under_way.append(self._runtime.begin(sending.send, made))
+    def _send(self, sender: RequestSender, batch: Any) -> None:  # noqa: ANN401 - a RecordBatch
+        made = self._encode(sender, batch)
+        self._wait(ENCODE_AHEAD)
+        self._pending.append(self._runtime.submit(sender.send, made))
         self._row += batch.num_rows
 
-    def _parcels(self, sending: Sending, batch: Any) -> list[WriteRequest]:  # noqa: ANN401
+    def _encode(self, sender: RequestSender, batch: Any) -> list[WriteRequest]:  # noqa: ANN401
         rows = encode(
             batch,
             topic=self._options.topic,
             id_prefix=self._prefix,
             first_row=self._row,
-            most_bytes=OF_ROWS.max_message_bytes,
+            most_bytes=ROW_PRODUCER.max_message_bytes,
             check_tags=self._options.check_tags,
         )
 
         def queues_of_keys(topic: str, keys: list[str]) -> Sequence[Any]:
-            return self._runtime.call(sending.queues_of_keys, topic, keys)
+            return self._runtime.call(sender.queues_of_keys, topic, keys)
 
-        return list(parcels(rows, self._limits, queues_of_keys))
+        return list(write_requests(rows, self._limits, queues_of_keys))
 
     def _wait(self, most: int) -> None:
         """Return when no more than *most* record batches are being sent."""
-        while len(self._under_way) > most:
-            self._under_way.popleft().result()
+        while len(self._pending) > most:
+            self._pending.popleft().result()

@@ -61,9 +61,9 @@ class Driver:
         self.options = options
         self.instance = instance
         self.consumer = consumer
-        self.lookup = Metadata(instance, consumer, options)
+        self.metadata = Metadata(instance, consumer, options)
         store = RemoteOffsetStore(instance.broker, options.connection.group)
-        self.batches = MicroBatches(self.lookup, options, store)
+        self.batches = MicroBatches(self.metadata, options, store)
 
     async def end_after(
         self, start: StreamOffset, most: int | None = None, *, everything: bool = False

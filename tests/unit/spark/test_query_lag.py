@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rocketmq_aio.spark import LagListener, QueryLag, lag_report
-from rocketmq_aio.spark.query_lag import lag_of
+from rocketmq_aio.spark.query_lag import query_lag
 
 
 def source(end: dict[str, int], latest: dict[str, int], *, text: bool = True) -> dict[str, Any]:
@@ -36,7 +36,7 @@ BEHIND = progress(OTHER, source({"0": 5, "1": 7}, {"0": 9, "1": 7}))
 
 @pytest.mark.parametrize("text", [True, False])
 def test_lag_is_the_distance_to_the_end(text: bool) -> None:
-    found = lag_of(progress(source({"0": 5, "1": 7}, {"0": 9, "1": 7}, text=text)))
+    found = query_lag(progress(source({"0": 5, "1": 7}, {"0": 9, "1": 7}, text=text)))
 
     assert found.queues == {("orders", "broker-a", 0): 4, ("orders", "broker-a", 1): 0}
     assert (found.total, found.by_topic()) == (4, {"orders": 4})
@@ -44,12 +44,12 @@ def test_lag_is_the_distance_to_the_end(text: bool) -> None:
 
 
 def test_an_end_that_went_back_is_no_negative_lag() -> None:
-    assert lag_of(progress(source({"0": 9}, {"0": 5}))).total == 0
+    assert query_lag(progress(source({"0": 9}, {"0": 5}))).total == 0
 
 
 @pytest.mark.parametrize("other", [OTHER, {}, {"endOffset": None, "latestOffset": None}])
 def test_other_sources_have_no_lag(other: dict[str, Any]) -> None:
-    assert lag_of(progress(other)).queues == {}
+    assert query_lag(progress(other)).queues == {}
 
 
 def test_a_listener_tells_queries_that_read_topics_and_forgets_ended_ones() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.options.source_options import Connection
-from rocketmq_aio.spark.runtime import MOST_KEPT, Runtime, client_config
+from rocketmq_aio.spark.runtime import MAX_KEPT, Runtime, client_config
 
 HERE = Connection(name_server="127.0.0.1:1")
 
@@ -103,7 +103,7 @@ def test_clients_of_connections_that_are_no_longer_used_are_closed() -> None:
 
     first.host.close = close  # type: ignore[method-assign]
     del runtime
-    for number in range(1, MOST_KEPT + 1):
+    for number in range(1, MAX_KEPT + 1):
         Runtime.get(numbered(number))
 
     assert closed.wait(30)
@@ -113,7 +113,7 @@ def test_clients_of_connections_that_are_no_longer_used_are_closed() -> None:
 
 def test_a_client_in_use_is_not_closed() -> None:
     used = Runtime.get(numbered(0))
-    for number in range(1, 2 * MOST_KEPT):
+    for number in range(1, 2 * MAX_KEPT):
         Runtime.get(numbered(number))
 
     assert not used.instance.has_ended
@@ -122,7 +122,7 @@ def test_a_client_in_use_is_not_closed() -> None:
 
 def test_the_connections_used_last_are_kept() -> None:
     kept = Runtime.get(numbered(0)).instance
-    for number in range(1, 2 * MOST_KEPT):
+    for number in range(1, 2 * MAX_KEPT):
         Runtime.get(numbered(number))
         assert Runtime.get(numbered(0)).instance is kept
 

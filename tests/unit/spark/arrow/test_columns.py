@@ -175,7 +175,7 @@ def test_messages_of_several_queues_are_in_one_batch() -> None:
 
 
 def test_batches_are_not_longer_than_they_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "MOST_ROWS", 4)
+    monkeypatch.setattr(columns, "MAX_ROWS", 4)
     builder = ColumnBuilder(WHOLE)
     builder.add(decoded(*[Stored(queue_offset=each) for each in range(10)]))
     assert len(builder) == 10

@@ -17,23 +17,23 @@ from rocketmq_aio.model.properties import parse_properties
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.record import decode_batch
 from rocketmq_aio.spark.arrow.batch_entries import id_pieces, read_entry
-from rocketmq_aio.spark.arrow.row_encoder import RowEncoder, encode, slices
-from rocketmq_aio.spark.write.write_requests import Limits, WriteRequest, parcels
+from rocketmq_aio.spark.arrow.row_encoder import EncodedRows, encode, slices
+from rocketmq_aio.spark.write.write_requests import RequestLimits, WriteRequest, write_requests
 
 PREFIX = "0123456789ABCDEF0123"
 STRING = pa.string()
 TEXT_MAP = pa.map_(STRING, STRING)
-ROOMY = Limits(bytes=1 << 20, records=256)
+ROOMY = RequestLimits(bytes=1 << 20, records=256)
 WAITS = {"WAIT": "true"}
 
 
-def rows(topic: str | None = "orders", /, first_row: int = 0, **columns: Any) -> RowEncoder:  # noqa: ANN401
+def rows(topic: str | None = "orders", /, first_row: int = 0, **columns: Any) -> EncodedRows:  # noqa: ANN401
     columns.setdefault("body", pa.array([b"x"] * len(next(iter(columns.values())))))
     batch = pa.RecordBatch.from_pydict(columns)
     return encode(batch, topic=topic, id_prefix=PREFIX, first_row=first_row, most_bytes=4096)
 
 
-def properties(encoded: RowEncoder) -> list[dict[str, str]]:
+def properties(encoded: EncodedRows) -> list[dict[str, str]]:
     """What each row says, without its id."""
     found = [parse_properties(read_entry(raw).properties) for raw in encoded.entries.to_pylist()]
     for each in found:
@@ -42,18 +42,18 @@ def properties(encoded: RowEncoder) -> list[dict[str, str]]:
 
 
 def sent(
-    encoded: RowEncoder, limits: Limits = ROOMY, keyed: Mapping[str, int] = {}
+    encoded: EncodedRows, limits: RequestLimits = ROOMY, keyed: Mapping[str, int] = {}
 ) -> list[WriteRequest]:
     def queues_of_keys(topic: str, keys: list[str]) -> list[MessageQueue]:
         return [MessageQueue(topic, "broker-a", keyed[key]) for key in keys]
 
-    return list(parcels(encoded, limits, queues_of_keys))
+    return list(write_requests(encoded, limits, queues_of_keys))
 
 
-def bodies(parcel: WriteRequest) -> list[bytes]:
-    if not parcel.encoded.batch:
-        return [parcel.encoded.body]
-    return [body for _, body, _ in decode_batch(parcel.encoded.body)]
+def bodies(request: WriteRequest) -> list[bytes]:
+    if not request.encoded.batch:
+        return [request.encoded.body]
+    return [body for _, body, _ in decode_batch(request.encoded.body)]
 
 
 # --- what a column means --------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def test_an_entry_says_what_a_message_of_the_client_says(
     entries = [read_entry(raw) for raw in encoded.entries.to_pylist()]
     assert [(each.flag, each.body) for each in entries] == [(m.flag, m.body) for m in messages]
     assert properties(encoded) == [each.properties for each in messages]
-    assert [body for parcel in sent(encoded) for body in bodies(parcel)] == list(body)
+    assert [body for request in sent(encoded) for body in bodies(request)] == list(body)
 
 
 # --- ids ------------------------------------------------------------------------------------------
@@ -214,10 +214,13 @@ def test_keys_share_the_lane_of_their_queue_in_their_order() -> None:
         keyed={"k": 1, "l": 2, "m": 1},
     )
 
-    lanes = {
-        each.lane and each.lane.queue and each.lane.queue.queue_id: bodies(each) for each in found
+    destinations = {
+        each.destination and each.destination.queue and each.destination.queue.queue_id: bodies(
+            each
+        )
+        for each in found
     }
-    assert lanes == {None: [b"3"], 1: [b"0", b"2", b"4"], 2: [b"1", b"5"]}
+    assert destinations == {None: [b"3"], 1: [b"0", b"2", b"4"], 2: [b"1", b"5"]}
 
 
 def test_a_named_queue_counts_before_a_key() -> None:
@@ -230,7 +233,7 @@ def test_a_named_queue_counts_before_a_key() -> None:
         keyed={"k": 1},
     )
 
-    assert [each.lane.queue for each in found if each.lane] == [
+    assert [each.destination.queue for each in found if each.destination] == [
         MessageQueue("orders", "broker-b", 7),
         MessageQueue("orders", "broker-a", 1),
     ]
@@ -253,13 +256,13 @@ def test_a_retry_topic_takes_single_messages(delayed: bool) -> None:
 )
 def test_batches_hold_what_fits_and_lose_nothing(sizes: list[int], most: int, records: int) -> None:
     given_bodies = [bytes([n % 250]) * size for n, size in enumerate(sizes)]
-    found = sent(rows(body=pa.array(given_bodies)), Limits(most, records))
+    found = sent(rows(body=pa.array(given_bodies)), RequestLimits(most, records))
 
-    assert [body for parcel in found for body in bodies(parcel)] == given_bodies
-    for parcel in found:
-        assert len(bodies(parcel)) == parcel.rows <= records
-        assert len(parcel.encoded.body) <= most or not parcel.encoded.batch
-        assert parcel.encoded.message_id.startswith(PREFIX)
+    assert [body for request in found for body in bodies(request)] == given_bodies
+    for request in found:
+        assert len(bodies(request)) == request.rows <= records
+        assert len(request.encoded.body) <= most or not request.encoded.batch
+        assert request.encoded.message_id.startswith(PREFIX)
 
 
 def test_a_large_record_batch_is_worked_on_in_parts() -> None:

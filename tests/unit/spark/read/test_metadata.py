@@ -10,7 +10,7 @@ import pytest
 from rocketmq_aio.errors import AuthError, NameServerUnavailableError
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.spark.options.source_options import read_options
-from rocketmq_aio.spark.read import metadata as lookup
+from rocketmq_aio.spark.read import metadata as metadata_module
 from rocketmq_aio.spark.read.data_loss import Extent
 from rocketmq_aio.spark.read.metadata import selects
 from rocketmq_aio.spark.read.topic_names import matching
@@ -37,9 +37,9 @@ async def test_a_pattern_means_whole_names_and_is_looked_up_each_time() -> None:
     async with FakeCluster(topics={"orders-eu": 1, "orders-us": 1, "old-orders-eu": 1}) as cluster:
         list_topics(cluster, "orders-eu", "old-orders-eu", "%RETRY%orders-eu")
         async with driving(cluster, subscribePattern="orders-..") as driver:
-            first = await driver.lookup.topics()
+            first = await driver.metadata.topics()
             list_topics(cluster, "orders-eu", "orders-us")
-            second = await driver.lookup.topics()
+            second = await driver.metadata.topics()
 
     assert first.queues == {queue(0, topic="orders-eu")}
     assert second.queues == {queue(0, topic="orders-eu"), queue(0, topic="orders-us")}
@@ -49,7 +49,7 @@ async def test_a_topic_of_the_checkpoint_that_is_not_listed_any_more_is_gone() -
     async with FakeCluster(topics={"orders-eu": 1}) as cluster:
         list_topics(cluster, "orders-eu")
         async with driving(cluster, subscribePattern="orders-..") as driver:
-            found = await driver.lookup.topics({queue(0, topic="orders-us")})
+            found = await driver.metadata.topics({queue(0, topic="orders-us")})
 
     assert found.gone == {"orders-us"}
 
@@ -75,11 +75,11 @@ async def test_the_known_topics_stand_in_for_a_list_that_nobody_tells() -> None:
     async with FakeCluster(topics={"orders-eu": 1}) as cluster:
         list_topics(cluster, "orders-eu")
         async with driving(cluster, subscribePattern="orders-..") as driver:
-            await driver.lookup.topics()
+            await driver.metadata.topics()
             server = cluster.name_server
             server.on(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, BUSY, times=None)
 
-            assert (await driver.lookup.topics()).queues == {queue(0, topic="orders-eu")}
+            assert (await driver.metadata.topics()).queues == {queue(0, topic="orders-eu")}
 
 
 @pytest.mark.parametrize("registered", [[], ["broker-a"]])
@@ -87,13 +87,13 @@ async def test_a_topic_is_not_gone_before_its_brokers_have_told_of_it(
     registered: list[str],
 ) -> None:
     async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
-        await driver.lookup.topics()
+        await driver.metadata.topics()
         for broker in cluster.brokers:
             cluster.name_server.unregister(broker)
         list_topics(cluster, brokers=registered)
-        restarted = await driver.lookup.topics()
+        restarted = await driver.metadata.topics()
         list_topics(cluster, brokers=["broker-a", "broker-b"])
-        deleted = await driver.lookup.topics()
+        deleted = await driver.metadata.topics()
 
     assert (restarted.queues, restarted.gone) == (frozenset(), frozenset())
     assert deleted.gone == {TOPIC}
@@ -103,9 +103,9 @@ async def test_a_new_process_tells_brokers_that_are_away_from_a_deleted_topic() 
     held = {queue(0, "broker-a"), queue(0, "broker-b"), queue(0, "__syslo__global__")}
     async with FakeCluster() as cluster, driving(cluster) as driver:
         list_topics(cluster, brokers=["broker-b"])
-        away = await driver.lookup.topics(held)
+        away = await driver.metadata.topics(held)
         list_topics(cluster, brokers=["broker-a", "broker-b"])
-        deleted = await driver.lookup.topics(held)
+        deleted = await driver.metadata.topics(held)
 
     assert not away.gone
     assert away.empty == {TOPIC}
@@ -116,7 +116,7 @@ async def test_a_topic_is_not_gone_while_nobody_tells_which_brokers_there_are() 
     async with FakeCluster() as cluster, driving(cluster) as driver:
         cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, BUSY, times=None)
 
-        assert (await driver.lookup.topics()).gone == frozenset()
+        assert (await driver.metadata.topics()).gone == frozenset()
 
 
 async def test_a_wait_for_a_topic_is_logged_before_the_first_pause(
@@ -130,9 +130,9 @@ async def test_a_wait_for_a_topic_is_logged_before_the_first_pause(
             asked = cluster.name_server.requests_of(RequestCode.GET_ROUTEINFO_BY_TOPIC)
             logged.append((event, values["topic"], len(asked)))
 
-        monkeypatch.setattr(lookup, "warn", warn)
+        monkeypatch.setattr(metadata_module, "warn", warn)
         list_topics(cluster, brokers=["broker-a"])
-        await driver.lookup.topics()
+        await driver.metadata.topics()
         asked = len(cluster.name_server.requests_of(RequestCode.GET_ROUTEINFO_BY_TOPIC))
 
     assert [each[:2] for each in logged] == [("waiting_for_topic", TOPIC)]
@@ -144,7 +144,7 @@ async def test_nobody_to_ask_is_an_error_at_the_start() -> None:
         await cluster.name_server.stop()
 
         with pytest.raises(NameServerUnavailableError):
-            await driver.lookup.topics()
+            await driver.metadata.topics()
 
 
 @pytest.mark.parametrize(
@@ -169,21 +169,21 @@ async def test_the_beginning_is_not_asked_for_where_all_is_read() -> None:
         put(cluster.broker, 5)
         put(cluster.broker, 5, number=1)
         cluster.broker.topics[TOPIC].queues[1].drop_before(2)
-        topics = await driver.lookup.topics()
+        topics = await driver.metadata.topics()
 
-        found = await driver.lookup.extents(topics.queues, {queue(0): 5, queue(1): 4})
+        found = await driver.metadata.extents(topics.queues, {queue(0): 5, queue(1): 4})
 
-        assert found.of == {queue(0): Extent(5, 5), queue(1): Extent(2, 5)}
+        assert found.values == {queue(0): Extent(5, 5), queue(1): Extent(2, 5)}
 
 
 async def test_a_refusal_is_not_repeated() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
-        topics = await driver.lookup.topics()
+        topics = await driver.metadata.topics()
         refusal = Reply(ResponseCode.NO_PERMISSION, remark="Authentication failed")
         cluster.broker.on(RequestCode.GET_MAX_OFFSET, refusal)
 
         with pytest.raises(AuthError):
-            await driver.lookup.extents(topics.queues)
+            await driver.metadata.extents(topics.queues)
 
 
 async def test_who_was_given_up_is_asked_once_until_it_answers() -> None:
@@ -191,15 +191,15 @@ async def test_who_was_given_up_is_asked_once_until_it_answers() -> None:
         FakeCluster(topics={TOPIC: 1}) as cluster,
         driving(cluster, fetchOffset__numRetries="3") as driver,
     ):
-        queues = (await driver.lookup.topics()).queues
+        queues = (await driver.metadata.topics()).queues
         cluster.broker.on(RequestCode.GET_MAX_OFFSET, BUSY, times=6)
-        first = await driver.lookup.extents(queues)  # four questions
-        second = await driver.lookup.extents(queues)  # one
-        third = await driver.lookup.extents(queues)  # one
-        fourth = await driver.lookup.extents(queues)  # answered
+        first = await driver.metadata.extents(queues)  # four questions
+        second = await driver.metadata.extents(queues)  # one
+        third = await driver.metadata.extents(queues)  # one
+        fourth = await driver.metadata.extents(queues)  # answered
 
-        assert [set(each.away) for each in (first, second, third)] == [{"broker-a"}] * 3
-        assert fourth.of == {queue(0): Extent(0, 0)}
+        assert [set(each.unavailable) for each in (first, second, third)] == [{"broker-a"}] * 3
+        assert fourth.values == {queue(0): Extent(0, 0)}
 
 
 @pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
@@ -210,39 +210,39 @@ async def test_a_time_is_found_whatever_the_broker_says(version: str, hint: int)
         answer = Reply(ext={"offset": str(hint)})
         cluster.broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, answer)
         async with driving(cluster) as driver:
-            queues = (await driver.lookup.topics()).queues
-            extents = (await driver.lookup.extents(queues)).of
+            queues = (await driver.metadata.topics()).queues
+            extents = (await driver.metadata.extents(queues)).values
 
-            found = await driver.lookup.offsets_at({queue(0): 2000}, extents)
+            found = await driver.metadata.offsets_at({queue(0): 2000}, extents)
 
-        assert found.of == {queue(0): 1}
+        assert found.values == {queue(0): 1}
 
 
 async def test_an_answer_of_a_replica_that_lags_behind_is_not_taken_for_the_end() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         put_at(cluster.broker, 1000, 2000)
-        queues = (await driver.lookup.topics()).queues
-        extents = (await driver.lookup.extents(queues)).of
+        queues = (await driver.metadata.topics()).queues
+        extents = (await driver.metadata.extents(queues)).values
         behind = {"nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0"}
         reply = Reply(ResponseCode.PULL_NOT_FOUND, ext={"suggestWhichBrokerId": "0", **behind})
         cluster.broker.on(RequestCode.PULL_MESSAGE, reply)
 
-        found = await driver.lookup.offsets_at({queue(0): 1500}, extents)
+        found = await driver.metadata.offsets_at({queue(0): 1500}, extents)
 
-        assert found.of == {queue(0): 1}
+        assert found.values == {queue(0): 1}
 
 
 @pytest.mark.parametrize("wrong_hint", [False, True])
 async def test_news_of_a_reset_do_not_lead_the_search_for_a_time_astray(wrong_hint: bool) -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         put_at(cluster.broker, *range(1000, 1000 + 10 * 10, 10))
-        topics = await driver.lookup.topics()
-        extents = (await driver.lookup.extents(topics.queues)).of
+        topics = await driver.metadata.topics()
+        extents = (await driver.metadata.extents(topics.queues)).values
         reset = answer(ResponseCode.PULL_OFFSET_MOVED, 10, most=10, say="OFFSET_RESET")
         if wrong_hint:
             cluster.broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, Reply(ext={"offset": "9"}))
         cluster.broker.on(RequestCode.PULL_MESSAGE, reset)
 
-        found = await driver.lookup.offsets_at({queue(0): 1050}, extents)
+        found = await driver.metadata.offsets_at({queue(0): 1050}, extents)
 
-    assert found.of == {queue(0): 5}
+    assert found.values == {queue(0): 5}

@@ -14,7 +14,7 @@ from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.spark.pipelines import broker_queries as brokers
 from rocketmq_aio.spark.read import queue_index
-from rocketmq_aio.spark.read.start_end import ranges_of
+from rocketmq_aio.spark.read.start_end import resolve_ranges
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.connection import FakeConnection
 from tests.fakes.script import Reply
@@ -39,7 +39,7 @@ def indexing(cluster: FakeCluster, end: int, behind: int) -> Callable[..., Reply
 
 
 async def planned_end(driver: Driver) -> int:
-    return {each.queue: each.end for each in await ranges_of(driver.lookup, driver.options)}[
+    return {each.queue: each.end for each in await resolve_ranges(driver.metadata, driver.options)}[
         queue(0)
     ]
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketmq_aio.spark.offsets import Queue
-from rocketmq_aio.spark.read.rate_limits import backlog, share_out
+from rocketmq_aio.spark.read.rate_limits import backlog, split_limit
 
 queues = st.tuples(st.sampled_from("AB"), st.just("a"), st.integers(0, 40))
 waiting = st.dictionaries(queues, st.integers(1, 10**12), max_size=30)
@@ -20,7 +20,7 @@ def queue(number: int) -> Queue:
 def test_the_limit_is_used_up_and_every_queue_gets_something(
     sizes: dict[Queue, int], most: int
 ) -> None:
-    shares = share_out(sizes, most)
+    shares = split_limit(sizes, most)
 
     assert sum(shares.values()) == min(sum(sizes.values()), max(most, len(sizes)))
     assert all(1 <= share <= sizes[each] for each, share in shares.items())
@@ -28,13 +28,13 @@ def test_the_limit_is_used_up_and_every_queue_gets_something(
 
 
 def test_shares_follow_the_backlog() -> None:
-    shares = share_out({queue(0): 901, queue(1): 101}, 102)
+    shares = split_limit({queue(0): 901, queue(1): 101}, 102)
 
     assert shares == {queue(0): 91, queue(1): 11}
 
 
 def test_queues_with_one_message_each_get_it_also_when_they_are_more_than_the_limit() -> None:
-    assert share_out({queue(0): 1, queue(1): 1, queue(2): 1}, 2) == {
+    assert split_limit({queue(0): 1, queue(1): 1, queue(2): 1}, 2) == {
         queue(0): 1,
         queue(1): 1,
         queue(2): 1,

@@ -10,7 +10,7 @@ import pytest
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.read.data_loss import DataLossError, TopicGoneError
-from rocketmq_aio.spark.read.start_end import BrokerAwayError, ranges_of
+from rocketmq_aio.spark.read.start_end import BrokerAwayError, resolve_ranges
 from tests.fakes.cluster import FakeCluster
 from tests.unit.spark.driving import GROUP, TOPIC, driving, put, put_at, queue
 from tests.unit.spark.reading import tell_brokers
@@ -18,7 +18,7 @@ from tests.unit.spark.reading import tell_brokers
 
 async def planned(cluster: FakeCluster, **given: str) -> dict[Queue, tuple[int, int]]:
     async with driving(cluster, streaming=False, **given) as driver:
-        found = await ranges_of(driver.lookup, driver.options)
+        found = await resolve_ranges(driver.metadata, driver.options)
         return {each.queue: (each.start, each.end) for each in found}
 
 

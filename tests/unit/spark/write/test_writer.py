@@ -28,11 +28,11 @@ from pyspark.sql.types import (
 from rocketmq_aio.errors import ConfigError, InvalidMessageError
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.spark.options.source_options import Connection, WriteOptions
-from rocketmq_aio.spark.write.sending import WriteError, Written
+from rocketmq_aio.spark.write.request_sender import WriteError, WriteSummary
 from rocketmq_aio.spark.write.writer import (
     RocketMQStreamWriter,
     RocketMQWriter,
-    _Task,
+    WriteTask,
     check_columns,
     id_prefix,
 )
@@ -144,9 +144,9 @@ def test_an_end_is_told_with_its_counts(caplog: pytest.LogCaptureFixture) -> Non
     batch = RocketMQWriter(options, BODY, False)
     stream = RocketMQStreamWriter(options, BODY, False)
 
-    batch.commit([Written(3, 1), Written(4, 2)])
-    stream.commit([Written(5, 1, weaker=1)], 8)
-    batch.abort([Written(3, 1), None])
+    batch.commit([WriteSummary(3, 1), WriteSummary(4, 2)])
+    stream.commit([WriteSummary(5, 1, degraded=1)], 8)
+    batch.abort([WriteSummary(3, 1), None])
     stream.abort([None], 9)
 
     text = caplog.text
@@ -172,10 +172,14 @@ def batches(count: int, size: int = 10, **columns: Any) -> Iterator[pa.RecordBat
         yield pa.RecordBatch.from_pydict({"body": bodies, **columns})
 
 
-async def run(cluster: FakeCluster, rows: Iterator[pa.RecordBatch], **settings: Any) -> Written:  # noqa: ANN401
+async def run(
+    cluster: FakeCluster,
+    rows: Iterator[pa.RecordBatch],
+    **settings: Any,  # noqa: ANN401
+) -> WriteSummary:
     settings = {"topic": "orders", "retries": 1, **settings}
     connection = Connection(name_server=cluster.namesrv)
-    task = _Task(WriteOptions(connection=connection, **settings), "A" * 20)
+    task = WriteTask(WriteOptions(connection=connection, **settings), "A" * 20)
     return await to_thread.run_sync(task.run, rows)
 
 
@@ -191,16 +195,16 @@ async def test_all_rows_are_sent_in_batches_of_the_size_wanted(cluster: FakeClus
     written = await run(cluster, batches(5), batch_records=4)
 
     assert stored(cluster) == [b"%d" % number for number in range(50)]
-    assert written == Written(rows=50, requests=15)
+    assert written == WriteSummary(rows=50, requests=15)
     assert len(cluster.broker.requests_of(SEND_BATCH)) == 15
 
 
 async def test_a_task_without_rows_asks_nobody() -> None:
     empty = pa.RecordBatch.from_pydict({"body": pa.array([], pa.binary())})
-    task = _Task(WriteOptions(connection=NOWHERE, topic="orders"), "A" * 20)
+    task = WriteTask(WriteOptions(connection=NOWHERE, topic="orders"), "A" * 20)
 
-    assert task.run(iter([])) == Written()
-    assert task.run(iter([empty])) == Written()
+    assert task.run(iter([])) == WriteSummary()
+    assert task.run(iter([empty])) == WriteSummary()
 
 
 async def test_ids_go_on_from_batch_to_batch_and_are_the_same_again(cluster: FakeCluster) -> None:

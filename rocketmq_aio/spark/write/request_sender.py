@@ -1,4 +1,4 @@
-"""The sends of one write task: some in flight, those of a lane one after another."""
+"""The sends of one write task: some in flight, those of a destination one after another."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.spark.options.source_options import WriteOptions
-from rocketmq_aio.spark.write.write_requests import NO_LANE, WriteRequest
+from rocketmq_aio.spark.write.write_requests import ANY_QUEUE, WriteRequest
 
 T = TypeVar("T")
 
 FIRST_PAUSE: Final = 0.5  # seconds before the first retry; it doubles
 LONGEST_PAUSE: Final = 8.0
-HEALS: Final = (SendError, RouteNotFoundError, NameServerUnavailableError)
+RETRYABLE: Final = (SendError, RouteNotFoundError, NameServerUnavailableError)
 
 
 class WriteError(RocketMQError):
@@ -45,26 +45,26 @@ class WriteError(RocketMQError):
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
-    """What tasks sent; *weaker*: requests that the broker stored without its full guarantee."""
+class WriteSummary(WriterCommitMessage):
+    """What tasks sent; *degraded*: requests that the broker stored without its full guarantee."""
 
     rows: int = 0
     requests: int = 0
-    weaker: int = 0
+    degraded: int = 0
 
     @classmethod
     def total(cls, messages: Iterable[WriterCommitMessage | None]) -> Self:
         """Return what all tasks together sent; None stands for one that failed."""
-        done = [each for each in messages if isinstance(each, Written)]
+        done = [each for each in messages if isinstance(each, WriteSummary)]
         return cls(
             sum(each.rows for each in done),
             sum(each.requests for each in done),
-            sum(each.weaker for each in done),
+            sum(each.degraded for each in done),
         )
 
 
-class Sending:
-    """Sends parcels, at most ``sendWindow`` at once; it lives on the loop."""
+class RequestSender:
+    """Sends requests, at most ``sendWindow`` at once; it lives on the loop."""
 
     def __init__(self, producer: Producer, options: WriteOptions) -> None:
         self._rows = self._requests = self._weaker = 0
@@ -72,24 +72,24 @@ class Sending:
         self._retries = options.retries
         self._seconds = options.send_timeout_ms / 1000
         self._window = anyio.Semaphore(options.send_window)
-        self._turns: defaultdict[MessageQueue | None, anyio.Lock] = defaultdict(anyio.Lock)
+        self._queue_locks: defaultdict[MessageQueue | None, anyio.Lock] = defaultdict(anyio.Lock)
 
-    async def send(self, parcels: Iterable[WriteRequest]) -> None:
-        """Send all *parcels*; those of a later call wait behind these where they share a lane.
+    async def send(self, requests: Iterable[WriteRequest]) -> None:
+        """Send all *requests*; a later call sends behind them where the queue is the same.
 
         :raises WriteError: one could not be sent, and no more are
         """
         try:
             async with anyio.create_task_group() as tasks:
-                lanes = _lanes(parcels)
-                anywhere = lanes.pop(None, [])
-                for queue, mine in lanes.items():
+                destinations = _by_queue(requests)
+                anywhere = destinations.pop(None, [])
+                for queue, mine in destinations.items():
                     tasks.start_soon(self._send_in_order, queue, mine)
-                for parcel in anywhere:
+                for request in anywhere:
                     await self._window.acquire()
-                    tasks.start_soon(self._send_and_make_room, parcel)
+                    tasks.start_soon(self._send, request)
         except ExceptionGroup as group:
-            raise _first(group) from None
+            raise _first_error(group) from None
 
     async def queues_of_keys(self, topic: str, keys: Sequence[str]) -> list[MessageQueue]:
         """Return the queue that each key goes to.
@@ -97,59 +97,59 @@ class Sending:
         :raises WriteError: nobody can tell
         """
         ask = partial(self._producer.queues_of_keys, topic, keys, timeout_seconds=self._seconds)
-        return await self._persist(ask, topic, len(keys))
+        return await self._retry(ask, topic, len(keys))
 
-    def written(self) -> Written:
+    def summary(self) -> WriteSummary:
         """Return what was stored so far."""
-        return Written(self._rows, self._requests, self._weaker)
+        return WriteSummary(self._rows, self._requests, self._weaker)
 
     # --- inside ---------------------------------------------------------------------------------
 
     async def _send_in_order(
-        self, queue: MessageQueue | None, parcels: Sequence[WriteRequest]
+        self, queue: MessageQueue | None, requests: Sequence[WriteRequest]
     ) -> None:
-        async with self._turns[queue]:
-            for parcel in parcels:
+        async with self._queue_locks[queue]:
+            for request in requests:
                 await self._window.acquire()
-                await self._send_and_make_room(parcel)
+                await self._send(request)
 
-    async def _send_and_make_room(self, parcel: WriteRequest) -> None:
+    async def _send(self, request: WriteRequest) -> None:
         try:
-            lane = parcel.lane or NO_LANE
-            queue = None if lane.key is not None else lane.queue
+            destination = request.destination or ANY_QUEUE
+            queue = None if destination.key is not None else destination.queue
             send = partial(
                 self._producer.send_encoded,
-                parcel.encoded,
+                request.encoded,
                 queue=queue,
-                sharding_key=lane.key,
+                sharding_key=destination.key,
                 timeout_seconds=self._seconds,
             )
-            result = await self._persist(send, parcel.encoded.topic, parcel.rows)
+            result = await self._retry(send, request.encoded.topic, request.rows)
         finally:
             self._window.release()
-        self._rows += parcel.rows
+        self._rows += request.rows
         self._requests += 1
         self._weaker += not result.ok
 
-    async def _persist(self, ask: Callable[[], Awaitable[T]], topic: str, rows: int) -> T:
+    async def _retry(self, ask: Callable[[], Awaitable[T]], topic: str, rows: int) -> T:
         """Ask until it is done, refused for good, or tried often enough."""
         pause = FIRST_PAUSE
         for tries in count(1):
             try:
                 return await ask()
             except RocketMQError as error:
-                if tries > self._retries or not isinstance(error, HEALS):
+                if tries > self._retries or not isinstance(error, RETRYABLE):
                     raise WriteError(topic, rows, _broker(error), tries, error) from error
             await anyio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
         raise AssertionError  # for those who do not know that counting never ends
 
 
-def _lanes(parcels: Iterable[WriteRequest]) -> dict[MessageQueue | None, list[WriteRequest]]:
-    lanes: dict[MessageQueue | None, list[WriteRequest]] = {}
-    for parcel in parcels:
-        lanes.setdefault((parcel.lane or NO_LANE).queue, []).append(parcel)
-    return lanes
+def _by_queue(requests: Iterable[WriteRequest]) -> dict[MessageQueue | None, list[WriteRequest]]:
+    destinations: dict[MessageQueue | None, list[WriteRequest]] = {}
+    for request in requests:
+        destinations.setdefault((request.destination or ANY_QUEUE).queue, []).append(request)
+    return destinations
 
 
 def _broker(error: RocketMQError) -> str:
@@ -158,6 +158,6 @@ def _broker(error: RocketMQError) -> str:
     return error.address if isinstance(error, BrokerError) else "-"
 
 
-def _first(group: BaseExceptionGroup[Exception]) -> Exception:
+def _first_error(group: BaseExceptionGroup[Exception]) -> Exception:
     first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+    return _first_error(first) if isinstance(first, BaseExceptionGroup) else first

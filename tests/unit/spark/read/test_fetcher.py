@@ -19,10 +19,10 @@ from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options.source_options import Connection, ReadOptions
-from rocketmq_aio.spark.read import fetch as fetching
+from rocketmq_aio.spark.read import fetcher as fetcher_module
 from rocketmq_aio.spark.read.batch_reader import read
 from rocketmq_aio.spark.read.data_loss import DataLossError
-from rocketmq_aio.spark.read.fetch import Fetch, Found
+from rocketmq_aio.spark.read.fetcher import FetchedMessages, Fetcher
 from rocketmq_aio.spark.read.retrying_puller import ReadError
 from rocketmq_aio.spark.runtime import Runtime
 from tests.fakes import pulls as fake_pulls
@@ -487,18 +487,20 @@ async def test_who_is_slow_is_not_buried(size: int) -> None:
     async def nobody() -> set[str]:
         return set()
 
-    fetch = Fetch(pulls, [within(0, 10**6)], options, nobody)  # type: ignore[arg-type]
+    fetch = Fetcher(pulls, [within(0, 10**6)], options, nobody)  # type: ignore[arg-type]
     async with create_task_group() as tasks:
         tasks.start_soon(fetch.run)
         await wait_all_tasks_blocked()
-        chunk = max(1, min(fetching.CHUNK_ANSWERS, fetching.CHUNK_BYTES // size))
-        held = fetching.HELD_BYTES // size + options.pull_window
-        ahead = fetching.AHEAD * options.pull_window
-        assert pulls.asked <= 2 * ((fetching.CHUNKS + 1) * chunk + min(held, ahead))
+        chunk = max(1, min(fetcher_module.CHUNK_RESULTS, fetcher_module.CHUNK_BYTES // size))
+        held = fetcher_module.MAX_BUFFERED_BYTES // size + options.pull_window
+        ahead = fetcher_module.READ_AHEAD * options.pull_window
+        assert pulls.asked <= 2 * (
+            (fetcher_module.MAX_QUEUED_CHUNKS + 1) * chunk + min(held, ahead)
+        )
         before = pulls.asked
         some = itertools.islice(fetch.chunks(), 30)
         taken = await to_thread.run_sync(list, some)
         await wait_all_tasks_blocked()
-        assert all(isinstance(piece, Found) for chunk in taken for piece in chunk)
+        assert all(isinstance(piece, FetchedMessages) for chunk in taken for piece in chunk)
         assert pulls.asked > before
         tasks.cancel_scope.cancel()

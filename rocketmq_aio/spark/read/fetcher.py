@@ -1,0 +1,276 @@
+"""Pulls ranges of queues with many requests in flight, and hands the results over in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Final, NamedTuple
+
+import anyio
+
+from rocketmq_aio.consumer.pull.raw_pulls import RawPulls
+from rocketmq_aio.consumer.pull.result import PullStatus, RawPull
+from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.spark.offsets import Range
+from rocketmq_aio.spark.options.source_options import ReadOptions
+from rocketmq_aio.spark.read.data_loss import Extent
+from rocketmq_aio.spark.read.retrying_puller import (
+    FIRST_SEGMENT,
+    MAX_SEGMENT,
+    Brokers,
+    RangeCursor,
+    RetryingPuller,
+    TopicDeletedError,
+    cursor_of,
+    is_filtered,
+)
+
+READ_AHEAD: Final = 2  # times the window: steps that may be taken before the first of them is done
+MAX_BUFFERED_BYTES: Final = 16 * 1024 * 1024  # of results that wait for an earlier one
+CHUNK_BYTES: Final = 256 * 1024
+CHUNK_RESULTS: Final = 64
+MAX_QUEUED_CHUNKS: Final = 4  # that wait for the thread of the task
+
+
+class FetchedMessages(NamedTuple):
+    """Stored messages; those from *start* up to, but without, *end* are meant."""
+
+    part: Range
+    start: int
+    end: int
+    body: bytes
+    offset_delta: int
+    extent: Extent
+
+
+class MissingOffsets(NamedTuple):
+    """Nobody has the offsets from *start* up to, but without, *end*."""
+
+    part: Range
+    start: int
+    end: int
+    extent: Extent
+    was_cut: bool  # the queue ends before them
+
+
+FetchResult = FetchedMessages | MissingOffsets
+Chunk = list[FetchResult]
+
+
+@dataclass(eq=False)
+class _Segment:
+    """Offsets of a part that are asked for one after the other."""
+
+    cursor: RangeCursor
+    start: int
+    end: int
+    results: Chunk = field(default_factory=list)  # found, and not handed over yet
+    done: bool = False
+    error: RocketMQError | None = None
+    updated: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Fetcher:
+    """Reads *ranges* one after the other, with up to ``pullWindow`` pulls in flight.
+
+    It lives on the loop; only the `chunks` are taken by the thread of the task.
+    """
+
+    def __init__(
+        self, pulls: RawPulls, ranges: Sequence[Range], options: ReadOptions, registered: Brokers
+    ) -> None:
+        self._pulls = RetryingPuller(pulls, options, registered)
+        self._options = options
+        self._cursors = [cursor_of(each, options) for each in ranges if each.size > 0]
+        self._current = 0
+        self._segments: deque[_Segment] = deque()  # taken and not handed over, in order
+        self._buffered_bytes = 0
+        self._changed = asyncio.Event()
+        self._chunks: SimpleQueue[Chunk | None] = SimpleQueue()
+        self._chunk_permits = asyncio.Semaphore(MAX_QUEUED_CHUNKS)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # --- the thread of the task -------------------------------------------------------------------
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the results in order, as they come; blocks.  `end` ends it."""
+        while (chunk := self._chunks.get()) is not None:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._chunk_permits.release)
+            yield chunk
+
+    def finish(self) -> None:
+        """Let `chunks` end after what is there."""
+        self._chunks.put(None)
+
+    # --- the loop ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Fetch everything.
+
+        :raises ReadError: a queue cannot be read; what came before it was handed over
+        """
+        self._loop = asyncio.get_running_loop()
+        failure: RocketMQError | None = None
+        total = sum(cursor.wanted.size for cursor in self._cursors)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(min(self._options.pull_window, -(-total // FIRST_SEGMENT))):
+                tasks.start_soon(self._run_worker)
+            try:
+                await self._deliver()
+            except RocketMQError as error:
+                failure = error
+            tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def refetch(self, wanted: Range, start: int, end: int) -> Chunk:
+        """Fetch offsets once more, of which an answer could be read in part only."""
+        cursor = cursor_of(wanted, self._options)
+        cursor.position = wanted.end
+        segment = _Segment(cursor, start, end)
+        while start < end:
+            start = await self._pull_once(segment, start)
+        self._buffered_bytes -= size_of(segment.results)
+        return segment.results
+
+    async def _run_worker(self) -> None:
+        while (segment := await self._next_segment()) is not None:
+            try:
+                await self._pull_segment(segment)
+            except RocketMQError as error:
+                segment.error = error
+            segment.done = True
+            segment.updated.set()
+
+    async def _next_segment(self) -> _Segment | None:
+        while self._is_far_ahead():
+            self._changed.clear()
+            await self._changed.wait()
+        while self._current < len(self._cursors):
+            cursor = self._cursors[self._current]
+            if cursor.position < cursor.wanted.end:
+                end = min(cursor.position + cursor.segment_size, cursor.wanted.end)
+                segment = _Segment(cursor, cursor.position, end)
+                cursor.position = end
+                self._segments.append(segment)
+                self._changed.set()
+                return segment
+            self._current += 1
+        self._changed.set()
+        return None
+
+    def _is_far_ahead(self) -> bool:
+        if not self._segments:
+            return False
+        return (
+            len(self._segments) >= READ_AHEAD * self._options.pull_window
+            or self._buffered_bytes >= MAX_BUFFERED_BYTES
+        )
+
+    async def _deliver(self) -> None:
+        """Give what is found to the thread, in order."""
+        chunk: Chunk = []
+        size = 0
+        while (segment := await self._first_updated()) is not None:
+            results, segment.results = segment.results, []
+            chunk += results
+            gained = size_of(results)
+            size += gained
+            self._buffered_bytes -= gained
+            if segment.done:
+                self._segments.popleft()
+            self._changed.set()
+            if size >= CHUNK_BYTES or len(chunk) >= CHUNK_RESULTS or segment.error is not None:
+                await self._put_chunk(chunk)
+                chunk, size = [], 0
+            if segment.error is not None:
+                raise segment.error
+        await self._put_chunk(chunk)
+
+    async def _first_updated(self) -> _Segment | None:
+        """Return the first segment when there is something new of it; None at the end."""
+        while not self._segments:
+            if self._current >= len(self._cursors):
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        segment = self._segments[0]
+        while not segment.results and not segment.done:
+            segment.updated.clear()
+            await segment.updated.wait()
+        return segment
+
+    async def _put_chunk(self, chunk: Chunk) -> None:
+        if chunk:
+            await self._chunk_permits.acquire()
+            self._chunks.put(chunk)
+
+    # --- one segment ------------------------------------------------------------------------------
+
+    async def _pull_segment(self, segment: _Segment) -> None:
+        """Ask until nothing of the segment is left."""
+        at = segment.start
+        while at < segment.end:
+            while self._buffered_bytes >= MAX_BUFFERED_BYTES and segment is not self._segments[0]:
+                self._changed.clear()
+                await self._changed.wait()
+            at = await self._pull_once(segment, at)
+            segment.updated.set()
+
+    async def _pull_once(self, segment: _Segment, at: int) -> int:
+        """Ask once for what is at *at*, and return where to go on."""
+        count = min(self._options.pull_batch_size, segment.end - at)
+        try:
+            answer = await self._pulls.pull(segment.cursor, at, count)
+        except TopicDeletedError:
+            end = segment.cursor.wanted.end
+            return self._skip(segment, at, end, lost=end, extent=Extent(0, 0), was_cut=True)
+        return self._add_response(segment, at, count, answer)
+
+    def _add_response(self, segment: _Segment, at: int, count: int, answer: RawPull) -> int:
+        """Enter *answer* in the segment, and return where to go on."""
+        cursor, reached = segment.cursor, answer.next_offset
+        extent = Extent(answer.min_offset, answer.max_offset)
+        if answer.status is PullStatus.FOUND:
+            self._extend(segment, reached)
+            end = min(reached, segment.end)
+            segment.results.append(
+                FetchedMessages(cursor.wanted, at, end, answer.body, answer.offset_delta, extent)
+            )
+            self._buffered_bytes += len(answer.body)
+            cursor.adapt(count, reached - at)
+            return end
+        illegal = answer.status is PullStatus.OFFSET_ILLEGAL
+        was_cut = illegal and reached < at
+        if was_cut:
+            reached = cursor.wanted.end
+        skipped = is_filtered(cursor.subscription) and not illegal
+        lost = min(reached, extent.minimum) if skipped else reached
+        return self._skip(segment, at, reached, lost=lost, extent=extent, was_cut=was_cut)
+
+    def _skip(
+        self, segment: _Segment, at: int, reached: int, *, lost: int, extent: Extent, was_cut: bool
+    ) -> int:
+        """Go on at *reached*, also with what nobody asked for yet; up to *lost* there was more."""
+        cursor = segment.cursor
+        for start, most in ((at, segment.end), (cursor.position, cursor.wanted.end)):
+            if (end := min(lost, most)) > start:
+                segment.results.append(MissingOffsets(cursor.wanted, start, end, extent, was_cut))
+        cursor.position = max(cursor.position, min(reached, cursor.wanted.end))
+        cursor.segment_size = min(max(cursor.segment_size, reached - at), MAX_SEGMENT)
+        return min(reached, segment.end)
+
+    def _extend(self, segment: _Segment, reached: int) -> None:
+        """Let the segment have what was answered beyond it, if nobody else asked for that yet."""
+        cursor = segment.cursor
+        if reached > segment.end == cursor.position:
+            segment.end = cursor.position = min(reached, cursor.wanted.end)
+
+
+def size_of(results: Chunk) -> int:
+    """Return how many bytes wait in *results*."""
+    return sum([len(each.body) for each in results if isinstance(each, FetchedMessages)])
