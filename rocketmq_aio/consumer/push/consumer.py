@@ -1,4 +1,4 @@
-"""PushConsumer: messages are brought to handlers, many at once or in order."""
+"""PushConsumer: calls a handler with each message, concurrently or in order."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ from rocketmq_aio.signals import stop_signals
 class PushConsumer(GroupMember[PushEngine]):
     """Calls a handler with each message, as a member of a group.
 
-    A handler that returns settles the message; one that raises lets it come again later, with
-    longer and longer pauses, and after ``max_reconsume_times`` among the dead letters.
-    `RetryLater` and `SuspendQueue` say more about that.  Every message comes at least once:
-    handlers have to bear with seeing one again.  ``async def`` handlers run on the event loop,
-    plain functions in threads; ``concurrency`` says how many run at once.
+    A message is done when its handler returns.  A message whose handler raises is redelivered with
+    increasing delays; after ``max_reconsume_times`` retries it goes to the dead-letter topic.
+    Raise `RetryLater` or `SuspendQueue` to choose the delay.  Delivery is at least once: handlers
+    have to accept duplicates.  ``async def`` handlers run on the event loop, plain functions in
+    threads, up to ``concurrency`` at the same time.
 
     :param group: name of the consumer group
     :param on_message: called with each message
-    :param on_batch: called with (messages of one queue, `BatchContext`) instead; at most
-        ``consume_batch_size`` at once
-    :param orderly: one handler per queue at a time, in the order of the queue; a message that
-        failed is tried again before the next one
-    :param namesrv: where to connect; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
+    :param on_batch: called with (messages of one queue, `BatchContext`) instead, at most
+        ``consume_batch_size`` messages
+    :param orderly: one handler per queue at a time, in the order of the queue; a failed message is
+        retried before the next one
+    :param namesrv: addresses of name servers; default ``ROCKETMQ_NAMESRV``, then ``NAMESRV_ADDR``
     :param client: a `ClientConfig` (TLS, credentials, ...) or a running `MQClientInstance` to share
     :param hooks: `ConsumeHook` and `FilterMessageHook` objects
-    :param on_assigned: called with queues that were taken on, plain or async
-    :param on_revoked: called with queues about to be given up
+    :param on_assigned: called with newly assigned queues, plain or async
+    :param on_revoked: called with queues about to be revoked
     :param on_event: a plain function called with every event, see `events`
     """
 
@@ -90,7 +90,7 @@ class PushConsumer(GroupMember[PushEngine]):
         handler = Handler(on_message, on_batch, name=f"rocketmq-{group}")
         if consume_hooks:
             handler.wrap(lambda call: hooked(call, consume_hooks, group))
-        if (codec := config.codec) is not None:  # around the hooks: they hear of handlers that run
+        if (codec := config.codec) is not None:  # outside the hooks: they run only around handlers
             handler.wrap(lambda call: decoding(call, codec))
         self._call = handler.call
         self._close_seconds += config.close_timeout_seconds
@@ -117,19 +117,18 @@ class PushConsumer(GroupMember[PushEngine]):
         await self._engine.subscribe(topic, selector, time_ns() // 1_000_000)
 
     async def unsubscribe(self, topic: str) -> None:
-        """Stop reading *topic*: running handlers end, what is done is committed.
+        """Stop reading *topic*: running handlers finish, offsets are committed.
 
-        They have ``close_timeout_seconds`` for it.  From inside a handler nobody is waited for.
+        Waits up to ``close_timeout_seconds`` for handlers; not at all when called in a handler.
         """
         self._check_usable()
         wait = 0.0 if in_background_task() else self._engine.config.close_timeout_seconds
         await self._engine.unsubscribe(topic, drain_seconds=wait)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at *offset*, and commit it: what is cached of the queue is dropped.
+        """Continue at *offset* and commit it; cached messages of the queue are dropped.
 
-        Running handlers end, and what becomes of their messages does not count.  So pulling goes
-        on that a `QueueHeld` event told of, too.
+        The results of running handlers do not count.  This also resumes a queue after `QueueHeld`.
 
         :raises ConfigError: the queue is not assigned, is popped, or has no such offset
         """
@@ -137,9 +136,9 @@ class PushConsumer(GroupMember[PushEngine]):
         await self._engine.seek(queue, offset)
 
     async def lag(self) -> dict[MessageQueue, int]:
-        """Return how many messages of each queue are not done, those at work included.
+        """Return how many messages of each queue are not done, including those in flight.
 
-        Queues that are popped are left out: their progress is the broker's business.
+        Popped queues are left out: the broker keeps their progress.
 
         :raises RocketMQError: a broker did not answer
         """
@@ -147,7 +146,7 @@ class PushConsumer(GroupMember[PushEngine]):
         return await self._engine.lag()
 
     def suspend(self) -> None:
-        """Call no handler until `resume`, also not with what is cached; running ones end."""
+        """Call no handler until `resume`; running handlers finish."""
         self._check_running()
         self._engine.suspend()
 
@@ -161,7 +160,7 @@ class PushConsumer(GroupMember[PushEngine]):
         return self._engine.suspended
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Let so many handlers run at once from now on; running ones end in any case.
+        """Set how many handlers may run at the same time; running ones finish in any case.
 
         :raises ConfigError: it is not a number from 1 to 1000
         """
@@ -170,11 +169,11 @@ class PushConsumer(GroupMember[PushEngine]):
         self._engine.workers.resize(concurrency)
 
     async def run(self) -> None:
-        """Consume until the consumer is closed; start it if need be.
+        """Start the consumer if necessary, and run until it is closed.
 
-        SIGINT and SIGTERM, when this is the program's main thread, and cancellation close it:
-        running handlers end, progress is stored, the group is left.  One signal closes every
-        consumer that runs so; meanwhile the program's own handlers of these signals are replaced.
+        SIGINT and SIGTERM (in the main thread) and cancellation close it: running handlers finish,
+        offsets are committed, the consumer leaves the group.  One signal closes every consumer in
+        `run()`; until then the program's own handlers of these signals are replaced.
 
         :raises NotRunningError: a background task has failed; the cause says why
         """
@@ -191,7 +190,7 @@ class PushConsumer(GroupMember[PushEngine]):
     # --- for the instance -----------------------------------------------------------------------
 
     async def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Where this consumer stands."""
+        """Return the committable offsets of *topic*."""
         table = self._engine.table
         return {
             q: a.committable for q, a in table.items() if q.topic == topic and a.committable >= 0
@@ -200,7 +199,7 @@ class PushConsumer(GroupMember[PushEngine]):
     async def consume_directly(
         self, message: MessageExt, broker_name: str | None
     ) -> ConsumeDirectlyResult:
-        """An administrator tries the handler with one message."""
+        """Call the handler with one message for an administrator."""
         restore_topic(message)
         started = monotonic()
         outcome, remark = await self._try(message)
@@ -214,12 +213,12 @@ class PushConsumer(GroupMember[PushEngine]):
     # --- inside ---------------------------------------------------------------------------------
 
     async def _try(self, message: MessageExt) -> tuple[DirectOutcome, str | None]:
-        """Call the handler; return what came of it, and its words."""
+        """Call the handler; return the outcome and the reason."""
         try:
-            said = await call_isolated(self._call, [message])
-            if isinstance(said, RetryLater | SuspendQueue):
-                return DirectOutcome.LATER, str(said)
-            if isinstance(said, BatchContext) and not said.done(1):
+            result = await call_isolated(self._call, [message])
+            if isinstance(result, RetryLater | SuspendQueue):
+                return DirectOutcome.LATER, str(result)
+            if isinstance(result, BatchContext) and not result.done(1):
                 return DirectOutcome.LATER, None
         except (RetryLater, SuspendQueue) as answer:
             return DirectOutcome.LATER, str(answer)
@@ -240,7 +239,7 @@ class PushConsumer(GroupMember[PushEngine]):
 
 
 def _check_modes(config: object, *, orderly: object, single: bool) -> None:
-    """Refuse settings that do not go together.
+    """Validate the combination of settings.
 
     :param single: whether the handler takes one message at a time
     """
@@ -252,5 +251,5 @@ def _check_modes(config: object, *, orderly: object, single: bool) -> None:
         raise ConfigError("consume_batch_size", size, "on_message= takes single messages")
     clustering = config.message_model is MessageModel.CLUSTERING
     if not config.client_rebalance and (orderly or not clustering):
-        reason = "brokers share queues out for concurrent consumption in a cluster only"
+        reason = "brokers assign queues for concurrent consumption in a cluster only"
         raise ConfigError("client_rebalance", config.client_rebalance, reason)

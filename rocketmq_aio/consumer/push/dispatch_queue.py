@@ -1,4 +1,4 @@
-"""A queue whose messages are given to handlers, and settled one by one in any order."""
+"""Dispatch queue: messages of one queue that handlers process and settle in any order."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, QueueState
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 
-# Room for so many messages has to come free before a pull loop is woken that waits for room; less
-# in a queue with fewer, for those that are left may be in the hands of handlers for long.
+# A pull loop that waits for room is woken when this many messages are settled; fewer in a short
+# queue, whose remaining messages may stay in flight for long.
 WAKE_AFTER: Final = 32
 
 
 class _Running:
-    """A message in a handler, and its copy, pulled meanwhile, that waits for the handler's end."""
+    """A message in flight, and its copy that a later assignment pulled."""
 
     __slots__ = ("assigned", "copy", "counts", "message")
 
     def __init__(self, message: MessageExt, *, counts: bool) -> None:
         self.message = message
-        self.counts = counts  # whether success of the handler also settles the copy
-        self.assigned: DispatchQueue | None = None  # which pulled the copy
+        self.counts = counts  # whether success of the handler settles the copy, too
+        self.assigned: DispatchQueue | None = None  # that pulled the copy
         self.copy: MessageExt | None = None
 
 
 class InFlight:
-    """What handlers still do for one queue, whichever assignment of the queue started them.
+    """Messages in flight of one queue, shared by all its assignments.
 
-    *running* holds the messages in handlers whose assignment was revoked or sought: nothing else
-    would keep a later assignment from delivering them a second time.  Messages of the present
-    assignment are not registered, so delivering costs nothing.
+    *running* holds the messages whose assignment was revoked or moved while handlers worked on
+    them, so that a later assignment does not deliver them a second time.  Messages of the current
+    assignment are not registered: delivering costs nothing.
 
-    :param withholds: whether only the messages in *running* are kept from delivery; an orderly
-        service keeps the whole queue, by *busy*
+    :param withholds: whether the messages in *running* are withheld; an orderly service withholds
+        the whole queue, by *busy*
     :param on_ready: called with an assignment when a withheld message may be delivered
     """
 
@@ -58,12 +58,13 @@ class InFlight:
         self._on_ready = on_ready
         self._idle: anyio.Event | None = None
         self.running: dict[int, _Running] = {}  # by id() of a message
-        self.busy = False  # for orderly services: a handler runs, or the queue is suspended
+        # Of orderly services: a worker has the queue, or it is suspended after a failure.
+        self.busy = False
         self.suspended = False
-        self.current: DispatchQueue | None = None  # the assignment, unless it was revoked
+        self.current: DispatchQueue | None = None  # the current assignment
 
     def register(self, unsettled: Iterable[MessageExt], *, counts: bool) -> None:
-        """An assignment ends, or moves elsewhere, with these in handlers or withheld.
+        """Register messages that are in flight or withheld while their assignment ends or moves.
 
         :param counts: whether success of their handlers counts for the next assignment
         """
@@ -78,7 +79,7 @@ class InFlight:
                 self.running[id(message)] = _Running(message, counts=counts)
 
     def withhold(self, assigned: DispatchQueue, messages: list[MessageExt]) -> list[MessageExt]:
-        """Return those of *messages* that may be delivered now; the others follow later."""
+        """Return those of *messages* that may be delivered now; withhold the others."""
         if not self._withholds:
             return messages
         known = {
@@ -89,7 +90,7 @@ class InFlight:
         free: list[MessageExt] = []
         for message in messages:
             same = None
-            if message.queue_offset in offsets:  # a topic created anew counts from 0 again
+            if message.queue_offset in offsets:  # a recreated topic starts at 0 again
                 same = known.get((message.queue_offset, message.message_id))
             if same is None:
                 free.append(message)
@@ -98,7 +99,7 @@ class InFlight:
         return free
 
     def end(self, message: MessageExt, *, settled: bool) -> None:
-        """The handler of *message* has ended; does nothing if the message is not registered."""
+        """Release the copy of *message*, whose handler has ended, if it is registered."""
         ended = self.running.pop(id(message), None)
         if ended is None:
             return
@@ -113,14 +114,14 @@ class InFlight:
             self._idle.set()
 
     async def wait_until_idle(self) -> None:
-        """Return when no handler of an earlier assignment runs; for one caller at a time."""
+        """Return when no handler of an earlier assignment runs; one caller at a time."""
         while self.running:
             self._idle = anyio.Event()
             await self._idle.wait()
 
 
 class InFlightTable:
-    """The `InFlight` of each queue, for as long as an assignment or a handler refers to it."""
+    """The `InFlight` of each queue, kept while an assignment or a handler refers to it."""
 
     def __init__(self, *, withholds: bool, on_ready: Callable[[DispatchQueue], None]) -> None:
         self._withholds = withholds
@@ -128,7 +129,7 @@ class InFlightTable:
         self._queues: WeakValueDictionary[MessageQueue, InFlight] = WeakValueDictionary()
 
     def of(self, queue: MessageQueue) -> InFlight:
-        """Return the same object for all assignments of *queue* whose handlers overlap."""
+        """Return the object that overlapping assignments of *queue* share."""
         known = self._queues.get(queue)
         if known is None:
             known = InFlight(withholds=self._withholds, on_ready=self._on_ready)
@@ -137,9 +138,9 @@ class InFlightTable:
 
 
 class DispatchQueue(QueueState):
-    """Messages *waiting* for a handler, those in a handler's hands, and those settled behind them.
+    """Messages that wait for a handler, are in flight, or are settled behind one in flight.
 
-    Everything below the first message that is not settled may be committed.
+    Everything below the first message that is not settled is committable.
 
     :param in_flight: shared by all assignments of the queue
     """
@@ -151,10 +152,10 @@ class DispatchQueue(QueueState):
         self.in_flight = InFlight() if in_flight is None else in_flight
         self.in_flight.current = self
         self.waiting: deque[MessageExt] = deque()
-        self.active = 0  # messages in the hands of handlers, or workers that take them one by one
-        self.is_ready = False  # among the queues that workers take from
-        self.turn = 0
-        self.uncommitted: list[MessageExt] = []  # done, but the handler wants to commit later
+        self.active = 0  # messages in flight; a worker that takes single messages counts as one
+        self.is_ready = False  # whether the service offers it to workers
+        self.turn = 0  # handler calls since the turn began
+        self.uncommitted: list[MessageExt] = []  # done, but not committed by the handler yet
         self._wake_at = 0
 
     # --- position -------------------------------------------------------------------------------
@@ -171,19 +172,19 @@ class DispatchQueue(QueueState):
         return self.active > 0
 
     def begin(self, offset: int) -> None:
-        """It is known where to begin."""
+        """Set the first offset to pull."""
         self.next_offset = offset
         self.started.set()
 
     def restart(self, offset: int) -> int:
-        """Forget the cache and go on at *offset*.
+        """Drop the cache and continue at *offset*; return how many messages were dropped.
 
-        Results of running handlers no longer count.  Their messages, pulled again, are delivered
+        Results of running handlers do not count.  Their messages are pulled again and delivered
         when these handlers have ended.
         """
-        return self._go_on_at(offset, counts=False)
+        return self._continue_at(offset, counts=False)
 
-    def _go_on_at(self, offset: int, *, counts: bool) -> int:
+    def _continue_at(self, offset: int, *, counts: bool) -> int:
         self._register(counts=counts)
         dropped = len(self.waiting)
         self.waiting.clear()
@@ -195,32 +196,32 @@ class DispatchQueue(QueueState):
         return dropped
 
     def step_back(self, offset: int) -> int:
-        """The queue ends at *offset*: nothing that is not settled may be passed over."""
-        return self._go_on_at(min(offset, self.committable), counts=True)
+        """Continue at *offset*, the end of the queue, or earlier if messages are not settled."""
+        return self._continue_at(min(offset, self.committable), counts=True)
 
     def refetch(self) -> None:
-        """Forget what waits for its first try, and pull it again."""
+        """Drop the messages that wait for their first try, and pull them again."""
         if self.next_offset == UNKNOWN:
             return
         untried = {id(each) for each in self.waiting if not each.local_retries}
-        # Only what lies behind everything that handlers were given: that must not come again.
+        # Only those behind all messages in flight, which must not be delivered again.
         offset = self.process_queue.cut(lambda message: id(message) in untried)
         if offset is not None:
             self.next_offset = offset
             kept = [each for each in self.waiting if each.queue_offset < offset]
-            self.waiting.clear()  # the same deque: workers hold on to it
+            self.waiting.clear()  # the same deque: workers keep a reference
             self.waiting.extend(kept)
         self.generation += 1
         self.interrupt()
 
     def advance(self, offset: int) -> None:
-        """The next pull begins at *offset*."""
+        """Let the next pull begin at *offset*."""
         self.next_offset = offset
 
     # --- messages -------------------------------------------------------------------------------
 
     def put(self, messages: list[MessageExt]) -> None:
-        """Cache what a pull brought."""
+        """Cache the messages of a pull."""
         new = self.process_queue.put(messages)
         if new < len(messages):
             messages = self.process_queue.last(new)
@@ -229,7 +230,7 @@ class DispatchQueue(QueueState):
         self.waiting.extend(messages)
 
     def take(self, limit: int) -> list[MessageExt]:
-        """Give up to *limit* messages to a handler; there is at least one."""
+        """Take up to *limit* messages for a handler; at least one is waiting."""
         waiting = self.waiting
         if limit == 1:
             taken = [waiting.popleft()]
@@ -239,13 +240,13 @@ class DispatchQueue(QueueState):
         return taken
 
     def put_back(self, messages: list[MessageExt]) -> None:
-        """The handler did not settle them: they come first again."""
+        """Let *messages*, which were not settled, be delivered first."""
         kept = [each for each in messages if not each.done]
         if not self.dropped:
             self.waiting.extendleft(reversed(kept))
 
     def settle(self, message: MessageExt) -> None:
-        """Count one message as done."""
+        """Settle one message."""
         held = self.process_queue
         held.settle(message)
         if self.wake is not None and held.count <= self._wake_at:
@@ -254,7 +255,7 @@ class DispatchQueue(QueueState):
             self.in_flight.end(message, settled=True)
 
     def complete(self, messages: list[MessageExt]) -> None:
-        """A handler has done all of *messages*."""
+        """Settle *messages* after their handler succeeded."""
         held = self.process_queue
         if self.uncommitted:
             self.settle_uncommitted()
@@ -270,24 +271,24 @@ class DispatchQueue(QueueState):
                 self.in_flight.end(message, settled=True)
 
     def settle_uncommitted(self) -> None:
-        """Settle the messages that the handler did not commit at once."""
+        """Settle the messages that an orderly handler had not committed."""
         for message in self.uncommitted:
             self.settle(message)
         self.uncommitted.clear()
 
     def finish(self, messages: list[MessageExt]) -> None:
-        """A handler has ended that did not do all of *messages*; the service has seen to them."""
-        self.hand_back(len(messages))
+        """Count *messages* as no longer in flight, after the service dealt with failures."""
+        self.end_flight(len(messages))
         self.end(messages)
 
     def end(self, messages: list[MessageExt]) -> None:
-        """Nobody works on *messages* any more: a later assignment may deliver them."""
+        """Let a later assignment deliver *messages*, whose handler has ended."""
         if self.in_flight.running:
             for message in messages:
                 self.in_flight.end(message, settled=False)
 
-    def hand_back(self, count: int) -> None:
-        """So many messages are not in a handler's hands any more, settled or not."""
+    def end_flight(self, count: int) -> None:
+        """Count *count* messages as no longer in flight, settled or not."""
         self.active -= count
         if not self.active and self.drained is not None:
             self.drained.set()
@@ -295,14 +296,14 @@ class DispatchQueue(QueueState):
     # --- the pull loop --------------------------------------------------------------------------
 
     def block(self) -> None:
-        """The pull loop waits for room in this queue."""
+        """Note that the pull loop waits for room."""
         count = self.process_queue.count
         self._wake_at = count - min(WAKE_AFTER, 1 + count // WAKE_AFTER)
 
     # --- the end --------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """Late results change nothing here from now on; frees the cache at once."""
+        """Ignore late results from now on; free the cache."""
         super().release()
         self.process_queue.clear()
         self.uncommitted.clear()
@@ -314,9 +315,9 @@ class DispatchQueue(QueueState):
         self.waiting.clear()
 
     def _register(self, *, counts: bool) -> None:
-        """Tell later deliveries of the queue which messages handlers have."""
+        """Register the messages in flight, so that they are not delivered twice."""
         unsettled: list[MessageExt] = []
-        if not self.dropped:  # else they were registered then, and some may have ended since
+        if not self.dropped:  # else `drop` registered them, and some may have ended since
             idle = {id(each) for each in self.waiting}
             idle.update(id(each) for each in self.uncommitted)
             unsettled = [each for each in self.process_queue.unsettled() if id(each) not in idle]
@@ -324,12 +325,12 @@ class DispatchQueue(QueueState):
 
 
 class RetryQueue(DispatchQueue):
-    """A queue of the group's retry topic: handlers see the topic that a message came from."""
+    """A queue of the retry topic: handlers see the original topic of a message."""
 
     __slots__ = ()
 
     def put(self, messages: list[MessageExt]) -> None:
-        """Cache what a pull brought."""
+        """Cache the messages of a pull."""
         for message in messages:
             restore_topic(message)
         super().put(messages)

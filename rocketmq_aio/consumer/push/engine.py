@@ -1,4 +1,4 @@
-"""The parts of a push consumer, put together: pulled messages go to handlers."""
+"""Push engine: pulls or pops assigned queues and dispatches their messages to handlers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from rocketmq_aio.protocol.subscription import Subscription, subscription
 
 
 class PushEngine(GroupEngine[DispatchQueue]):
-    """Everything behind the public face of `PushConsumer`."""
+    """What `PushConsumer` delegates to."""
 
     config: PushConfig
     consume_type = "CONSUME_PASSIVELY"
@@ -57,7 +57,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
             assignment = BrokerAssignment(instance, group, config.message_model)
         super().__init__(context, assignment=assignment)
         self.orderly = orderly
-        self.stopped = asyncio.Event()  # or asked to stop
+        self.stopped = asyncio.Event()  # or a signal asked to stop
         self._drain_seconds = config.close_timeout_seconds
         self._retry_topic = RETRY_PREFIX + group
         self._threads = handler.threads
@@ -131,7 +131,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
     # --- life -----------------------------------------------------------------------------------
 
     async def open(self, owner: InnerConsumer, commit_interval_seconds: float) -> None:
-        """Join with what was prepared, and begin to work."""
+        """Join the group and start working."""
         if not self.is_broadcasting:
             retries = subscription(self._retry_topic, "*", self.instance.started_ms)
             self._subscriptions[self._retry_topic] = retries
@@ -145,7 +145,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
             self._host.spawn(self.stalls.fence.stalls.watch, name="stalls")
 
     async def shut(self, owner: InnerConsumer) -> None:
-        """Stop pulling, let running handlers end, commit, unlock, leave, release everything."""
+        """Stop pulling, wait for running handlers, commit, unlock and leave the group."""
         # After a failure no handler runs any more.
         drain_seconds = self.config.close_timeout_seconds if self._running else 0.0
         self._running = False
@@ -165,7 +165,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
             await self._leave(owner)
 
     def fail(self) -> None:
-        """Nothing works any more: let go of everybody who waits for something."""
+        """Stop after a failure; wake all waiting callers."""
         super().fail()
         if self._pops is not None:
             self._pops.fail()
@@ -174,7 +174,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
     async def _prepare(self, wanted: Subscription, *, note: bool = True) -> None:
         await super()._prepare(wanted, note=note and wanted.topic != self._retry_topic)
 
-    # --- who reads what, and how ----------------------------------------------------------------
+    # --- assignment ----------------------------------------------------------------
 
     async def _apply(self, shares: dict[str, frozenset[MessageQueue]]) -> bool:
         popped = {queue for queues in self.rebalancer.popped.values() for queue in queues}
@@ -190,7 +190,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         return await super()._apply(shares)
 
     async def _follow_modes(self) -> None:
-        """Read the retries of pops of a topic that is pulled now: pops bring them by themselves."""
+        """Read the pop retry topics of topics that are pulled now: pops include their retries."""
         popped, known = self.rebalancer.popped, set(self._subscriptions)
         pulled = {t for t in known if not t.startswith(RETRY_PREFIX) and not popped.get(t)}
         wanted = {f"{self._retry_topic}{sign}{topic}" for topic in pulled for sign in "_+"}
@@ -203,7 +203,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
             await self.instance.heartbeats.send_all(anew=True)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on where the application says, and commit it."""
+        """Continue at *offset*, and commit it."""
         check_offset(offset)
         self._check_pulled(queue)
         await self.check_in_range(queue, offset)
@@ -220,13 +220,13 @@ class PushEngine(GroupEngine[DispatchQueue]):
     # --- suspending -----------------------------------------------------------------------------
 
     def suspend(self) -> None:
-        """Begin no handler and no pull."""
+        """Start no handler and no pull."""
         self._service.suspended = True
         for assigned in self.table.values():
             assigned.paused = True
 
     def resume(self) -> None:
-        """Go on."""
+        """Start handlers and pulls again."""
         self._service.suspended = False
         for assigned in self.table.values():
             assigned.paused = False
@@ -238,7 +238,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         """Whether `suspend` was called last."""
         return self._service.suspended
 
-    # --- queues that others may have ------------------------------------------------------------
+    # --- ownership of queues ------------------------------------------------------------
 
     def _holds_lock(self, queue: MessageQueue) -> bool:
         return self.locks is None or self.locks.holds(queue)
@@ -250,12 +250,12 @@ class PushEngine(GroupEngine[DispatchQueue]):
 
     def _may_send(self, queue: MessageQueue) -> bool:
         assigned = self.table.get(queue)
-        if assigned is None:  # given up, and its last commit is under way
+        if assigned is None:  # revoked, and its last commit is under way
             return self._holds_lock(queue)
         return self._may_commit(assigned)
 
     async def _start_over(self, held: Collection[DispatchQueue]) -> None:
-        """Revoke these assignments, and take on anew what is still this member's."""
+        """Revoke these assignments and rebalance."""
         await self._assignments.revoke(held, drain_seconds=self._drain_seconds)
         self.rebalancer.wake()
 
@@ -280,14 +280,14 @@ class PushEngine(GroupEngine[DispatchQueue]):
             await self._unlocks.release(released)
 
     async def lag(self) -> dict[MessageQueue, int]:
-        """Ask for the end of every queue that is pulled; popped ones have no position here."""
+        """Return the lag of every pulled queue; popped queues have no position here."""
         pulled = [each for each in self.table.values() if not isinstance(each, PoppedQueue)]
         return await fetch_lag(self.instance, pulled, lambda each: each.committable)
 
     # --- for the instance -----------------------------------------------------------------------
 
     def running_info(self) -> ConsumerRunningInfo:
-        """The state, for administration tools."""
+        """Return the state, for administration tools."""
         kind = Kind(self.consume_type, orderly=self.orderly, concurrency=self.workers.size)
         return running_info(
             self.instance,

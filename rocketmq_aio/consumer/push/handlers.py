@@ -1,4 +1,4 @@
-"""What a handler may say, and how handlers of all kinds are called."""
+"""Handlers: results that they may raise or return, and calls of every kind of handler."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ BatchHandler: TypeAlias = Callable[
     [list[MessageExt[V]], "BatchContext"], Awaitable[object] | object
 ]
 """`on_batch`: takes messages of one queue and a `BatchContext`; plain or async."""
-# Takes messages of one queue; what is awaited is a `BatchContext` where the handler said more than
-# that it returned.  Anything else means nothing: it may be what the handler happened to return.
+# Takes messages of one queue.  A `BatchContext` or an `Answer` as the result has a meaning; any
+# other result is ignored.
 Call: TypeAlias = Callable[[list[MessageExt]], Awaitable[object]]
 One: TypeAlias = Callable[[MessageExt], Awaitable[object]]
 
 
 class Answer(Exception):  # noqa: N818 - not an error
-    """What a handler raises, or returns, to say more than that it failed."""
+    """Raised or returned by a handler to choose how a message is retried."""
 
 
 class RetryLater(Answer):
-    """Raised by a handler: the message is to be tried again.
+    """Raised by a handler to have the message redelivered.
 
     :param delay_level: 0 lets the broker choose (longer each time), 1 to 18 is one of its levels
-        (1 s 5 s 10 s 30 s 1 m 2 m ... 2 h), -1 makes the message a dead letter at once
+        (1 s 5 s 10 s 30 s 1 m 2 m ... 2 h), -1 sends the message to the dead-letter topic at once
     """
 
     def __init__(self, delay_level: int = 0) -> None:
@@ -55,7 +55,10 @@ class RetryLater(Answer):
 
 
 class SuspendQueue(Answer):
-    """Raised by an orderly handler: try again in place after *seconds* (default: the setting)."""
+    """Raised by an orderly handler to be retried in place after *seconds*.
+
+    The default is ``suspend_seconds``.
+    """
 
     def __init__(self, seconds: float | None = None) -> None:
         if seconds is not None:
@@ -69,7 +72,7 @@ class ConsumeTimeoutError(Exception):
 
 
 class UndecodableError(Exception):
-    """Messages that the codec cannot read, each with the reason."""
+    """The codec cannot decode some messages; *messages* pairs each with the reason."""
 
     def __init__(self, messages: list[tuple[MessageExt, PayloadError]]) -> None:
         super().__init__(f"{len(messages)} messages cannot be decoded")
@@ -77,13 +80,13 @@ class UndecodableError(Exception):
 
 
 class BatchContext:
-    """Says more about a batch than that it was done or failed.
+    """Lets a batch handler acknowledge part of a batch, or commit later.
 
-    :ivar queue: all messages of the batch come from it
-    :ivar ack_index: set by the handler: the last message that is done; those behind it are tried
-        again.  None means all; -1 means none
-    :ivar delay_level: of the messages that are tried again, as `RetryLater` has it
-    :ivar auto_commit: of an orderly handler: False lets the batch wait for a later `commit`
+    :ivar queue: the queue of all messages of the batch
+    :ivar ack_index: set by the handler: index of the last message that is done; those behind it
+        are retried.  None means all are done, -1 none
+    :ivar delay_level: for the retried messages, as in `RetryLater`
+    :ivar auto_commit: of an orderly handler: False keeps the batch uncommitted until `commit`
     """
 
     __slots__ = ("ack_index", "auto_commit", "committed", "delay_level", "queue", "rolled_back")
@@ -98,7 +101,7 @@ class BatchContext:
 
     @property
     def says_more(self) -> bool:
-        """Whether it says anything else than that all is done."""
+        """Whether the handler changed anything: else the whole batch is done."""
         return (
             self.ack_index is not None
             or self.auto_commit is not True
@@ -107,17 +110,17 @@ class BatchContext:
         )
 
     def commit(self) -> None:
-        """Of an orderly handler: this batch, and those before that were not, are done."""
+        """Of an orderly handler: commit this batch and the uncommitted ones before it."""
         self.committed = True
 
     def rollback(self) -> None:
-        """Of an orderly handler: all messages since the last commit are to come again."""
+        """Of an orderly handler: redeliver all messages since the last commit."""
         self.rolled_back = True
 
     def done(self, size: int) -> int:
         """Return how many messages of a batch of *size* are done.
 
-        :raises ConfigError: the handler has set something else than numbers
+        :raises ConfigError: the handler set something other than numbers
         """
         RetryLater(self.delay_level)  # checks it
         if self.rolled_back:
@@ -131,12 +134,12 @@ class BatchContext:
 
 
 class Handler:
-    """What the application gave to handle messages with, ready to be called by workers.
+    """The application's handler, as workers call it.
 
-    :ivar threads: where plain functions run; None for an async handler
+    :ivar threads: runs a plain function; None for an async handler
     :ivar call: takes messages of one queue
-    :ivar one: an async handler of single messages with nothing around it, else None
-    :raises ConfigError: not exactly one of the two is given, or it cannot be called so
+    :ivar one: the handler itself if it is async, takes single messages and is not wrapped
+    :raises ConfigError: not exactly one handler is given, or its signature does not fit
     """
 
     def __init__(
@@ -156,7 +159,7 @@ class Handler:
         assert handler is not None
         self.threads: ThreadPoolExecutor | None = None
         if not is_async(handler):
-            # As many threads as workers that wait for one are made, however many may be.
+            # The executor starts a thread only when a worker needs one.
             self.threads = ThreadPoolExecutor(MAX_CONCURRENCY, thread_name_prefix=name)
         self.call: Call = (
             _calling_one(on_message, self.threads)
@@ -169,13 +172,13 @@ class Handler:
             self.one = cast(One, on_message)
 
     def wrap(self, around: Callable[[Call], Call]) -> None:
-        """Put something around every call."""
+        """Wrap every call in *around*."""
         self.one = None
         self.call = around(self.call)
 
 
 def _calling_one(handler: MessageHandler, threads: Executor | None) -> Call:
-    if threads is None:  # the handler's own coroutine is what is awaited: no other around it
+    if threads is None:  # await the handler's own coroutine, without another around it
         return lambda messages: cast(Awaitable[object], handler(messages[0]))
     return lambda messages: _in_thread(threads, handler, messages[0])
 
@@ -183,13 +186,13 @@ def _calling_one(handler: MessageHandler, threads: Executor | None) -> Call:
 def _calling_batch(handler: BatchHandler, threads: Executor | None) -> Call:
     async def call(messages: list[MessageExt]) -> BatchContext | Answer | None:
         context = BatchContext(messages[0].queue)
-        said: object
+        result: object
         if threads is None:
-            said = await handler(messages, context)  # type: ignore[misc]  # it is async
+            result = await handler(messages, context)  # type: ignore[misc]  # it is async
         else:
-            said = await _in_thread(threads, handler, messages, context)
-        if isinstance(said, Answer):
-            return said
+            result = await _in_thread(threads, handler, messages, context)
+        if isinstance(result, Answer):
+            return result
         return context if context.says_more else None
 
     return call
@@ -203,9 +206,9 @@ async def _in_thread(threads: Executor, handler: Callable[..., object], *args: o
 
 
 def decoding(call: Call, codec: Codec) -> Call:
-    """Return a call that gives messages their values first.
+    """Return a call that decodes the values of messages first.
 
-    It raises `UndecodableError`, and calls no handler, when some have none.
+    It raises `UndecodableError` without calling the handler if some cannot be decoded.
     """
 
     async def decode_and_call(messages: list[MessageExt]) -> object:
@@ -218,9 +221,9 @@ def decoding(call: Call, codec: Codec) -> Call:
 
 
 def hooked(call: Call, hooks: ConsumeHooks, group: str) -> Call:
-    """Return a call that tells *hooks* about each batch."""
+    """Return a call that runs *hooks* around each batch."""
 
-    async def tell_and_call(messages: list[MessageExt]) -> object:
+    async def run_hooks_and_call(messages: list[MessageExt]) -> object:
         first = messages[0]
         context = ConsumeContext(
             group=group, topic=first.topic, queue=first.queue, messages=messages
@@ -228,15 +231,15 @@ def hooked(call: Call, hooks: ConsumeHooks, group: str) -> Call:
         hooks.before(context)
         started = monotonic()
         try:
-            said = await call(messages)
+            result = await call(messages)
         except BaseException as error:
             context.status, context.error = "failed", error
             raise
         else:
             context.status = "ok"
-            return said
+            return result
         finally:
             context.seconds = monotonic() - started
             hooks.after(context)
 
-    return tell_and_call
+    return run_hooks_and_call

@@ -1,4 +1,4 @@
-"""Queue locks: in a group that consumes in order each queue has one owner, across processes."""
+"""Queue locks: give each queue of an orderly group one owner across processes."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from rocketmq_aio.remoting.response_errors import broker_error
 
 logger = get_logger(__name__)
 
-LEASE_SECONDS: Final = 30.0  # brokers keep a lock twice as long: the other half is a stall's
+LEASE_SECONDS: Final = 30.0  # brokers keep a lock twice as long, which covers a stall
 RENEW_SECONDS: Final = 20.0
-LOOKS_PER_INTERVAL: Final = 20  # a failed renewal is repeated after one, an ended lease noticed
+LOOKS_PER_INTERVAL: Final = 20  # checks for due renewals and expired leases
 
 
 class QueueLocks:
-    """Locks of *group* at the masters of its queues, each for a time that is renewed.
+    """Locks of *group* at the masters of its queues, renewed regularly.
 
-    A lock belongs to the client id and outlives connections.  It is counted from when it was asked
-    for, so a process that was stopped sees at its first look that it owns nothing any more.
+    A lock belongs to the client id and outlives connections.  A lease counts from the request, so
+    a process that was stopped finds its leases expired at its first check.
 
-    :param on_lost: told once of a queue whose lock is gone without having been released
-    :param clock: seconds; never set back
+    :param on_lost: called once with a queue whose lock was lost without `release`
+    :param clock: monotonic seconds
     """
 
     def __init__(
@@ -56,9 +56,11 @@ class QueueLocks:
         self._on_lost = on_lost
         self._clock = clock
         self._lease_seconds = lease_seconds
-        self._broker_of = instance.routes.broker_of  # logical queues of one name are on several
-        self._leases: dict[MessageQueue, float] = {}  # each holds until then
-        # Brokers work on requests in any order: a renewal may not overtake an unlock.
+        self._broker_of = (
+            instance.routes.broker_of
+        )  # logical queues of one name are on several brokers
+        self._leases: dict[MessageQueue, float] = {}  # until when each holds
+        # Brokers process requests in any order: a renewal must not overtake an unlock.
         self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
         self._renewing: set[str] = set()
 
@@ -68,23 +70,23 @@ class QueueLocks:
         return until is not None and self._clock() < until
 
     async def acquire(self, queues: Collection[MessageQueue]) -> frozenset[MessageQueue]:
-        """Ask for locks; return the queues that are owned now.
+        """Request locks; return the queues that are owned now.
 
-        A queue whose broker cannot be asked is not among them, unless its lease still holds.
+        A queue whose broker does not answer is not among them, unless its lease still holds.
         """
         await self._at_each_broker(queues, self._lock)
         return frozenset(queue for queue in queues if self.holds(queue))
 
     async def release(self, queues: Collection[MessageQueue]) -> None:
-        """Give locks back, also those whose `acquire` was cancelled.
+        """Release locks, also those whose `acquire` was cancelled.
 
-        What fails is logged: the broker forgets such a lock by itself after a minute.
+        Failures are logged: the broker expires such a lock after a minute.
         """
         self._forget(queues)
         await self._at_each_broker(queues, self._unlock)
 
     async def keep_renewing(self, interval_seconds: float = RENEW_SECONDS) -> None:
-        """Renew for ever, each broker by itself, and report what is lost."""
+        """Renew until cancelled, brokers concurrently; report lost locks."""
         async with anyio.create_task_group() as tasks:
             while True:
                 await anyio.sleep(interval_seconds / LOOKS_PER_INTERVAL)
@@ -96,9 +98,9 @@ class QueueLocks:
     # --- inside ---------------------------------------------------------------------------------
 
     def _due(self, interval_seconds: float) -> set[str]:
-        """Return the brokers with a lock that was asked for an interval ago or longer.
+        """Return brokers whose locks were requested an interval ago or longer, or that are away.
 
-        And those that are away: one that restarts forgets its locks, and who asks first gets them.
+        A broker that restarts forgets its locks, and the first member to ask gets them.
         """
         until = self._clock() + self._lease_seconds - interval_seconds
         due = {self._broker_of(queue) for queue, end in self._leases.items() if end <= until}
@@ -135,10 +137,10 @@ class QueueLocks:
             )
             return
         granted = {each.queue() for each in locked}
-        self._drop_ended()  # whose queues were passed over meanwhile: they begin anew
+        self._drop_ended()  # leases that expired meanwhile start anew
         for queue, until in before.items():
             if self._leases.get(queue) != until:
-                continue  # released, or reported as lost, while the answer was awaited
+                continue  # released or lost during the request
             if queue in granted:
                 self._leases[queue] = asked_at + self._lease_seconds
             elif until is not None:
@@ -146,7 +148,7 @@ class QueueLocks:
 
     async def _unlock(self, broker: str, queues: list[MessageQueue]) -> None:
         async with self._turns[broker]:
-            self._forget(queues)  # what was granted meanwhile
+            self._forget(queues)  # granted meanwhile
             try:
                 await self._request(UnlockBatchMQ(), queues)
             except RocketMQError as error:
@@ -189,7 +191,7 @@ class QueueLocks:
         queues: Iterable[MessageQueue],
         act: Callable[[str, list[MessageQueue]], Coroutine[Any, Any, None]],
     ) -> None:
-        """Call *act* with the queues of each broker, all brokers at once."""
+        """Call *act* with the queues of each broker, concurrently."""
         by_broker: defaultdict[str, list[MessageQueue]] = defaultdict(list)
         for queue in queues:
             by_broker[self._broker_of(queue)].append(queue)

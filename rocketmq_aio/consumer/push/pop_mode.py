@@ -70,11 +70,11 @@ class PoppedQueue(DispatchQueue):
         """Acknowledge *messages*, whose handler succeeded."""
         for message in messages:
             self.settle(message)
-        self.hand_back(len(messages))
+        self.end_flight(len(messages))
 
-    def hand_back(self, count: int) -> None:
+    def end_flight(self, count: int) -> None:
         """Count *count* messages as no longer in flight."""
-        super().hand_back(count)
+        super().end_flight(count)
         self.wake_puller()
 
     def put_back(self, messages: list[MessageExt]) -> None:

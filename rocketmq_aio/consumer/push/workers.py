@@ -132,7 +132,7 @@ class Workers:
             try:
                 await self._serve_queue(worker, assigned)
             finally:
-                assigned.hand_back(counted)
+                assigned.end_flight(counted)
             service.end_turn(assigned)
             assigned.last_consume = monotonic()
             # Handlers that never wait would starve pulls and heartbeats.

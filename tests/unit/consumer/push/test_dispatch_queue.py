@@ -46,7 +46,7 @@ def test_taken_messages_are_in_hands_until_they_are_handed_back(worked: Dispatch
     taken = worked.take(2)
     assert worked.has_in_flight
 
-    worked.hand_back(len(taken))
+    worked.end_flight(len(taken))
     assert not worked.has_in_flight
     assert worked.committable == 0
 
