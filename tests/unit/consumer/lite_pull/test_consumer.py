@@ -88,7 +88,7 @@ async def test_a_wrong_selector_is_refused(
 
 
 @pytest.mark.parametrize("queues", [[], None, 5, "orders", ["orders"], [queue(), None]])
-async def test_what_are_no_queues_is_refused(
+async def test_invalid_queues_are_refused(
     cluster: FakeCluster,
     queues: Any,  # noqa: ANN401
 ) -> None:

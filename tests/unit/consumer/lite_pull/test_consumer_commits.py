@@ -50,7 +50,7 @@ def commits(cluster: FakeCluster, queue_id: int = 0) -> list[int]:
 # --- committed by itself -------------------------------------------------------------------------
 
 
-async def test_only_what_earlier_polls_returned_is_committed_by_itself(
+async def test_only_messages_of_earlier_polls_are_committed_automatically(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, *numbers(10))
@@ -68,7 +68,7 @@ async def test_only_what_earlier_polls_returned_is_committed_by_itself(
     assert commits(cluster) == sorted(set(commits(cluster)))
 
 
-async def test_a_stream_commits_what_it_has_gone_past(cluster: FakeCluster) -> None:
+async def test_iteration_commits_earlier_messages(cluster: FakeCluster) -> None:
     put(cluster, *numbers(10))
     async with consuming(cluster, commit_interval_seconds=0.01) as consumer:
         for _ in range(4):
@@ -100,7 +100,7 @@ async def test_leaving_the_block_through_an_error_does_not(cluster: FakeCluster)
     assert stored(cluster) == 4
 
 
-async def test_leaving_does_not_commit_what_another_task_took(cluster: FakeCluster) -> None:
+async def test_leaving_does_not_commit_the_batch_of_another_task(cluster: FakeCluster) -> None:
     put(cluster, *numbers(10))
 
     async with consuming(cluster) as consumer:
@@ -145,7 +145,7 @@ async def test_a_plain_close_does_not_commit_the_last_batch(cluster: FakeCluster
     assert stored(cluster) == 4
 
 
-async def test_nothing_is_committed_by_itself_where_that_is_switched_off(
+async def test_without_auto_commit_nothing_is_committed(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, *numbers(10))
@@ -157,7 +157,7 @@ async def test_nothing_is_committed_by_itself_where_that_is_switched_off(
     assert stored(cluster) is None
 
 
-async def test_a_commit_that_failed_is_told_and_tried_again(cluster: FakeCluster) -> None:
+async def test_a_failed_commit_is_an_event_and_retried(cluster: FakeCluster) -> None:
     put(cluster, *numbers(3))
     async with consuming(cluster, commit_interval_seconds=0.01) as consumer:
         events = consumer.events()
@@ -200,7 +200,7 @@ async def test_no_commit_rides_on_a_pull(cluster: FakeCluster) -> None:
 # --- committed on request ------------------------------------------------------------------------
 
 
-async def test_what_was_returned_can_be_committed_at_once(cluster: FakeCluster) -> None:
+async def test_returned_messages_can_be_committed_at_once(cluster: FakeCluster) -> None:
     put(cluster, *numbers(10))
     put(cluster, *numbers(2), queue_id=1)
     async with consuming(cluster, auto_commit=False) as consumer:
@@ -226,7 +226,7 @@ async def test_commits_of_one_queue_do_not_touch_another(cluster: FakeCluster) -
         assert (stored(cluster, 0), stored(cluster, 1)) == (5, 5)
 
 
-async def test_what_cannot_be_committed_is_named(cluster: FakeCluster) -> None:
+async def test_commit_error_has_the_unassigned_queues(cluster: FakeCluster) -> None:
     put(cluster, *numbers(5))
     async with consuming(cluster) as consumer:
         await polled(consumer, 5)
@@ -238,7 +238,7 @@ async def test_what_cannot_be_committed_is_named(cluster: FakeCluster) -> None:
         assert stored(cluster) == 5
 
 
-async def test_what_a_dead_broker_did_not_take_is_named() -> None:
+async def test_commit_error_has_the_queues_of_a_dead_broker() -> None:
     async with FakeCluster(2, topics={TOPIC: 1}) as cluster:
         put(cluster, "a")
         put(cluster, "b", broker=1)
@@ -261,7 +261,7 @@ async def test_a_refused_commit_is_raised(cluster: FakeCluster) -> None:
             await consumer.commit([queue(0)])
 
 
-async def test_what_is_committed_can_be_asked_for(cluster: FakeCluster) -> None:
+async def test_committed_returns_the_committed_offset(cluster: FakeCluster) -> None:
     put(cluster, *numbers(40), queue_id=1)
     cluster.broker.commit(GROUP, TOPIC, 1, 33)
     async with consuming(cluster) as consumer:
@@ -270,7 +270,7 @@ async def test_what_is_committed_can_be_asked_for(cluster: FakeCluster) -> None:
         assert await consumer.committed(queue(0, topic="TBW102")) is None
 
 
-async def test_that_it_cannot_be_known_is_not_the_same_as_nothing(cluster: FakeCluster) -> None:
+async def test_committed_raises_if_the_broker_cannot_be_reached(cluster: FakeCluster) -> None:
     async with consuming(cluster) as consumer:
         await cluster.broker.stop()
         with pytest.raises((NotConnectedError, ConnectionLostError)):
@@ -316,7 +316,7 @@ async def test_a_correction_after_a_lost_tail_commits_no_message_that_was_not_co
         assert bodies(await polled(consumer, 10 - done)) == [*numbers(9 - done, done), "new"]
 
 
-async def test_a_correction_takes_back_a_commit_that_lies_behind_the_new_end(
+async def test_a_correction_lowers_a_commit_beyond_the_new_end(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, *numbers(10))

@@ -32,7 +32,7 @@ from tests.unit.remoting.until import until
 # --- a group -------------------------------------------------------------------------------------
 
 
-async def test_members_share_the_queues_and_hand_them_over_settled(cluster: FakeCluster) -> None:
+async def test_members_share_the_queues_and_commit_before_revocation(cluster: FakeCluster) -> None:
     for number in range(4):
         put(cluster, *numbers(3), queue_id=number)
     async with consuming(cluster) as one:
@@ -52,7 +52,7 @@ async def test_members_share_the_queues_and_hand_them_over_settled(cluster: Fake
         await until(lambda: len(one.assignment()) == 4)
 
 
-async def test_listeners_hear_of_queues_that_come_and_go(cluster: FakeCluster) -> None:
+async def test_listeners_are_called_on_assignment_and_revocation(cluster: FakeCluster) -> None:
     heard: list[tuple[str, int]] = []
 
     async def on_assigned(queues: tuple[MessageQueue, ...]) -> None:
@@ -73,9 +73,7 @@ async def test_listeners_hear_of_queues_that_come_and_go(cluster: FakeCluster) -
     assert kinds == [QueuesRevoked, QueuesAssigned, QueuesRevoked]
 
 
-async def test_what_is_done_can_be_committed_when_queues_are_taken_away(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_on_revoked_may_commit(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_engine, "TAKEOVER_DELAY_SECONDS", 2.0)
     for number in range(4):
         put(cluster, *numbers(5), queue_id=number)
@@ -93,7 +91,7 @@ async def test_what_is_done_can_be_committed_when_queues_are_taken_away(
         polling.cancel()
 
 
-async def test_what_is_done_can_be_committed_while_the_consumer_closes(
+async def test_on_revoked_may_commit_during_close(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(cluster, *numbers(5))
@@ -111,7 +109,7 @@ async def test_what_is_done_can_be_committed_while_the_consumer_closes(
         await consumer.commit()
 
 
-async def test_a_queue_that_was_taken_away_cannot_be_committed(cluster: FakeCluster) -> None:
+async def test_a_revoked_queue_cannot_be_committed(cluster: FakeCluster) -> None:
     async with consuming(cluster) as one, consuming(cluster):
         await until(lambda: len(one.assignment()) == 2)
         [gone, *_] = sorted({queue(number) for number in range(4)} - set(one.assignment()))

@@ -39,7 +39,7 @@ def held(consumer: LitePullConsumer) -> int:
 # --- poll ----------------------------------------------------------------------------------------
 
 
-async def test_when_nothing_comes_the_list_is_empty(cluster: FakeCluster) -> None:
+async def test_poll_returns_an_empty_list_without_messages(cluster: FakeCluster) -> None:
     async with consuming(cluster) as consumer:
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -48,7 +48,7 @@ async def test_when_nothing_comes_the_list_is_empty(cluster: FakeCluster) -> Non
         assert loop.time() - began >= 0.04  # a loop may count in whole milliseconds
 
 
-async def test_a_poll_returns_as_soon_as_something_comes(cluster: FakeCluster) -> None:
+async def test_poll_returns_at_the_first_message(cluster: FakeCluster) -> None:
     async with consuming(cluster) as consumer:
         polling = asyncio.create_task(consumer.poll(60))
         await wait_all_tasks_blocked()
@@ -57,7 +57,7 @@ async def test_a_poll_returns_as_soon_as_something_comes(cluster: FakeCluster) -
         assert bodies(await asyncio.wait_for(polling, 15)) == ["a"]
 
 
-async def test_no_more_comes_than_was_asked_for(cluster: FakeCluster) -> None:
+async def test_poll_returns_up_to_max_messages(cluster: FakeCluster) -> None:
     put(cluster, *numbers(10))
     async with consuming(cluster) as consumer:
         await cached(consumer, 10)
@@ -67,7 +67,7 @@ async def test_no_more_comes_than_was_asked_for(cluster: FakeCluster) -> None:
         assert bodies(await consumer.poll(5)) == numbers(6, first=4)
 
 
-async def test_messages_of_a_queue_come_in_order_and_all_queues_have_their_turn(
+async def test_messages_of_a_queue_are_in_order_and_queues_take_turns(
     cluster: FakeCluster,
 ) -> None:
     for number in range(4):
@@ -102,7 +102,9 @@ async def test_a_wrong_timeout_is_named(
         assert caught.value.setting == "timeout_seconds"
 
 
-async def test_a_refused_poll_settles_nothing(cluster: FakeCluster) -> None:
+async def test_a_poll_with_invalid_arguments_marks_nothing_as_processed(
+    cluster: FakeCluster,
+) -> None:
     put(cluster, "a")
     async with consuming(cluster) as consumer:
         await polled(consumer, 1)
@@ -112,7 +114,7 @@ async def test_a_refused_poll_settles_nothing(cluster: FakeCluster) -> None:
         assert consumer._engine.table[queue()].committable == 0
 
 
-async def test_polling_without_a_timeout_lets_everybody_else_work(cluster: FakeCluster) -> None:
+async def test_polling_without_a_timeout_yields_to_other_tasks(cluster: FakeCluster) -> None:
     put(cluster, *numbers(100))
     async with consuming(cluster, pull_batch_size=8) as consumer:
         taken: list[MessageExt] = []
@@ -180,7 +182,7 @@ async def test_a_poll_under_a_deadline_loses_nothing(cluster: FakeCluster) -> No
         assert bodies(taken) == numbers(40)
 
 
-async def test_of_two_tasks_that_poll_each_message_comes_to_one(cluster: FakeCluster) -> None:
+async def test_two_polling_tasks_get_different_messages(cluster: FakeCluster) -> None:
     async with consuming(cluster) as consumer:
         taken: list[list[MessageExt]] = [[], []]
 
@@ -213,7 +215,7 @@ async def test_a_poll_ends_with_an_error_when_the_consumer_is_closed(cluster: Fa
 # --- async for -----------------------------------------------------------------------------------
 
 
-async def test_messages_come_as_a_stream(cluster: FakeCluster) -> None:
+async def test_iteration_returns_all_messages(cluster: FakeCluster) -> None:
     for number in range(4):
         put(cluster, *numbers(50), queue_id=number)
     taken: list[MessageExt] = []
@@ -227,7 +229,7 @@ async def test_messages_come_as_a_stream(cluster: FakeCluster) -> None:
         assert bodies(m for m in taken if m.queue.queue_id == number) == numbers(50)
 
 
-async def test_a_stream_waits_for_what_comes(cluster: FakeCluster) -> None:
+async def test_iteration_waits_for_messages(cluster: FakeCluster) -> None:
     async with consuming(cluster) as consumer:
         reading = asyncio.create_task(consumer.__anext__())
         await wait_all_tasks_blocked()
@@ -236,7 +238,7 @@ async def test_a_stream_waits_for_what_comes(cluster: FakeCluster) -> None:
         assert (await asyncio.wait_for(reading, 15)).body == b"late"
 
 
-async def test_a_stream_ends_when_the_consumer_is_closed(cluster: FakeCluster) -> None:
+async def test_iteration_ends_when_the_consumer_is_closed(cluster: FakeCluster) -> None:
     put(cluster, "a", "b")
 
     async def read() -> list[MessageExt]:
@@ -253,7 +255,7 @@ async def test_a_stream_ends_when_the_consumer_is_closed(cluster: FakeCluster) -
     assert await asyncio.wait_for(read(), 15) == []
 
 
-async def test_a_stream_that_is_left_can_be_taken_up_again(cluster: FakeCluster) -> None:
+async def test_iteration_can_be_resumed(cluster: FakeCluster) -> None:
     put(cluster, *numbers(6))
     async with consuming(cluster) as consumer:
         first = [await anext(consumer) for _ in range(3)]
@@ -263,7 +265,7 @@ async def test_a_stream_that_is_left_can_be_taken_up_again(cluster: FakeCluster)
     assert bodies(first + second + third) == numbers(6)
 
 
-async def test_a_stream_cancelled_at_any_step_loses_nothing(cluster: FakeCluster) -> None:
+async def test_iteration_cancelled_at_any_step_loses_nothing(cluster: FakeCluster) -> None:
     async with consuming(cluster) as consumer:
         taken: list[MessageExt] = []
         for steps in range(40):
@@ -284,7 +286,7 @@ async def test_a_stream_cancelled_at_any_step_loses_nothing(cluster: FakeCluster
 # --- failures ------------------------------------------------------------------------------------
 
 
-async def test_an_illegal_offset_is_raised_until_somebody_seeks(cluster: FakeCluster) -> None:
+async def test_an_illegal_offset_is_raised_until_a_seek(cluster: FakeCluster) -> None:
     put(cluster, *numbers(10))
     cluster.broker.topics[TOPIC].queues[0].drop_before(4)
     cluster.broker.commit("billing", TOPIC, 0, 1)
@@ -300,7 +302,7 @@ async def test_an_illegal_offset_is_raised_until_somebody_seeks(cluster: FakeClu
         assert bodies(await polled(consumer, 6)) == numbers(6, first=4)
 
 
-async def test_a_bug_ends_the_consumer_loudly(
+async def test_an_unexpected_error_ends_the_consumer(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with nothing_left():

@@ -48,7 +48,7 @@ async def test_the_position_is_where_the_next_poll_begins(cluster: FakeCluster) 
         assert await consumer.position(queue()) == 5
 
 
-async def test_the_position_moves_over_what_nobody_wants_and_that_is_committed(
+async def test_the_position_passes_filtered_messages_and_is_committed(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, *numbers(40), tag="other")
@@ -68,7 +68,7 @@ async def test_the_lag_counts_what_was_not_returned(cluster: FakeCluster) -> Non
         assert sum((await consumer.lag()).values()) == 9
 
 
-async def test_a_broker_that_is_down_is_told_by_its_own_error(cluster: FakeCluster) -> None:
+async def test_lag_raises_the_error_of_a_broker_that_is_down(cluster: FakeCluster) -> None:
     async with consuming(cluster) as consumer:
         await cluster.broker.stop()
         for asked in (
@@ -82,7 +82,7 @@ async def test_a_broker_that_is_down_is_told_by_its_own_error(cluster: FakeClust
         await cluster.broker.start()
 
 
-async def test_a_position_that_cannot_be_known_is_told_within_the_deadline() -> None:
+async def test_an_unknown_position_raises_within_the_request_timeout() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         cluster.broker.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(1, remark="down"), times=None)
         async with consumer_of(cluster) as consumer:
@@ -94,7 +94,7 @@ async def test_a_position_that_cannot_be_known_is_told_within_the_deadline() -> 
             cluster.broker.off(RequestCode.QUERY_CONSUMER_OFFSET)
 
 
-async def test_an_instant_can_be_looked_up(cluster: FakeCluster) -> None:
+async def test_offset_for_time_returns_the_offset(cluster: FakeCluster) -> None:
     put(cluster, *numbers(3))
     async with consuming(cluster) as consumer:
         now = datetime.now(UTC)
@@ -103,7 +103,7 @@ async def test_an_instant_can_be_looked_up(cluster: FakeCluster) -> None:
 
 
 @pytest.mark.parametrize("when", [datetime(2026, 1, 1), 5, None, "2026-01-01"])
-async def test_an_instant_needs_a_time_zone(
+async def test_offset_for_time_needs_a_time_zone(
     cluster: FakeCluster,
     when: Any,  # noqa: ANN401
 ) -> None:
@@ -169,7 +169,7 @@ async def test_only_own_queues_can_be_sought_and_paused(cluster: FakeCluster) ->
         assert not consumer._engine.table[queue(0)].paused
 
 
-async def test_nothing_from_before_a_seek_comes_after_it(cluster: FakeCluster) -> None:
+async def test_nothing_from_before_a_seek_is_returned_after_it(cluster: FakeCluster) -> None:
     put(cluster, *numbers(200))
     async with consuming(cluster, pull_batch_size=8) as consumer:
         for target in (150, 20, 199, 0, 60):
@@ -195,7 +195,7 @@ async def test_a_seek_while_the_broker_holds_the_pull_is_not_lost(cluster: FakeC
         assert bodies(await polled(consumer, 3)) == ["7", "8", "9"]
 
 
-async def test_what_is_sought_is_committed_even_backwards(cluster: FakeCluster) -> None:
+async def test_a_seek_is_committed_even_backwards(cluster: FakeCluster) -> None:
     put(cluster, *numbers(10))
     async with consuming(cluster, commit_interval_seconds=0.01) as consumer:
         await polled(consumer, 10)
@@ -205,7 +205,9 @@ async def test_what_is_sought_is_committed_even_backwards(cluster: FakeCluster) 
         await committed(cluster, {0: 3})
 
 
-async def test_a_paused_queue_gives_nothing_not_even_what_is_cached(cluster: FakeCluster) -> None:
+async def test_a_paused_queue_returns_no_messages_not_even_cached_ones(
+    cluster: FakeCluster,
+) -> None:
     put(cluster, *numbers(5))
     put(cluster, "other", queue_id=1)
     async with consuming(cluster) as consumer:
@@ -219,7 +221,7 @@ async def test_a_paused_queue_gives_nothing_not_even_what_is_cached(cluster: Fak
         assert bodies(await polled(consumer, 5)) == numbers(5)
 
 
-async def test_a_waiting_poll_hears_of_a_resume(cluster: FakeCluster) -> None:
+async def test_a_resume_wakes_a_waiting_poll(cluster: FakeCluster) -> None:
     put(cluster, "a")
     async with consuming(cluster) as consumer:
         await until(lambda: consumer._engine.table[queue()].process_queue.count == 1)
@@ -242,7 +244,7 @@ async def test_a_paused_queue_can_be_sought(cluster: FakeCluster) -> None:
         assert bodies(await polled(consumer, 2)) == ["3", "4"]
 
 
-async def test_progress_is_taken_up_by_the_next_consumer(cluster: FakeCluster) -> None:
+async def test_the_next_consumer_starts_at_the_committed_offsets(cluster: FakeCluster) -> None:
     put(cluster, *numbers(10))
     async with consuming(cluster) as consumer:
         await polled(consumer, 6, max_messages=6)
@@ -262,7 +264,7 @@ async def test_assignments_are_sorted(cluster: FakeCluster) -> None:
 DENIED: Final = Reply(16, remark="User:app has no permission to access Topic:orders")
 
 
-async def test_who_may_not_ask_where_queues_end_is_told_by_ready_and_goes_on_when_allowed(
+async def test_ready_raises_permission_denied_and_reading_goes_on_when_allowed(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(puller_module, "START_PAUSE_SECONDS", 0.01)
@@ -284,7 +286,7 @@ async def test_who_may_not_ask_where_queues_end_is_told_by_ready_and_goes_on_whe
 
 
 @pytest.mark.parametrize("by_poll", [True, False], ids=["poll", "async for"])
-async def test_who_waits_for_messages_is_told_that_none_can_come(
+async def test_poll_raises_permission_denied(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, by_poll: bool
 ) -> None:
     monkeypatch.setattr(puller_module, "START_PAUSE_SECONDS", 0.01)
@@ -296,7 +298,7 @@ async def test_who_waits_for_messages_is_told_that_none_can_come(
                 await (consumer.poll(60) if by_poll else anext(consumer))
 
 
-async def test_a_queue_that_is_refused_keeps_nobody_from_the_others() -> None:
+async def test_a_start_error_of_one_queue_does_not_stop_the_others() -> None:
     async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
         cluster.brokers[0].on(RequestCode.GET_MAX_OFFSET, DENIED, times=None)
         async with consumer_of(cluster, start_from="latest") as consumer:

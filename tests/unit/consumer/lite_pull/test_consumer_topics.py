@@ -67,7 +67,7 @@ async def test_several_topics_can_be_read(cluster: FakeCluster) -> None:
         assert told(cluster.broker) == {TOPIC: "*", "invoices": "*"}
 
 
-async def test_only_the_tags_that_were_asked_for_come(cluster: FakeCluster) -> None:
+async def test_only_messages_of_the_subscribed_tags_are_returned(cluster: FakeCluster) -> None:
     for tag in ("Aa", "BB", "C", None):
         put(cluster, str(tag), tag=tag)
     async with consuming(cluster, "Aa || C") as consumer:
@@ -75,7 +75,7 @@ async def test_only_the_tags_that_were_asked_for_come(cluster: FakeCluster) -> N
         assert await consumer.position(queue()) == 4
 
 
-async def test_another_expression_holds_from_the_next_message_on(cluster: FakeCluster) -> None:
+async def test_a_new_expression_applies_from_the_next_message_on(cluster: FakeCluster) -> None:
     for number in range(10):
         put(cluster, str(number), tag="even" if number % 2 == 0 else "odd")
     async with consuming(cluster, "even") as consumer:
@@ -122,7 +122,7 @@ async def test_an_expression_that_was_prepared_is_refused_at_the_start(
             await consumer.poll(0)
 
 
-async def test_conditions_are_judged_by_the_broker(cluster: FakeCluster) -> None:
+async def test_sql_is_evaluated_by_the_broker(cluster: FakeCluster) -> None:
     cluster.broker.pulls.sql = lambda _expression, properties: properties.get("TAGS") == "a"
     put(cluster, "1", tag="a")
     put(cluster, "2", tag="b")
@@ -133,7 +133,7 @@ async def test_conditions_are_judged_by_the_broker(cluster: FakeCluster) -> None
         assert bodies(await polled(consumer, 2)) == ["1", "3"]
 
 
-async def test_a_broker_that_refuses_the_member_is_heard(cluster: FakeCluster) -> None:
+async def test_a_refused_heartbeat_is_raised(cluster: FakeCluster) -> None:
     async with consumer_of(cluster) as consumer:
         cluster.broker.on(RequestCode.HEART_BEAT, Reply(26, remark="no such group"), times=None)
         with pytest.raises(SubscriptionError, match="no such group"):
@@ -141,7 +141,7 @@ async def test_a_broker_that_refuses_the_member_is_heard(cluster: FakeCluster) -
         cluster.broker.off(RequestCode.HEART_BEAT)
 
 
-async def test_leaving_a_topic_commits_and_lets_go_of_it(cluster: FakeCluster) -> None:
+async def test_unsubscribing_commits_and_revokes(cluster: FakeCluster) -> None:
     cluster.create_topic("invoices", 1)
     put(cluster, *numbers(4))
     async with consuming(cluster) as consumer:
@@ -159,7 +159,7 @@ async def test_leaving_a_topic_commits_and_lets_go_of_it(cluster: FakeCluster) -
         assert bodies(await polled(consumer, 2)) == ["2", "3"]
 
 
-async def test_leaving_what_was_never_read_is_nothing(cluster: FakeCluster) -> None:
+async def test_unsubscribing_an_unknown_topic_changes_nothing(cluster: FakeCluster) -> None:
     async with consuming(cluster) as consumer:
         await consumer.unsubscribe("invoices")
 
@@ -255,7 +255,7 @@ async def test_progress_of_assigned_queues_is_kept(cluster: FakeCluster) -> None
         assert bodies(await consumer.poll(5)) == ["new"]
 
 
-async def test_queues_of_a_topic_can_be_looked_up(cluster: FakeCluster) -> None:
+async def test_message_queues_returns_the_queues_of_a_topic(cluster: FakeCluster) -> None:
     async with consumer_of(cluster) as consumer:
         assert await consumer.message_queues(TOPIC) == [queue(number) for number in range(4)]
         assert all(isinstance(each, MessageQueue) for each in await consumer.message_queues(TOPIC))

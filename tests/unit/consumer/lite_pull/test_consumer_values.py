@@ -11,7 +11,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.consuming import consuming, polled, put
 
 
-async def test_values_are_decoded_where_they_are_read(cluster: FakeCluster) -> None:
+async def test_values_are_decoded_on_access(cluster: FakeCluster) -> None:
     put(cluster, '{"id": 7}')
     async with consuming(cluster, codec=JSONCodec(dict[str, int])) as consumer:
         (message,) = await polled(consumer, 1)
@@ -20,7 +20,7 @@ async def test_values_are_decoded_where_they_are_read(cluster: FakeCluster) -> N
         assert message.value == {"id": 7}
 
 
-async def test_one_that_cannot_be_decoded_is_handed_out_and_holds_up_nothing(
+async def test_an_undecodable_value_is_delivered_and_blocks_nothing(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, "1", "{", "2")

@@ -45,7 +45,7 @@ def config(cluster: FakeCluster) -> ClientConfig:
 # --- where it starts -----------------------------------------------------------------------------
 
 
-async def test_a_new_group_skips_what_is_there_and_misses_nothing_after(
+async def test_a_new_group_skips_old_messages_and_misses_no_new_ones(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, *numbers(5))
@@ -71,7 +71,7 @@ async def test_latest_means_the_same_after_a_crash(cluster: FakeCluster) -> None
         assert bodies(await polled(consumer, 1)) == ["meanwhile"]
 
 
-async def test_a_new_group_may_begin_at_an_instant(cluster: FakeCluster) -> None:
+async def test_a_new_group_may_start_at_a_time(cluster: FakeCluster) -> None:
     put(cluster, "old")
     cluster.broker.state.store.topics[TOPIC].queues[0].messages.clear()
     put(cluster, *numbers(3))
@@ -133,7 +133,7 @@ async def test_queues_come_and_go_with_the_route(cluster: FakeCluster) -> None:
         assert bodies(await polled(consumer, 1)) == ["kept"]
 
 
-async def test_a_broker_that_is_removed_is_let_go_of() -> None:
+async def test_queues_of_a_removed_broker_are_revoked() -> None:
     async with (
         FakeCluster(2, topics={TOPIC: 2}) as cluster,
         consuming(cluster, client=config(cluster)) as consumer,
@@ -147,7 +147,7 @@ async def test_a_broker_that_is_removed_is_let_go_of() -> None:
         assert bodies(await polled(consumer, 1)) == ["a"]
 
 
-async def test_a_topic_that_is_deleted_is_let_go_of_and_taken_up_again(
+async def test_queues_of_a_deleted_topic_are_revoked_and_assigned_again(
     cluster: FakeCluster,
 ) -> None:
     async with consuming(cluster, client=config(cluster)) as consumer:
@@ -157,7 +157,7 @@ async def test_a_topic_that_is_deleted_is_let_go_of_and_taken_up_again(
         await until(lambda: len(consumer.assignment()) == 4)
 
 
-async def test_a_listener_hears_when_the_queues_of_a_topic_change(cluster: FakeCluster) -> None:
+async def test_a_listener_is_called_when_the_queues_of_a_topic_change(cluster: FakeCluster) -> None:
     heard: list[tuple[str, int]] = []
 
     def listener(topic: str, queues: list[MessageQueue]) -> None:
@@ -186,7 +186,7 @@ async def test_listeners_look_for_changes_of_their_own_accord(cluster: FakeClust
 # --- what brokers ask ----------------------------------------------------------------------------
 
 
-async def test_heartbeats_tell_what_is_wanted_and_from_where(cluster: FakeCluster) -> None:
+async def test_heartbeats_have_subscriptions_and_start_position(cluster: FakeCluster) -> None:
     async with consuming(cluster, "a || b", start_from="latest"):
         body = cluster.broker.requests_of(RequestCode.HEART_BEAT)[-1].body
     [group] = read_body(body, HeartbeatData).consumer_data_set
@@ -213,7 +213,7 @@ async def test_an_old_broker_may_move_the_group(target: int) -> None:
             assert bodies(await polled(consumer, 10 - target)) == numbers(10 - target, target)
 
 
-async def test_a_reset_of_somebody_elses_queues_moves_nothing() -> None:
+async def test_a_reset_of_unassigned_queues_changes_nothing() -> None:
     async with FakeCluster(version="4.9.7", topics={TOPIC: 2}) as cluster:
         put(cluster, *numbers(4))
         async with consuming(cluster) as consumer:
@@ -230,7 +230,9 @@ async def test_a_reset_of_somebody_elses_queues_moves_nothing() -> None:
             assert await consumer.position(queue()) == 4
 
 
-async def test_a_reset_at_the_broker_is_followed_stored_and_told(cluster: FakeCluster) -> None:
+async def test_a_reset_at_the_broker_is_applied_committed_and_published(
+    cluster: FakeCluster,
+) -> None:
     put(cluster, *numbers(10))
     async with consuming(cluster, auto_commit=False) as consumer:
         await polled(consumer, 10)
@@ -249,7 +251,7 @@ async def test_a_reset_at_the_broker_is_followed_stored_and_told(cluster: FakeCl
         await committed(cluster, {0: 3})
 
 
-async def test_a_broker_may_ask_where_a_group_stands(cluster: FakeCluster) -> None:
+async def test_a_broker_may_query_consumed_offsets(cluster: FakeCluster) -> None:
     put(cluster, *numbers(10))
     async with consuming(cluster) as consumer:
         await polled(consumer, 6, max_messages=6)
@@ -260,7 +262,7 @@ async def test_a_broker_may_ask_where_a_group_stands(cluster: FakeCluster) -> No
     assert sorted(table.values()) == [0, 0, 0, 6]
 
 
-async def test_a_broker_may_ask_how_a_consumer_is(cluster: FakeCluster) -> None:
+async def test_a_broker_may_query_the_running_info(cluster: FakeCluster) -> None:
     put(cluster, *numbers(10))
     async with consuming(cluster, "a || b", long_poll_seconds=7.0) as consumer:
         header = GetConsumerRunningInfo(

@@ -95,28 +95,28 @@ class Tenure(RuleBasedStateMachine):
         assert (self.cache.count, self.cache.size_bytes) == (held.count, held.size_bytes)
 
 
-def test_a_tenure_hands_out_every_wanted_message_once_whatever_happens() -> None:
+def test_an_assignment_delivers_every_matching_message_once() -> None:
     async def in_a_loop() -> None:
         run_state_machine_as_test(Tenure, settings=settings(stateful_step_count=40))
 
     asyncio.run(in_a_loop())
 
 
-def test_a_new_queue_does_not_know_where_it_begins() -> None:
+def test_a_new_queue_has_no_start_offset() -> None:
     assigned = PolledQueue(queue(), Cache())
 
     assert assigned.delivered == assigned.committable == UNKNOWN
     assert not assigned.has_in_flight
 
 
-def test_what_is_in_hands_is_not_settled() -> None:
+def test_messages_in_flight_are_not_committable() -> None:
     assigned = assigned_queue(cached=3)
     assigned.take(2)
 
     assert (assigned.delivered, assigned.committable, assigned.has_in_flight) == (2, 0, True)
 
 
-def test_coming_back_settles_what_was_taken_and_no_more() -> None:
+def test_polling_again_marks_only_delivered_messages_as_processed() -> None:
     assigned = assigned_queue(cached=3)
     assigned.take(2)
     assigned.mark_processed()
@@ -124,14 +124,14 @@ def test_coming_back_settles_what_was_taken_and_no_more() -> None:
     assert (assigned.committable, assigned.has_in_flight) == (2, False)
 
 
-def test_a_queue_of_which_nothing_is_wanted_moves_on() -> None:
+def test_a_queue_without_matching_messages_advances() -> None:
     assigned = assigned_queue()
     pull(assigned, next_offset=32)
 
     assert (assigned.delivered, assigned.committable) == (32, 32)
 
 
-def test_what_was_filtered_behind_messages_in_hands_is_settled_with_them() -> None:
+def test_filtered_messages_behind_those_in_flight_are_committable_with_them() -> None:
     assigned = assigned_queue(cached=3)
     assigned.take(3)
     pull(assigned, next_offset=10)
@@ -141,7 +141,7 @@ def test_what_was_filtered_behind_messages_in_hands_is_settled_with_them() -> No
     assert assigned.committable == 10
 
 
-def test_what_was_filtered_behind_cached_messages_waits_for_them() -> None:
+def test_filtered_messages_behind_cached_ones_wait_for_them() -> None:
     assigned = assigned_queue()
     pull(assigned, 0, 1, next_offset=10)
     assigned.take_one()
@@ -149,7 +149,7 @@ def test_what_was_filtered_behind_cached_messages_waits_for_them() -> None:
     assert (assigned.delivered, assigned.next_offset) == (1, 10)
 
 
-def test_the_application_may_say_itself_how_far_it_is() -> None:
+def test_the_application_may_set_the_processed_offset() -> None:
     assigned = assigned_queue(cached=10)
     assigned.take(10)
     assigned.mark_processed_at(4)
@@ -168,7 +168,7 @@ def test_an_early_commit_is_not_taken_back_by_the_next_poll() -> None:
 
 
 @pytest.mark.parametrize("how", ["mark_processed", "mark_processed_at"])
-async def test_whoever_waits_for_the_last_batch_hears_that_it_is_done(how: str) -> None:
+async def test_marking_the_last_batch_wakes_wait_until_drained(how: str) -> None:
     assigned = assigned_queue(cached=3)
     assigned.take(3)
     assigned.drained = anyio.Event()
@@ -190,7 +190,7 @@ def test_a_seek_forgets_cache_failure_and_older_pulls() -> None:
     assert assigned.generation != generation
 
 
-def test_messages_come_again_after_a_seek_back() -> None:
+def test_messages_are_delivered_again_after_a_seek_back() -> None:
     assigned = assigned_queue(cached=5)
     assigned.take(5)
     assigned.move(2)
@@ -215,7 +215,7 @@ def test_a_commit_before_the_start_is_known_is_kept() -> None:
     assert (assigned.delivered, assigned.committable) == (7, 50)
 
 
-def test_a_broker_that_lost_its_tail_does_not_cost_what_was_not_handed_out() -> None:
+def test_stepping_back_keeps_undelivered_messages() -> None:
     assigned = assigned_queue(begin=50, cached=50)
     assigned.take(5)
 
@@ -232,7 +232,7 @@ def test_a_wiped_broker_is_read_from_its_beginning() -> None:
     assert assigned.next_offset == assigned.delivered == assigned.committable == 0
 
 
-def test_pulling_again_keeps_what_is_in_hands() -> None:
+def test_refetch_keeps_messages_in_flight() -> None:
     assigned = assigned_queue(cached=5)
     assigned.take(2)
     assigned.refetch()
@@ -240,7 +240,7 @@ def test_pulling_again_keeps_what_is_in_hands() -> None:
     assert (assigned.next_offset, assigned.delivered, assigned.committable) == (2, 2, 0)
 
 
-def test_pulling_again_before_the_start_is_known_changes_nothing() -> None:
+def test_refetch_before_the_start_changes_nothing() -> None:
     assigned = PolledQueue(queue(), Cache())
     assigned.refetch()
 
@@ -248,7 +248,7 @@ def test_pulling_again_before_the_start_is_known_changes_nothing() -> None:
     assert not assigned.started.is_set()
 
 
-async def test_a_queue_that_is_given_up_lets_go_of_everybody() -> None:
+async def test_drop_wakes_all_callers() -> None:
     assigned = PolledQueue(queue(), Cache())
     with anyio.CancelScope() as assigned.scope:
         assigned.drop()

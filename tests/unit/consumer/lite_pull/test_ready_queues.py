@@ -53,12 +53,12 @@ def by_queue(taken: list[MessageExt]) -> dict[int, list[int]]:
 # --- taking --------------------------------------------------------------------------------------
 
 
-def test_an_empty_line_gives_nothing(line: ReadyQueues) -> None:
+def test_without_ready_queues_take_returns_nothing(line: ReadyQueues) -> None:
     assert line.take(10) == []
     assert line.take_one() is None
 
 
-def test_no_more_is_taken_than_asked_for(line: ReadyQueues, queues: list[PolledQueue]) -> None:
+def test_take_returns_up_to_the_limit(line: ReadyQueues, queues: list[PolledQueue]) -> None:
     assert len(line.take(7)) == 7
     assert queues[0].process_queue.count == 93
 
@@ -68,9 +68,7 @@ def test_all_queues_fit_in_one_large_poll(line: ReadyQueues, queues: list[Polled
     assert line.take(1000) == []
 
 
-def test_queues_have_their_turn_though_polls_are_small(
-    line: ReadyQueues, queues: list[PolledQueue]
-) -> None:
+def test_queues_take_turns_with_small_polls(line: ReadyQueues, queues: list[PolledQueue]) -> None:
     taken = [message for _ in range(30) for message in line.take(5)]
 
     counts = Counter(message.queue.queue_id for message in taken)
@@ -78,7 +76,7 @@ def test_queues_have_their_turn_though_polls_are_small(
     assert all(found == sorted(found) for found in by_queue(taken).values())
 
 
-def test_a_queue_keeps_its_turn_for_a_while_when_messages_are_taken_singly(
+def test_a_turn_of_single_messages_has_a_limit(
     line: ReadyQueues, queues: list[PolledQueue]
 ) -> None:
     taken = take_all_singly(line)
@@ -113,7 +111,7 @@ def test_polls_and_single_messages_can_be_mixed(
     assert by_queue(taken) == {number: list(range(100)) for number in range(3)}
 
 
-def test_a_paused_queue_keeps_its_messages_until_it_goes_on(
+def test_a_paused_queue_keeps_its_messages_until_resume(
     line: ReadyQueues, queues: list[PolledQueue]
 ) -> None:
     queues[1].paused = True
@@ -127,16 +125,14 @@ def test_a_paused_queue_keeps_its_messages_until_it_goes_on(
     assert by_queue(take_all_singly(line)) == {1: list(range(101))}
 
 
-def test_a_queue_that_was_given_up_gives_nothing(
-    line: ReadyQueues, queues: list[PolledQueue]
-) -> None:
+def test_a_revoked_queue_delivers_nothing(line: ReadyQueues, queues: list[PolledQueue]) -> None:
     queues[0].drop()
     queues[1].drop()
 
     assert set(by_queue(line.take(50) + take_all_singly(line))) == {2}
 
 
-def test_nothing_from_before_a_seek_is_handed_out(
+def test_nothing_from_before_a_seek_is_delivered(
     line: ReadyQueues, queues: list[PolledQueue]
 ) -> None:
     queues[0].move(500)
@@ -149,7 +145,7 @@ def test_nothing_from_before_a_seek_is_handed_out(
 # --- settling ------------------------------------------------------------------------------------
 
 
-def test_coming_back_settles_what_was_handed_out_before(
+def test_polling_again_marks_the_last_batch_as_processed(
     line: ReadyQueues, queues: list[PolledQueue]
 ) -> None:
     line.take(150)
@@ -159,7 +155,7 @@ def test_coming_back_settles_what_was_handed_out_before(
     assert [each.committable for each in queues] == [100, 50, 0]
 
 
-def test_single_messages_are_settled_by_the_next(
+def test_single_messages_are_marked_as_processed_by_the_next(
     line: ReadyQueues, queues: list[PolledQueue]
 ) -> None:
     line.take_one()
@@ -186,9 +182,7 @@ async def test_taking_wakes_the_pull_loops_that_wait_for_room(
 # --- failures ------------------------------------------------------------------------------------
 
 
-def test_a_failure_is_told_until_somebody_decides(
-    line: ReadyQueues, queues: list[PolledQueue]
-) -> None:
+def test_a_failure_is_raised_until_a_seek(line: ReadyQueues, queues: list[PolledQueue]) -> None:
     queues[1].failure = ILLEGAL
     line.add(queues[1])
     line.add(queues[1])
@@ -199,7 +193,7 @@ def test_a_failure_is_told_until_somebody_decides(
     assert line.failure() is None
 
 
-def test_the_failure_of_a_queue_that_was_given_up_concerns_nobody(
+def test_the_failure_of_a_revoked_queue_is_not_raised(
     line: ReadyQueues, queues: list[PolledQueue]
 ) -> None:
     queues[1].failure = ILLEGAL
@@ -234,7 +228,7 @@ async def test_waiting_ends_with_its_time(line: ReadyQueues) -> None:
     await asyncio.wait_for(line.wait(0.001), 15)
 
 
-async def test_the_end_wakes_everybody_and_nobody_waits_after_it(line: ReadyQueues) -> None:
+async def test_close_wakes_all_callers_and_ends_waits(line: ReadyQueues) -> None:
     waiting = [asyncio.create_task(line.wait(seconds)) for seconds in (None, 60, None)]
     await wait_all_tasks_blocked()
     line.close()
@@ -243,7 +237,7 @@ async def test_the_end_wakes_everybody_and_nobody_waits_after_it(line: ReadyQueu
     await asyncio.wait_for(line.wait(None), 15)
 
 
-async def test_two_callers_share_what_one_pull_brought(line: ReadyQueues, cache: Cache) -> None:
+async def test_two_callers_share_the_messages_of_one_pull(line: ReadyQueues, cache: Cache) -> None:
     async def take_some() -> list[MessageExt]:
         while not (taken := line.take(3)):
             await line.wait(None)
@@ -269,7 +263,7 @@ async def test_a_caller_cancelled_as_it_is_woken_wakes_the_next(line: ReadyQueue
     assert first.cancelled()
 
 
-async def test_a_caller_who_left_is_not_woken_in_place_of_another(line: ReadyQueues) -> None:
+async def test_a_cancelled_caller_is_not_woken_in_place_of_another(line: ReadyQueues) -> None:
     first = asyncio.create_task(line.wait(None))
     await wait_all_tasks_blocked()
     second = asyncio.create_task(line.wait(None))

@@ -51,7 +51,7 @@ def commits(
 # --- by itself -----------------------------------------------------------------------------------
 
 
-async def test_only_what_is_settled_is_committed_by_itself(
+async def test_only_processed_messages_are_committed_automatically(
     commits: ManualCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
 ) -> None:
     await commits.commit_progress(table.values())
@@ -59,7 +59,7 @@ async def test_only_what_is_settled_is_committed_by_itself(
     assert store.kept == {queue(0): 3, queue(1): 3}
 
 
-async def test_a_queue_that_has_not_begun_has_nothing_to_commit(
+async def test_a_queue_that_is_not_started_has_nothing_to_commit(
     commits: ManualCommits, store: AppStore
 ) -> None:
     await commits.commit_progress([PolledQueue(queue(2), Cache())])
@@ -67,7 +67,7 @@ async def test_a_queue_that_has_not_begun_has_nothing_to_commit(
     assert store.kept == {}
 
 
-async def test_without_auto_commit_nothing_is_committed_by_itself(
+async def test_without_auto_commit_nothing_is_committed_automatically(
     store: AppStore, table: dict[MessageQueue, PolledQueue], events: list[ConsumerEvent]
 ) -> None:
     commits = ManualCommits(store, table, automatic=False, on_event=events.append)
@@ -76,7 +76,7 @@ async def test_without_auto_commit_nothing_is_committed_by_itself(
     assert store.calls == []
 
 
-async def test_it_goes_on_committing_whatever_happens(
+async def test_automatic_commits_go_on_after_errors(
     commits: ManualCommits, store: AppStore
 ) -> None:
     store.fail["persist"] = StoreError("down")
@@ -97,7 +97,7 @@ async def test_it_goes_on_committing_whatever_happens(
         ("update", StoreError("down"), (queue(0), queue(1))),
     ],
 )
-async def test_a_commit_that_fails_by_itself_is_an_event(
+async def test_a_failed_automatic_commit_is_an_event(
     commits: ManualCommits,
     store: AppStore,
     table: dict[MessageQueue, PolledQueue],
@@ -115,7 +115,7 @@ async def test_a_commit_that_fails_by_itself_is_an_event(
     assert "refused" in event.reason or "down" in event.reason
 
 
-async def test_a_bug_in_a_store_is_no_failed_commit(
+async def test_an_unexpected_error_of_a_store_is_not_a_failed_commit(
     commits: ManualCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
 ) -> None:
     store.fail["persist"] = LookupError("a bug")
@@ -127,7 +127,7 @@ async def test_a_bug_in_a_store_is_no_failed_commit(
 # --- on request ----------------------------------------------------------------------------------
 
 
-async def test_everything_that_was_returned_can_be_committed(
+async def test_all_delivered_messages_can_be_committed(
     commits: ManualCommits, store: AppStore
 ) -> None:
     await commits.commit(None)
@@ -135,7 +135,7 @@ async def test_everything_that_was_returned_can_be_committed(
     assert store.kept == {queue(0): 5, queue(1): 5}
 
 
-async def test_what_was_returned_of_some_queues_can_be_committed(
+async def test_delivered_messages_of_some_queues_can_be_committed(
     commits: ManualCommits, store: AppStore
 ) -> None:
     await commits.commit([queue(1)])
@@ -152,7 +152,7 @@ async def test_any_offset_can_be_committed(
     assert store.kept == {queue(1): offset}
 
 
-async def test_what_was_committed_is_settled(
+async def test_committed_messages_are_marked_as_processed(
     commits: ManualCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
 ) -> None:
     await commits.commit({queue(0): 4})
@@ -172,7 +172,7 @@ async def test_a_commit_returns_when_it_is_durable(commits: ManualCommits, store
     assert store.kept == {queue(0): 5, queue(1): 5}
 
 
-async def test_a_queue_of_somebody_else_is_lost_and_the_others_are_committed(
+async def test_an_unassigned_queue_is_an_error_and_the_others_are_committed(
     commits: ManualCommits, store: AppStore
 ) -> None:
     with pytest.raises(CommitError) as caught:
@@ -183,7 +183,7 @@ async def test_a_queue_of_somebody_else_is_lost_and_the_others_are_committed(
     assert store.kept == {queue(0): 5}
 
 
-async def test_a_queue_that_is_being_given_up_can_still_be_committed(
+async def test_a_queue_that_is_being_revoked_can_be_committed(
     commits: ManualCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
 ) -> None:
     table[queue(0)].drop()
@@ -199,7 +199,7 @@ async def test_a_queue_that_is_being_given_up_can_still_be_committed(
         (StoreError("down"), {queue(0), queue(1)}),
     ],
 )
-async def test_what_could_not_be_stored_is_raised(
+async def test_failed_commits_are_raised(
     commits: ManualCommits, store: AppStore, error: Exception, lost: set[MessageQueue]
 ) -> None:
     store.fail["persist"] = error
@@ -209,7 +209,7 @@ async def test_what_could_not_be_stored_is_raised(
     assert set(caught.value.lost) == lost
 
 
-async def test_a_queue_that_has_not_begun_is_passed_over(
+async def test_a_queue_that_is_not_started_is_skipped(
     commits: ManualCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
 ) -> None:
     table[queue(2)] = PolledQueue(queue(2), Cache())
@@ -219,7 +219,7 @@ async def test_a_queue_that_has_not_begun_is_passed_over(
 
 
 @pytest.mark.parametrize("offset", [-1, 1.5, "7", True, 2**63])
-async def test_what_is_no_offset_is_refused_before_anything_is_committed(
+async def test_an_invalid_offset_is_refused_before_any_commit(
     commits: ManualCommits, store: AppStore, offset: object
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -230,7 +230,7 @@ async def test_what_is_no_offset_is_refused_before_anything_is_committed(
 
 
 @pytest.mark.parametrize("offsets", [5, "orders", queue(0), object()])
-async def test_what_are_no_queues_is_refused(commits: ManualCommits, offsets: object) -> None:
+async def test_invalid_queues_are_refused(commits: ManualCommits, offsets: object) -> None:
     with pytest.raises(ConfigError) as caught:
         await commits.commit(offsets)  # type: ignore[arg-type]
 
@@ -238,7 +238,7 @@ async def test_what_are_no_queues_is_refused(commits: ManualCommits, offsets: ob
 
 
 @pytest.mark.parametrize("given", [["orders"], {"orders": 5}, [None]])
-async def test_what_is_no_queue_is_refused(commits: ManualCommits, given: object) -> None:
+async def test_an_invalid_queue_is_refused(commits: ManualCommits, given: object) -> None:
     with pytest.raises(ConfigError) as caught:
         await commits.commit(given)  # type: ignore[arg-type]
 
@@ -248,7 +248,7 @@ async def test_what_is_no_queue_is_refused(commits: ManualCommits, given: object
 # --- leaving -------------------------------------------------------------------------------------
 
 
-async def test_a_store_that_cannot_forget_does_not_keep_queues_from_leaving(
+async def test_a_failed_remove_does_not_stop_the_revocation(
     commits: ManualCommits, store: AppStore
 ) -> None:
     store.fail["remove"] = StoreError("down")
@@ -303,7 +303,7 @@ async def test_an_update_of_a_queue_waits_for_the_one_before(
     assert store.kept == {queue(0): 5}
 
 
-async def test_a_commit_on_request_of_a_queue_released_meanwhile_is_lost(
+async def test_a_manual_commit_of_a_queue_released_meanwhile_is_an_error(
     commits: ManualCommits, store: AppStore, table: dict[MessageQueue, PolledQueue]
 ) -> None:
     store.hold_update = asyncio.Event()
@@ -318,7 +318,7 @@ async def test_a_commit_on_request_of_a_queue_released_meanwhile_is_lost(
     assert store.kept == {queue(0): 5}
 
 
-async def test_a_queue_whose_update_fails_does_not_keep_the_others_from_being_committed(
+async def test_a_failed_update_does_not_stop_commits_of_other_queues(
     commits: ManualCommits,
     store: AppStore,
     table: dict[MessageQueue, PolledQueue],

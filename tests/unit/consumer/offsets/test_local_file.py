@@ -48,11 +48,11 @@ tables = st.dictionaries(
 
 @settings(deadline=None)
 @given(table=tables)
-def test_what_is_written_is_read_back(table: dict[MessageQueue, int]) -> None:
+def test_encoded_offsets_are_decoded(table: dict[MessageQueue, int]) -> None:
     assert decode_offsets(encode_offsets(table)) == table
 
 
-def test_a_person_can_read_the_file() -> None:
+def test_the_file_is_readable_json() -> None:
     assert encode_offsets({queue(1): 7, queue(0): 5}).decode().splitlines() == [
         '{"offsetTable":[',
         '{"topic":"orders","brokerName":"broker-a","queueId":0,"offset":5},',
@@ -67,7 +67,7 @@ def test_the_file_of_a_java_client_is_read(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("offset", ["-1", str(2**63), "1.5", '"x"', "null"])
-def test_what_is_no_offset_makes_the_file_corrupt(offset: str) -> None:
+def test_an_invalid_offset_makes_the_file_corrupt(offset: str) -> None:
     good = encode_offsets({queue(0): 12345})
 
     with pytest.raises(CodecError):
@@ -101,12 +101,12 @@ def test_any_bytes_are_a_table_or_a_codec_error(content: bytes) -> None:
 # --- memory and file ----------------------------------------------------------------------------
 
 
-async def test_nothing_is_known_of_a_queue_that_was_never_saved(tmp_path: Path) -> None:
+async def test_an_unsaved_queue_has_no_offset(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         assert await store.read(queue(0)) is None
 
 
-async def test_what_was_saved_is_there_after_a_restart(tmp_path: Path) -> None:
+async def test_saved_offsets_survive_a_restart(tmp_path: Path) -> None:
     await save(tmp_path, {queue(0): 5, queue(1): 0})
 
     async with opened(tmp_path) as store:
@@ -205,7 +205,7 @@ async def test_a_refused_offset_is_not_kept(tmp_path: Path) -> None:
         assert await store.read(queue(0)) is None
 
 
-async def test_before_load_and_after_close_nothing_is_guessed(tmp_path: Path) -> None:
+async def test_before_load_and_after_close_reads_raise(tmp_path: Path) -> None:
     store = LocalFileOffsetStore(tmp_path)
     with pytest.raises(NotRunningError):
         await store.load()
@@ -235,7 +235,7 @@ CORRUPT: Final = {
 
 
 @pytest.mark.parametrize("content", CORRUPT.values(), ids=CORRUPT)
-async def test_a_corrupt_file_is_set_aside_and_the_state_before_it_used(
+async def test_a_corrupt_file_is_renamed_and_the_backup_used(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     await save(tmp_path, {queue(0): 5})
@@ -296,7 +296,7 @@ async def test_a_good_backup_survives_the_corrupt_file(tmp_path: Path) -> None:
         assert await store.read(queue(0)) == 5
 
 
-async def test_a_file_too_long_to_be_true_is_not_read_to_its_end(
+async def test_a_file_above_the_size_limit_is_not_read_completely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_file(tmp_path, JAVA_497)

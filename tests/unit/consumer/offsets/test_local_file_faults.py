@@ -177,9 +177,7 @@ async def test_a_kill_at_any_step_leaves_the_old_or_the_new_state(
 
 
 @pytest.mark.parametrize("states", [1, 8, 40])
-async def test_a_kill_at_any_moment_loses_nothing_that_was_saved(
-    tmp_path: Path, states: int
-) -> None:
+async def test_a_kill_at_any_moment_loses_no_saved_offset(tmp_path: Path, states: int) -> None:
     with writer(tmp_path, -1) as child:
         assert child.stdout is not None
         for _ in range(states):
@@ -228,7 +226,7 @@ async def test_a_failure_that_is_not_repaired_leaves_a_whole_state(
     assert found == ([6, 6] if step == "sync folder" else [5, 5])
 
 
-async def test_a_folder_that_disappears_is_an_error_and_not_silence(tmp_path: Path) -> None:
+async def test_a_folder_that_disappears_is_an_error(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         file_in(tmp_path).parent.rename(tmp_path / "gone")
 
@@ -249,7 +247,7 @@ async def test_a_table_too_large_to_be_read_again_is_not_written(
 
 
 @pytest.mark.parametrize("fault", ["lock", "read", "rename"])
-async def test_a_disk_that_cannot_be_used_at_start_is_named_and_let_go(
+async def test_a_disk_error_at_start_is_raised_and_unlocks_the_file(
     tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -269,7 +267,7 @@ async def test_a_disk_that_cannot_be_used_at_start_is_named_and_let_go(
         pass  # the lock was let go
 
 
-async def test_another_process_is_refused_until_it_is_gone(tmp_path: Path) -> None:
+async def test_a_second_process_is_refused_until_the_first_ends(tmp_path: Path) -> None:
     with writer(tmp_path, -1) as child:
         assert child.stdout is not None
         child.stdout.readline()

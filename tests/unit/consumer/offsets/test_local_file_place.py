@@ -141,7 +141,7 @@ async def test_the_base_itself_may_be_a_link(tmp_path: Path) -> None:
     assert file_in(tmp_path / "disk").exists()
 
 
-async def test_a_pipe_or_a_folder_in_the_place_of_the_file_stops_the_start_and_not_for_ever(
+async def test_a_pipe_or_a_folder_in_place_of_the_file_fails_the_start(
     tmp_path: Path,
 ) -> None:
     put_file(tmp_path / "one", b"").unlink()
@@ -154,7 +154,7 @@ async def test_a_pipe_or_a_folder_in_the_place_of_the_file_stops_the_start_and_n
                 pass
 
 
-async def test_a_base_that_is_no_folder_is_named(tmp_path: Path) -> None:
+async def test_a_base_that_is_not_a_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "base").write_text("a file")
 
     with pytest.raises(ConfigError) as caught:

@@ -46,7 +46,7 @@ async def test_a_second_consumer_of_the_same_names_is_refused_until_the_first_is
         assert await store.read(queue(0)) == 5
 
 
-def test_a_refused_rival_leaves_no_descriptor(tmp_path: Path) -> None:
+def test_a_refused_second_consumer_leaves_no_descriptor(tmp_path: Path) -> None:
     first, second = (OffsetFile(tmp_path, CLIENT, "billing", Disk()) for _ in range(2))
     first.open()
     before = lowest_free_descriptor()
@@ -109,7 +109,7 @@ async def test_one_store_serves_one_consumer_at_a_time(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_loading_again_is_no_rival(tmp_path: Path) -> None:
+async def test_loading_again_keeps_the_lock(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await commit(store, {queue(0): 5})
         await store.load()
@@ -141,7 +141,7 @@ async def test_a_cancelled_save_cannot_undo_a_later_one(tmp_path: Path) -> None:
     assert decode_offsets(file_in(tmp_path).read_bytes()) == {queue(0): 2}
 
 
-async def test_close_waits_for_a_cancelled_save_before_it_lets_go(tmp_path: Path) -> None:
+async def test_close_waits_for_a_cancelled_save_before_it_unlocks(tmp_path: Path) -> None:
     disk = HangingDisk()
     async with opened(tmp_path, disk=disk) as store:
         disk.hang()
@@ -161,7 +161,7 @@ async def test_close_waits_for_a_cancelled_save_before_it_lets_go(tmp_path: Path
         assert await store.read(queue(0)) == 1
 
 
-async def test_closing_after_a_cancelled_load_lets_the_file_go(tmp_path: Path) -> None:
+async def test_closing_after_a_cancelled_load_unlocks_the_file(tmp_path: Path) -> None:
     disk = HangingDisk()
     disk.hang()
     store = LocalFileOffsetStore(tmp_path, disk=disk)
@@ -178,7 +178,7 @@ async def test_closing_after_a_cancelled_load_lets_the_file_go(tmp_path: Path) -
         pass
 
 
-async def test_a_load_whose_thread_begins_after_close_takes_nothing(
+async def test_a_load_whose_thread_starts_after_close_does_not_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late: list[Callable[[], object]] = []

@@ -88,7 +88,7 @@ def starts(ends: Ends, store: Store, start_from: Any) -> StartPositions:  # noqa
 @pytest.mark.parametrize(
     ("start_from", "offset"), [("latest", 90), ("earliest", 10), (NOON, 50)], ids=str
 )
-async def test_a_new_group_begins_where_it_is_told(
+async def test_a_new_group_starts_at_start_from(
     ends: Ends, store: Store, start_from: object, offset: int
 ) -> None:
     positions = starts(ends, store, start_from)
@@ -98,7 +98,7 @@ async def test_a_new_group_begins_where_it_is_told(
 
 
 @pytest.mark.parametrize("start_from", ["latest", "earliest", NOON], ids=str)
-async def test_a_group_goes_on_where_it_stopped(
+async def test_a_known_group_starts_at_its_committed_offset(
     ends: Ends, store: Store, start_from: object
 ) -> None:
     store.kept = {queue(number): 33 for number in range(4)}
@@ -130,7 +130,7 @@ async def test_a_queue_added_after_the_group_began_is_read_from_its_beginning(
 
 
 @pytest.mark.parametrize("start_from", ["latest", "earliest", NOON], ids=str)
-async def test_of_a_topic_that_did_not_exist_nothing_is_missed(
+async def test_a_topic_that_is_created_later_is_read_from_its_beginning(
     ends: Ends, store: Store, start_from: object
 ) -> None:
     ends.queues = None
@@ -141,7 +141,9 @@ async def test_of_a_topic_that_did_not_exist_nothing_is_missed(
     assert await positions.find(queue(0)) == (10, True)
 
 
-async def test_what_was_noted_stays_when_the_expression_changes(ends: Ends, store: Store) -> None:
+async def test_a_noted_topic_stays_noted_when_the_expression_changes(
+    ends: Ends, store: Store
+) -> None:
     positions = starts(ends, store, "latest")
     await positions.note_topic("orders")
     store.kept = {queue(0): 33}
@@ -150,7 +152,7 @@ async def test_what_was_noted_stays_when_the_expression_changes(ends: Ends, stor
     assert await positions.find(queue(1)) == (90, True)
 
 
-async def test_a_topic_that_was_left_is_looked_at_anew(ends: Ends, store: Store) -> None:
+async def test_an_unsubscribed_topic_is_noted_anew(ends: Ends, store: Store) -> None:
     positions = starts(ends, store, "latest")
     await positions.note_topic("orders")
     positions.forget_topic("orders")
@@ -161,7 +163,7 @@ async def test_a_topic_that_was_left_is_looked_at_anew(ends: Ends, store: Store)
 
 
 @pytest.mark.parametrize("start_from", ["latest", "earliest", NOON], ids=str)
-async def test_queues_assigned_by_hand_begin_where_told(
+async def test_manually_assigned_queues_start_at_start_from(
     ends: Ends, store: Store, start_from: object
 ) -> None:
     offset = {"latest": 90, "earliest": 10}.get(str(start_from), 50)
@@ -182,7 +184,7 @@ async def test_members_of_a_new_group_that_start_together_agree(ends: Ends, stor
 # --- what cannot be known ------------------------------------------------------------------------
 
 
-async def test_an_offset_that_cannot_be_known_is_not_guessed(ends: Ends, store: Store) -> None:
+async def test_an_unknown_offset_is_an_error(ends: Ends, store: Store) -> None:
     positions = starts(ends, store, "latest")
     await positions.note_topic("orders")
     store.down = {queue(0)}
@@ -193,7 +195,7 @@ async def test_an_offset_that_cannot_be_known_is_not_guessed(ends: Ends, store: 
         await positions.find(queue(0))
 
 
-async def test_whether_a_group_is_new_is_not_guessed(ends: Ends, store: Store) -> None:
+async def test_an_unknown_group_state_is_an_error(ends: Ends, store: Store) -> None:
     store.down = {queue(2)}
     positions = starts(ends, store, "latest")
     with pytest.raises(RocketMQError) as caught:
@@ -215,7 +217,7 @@ async def test_one_offset_is_enough_to_know_a_group_though_a_broker_is_down(
     assert await positions.find(queue(1)) == (10, True)
 
 
-async def test_who_begins_at_the_beginning_need_not_ask_first(ends: Ends, store: Store) -> None:
+async def test_the_earliest_start_needs_no_query(ends: Ends, store: Store) -> None:
     store.down = {queue(number) for number in range(4)}
 
     await starts(ends, store, "earliest").note_topic("orders")

@@ -67,7 +67,7 @@ async def commit_under_way(
         brokers.let_go()
 
 
-async def test_the_broker_is_asked_every_time(brokers: Brokers, store: RemoteOffsetStore) -> None:
+async def test_every_read_queries_the_broker(brokers: Brokers, store: RemoteOffsetStore) -> None:
     await store.load()
     brokers.kept[queue(0)] = 7
     first = await store.read(queue(0))
@@ -76,11 +76,11 @@ async def test_the_broker_is_asked_every_time(brokers: Brokers, store: RemoteOff
     assert (first, await store.read(queue(0))) == (7, 9)
 
 
-async def test_no_offset_is_an_answer(store: RemoteOffsetStore) -> None:
+async def test_read_returns_none_without_an_offset(store: RemoteOffsetStore) -> None:
     assert await store.read(queue(0)) is None
 
 
-async def test_what_cannot_be_known_is_raised_and_never_guessed(
+async def test_read_raises_the_error_of_the_query(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
     brokers.errors[queue(0)] = [TIMEOUT, BrokerError(1, "busy")]
@@ -101,14 +101,14 @@ async def test_an_update_that_is_not_persisted_wins_over_the_broker(
     assert brokers.queries == []
 
 
-async def test_an_update_on_its_way_wins_over_the_broker(
+async def test_an_update_in_flight_wins_over_the_broker(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
     async with commit_under_way(brokers, store, 12):
         assert await store.read(queue(0)) == 12
 
 
-async def test_after_persist_the_broker_is_asked_again(
+async def test_after_persist_read_queries_the_broker(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
     await commit(store, {queue(0): 12})
@@ -156,7 +156,7 @@ async def test_a_queue_that_fails_does_not_fail_the_others(
     assert brokers.kept == {queue(0): 10, queue(2): 12, queue(4): 14}
 
 
-async def test_what_was_lost_and_only_that_is_sent_again(
+async def test_only_failed_commits_are_sent_again(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
     brokers.errors = {queue(1): [TIMEOUT]}
@@ -198,7 +198,7 @@ async def test_a_cancelled_commit_is_sent_again(brokers: Brokers, store: RemoteO
     assert brokers.updates == [(queue(0), 10)]
 
 
-async def test_an_update_while_another_is_on_its_way_is_not_lost(
+async def test_an_update_during_a_commit_is_not_lost(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
     async with commit_under_way(brokers, store, 10):
@@ -209,7 +209,7 @@ async def test_an_update_while_another_is_on_its_way_is_not_lost(
     assert brokers.kept == {queue(0): 20}
 
 
-async def test_two_commits_of_a_queue_are_never_on_their_way_at_once(
+async def test_commits_of_one_queue_are_never_concurrent(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
     async with commit_under_way(brokers, store, 10) as tasks:
@@ -222,7 +222,7 @@ async def test_two_commits_of_a_queue_are_never_on_their_way_at_once(
     assert brokers.updates == [(queue(0), 10), (queue(0), 20)]
 
 
-async def test_persist_does_not_return_before_what_another_call_has_on_its_way(
+async def test_persist_waits_for_the_commit_of_another_call(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
     async with commit_under_way(brokers, store, 10):
@@ -234,7 +234,7 @@ async def test_persist_does_not_return_before_what_another_call_has_on_its_way(
     assert brokers.updates == [(queue(0), 10)]
 
 
-async def test_so_many_commits_are_on_their_way_to_a_broker_and_no_more(
+async def test_concurrent_commits_to_a_broker_are_limited(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
     await commit(store, {queue(0): 1})
@@ -244,7 +244,7 @@ async def test_so_many_commits_are_on_their_way_to_a_broker_and_no_more(
     assert len(brokers.kept) == 3 * SENDS_PER_BROKER
 
 
-async def test_a_broker_that_does_not_answer_holds_up_no_other(
+async def test_a_broker_that_does_not_answer_does_not_delay_others(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
     offsets = {queue(n, broker): n for n in range(40) for broker in ("broker-a", "broker-b")}
@@ -271,7 +271,7 @@ async def test_a_removed_queue_is_forgotten_here_and_kept_at_the_broker(
     assert await store.read(queue(0)) == 10
 
 
-async def test_a_queue_removed_while_its_commit_is_on_its_way_stays_forgotten(
+async def test_a_queue_removed_during_its_commit_stays_removed(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
     async with commit_under_way(brokers, store, 10):
@@ -283,7 +283,7 @@ async def test_a_queue_removed_while_its_commit_is_on_its_way_stays_forgotten(
     assert brokers.updates == [(queue(0), 10)]
 
 
-async def test_an_offset_that_somebody_else_changed_can_be_set_back(
+async def test_an_offset_changed_by_another_client_can_be_set_back(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
     await commit(store, {queue(0): 100})
@@ -311,7 +311,7 @@ async def test_an_update_during_a_read_is_not_forgotten(
     assert await store.read(queue(0)) == 120
 
 
-async def test_a_bug_is_not_taken_for_a_failed_commit(
+async def test_an_unexpected_error_is_not_a_failed_commit(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
     brokers.errors = {queue(0): [ZeroDivisionError()]}
@@ -322,7 +322,7 @@ async def test_a_bug_is_not_taken_for_a_failed_commit(
 
 
 @pytest.mark.parametrize("offset", [-1, MAX_OFFSET + 1, True, 1.0, "1", None])
-def test_what_is_no_offset_is_refused(offset: object) -> None:
+def test_an_invalid_offset_is_refused(offset: object) -> None:
     with pytest.raises(ConfigError, match="offset="):
         check_offset(offset)
 
@@ -376,7 +376,7 @@ async def persist_or_lose(store: RemoteOffsetStore, each: MessageQueue) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(steps=STEPS)
-def test_whatever_was_lost_before_the_last_updates_reach_the_broker(
+def test_the_last_updates_reach_the_broker_after_any_failures(
     steps: list[tuple[str, int, int]],
 ) -> None:
     asyncio.run(run(steps))

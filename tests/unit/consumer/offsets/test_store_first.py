@@ -31,7 +31,7 @@ async def commit(store: RemoteOffsetStore, *numbers: int) -> None:
     await store.persist([queue(number) for number in numbers])
 
 
-async def test_the_first_commit_of_a_topic_goes_alone(
+async def test_the_first_commit_of_a_topic_is_sent_alone(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
     brokers.hold()
@@ -62,7 +62,7 @@ async def test_every_broker_and_topic_has_its_own_first(
     await persisting
 
 
-async def test_after_it_they_go_at_once(brokers: Brokers, store: RemoteOffsetStore) -> None:
+async def test_later_commits_are_concurrent(brokers: Brokers, store: RemoteOffsetStore) -> None:
     await commit(store, 0)
     brokers.hold()
     committing = asyncio.create_task(commit(store, 1, 2, 3))
@@ -73,7 +73,7 @@ async def test_after_it_they_go_at_once(brokers: Brokers, store: RemoteOffsetSto
     await committing
 
 
-async def test_a_first_that_fails_leaves_the_place_to_the_next(
+async def test_after_a_failed_first_commit_the_next_is_sent_alone(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
     brokers.errors[queue(0)] = [TIMEOUT]
@@ -84,7 +84,7 @@ async def test_a_first_that_fails_leaves_the_place_to_the_next(
     assert set(brokers.kept) == {queue(1), queue(2)}
 
 
-async def test_behind_a_first_that_was_not_answered_all_others_go_at_once(
+async def test_after_an_unanswered_first_commit_the_others_are_concurrent(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
     brokers.errors[queue(0)] = [TIMEOUT]
@@ -105,7 +105,7 @@ async def test_behind_a_first_that_was_not_answered_all_others_go_at_once(
     assert set(caught.value.lost) == {queue(0)}
 
 
-async def test_a_broker_that_failed_may_have_forgotten_everything(
+async def test_after_a_broker_failure_the_first_commit_is_sent_alone_again(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
     await commit(store, 0)
@@ -121,7 +121,7 @@ async def test_a_broker_that_failed_may_have_forgotten_everything(
     await committing
 
 
-async def test_what_a_broker_may_have_lost_is_sent_again(
+async def test_invalidated_commits_are_sent_again(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
     await commit(store, 0, 1)
@@ -131,7 +131,7 @@ async def test_what_a_broker_may_have_lost_is_sent_again(
     assert brokers.updates == [(queue(0), 0), (queue(1), 1), (queue(1), 1)]
 
 
-async def test_without_a_commit_there_is_nothing_to_doubt(
+async def test_without_a_commit_nothing_is_invalidated(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
     store.invalidate(queue(0))
@@ -140,7 +140,7 @@ async def test_without_a_commit_there_is_nothing_to_doubt(
     assert brokers.updates == []
 
 
-async def test_what_waited_while_the_queue_was_lost_does_not_leave(
+async def test_a_waiting_commit_of_a_lost_queue_is_not_sent(
     brokers: Brokers, store: RemoteOffsetStore
 ) -> None:
     ours = {queue(0), queue(1), queue(2)}

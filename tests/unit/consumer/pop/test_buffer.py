@@ -21,7 +21,7 @@ def offsets(messages: list[PoppedMessage]) -> list[tuple[int, int]]:
     return [(each.queue.queue_id, each.queue_offset) for each in messages]
 
 
-def test_messages_go_out_in_the_order_they_came() -> None:
+def test_messages_are_taken_in_order_of_arrival() -> None:
     stock = stock_of(*(popped(n) for n in range(5)))
 
     assert offsets(stock.take(2, 0)) == [(0, 0), (0, 1)]
@@ -29,7 +29,7 @@ def test_messages_go_out_in_the_order_they_came() -> None:
     assert stock.take(9, 0) == []
 
 
-def test_what_is_expired_or_settled_is_left_out() -> None:
+def test_expired_and_acknowledged_messages_are_skipped() -> None:
     settled = popped(2)
     settled.ack_state = AckState.ACKED
     stock = stock_of(popped(1, deadline=5.0), settled, popped(3))
@@ -37,7 +37,7 @@ def test_what_is_expired_or_settled_is_left_out() -> None:
     assert offsets(stock.take(9, 5.0)) == [(0, 3)]
 
 
-def test_in_order_a_queue_waits_for_what_was_taken_before() -> None:
+def test_in_order_a_queue_waits_for_its_messages_in_flight() -> None:
     stock = stock_of(popped(0), popped(1), popped(0, 1), popped(2), orderly=True)
 
     first = stock.take(1, 0)
@@ -58,7 +58,7 @@ def test_orderly_messages_behind_an_expired_one_are_given_back() -> None:
     assert offsets(given_back) == [(0, 1), (0, 2)]
 
 
-def test_orderly_messages_behind_one_that_expired_in_the_stock_are_given_back() -> None:
+def test_orderly_messages_behind_one_that_expired_in_the_buffer_are_given_back() -> None:
     given_back: list[PoppedMessage] = []
     stock = PopBuffer(orderly=True, give_back=given_back.extend)
     stock.add([popped(0, deadline=5.0), popped(1)])
@@ -67,7 +67,7 @@ def test_orderly_messages_behind_one_that_expired_in_the_stock_are_given_back() 
     assert offsets(given_back) == [(0, 1)]
 
 
-def test_orderly_messages_popped_after_an_expired_one_are_handed_out() -> None:
+def test_orderly_messages_popped_after_an_expired_one_are_delivered() -> None:
     given_back: list[PoppedMessage] = []
     stock = PopBuffer(orderly=True, give_back=given_back.extend)
     stock.add([popped(0, deadline=5.0), popped(1, deadline=5.0)])
@@ -78,14 +78,14 @@ def test_orderly_messages_popped_after_an_expired_one_are_handed_out() -> None:
     assert given_back == []
 
 
-def test_what_is_removed_goes_out_to_nobody() -> None:
+def test_removed_messages_are_not_taken() -> None:
     stock = stock_of(popped(0), popped(0, 1), popped(1))
 
     assert offsets(stock.remove(lambda each: each.queue.queue_id == 0)) == [(0, 0), (0, 1)]
     assert offsets(stock.take(9, 0)) == [(1, 0)]
 
 
-async def test_a_wait_ends_with_a_change_or_its_time() -> None:
+async def test_a_wait_ends_at_a_change_or_timeout() -> None:
     stock = PopBuffer(orderly=False)
     waiting = [asyncio.ensure_future(stock.wait(60)) for _ in range(2)]
     await asyncio.sleep(0)
@@ -94,7 +94,7 @@ async def test_a_wait_ends_with_a_change_or_its_time() -> None:
     await stock.wait(0.001)
 
 
-async def test_a_wait_that_is_cancelled_leaves_nothing() -> None:
+async def test_a_cancelled_wait_leaves_no_waiter() -> None:
     stock = PopBuffer(orderly=False)
     waiting = asyncio.ensure_future(stock.wait(60))
     await asyncio.sleep(0)

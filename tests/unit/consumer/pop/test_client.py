@@ -14,7 +14,7 @@ from rocketmq_aio.protocol.subscription import subscription
 from tests.unit.consumer.consuming import GROUP, TOPIC, queue
 
 
-async def test_only_the_present_master_of_a_broker_is_remembered() -> None:
+async def test_only_the_current_master_of_a_broker_is_remembered() -> None:
     asked: list[str] = []
 
     async def lose(address: str, *_: object, **_how: Any) -> None:  # noqa: ANN401 - those of `request`

@@ -97,7 +97,9 @@ def test_a_wrong_setting_is_named(setting: str, value: object) -> None:
         ("wait_seconds", float("nan")),
     ],
 )
-async def test_a_wrong_wish_is_named(cluster: FakeCluster, name: str, value: object) -> None:
+async def test_invalid_receive_arguments_are_named(
+    cluster: FakeCluster, name: str, value: object
+) -> None:
     async with popping(cluster) as consumer:
         with pytest.raises(ConfigError) as caught:
             await consumer.receive(**{name: value})  # type: ignore[arg-type]
@@ -105,7 +107,7 @@ async def test_a_wrong_wish_is_named(cluster: FakeCluster, name: str, value: obj
     assert caught.value.setting == name
 
 
-async def test_only_what_was_received_can_be_settled(cluster: FakeCluster) -> None:
+async def test_only_received_messages_can_be_acknowledged(cluster: FakeCluster) -> None:
     async with popping(cluster) as consumer:
         for settle in (consumer.ack, consumer.retry):
             with pytest.raises(ConfigError, match="receive"):
@@ -124,7 +126,7 @@ async def test_a_wrong_topic_or_selector_is_refused(cluster: FakeCluster, topic:
 # --- receiving -----------------------------------------------------------------------------------
 
 
-async def test_messages_of_all_queues_and_brokers_come_once() -> None:
+async def test_messages_of_all_queues_and_brokers_are_received_once() -> None:
     async with FakeCluster(brokers=2, topics={TOPIC: 4}) as cluster:
         for broker in (0, 1):
             for queue_id in range(4):
@@ -140,7 +142,7 @@ async def test_messages_of_all_queues_and_brokers_come_once() -> None:
         assert leases(cluster) == 0
 
 
-async def test_no_more_comes_than_is_asked_for(cluster: FakeCluster) -> None:
+async def test_receive_returns_up_to_max_messages(cluster: FakeCluster) -> None:
     put(cluster, *numbers(10))
     async with popping(cluster) as consumer:
         assert bodies(await consumer.receive(3)) == ["0", "1", "2"]
@@ -148,7 +150,7 @@ async def test_no_more_comes_than_is_asked_for(cluster: FakeCluster) -> None:
         assert bodies(await consumer.receive(7)) == ["3", "4", "5", "6", "7", "8", "9"]
 
 
-async def test_a_message_that_comes_ends_the_wait(cluster: FakeCluster) -> None:
+async def test_receive_returns_at_the_first_message(cluster: FakeCluster) -> None:
     async with popping(cluster) as consumer:
         waiting = asyncio.ensure_future(consumer.receive(wait_seconds=5))
         await cluster.broker.wait_for(POP, 2)  # the first one asks for no wait
@@ -157,13 +159,13 @@ async def test_a_message_that_comes_ends_the_wait(cluster: FakeCluster) -> None:
         assert bodies(await waiting) == ["awaited"]
 
 
-async def test_without_messages_a_wait_ends_empty(cluster: FakeCluster) -> None:
+async def test_receive_returns_an_empty_list_without_messages(cluster: FakeCluster) -> None:
     async with popping(cluster) as consumer:
         assert await consumer.receive(wait_seconds=0.05) == []
         assert await consumer.receive(wait_seconds=0) == []
 
 
-async def test_a_broker_is_asked_to_wait_by_its_own_clock(cluster: FakeCluster) -> None:
+async def test_the_wait_is_given_in_the_brokers_time(cluster: FakeCluster) -> None:
     async with popping(cluster) as consumer:
         await consumer.receive(wait_seconds=0.05)
 
@@ -188,7 +190,7 @@ async def test_a_cancelled_receive_loses_nothing(cluster: FakeCluster) -> None:
         assert len(cluster.broker.requests_of(POP)) == 1
 
 
-async def test_many_callers_share_what_comes(cluster: FakeCluster) -> None:
+async def test_concurrent_callers_share_the_messages(cluster: FakeCluster) -> None:
     async with popping(cluster) as consumer:
         waiting = [asyncio.ensure_future(consumer.receive(1, wait_seconds=5)) for _ in range(20)]
         await cluster.broker.wait_for(POP)
@@ -198,7 +200,7 @@ async def test_many_callers_share_what_comes(cluster: FakeCluster) -> None:
     assert bodies(taken) == sorted(numbers(20))
 
 
-async def test_messages_whose_time_is_over_are_not_handed_out(cluster: FakeCluster) -> None:
+async def test_expired_messages_are_not_delivered(cluster: FakeCluster) -> None:
     async with popping(cluster) as consumer:
         held = cluster.broker.hold(POP, times=1)
         put(cluster, "1")
@@ -253,7 +255,7 @@ async def test_several_messages_are_acknowledged_with_one_request(cluster: FakeC
         assert cluster.broker.requests_of(ACK) == []
 
 
-async def test_a_broker_without_batches_is_told_one_by_one(cluster: FakeCluster) -> None:
+async def test_a_broker_without_batch_acks_gets_single_acks(cluster: FakeCluster) -> None:
     cluster.broker.on(BATCH, Reply(3), times=None)
     put(cluster, *numbers(4))
     async with popping(cluster) as consumer:
@@ -265,7 +267,7 @@ async def test_a_broker_without_batches_is_told_one_by_one(cluster: FakeCluster)
     assert len(cluster.broker.requests_of(BATCH)) == 1
 
 
-async def test_a_busy_broker_is_told_again(cluster: FakeCluster) -> None:
+async def test_an_ack_to_a_busy_broker_is_retried(cluster: FakeCluster) -> None:
     put(cluster, "1")
     cluster.broker.on(ACK, Reply(2), times=2)
     async with popping(cluster) as consumer:
@@ -275,7 +277,7 @@ async def test_a_busy_broker_is_told_again(cluster: FakeCluster) -> None:
     assert len(cluster.broker.requests_of(ACK)) == 3
 
 
-async def test_a_refused_ack_names_the_messages(cluster: FakeCluster) -> None:
+async def test_ack_error_has_the_messages(cluster: FakeCluster) -> None:
     put(cluster, "1")
     cluster.broker.on(ACK, Reply(13, remark="queue"))
     async with popping(cluster) as consumer:
@@ -332,7 +334,7 @@ async def test_ack_of_a_message_in_change_does_not_delay_the_others(cluster: Fak
     assert leases(cluster) == 0
 
 
-async def test_an_ack_after_the_time_says_so(cluster: FakeCluster) -> None:
+async def test_an_ack_after_the_invisible_time_is_an_error(cluster: FakeCluster) -> None:
     put(cluster, "1")
     async with popping(cluster) as consumer:
         [message] = await consumer.receive(invisible_seconds=0.01)
@@ -420,7 +422,7 @@ async def test_a_refused_change_can_be_repeated(cluster: FakeCluster) -> None:
 
 
 @pytest.mark.parametrize("second_way", [False, True])
-async def test_a_retried_message_comes_again(cluster: FakeCluster, *, second_way: bool) -> None:
+async def test_a_retried_message_is_redelivered(cluster: FakeCluster, *, second_way: bool) -> None:
     cluster.broker.pops.retry_v2 = second_way
     put(cluster, "1")
     async with popping(cluster) as consumer:

@@ -66,7 +66,7 @@ async def test_failed_consumer_leaves_its_group_and_pops_nothing_more(
         assert all(loop.stopped for loop in consumer._engine.loops.values())
 
 
-async def test_closing_ends_who_waits(cluster: FakeCluster) -> None:
+async def test_closing_wakes_waiting_callers(cluster: FakeCluster) -> None:
     async with popping(cluster) as consumer:
         waiting = asyncio.ensure_future(consumer.receive(wait_seconds=60))
         await cluster.broker.wait_for(POP, 2)
@@ -74,7 +74,7 @@ async def test_closing_ends_who_waits(cluster: FakeCluster) -> None:
         await waiting
 
 
-async def test_closing_gives_back_what_nobody_took(cluster: FakeCluster) -> None:
+async def test_closing_gives_back_messages_in_the_buffer(cluster: FakeCluster) -> None:
     put(cluster, *numbers(4))
     async with popping(cluster) as consumer:
         async for message in consumer:
@@ -86,7 +86,7 @@ async def test_closing_gives_back_what_nobody_took(cluster: FakeCluster) -> None
     assert cluster.broker.requests_of(RequestCode.BATCH_ACK_MESSAGE) == []
 
 
-async def test_what_comes_after_the_end_over_a_shared_client_is_given_back(
+async def test_messages_popped_after_the_close_are_given_back(
     cluster: FakeCluster,
 ) -> None:
     async with MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client:
@@ -108,7 +108,7 @@ async def test_the_group_is_registered_and_leaves(cluster: FakeCluster) -> None:
     await until(lambda: not cluster.broker.members.groups)
 
 
-async def test_administrators_see_what_it_takes(cluster: FakeCluster) -> None:
+async def test_the_running_info_has_the_subscriptions(cluster: FakeCluster) -> None:
     async with popping(cluster, orderly=True) as consumer:
         info = consumer.running_info()
 
@@ -133,7 +133,7 @@ async def test_brokers_before_5_are_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize("remark", ["PullMessageRequestHeader.getSysFlag() is null", None])
-async def test_a_proxy_is_named_as_what_cannot_serve_pops(
+async def test_a_proxy_is_refused_with_the_reason(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, remark: str | None
 ) -> None:
     """It answers a pop with what became of it as a pull; newer or older ones may say else."""
@@ -146,7 +146,7 @@ async def test_a_proxy_is_named_as_what_cannot_serve_pops(
             await consumer.receive(1)
 
 
-async def test_what_every_broker_refuses_is_raised_each_time(cluster: FakeCluster) -> None:
+async def test_an_error_of_every_broker_is_raised_each_time(cluster: FakeCluster) -> None:
     cluster.broker.on(POP, Reply(16, remark="no"), times=2)
     put(cluster, "1")
     async with popping(cluster) as consumer:
@@ -156,7 +156,7 @@ async def test_what_every_broker_refuses_is_raised_each_time(cluster: FakeCluste
         assert bodies(await consumer.receive(wait_seconds=5)) == ["1"]
 
 
-async def test_one_broker_that_refuses_keeps_nobody_from_the_others() -> None:
+async def test_an_error_of_one_broker_does_not_stop_the_others() -> None:
     async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
         cluster.brokers[0].on(POP, Reply(16, remark="no"), times=None)
         async with popping(cluster) as consumer:
@@ -172,7 +172,7 @@ async def test_one_broker_that_refuses_keeps_nobody_from_the_others() -> None:
     assert event.queue == MessageQueue(TOPIC, "broker-a", -1)
 
 
-async def test_a_silent_broker_keeps_nobody_from_the_others() -> None:
+async def test_a_silent_broker_does_not_stop_the_others() -> None:
     async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
         cluster.brokers[0].on(POP, None, times=None)
         put(cluster, "1", broker=1)
@@ -181,14 +181,14 @@ async def test_a_silent_broker_keeps_nobody_from_the_others() -> None:
 
 
 @pytest.mark.parametrize("code", [2, 209, 215])
-async def test_a_busy_broker_is_asked_again(cluster: FakeCluster, code: int) -> None:
+async def test_a_pop_from_a_busy_broker_is_retried(cluster: FakeCluster, code: int) -> None:
     cluster.broker.on(POP, Reply(code))
     put(cluster, "1")
     async with popping(cluster) as consumer:
         assert bodies(await consumer.receive()) == ["1"]
 
 
-async def test_a_topic_that_appears_later_is_taken(cluster: FakeCluster) -> None:
+async def test_a_topic_that_is_created_later_is_popped(cluster: FakeCluster) -> None:
     async with popper_of(cluster) as consumer:
         await consumer.subscribe("later")
         waiting = asyncio.ensure_future(consumer.receive())
@@ -199,7 +199,7 @@ async def test_a_topic_that_appears_later_is_taken(cluster: FakeCluster) -> None
         assert bodies(await waiting) == ["1"]
 
 
-async def test_an_unsubscribed_topic_gives_back_what_waits(cluster: FakeCluster) -> None:
+async def test_unsubscribing_gives_back_messages_in_the_buffer(cluster: FakeCluster) -> None:
     put(cluster, *numbers(3))
     async with popping(cluster) as consumer:
         async for message in consumer:
@@ -217,7 +217,7 @@ async def test_an_unsubscribed_topic_gives_back_what_waits(cluster: FakeCluster)
 # --- order ---------------------------------------------------------------------------------------
 
 
-async def test_an_ordered_queue_gives_nothing_before_its_messages_are_done(
+async def test_an_orderly_queue_delivers_nothing_while_messages_are_in_flight(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, *numbers(4))
@@ -253,7 +253,7 @@ async def test_after_a_lost_answer_the_same_attempt_gets_the_same_messages(
     assert first["attemptId"] == second["attemptId"]
 
 
-async def test_tasks_never_work_on_one_ordered_queue_together(cluster: FakeCluster) -> None:
+async def test_tasks_never_process_one_orderly_queue_concurrently(cluster: FakeCluster) -> None:
     for queue_id in range(2):
         put(cluster, *numbers(10), queue_id=queue_id)
     seen: list[tuple[int, bytes]] = []
@@ -278,7 +278,7 @@ async def test_tasks_never_work_on_one_ordered_queue_together(cluster: FakeClust
         assert texts == numbers(10)
 
 
-async def test_an_ordered_retry_takes_what_is_behind_with_it(cluster: FakeCluster) -> None:
+async def test_an_orderly_retry_gives_back_the_messages_behind(cluster: FakeCluster) -> None:
     put(cluster, *numbers(3))
     async with popping(cluster, orderly=True) as consumer:
         seen: list[tuple[bytes, int]] = []
@@ -351,7 +351,7 @@ async def test_only_the_first_message_of_a_queue_is_overdue_in_order(cluster: Fa
 # --- dead letters --------------------------------------------------------------------------------
 
 
-async def test_after_the_last_try_a_message_is_a_dead_letter(cluster: FakeCluster) -> None:
+async def test_after_the_last_retry_a_message_is_a_dead_letter(cluster: FakeCluster) -> None:
     put(cluster, "1")
     async with popping(cluster, max_reconsume_times=1) as consumer:
         events = consumer.events()
@@ -378,7 +378,9 @@ async def test_a_message_that_only_expires_becomes_a_dead_letter_too(cluster: Fa
     assert isinstance(event, MessageDeadLettered)
 
 
-async def test_what_cannot_be_buried_is_not_acknowledged(cluster: FakeCluster) -> None:
+async def test_a_message_that_cannot_be_sent_to_the_dlq_is_not_acknowledged(
+    cluster: FakeCluster,
+) -> None:
     put(cluster, "1")
     cluster.broker.on(SEND_BACK, Reply(1, remark="no"))
     async with popping(cluster, max_reconsume_times=0) as consumer:

@@ -31,7 +31,7 @@ async def fail_at_the_first(consumer: PopConsumer) -> None:
         raise ZeroDivisionError
 
 
-async def test_coming_back_for_more_acknowledges(cluster: FakeCluster) -> None:
+async def test_asking_for_the_next_message_acknowledges(cluster: FakeCluster) -> None:
     put(cluster, *numbers(3))
     async with popping(cluster) as consumer:
         seen = []
@@ -74,7 +74,9 @@ async def test_after_an_exception_that_was_caught_the_message_is_not_acknowledge
     assert leases(cluster) == 1
 
 
-async def test_what_the_body_acknowledged_is_not_acknowledged_again(cluster: FakeCluster) -> None:
+async def test_messages_acknowledged_in_the_body_are_not_acknowledged_again(
+    cluster: FakeCluster,
+) -> None:
     put(cluster, "1", "2")
     async with popping(cluster) as consumer:
         async for message in consumer:
@@ -127,7 +129,7 @@ def renewed(cluster: FakeCluster) -> Counter[str]:
 
 
 @pytest.mark.usefixtures("eager")
-async def test_messages_in_work_and_those_behind_them_are_renewed(cluster: FakeCluster) -> None:
+async def test_messages_in_flight_and_in_the_buffer_are_renewed(cluster: FakeCluster) -> None:
     put(cluster, "1", "2", "3")
     async with popping(cluster) as consumer:
         async for message in consumer:
@@ -140,7 +142,7 @@ async def test_messages_in_work_and_those_behind_them_are_renewed(cluster: FakeC
     assert RETRY_TOPIC not in cluster.broker.topics
 
 
-async def test_what_is_renewed_has_its_whole_time_again(cluster: FakeCluster) -> None:
+async def test_a_renewed_message_has_its_whole_invisible_time_again(cluster: FakeCluster) -> None:
     put(cluster, "1")
     async with popping(cluster, invisible_seconds=4) as consumer:
         async for message in consumer:
@@ -165,7 +167,7 @@ async def test_nothing_is_renewed_for_a_loop_that_was_left(cluster: FakeCluster)
     assert again[0].reconsume_times > 0
 
 
-async def test_renewal_has_an_end(cluster: FakeCluster) -> None:
+async def test_renewal_ends_after_renew_seconds(cluster: FakeCluster) -> None:
     put(cluster, "1")
     async with popping(cluster, invisible_seconds=0.2, renew_seconds=0.3) as consumer:
         loop = aiter(consumer)
@@ -190,7 +192,7 @@ async def test_a_failed_renewal_is_repeated_while_there_is_time(cluster: FakeClu
     assert RETRY_TOPIC not in cluster.broker.topics
 
 
-async def test_an_ack_in_the_background_that_fails_is_told(cluster: FakeCluster) -> None:
+async def test_a_failed_background_ack_is_an_event(cluster: FakeCluster) -> None:
     put(cluster, "1", "2")
     cluster.broker.on(ACK, Reply(13, remark="queue"))
     async with popping(cluster) as consumer:
@@ -204,7 +206,7 @@ async def test_an_ack_in_the_background_that_fails_is_told(cluster: FakeCluster)
     assert (event.offset, event.queue.topic) == (0, TOPIC)
 
 
-async def test_what_is_done_while_a_request_is_under_way_shares_the_next(
+async def test_acks_added_during_a_request_share_the_next(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, *numbers(10))
@@ -222,7 +224,9 @@ async def test_what_is_done_while_a_request_is_under_way_shares_the_next(
     assert leases(cluster) == 0
 
 
-async def test_closing_ends_the_loop_and_confirms_what_is_done(cluster: FakeCluster) -> None:
+async def test_closing_ends_the_loop_and_acknowledges_processed_messages(
+    cluster: FakeCluster,
+) -> None:
     put(cluster, "1")
     seen = []
     async with popping(cluster) as consumer:

@@ -119,7 +119,7 @@ async def test_an_offset_that_does_not_exist_is_a_result(
     assert (result.messages, result.next_offset, result.max_offset) == ([], 5, 5)
 
 
-async def test_a_reset_by_an_administrator_is_told(
+async def test_a_reset_by_an_administrator_is_returned_as_status(
     cluster: FakeCluster, puller: PullConsumer
 ) -> None:
     answer = moved(3)
@@ -148,7 +148,7 @@ async def test_only_wanted_tags_are_returned(cluster: FakeCluster, puller: PullC
         assert result.next_offset == next_offset
 
 
-async def test_sql_is_checked_once_and_judged_by_the_broker(
+async def test_sql_is_checked_once_and_evaluated_by_the_broker(
     cluster: FakeCluster, puller: PullConsumer
 ) -> None:
     put(cluster, *numbers(4))
@@ -175,7 +175,7 @@ async def test_sql_that_no_broker_accepts_is_not_pulled_with(
 # --- raw -----------------------------------------------------------------------------------------
 
 
-async def test_a_raw_pull_brings_the_records_as_they_are_stored(
+async def test_a_raw_pull_returns_the_stored_records(
     cluster: FakeCluster, puller: PullConsumer
 ) -> None:
     put(cluster, *numbers(5), tag="new")
@@ -189,7 +189,7 @@ async def test_a_raw_pull_brings_the_records_as_they_are_stored(
     assert pulls(cluster)[0].max_msg_bytes == 65_536
 
 
-async def test_the_offsets_of_a_static_topic_are_told_apart_and_added_when_decoded(
+async def test_the_offset_delta_of_a_static_topic_is_added(
     cluster: FakeCluster, puller: PullConsumer
 ) -> None:
     record = Stored(topic=TOPIC.encode(), queue_offset=7).to_bytes()
@@ -220,7 +220,7 @@ async def test_messages_before_an_unreadable_one_are_returned_first(
         await puller.pull(queue(), result.next_offset)
 
 
-async def test_a_broker_never_sends_a_reader_backwards(
+async def test_an_earlier_next_offset_is_an_error(
     cluster: FakeCluster, puller: PullConsumer
 ) -> None:
     record = Stored(topic=TOPIC.encode(), queue_offset=7).to_bytes()
@@ -229,15 +229,13 @@ async def test_a_broker_never_sends_a_reader_backwards(
         await puller.pull(queue(), 7)
 
 
-async def test_what_the_broker_refuses_is_raised(
-    cluster: FakeCluster, puller: PullConsumer
-) -> None:
+async def test_an_error_of_the_broker_is_raised(cluster: FakeCluster, puller: PullConsumer) -> None:
     cluster.broker.on(RequestCode.PULL_MESSAGE, Reply(ResponseCode.SYSTEM_BUSY, remark="busy"))
     with pytest.raises(BusyError):
         await puller.pull(queue(), 0)
 
 
-async def test_a_topic_that_does_not_exist_is_told(puller: PullConsumer) -> None:
+async def test_a_topic_that_does_not_exist_is_an_error(puller: PullConsumer) -> None:
     with pytest.raises(RouteNotFoundError):
         await puller.pull(queue(topic="nowhere"), 0)
     with pytest.raises(RouteNotFoundError):
@@ -265,7 +263,7 @@ def suggest_replica(cluster: FakeCluster) -> None:
     cluster.broker.on(RequestCode.PULL_MESSAGE, elsewhere)
 
 
-async def test_a_replica_is_read_where_the_broker_says_so(
+async def test_the_suggested_replica_is_pulled_from_next(
     cluster: FakeCluster, puller: PullConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = note_replicas(puller, monkeypatch)
@@ -294,7 +292,7 @@ async def test_a_pull_that_failed_at_a_replica_goes_to_the_master_next(
     assert asked == [0, 1, 0]
 
 
-async def test_a_pull_that_the_caller_gave_up_at_a_replica_goes_to_the_master_next(
+async def test_a_pull_cancelled_at_a_replica_goes_to_the_master_next(
     cluster: FakeCluster, puller: PullConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = note_replicas(puller, monkeypatch)
@@ -342,7 +340,7 @@ async def test_a_pull_that_the_caller_gave_up_at_a_replica_goes_to_the_master_ne
         ("topic", "no good", lambda p: p.message_queues("no good")),
     ],
 )
-async def test_arguments_that_cannot_be_are_refused_before_anybody_is_asked(
+async def test_invalid_arguments_are_refused_before_any_request(
     cluster: FakeCluster,
     puller: PullConsumer,
     setting: str,
@@ -359,9 +357,7 @@ async def test_arguments_that_cannot_be_are_refused_before_anybody_is_asked(
 # --- offsets -------------------------------------------------------------------------------------
 
 
-async def test_offsets_are_committed_as_the_application_says_also_backwards(
-    cluster: FakeCluster, puller: PullConsumer
-) -> None:
+async def test_commits_may_go_backwards(cluster: FakeCluster, puller: PullConsumer) -> None:
     put(cluster, *numbers(9))
     assert await puller.committed(queue()) is None
     for offset in (7, 2, 2):
@@ -372,7 +368,7 @@ async def test_offsets_are_committed_as_the_application_says_also_backwards(
     assert len(cluster.broker.requests_of(RequestCode.UPDATE_CONSUMER_OFFSET)) == 3
 
 
-async def test_a_group_that_nobody_knows_cannot_commit_until_it_has_pulled(
+async def test_an_unknown_group_cannot_commit_until_it_has_pulled(
     cluster: FakeCluster,
 ) -> None:
     async with PullConsumer("newcomers", namesrv=cluster.namesrv) as consumer:
@@ -382,7 +378,7 @@ async def test_a_group_that_nobody_knows_cannot_commit_until_it_has_pulled(
         await consumer.commit(queue(), 0)
 
 
-async def test_of_commits_at_once_the_last_one_stands(
+async def test_of_concurrent_commits_the_last_one_wins(
     cluster: FakeCluster, puller: PullConsumer
 ) -> None:
     await asyncio.gather(*[puller.commit(queue(), offset) for offset in range(1, 20)])
@@ -390,7 +386,7 @@ async def test_of_commits_at_once_the_last_one_stands(
     assert cluster.broker.committed(GROUP, TOPIC, 0) == 19
 
 
-async def test_a_commit_that_fails_is_told_and_the_next_one_is_sent(
+async def test_a_failed_commit_is_raised_and_the_next_one_is_sent(
     cluster: FakeCluster, puller: PullConsumer
 ) -> None:
     cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, Reply(1, remark="full"))
@@ -401,7 +397,7 @@ async def test_a_commit_that_fails_is_told_and_the_next_one_is_sent(
     assert cluster.broker.committed(GROUP, TOPIC, 0) == 5
 
 
-async def test_the_ends_of_a_queue_and_instants_can_be_looked_up(
+async def test_offsets_of_the_ends_and_of_times_are_returned(
     cluster: FakeCluster, puller: PullConsumer
 ) -> None:
     put(cluster, *numbers(3))
@@ -414,7 +410,7 @@ async def test_the_ends_of_a_queue_and_instants_can_be_looked_up(
 
 
 @pytest.mark.parametrize(("level", "prefix"), [(1, "%RETRY%"), (-1, "%DLQ%")])
-async def test_a_message_goes_back_for_another_try_or_to_the_dead_letters(
+async def test_send_back_stores_in_the_retry_topic_or_the_dlq(
     cluster: FakeCluster, puller: PullConsumer, level: int, prefix: str
 ) -> None:
     put(cluster, "one")
@@ -429,7 +425,9 @@ async def test_a_message_goes_back_for_another_try_or_to_the_dead_letters(
 # --- life ----------------------------------------------------------------------------------------
 
 
-async def test_brokers_do_not_hear_of_it(cluster: FakeCluster, puller: PullConsumer) -> None:
+async def test_it_does_not_register_with_brokers(
+    cluster: FakeCluster, puller: PullConsumer
+) -> None:
     put(cluster, "one")
     await puller.pull(queue(), 0)
     await puller.client.heartbeats.send_all(anew=True)
@@ -452,7 +450,7 @@ async def test_several_of_one_group_may_share_a_client(cluster: FakeCluster) -> 
         await one.close()
 
 
-async def test_routes_of_what_is_read_are_kept_and_followed(
+async def test_routes_of_pulled_topics_are_refreshed(
     cluster: FakeCluster, puller: PullConsumer
 ) -> None:
     await puller.pull(queue(), 0)
@@ -465,7 +463,7 @@ async def test_routes_of_what_is_read_are_kept_and_followed(
     assert puller.client._topics() == {TOPIC}
 
 
-async def test_closing_ends_the_pulls_that_wait(cluster: FakeCluster) -> None:
+async def test_closing_ends_waiting_pulls(cluster: FakeCluster) -> None:
     async with MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client:
         consumer = PullConsumer(GROUP, client=client)
         await consumer.start()
@@ -476,7 +474,7 @@ async def test_closing_ends_the_pulls_that_wait(cluster: FakeCluster) -> None:
             await waiting
 
 
-async def test_a_failure_of_the_client_ends_the_pulls_that_wait(
+async def test_a_failure_of_the_client_ends_waiting_pulls(
     cluster: FakeCluster, puller: PullConsumer
 ) -> None:
     waiting = asyncio.ensure_future(puller.pull(queue(), 0, wait_seconds=60))

@@ -43,28 +43,28 @@ def limits(
     ("count", "room"),
     [(0, True), (10, True), (11, False)],
 )
-def test_so_many_messages_of_a_queue_are_cached(count: int, room: bool) -> None:
+def test_the_message_limit_per_queue_pauses_pulling(count: int, room: bool) -> None:
     assert limits(pull_threshold_per_queue=10).has_room(holding(count)) is room
 
 
 @pytest.mark.parametrize(("size", "room"), [(50, True), (51, False)])
-def test_so_many_bytes_of_a_queue_are_cached(size: int, room: bool) -> None:
+def test_the_byte_limit_per_queue_pauses_pulling(size: int, room: bool) -> None:
     bound = limits(pull_threshold_bytes_per_queue=100)
 
     assert bound.has_room(holding(2, size=size)) is room
 
 
 @pytest.mark.parametrize(("last", "room"), [(20, True), (21, False)])
-def test_the_first_message_holds_back_those_far_behind_it(last: int, room: bool) -> None:
+def test_the_span_limit_pauses_pulling(last: int, room: bool) -> None:
     assert limits(max_span=20).has_room(holding(2, last=last)) is room
 
 
-def test_in_order_the_distance_of_offsets_is_no_sign_of_anything() -> None:
+def test_orderly_queues_have_no_span_limit() -> None:
     assert limits(orderly=True, max_span=1).has_room(holding(2, last=10**9))
 
 
 @pytest.mark.parametrize(("count", "room"), [(25, True), (26, False)])
-def test_the_bound_of_a_topic_is_shared_out_among_its_queues(count: int, room: bool) -> None:
+def test_the_topic_limit_is_divided_by_its_queues(count: int, room: bool) -> None:
     held = [queue(number) for number in range(4)] + [queue(0, topic="others")]
     bound = limits(held, pull_threshold_per_topic=100)
 
@@ -72,14 +72,14 @@ def test_the_bound_of_a_topic_is_shared_out_among_its_queues(count: int, room: b
 
 
 @pytest.mark.parametrize(("size", "room"), [(25, True), (26, False)])
-def test_so_is_the_bound_on_bytes(size: int, room: bool) -> None:
+def test_the_byte_limit_of_a_topic_is_divided_by_its_queues(size: int, room: bool) -> None:
     held = [queue(number) for number in range(4)]
     bound = limits(held, pull_threshold_bytes_per_topic=100)
 
     assert bound.has_room(holding(1, size=size)) is room
 
 
-def test_a_bound_below_the_number_of_queues_leaves_each_a_message() -> None:
+def test_a_topic_limit_below_the_number_of_queues_allows_one_message_each() -> None:
     held = [queue(number) for number in range(4)]
     bound = limits(held, pull_threshold_per_topic=1)
 
@@ -87,7 +87,7 @@ def test_a_bound_below_the_number_of_queues_leaves_each_a_message() -> None:
     assert not bound.has_room(holding(2))
 
 
-def test_shares_grow_when_queues_are_given_up() -> None:
+def test_the_share_of_a_queue_grows_when_others_are_revoked() -> None:
     held = [queue(0), queue(1)]
     bound = limits(held, pull_threshold_per_topic=10)
     assert not bound.has_room(holding(8))
@@ -169,7 +169,7 @@ async def test_no_more_than_the_threshold_is_cached_while_handlers_are_busy(
         await until(lambda: held.committable == 500, "the rest")
 
 
-async def test_so_much_of_a_topic_is_cached(cluster: FakeCluster) -> None:
+async def test_the_topic_limit_holds_in_a_consumer(cluster: FakeCluster) -> None:
     for number in range(4):
         put(cluster, *numbers(200), queue_id=number)
     go, handled = asyncio.Event(), 0

@@ -119,7 +119,7 @@ def test_messages_of_a_batch_are_made_up_to_the_limit_only() -> None:
 
 
 @pytest.mark.usefixtures("threads")
-async def test_what_cannot_be_read_behind_large_messages_is_told_with_its_place() -> None:
+async def test_a_decoding_error_behind_large_messages_has_its_position() -> None:
     data = large(3) + b"\0" * 200
     used = decoder()
     messages, fault = await used.decode(data, QUEUE)
@@ -189,7 +189,7 @@ async def test_the_loop_runs_while_a_large_answer_is_decoded(
 
 
 @pytest.mark.usefixtures("threads")
-async def test_a_cancelled_caller_leaves_at_once_and_the_next_one_is_served() -> None:
+async def test_a_cancelled_caller_returns_at_once_and_the_next_one_is_served() -> None:
     held = Held()
     used = decoder(cast(Decode, held))
     decoding = asyncio.create_task(used.decode(large(2), QUEUE))
@@ -204,7 +204,7 @@ async def test_a_cancelled_caller_leaves_at_once_and_the_next_one_is_served() ->
     assert len(messages) == 2
 
 
-async def test_without_threads_an_answer_is_decoded_all_the_same(
+async def test_without_threads_an_answer_is_decoded_on_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*_: object) -> None:

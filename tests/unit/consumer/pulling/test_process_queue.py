@@ -103,15 +103,15 @@ class Settling(Model):
 MACHINE = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-def test_taking_answers_as_the_model_does() -> None:
+def test_taking_matches_the_model() -> None:
     run_state_machine_as_test(Taking, settings=MACHINE)
 
 
-def test_settling_answers_as_the_model_does() -> None:
+def test_settling_matches_the_model() -> None:
     run_state_machine_as_test(Settling, settings=MACHINE)
 
 
-def test_a_new_queue_knows_no_offset() -> None:
+def test_a_new_queue_has_no_offset() -> None:
     queue = ProcessQueue()
 
     assert (queue.count, queue.size_bytes, queue.span) == (0, 0, 0)
@@ -119,7 +119,7 @@ def test_a_new_queue_knows_no_offset() -> None:
     assert queue.next_offset is None
 
 
-def test_what_was_put_before_is_dropped_and_not_counted() -> None:
+def test_repeated_messages_are_dropped_and_not_counted() -> None:
     queue = queue_of(5, 6, 7)
 
     assert queue.put(messages(6, 7, 8)) == 1
@@ -219,7 +219,7 @@ def test_a_queue_can_be_read_again_from_an_earlier_offset_after_clear() -> None:
     assert queue.next_offset == 7
 
 
-def test_a_worker_that_settles_after_clear_disturbs_nothing() -> None:
+def test_settling_after_clear_changes_nothing() -> None:
     queue = ProcessQueue()
     old = messages(1, 2)
     queue.put(old)

@@ -23,7 +23,9 @@ DOWN = NotConnectedError(ADDRESS, "connection refused")
 
 
 @pytest.mark.parametrize("prepared", [True, False])
-async def test_a_pull_says_who_wants_what_and_from_where(rig: Rig, prepared: bool) -> None:
+async def test_a_pull_request_has_group_queue_offset_and_expression(
+    rig: Rig, prepared: bool
+) -> None:
     rig.wire.takes_prepared = prepared
     rig.subscribe("new || paid")
     rig.put("a")
@@ -39,7 +41,7 @@ async def test_a_pull_says_who_wants_what_and_from_where(rig: Rig, prepared: boo
     assert asked.broker_name == "broker-a"
 
 
-async def test_an_answer_has_more_time_than_the_broker_may_hold_it(
+async def test_the_request_timeout_exceeds_the_hold_time(
     rigs: Callable[..., Rig],
 ) -> None:
     rig = rigs(long_poll_seconds=2.0)
@@ -53,7 +55,9 @@ async def test_an_answer_has_more_time_than_the_broker_may_hold_it(
     ("version", "code"),
     [(407, RequestCode.PULL_MESSAGE), (513, RequestCode.LITE_PULL_MESSAGE)],
 )
-async def test_brokers_are_asked_in_a_way_that_they_know(rig: Rig, version: int, code: int) -> None:
+async def test_the_request_code_depends_on_the_broker_version(
+    rig: Rig, version: int, code: int
+) -> None:
     rig.wire.broker_versions[ADDRESS] = version
     rig.begin()
     await rig.pulled(1)
@@ -61,7 +65,7 @@ async def test_brokers_are_asked_in_a_way_that_they_know(rig: Rig, version: int,
     assert rig.wire.codes == [code]
 
 
-async def test_the_replica_that_the_broker_suggests_is_asked_next(rig: Rig) -> None:
+async def test_the_next_pull_goes_to_the_suggested_replica(rig: Rig) -> None:
     rig.wire.addresses[1] = "127.0.0.1:20911"
     answer = found(1)
     rig.answer(Reply(0, {**answer.ext, "suggestWhichBrokerId": "1"}))
@@ -71,7 +75,7 @@ async def test_the_replica_that_the_broker_suggests_is_asked_next(rig: Rig) -> N
     assert assigned.broker_id == 1
 
 
-async def test_nobody_is_asked_for_a_topic_that_is_not_wanted_any_more(rig: Rig) -> None:
+async def test_an_unsubscribed_topic_is_not_pulled(rig: Rig) -> None:
     rig.subscription = None
     rig.begin()
     await wait_all_tasks_blocked()
@@ -83,7 +87,7 @@ async def test_nobody_is_asked_for_a_topic_that_is_not_wanted_any_more(rig: Rig)
 
 
 @pytest.mark.parametrize("chosen", [True, False])
-async def test_it_begins_where_the_group_stands(rig: Rig, chosen: bool) -> None:
+async def test_pulling_starts_at_the_committed_offset(rig: Rig, chosen: bool) -> None:
     rig.put("a", "b", "c")
     rig.starts.found = (1, chosen)
     assigned = rig.begin()
@@ -92,7 +96,7 @@ async def test_it_begins_where_the_group_stands(rig: Rig, chosen: bool) -> None:
     assert rig.started == [(assigned, chosen)]
 
 
-async def test_it_waits_until_it_is_known_where_to_begin(
+async def test_pulling_waits_until_the_start_offset_is_known(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(puller_module, "START_PAUSE_SECONDS", 0.001)
@@ -104,7 +108,7 @@ async def test_it_waits_until_it_is_known_where_to_begin(
     assert assigned.start_error is DOWN
 
 
-async def test_it_leaves_time_for_the_member_who_had_the_queue(rig: Rig) -> None:
+async def test_pulling_waits_for_the_previous_owner_to_commit(rig: Rig) -> None:
     rig.put("a")
     waiting, begun = rig.begin(wait_seconds=60), rig.begin(1, wait_seconds=0.001)
     await until(begun.started.is_set)
@@ -112,14 +116,14 @@ async def test_it_leaves_time_for_the_member_who_had_the_queue(rig: Rig) -> None
     assert not waiting.started.is_set()
 
 
-async def test_that_time_over_it_begins(rig: Rig) -> None:
+async def test_pulling_starts_after_that_wait(rig: Rig) -> None:
     rig.put("a")
     rig.begin(wait_seconds=0.001)
 
     assert bodies(await rig.polled(1)) == ["a"]
 
 
-async def test_a_seek_overtakes_the_question_where_to_begin(rig: Rig) -> None:
+async def test_a_seek_overtakes_the_lookup_of_the_start_offset(rig: Rig) -> None:
     rig.put("a", "b")
     rig.starts.errors = [DOWN]
     assigned = rig.begin()
@@ -133,7 +137,7 @@ async def test_a_seek_overtakes_the_question_where_to_begin(rig: Rig) -> None:
 # --- what is found -------------------------------------------------------------------------------
 
 
-async def test_messages_come_in_order_pull_after_pull(rigs: Callable[..., Rig]) -> None:
+async def test_messages_of_successive_pulls_are_in_order(rigs: Callable[..., Rig]) -> None:
     rig = rigs(pull_batch_size=3)
     rig.put(*map(str, range(10)))
     rig.begin()
@@ -142,7 +146,7 @@ async def test_messages_come_in_order_pull_after_pull(rigs: Callable[..., Rig]) 
     assert [asked.queue_offset for asked in rig.wire.asked] == [0, 3, 6, 9, 10]
 
 
-async def test_a_message_that_arrives_while_the_broker_holds_the_pull_comes_at_once(
+async def test_a_held_pull_returns_at_the_first_message(
     rig: Rig,
 ) -> None:
     rig.begin()
@@ -153,7 +157,9 @@ async def test_a_message_that_arrives_while_the_broker_holds_the_pull_comes_at_o
 
 
 @pytest.mark.parametrize("prepared", [True, False])
-async def test_the_broker_compares_hashes_and_the_consumer_tags(rig: Rig, prepared: bool) -> None:
+async def test_messages_of_other_tags_with_equal_hash_are_filtered_out(
+    rig: Rig, prepared: bool
+) -> None:
     rig.wire.takes_prepared = prepared
     rig.subscribe("Aa")
     rig.put("wanted", tag="Aa")
@@ -168,7 +174,7 @@ async def test_the_broker_compares_hashes_and_the_consumer_tags(rig: Rig, prepar
     assert offsets(taken) == [0, 4]
 
 
-async def test_progress_over_messages_that_are_not_wanted_counts(rig: Rig) -> None:
+async def test_filtered_messages_advance_the_offset(rig: Rig) -> None:
     rig.subscribe("Aa")
     for _ in range(40):
         rig.put("same hash", tag="BB")
@@ -189,7 +195,7 @@ async def test_a_batch_that_begins_before_the_offset_is_cut(rig: Rig) -> None:
     assert offsets(await rig.polled(2)) == [1, 2]
 
 
-async def test_offsets_of_a_moved_queue_are_those_of_the_topic(rig: Rig) -> None:
+async def test_the_offset_delta_of_static_topics_is_added(rig: Rig) -> None:
     rig.put("a", "b")
     records = b"".join(stored.record for stored in rig.broker.messages("orders", 0))
     answer = found(1002, records)
@@ -202,7 +208,7 @@ async def test_offsets_of_a_moved_queue_are_those_of_the_topic(rig: Rig) -> None
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_what_was_pulled_twice_comes_once(rig: Rig) -> None:
+async def test_messages_pulled_twice_are_delivered_once(rig: Rig) -> None:
     rig.put("a", "b")
     records = b"".join(stored.record for stored in rig.broker.messages("orders", 0))
     rig.answer(found(0, records), times=3)
@@ -217,7 +223,7 @@ async def test_what_was_pulled_twice_comes_once(rig: Rig) -> None:
 # --- seeking -------------------------------------------------------------------------------------
 
 
-async def test_a_seek_abandons_the_pull_that_is_under_way(rig: Rig) -> None:
+async def test_a_seek_cancels_the_running_pull(rig: Rig) -> None:
     rig.put("a", "b", "c")
     rig.starts.found = (3, False)
     assigned = rig.begin()
@@ -227,7 +233,7 @@ async def test_a_seek_abandons_the_pull_that_is_under_way(rig: Rig) -> None:
     assert bodies(await rig.polled(2)) == ["b", "c"]
 
 
-async def test_an_answer_that_came_with_the_seek_is_not_used(rig: Rig) -> None:
+async def test_an_answer_from_before_a_seek_is_ignored(rig: Rig) -> None:
     rig.put("a", "b", "c")
     records = b"".join(stored.record for stored in rig.broker.messages("orders", 0))
     answered = asyncio.Event()
@@ -272,7 +278,7 @@ async def test_a_seek_at_any_step_of_pulling_wins(rigs: Callable[..., Rig]) -> N
         await rig.close()
 
 
-async def test_a_queue_that_is_given_up_is_pulled_no_more(rig: Rig) -> None:
+async def test_a_revoked_queue_is_not_pulled(rig: Rig) -> None:
     assigned = rig.begin()
     await rig.pulled(1)
     assigned.drop()
@@ -284,7 +290,7 @@ async def test_a_queue_that_is_given_up_is_pulled_no_more(rig: Rig) -> None:
     assert rig.cache.count == 0
 
 
-async def test_a_paused_queue_is_not_pulled_until_it_goes_on(rig: Rig) -> None:
+async def test_a_paused_queue_is_not_pulled_until_resume(rig: Rig) -> None:
     assigned = rig.begin()
     await rig.pulled(1)
     assigned.paused = True

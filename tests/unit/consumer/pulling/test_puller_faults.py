@@ -29,7 +29,7 @@ def spoiled(rig: Rig) -> bytes:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_message_that_cannot_be_read_holds_its_queue_and_is_told(rig: Rig) -> None:
+async def test_an_undecodable_message_holds_its_queue_with_an_event(rig: Rig) -> None:
     rig.put("a", "b", "c")
     rig.answer(found(3, spoiled(rig)), times=None)
     assigned = rig.begin()
@@ -43,7 +43,7 @@ async def test_a_message_that_cannot_be_read_holds_its_queue_and_is_told(rig: Ri
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_it_is_not_skipped_but_tried_again(rig: Rig) -> None:
+async def test_an_undecodable_message_is_pulled_again(rig: Rig) -> None:
     rig.put("a", "b", "c")
     rig.answer(found(3, spoiled(rig)))
     rig.begin()
@@ -52,7 +52,9 @@ async def test_it_is_not_skipped_but_tried_again(rig: Rig) -> None:
     assert [asked.queue_offset for asked in rig.wire.asked[:2]] == [0, 1]
 
 
-async def test_it_is_skipped_where_the_setting_says_so_and_told(rigs: Callable[..., Rig]) -> None:
+async def test_an_undecodable_message_is_skipped_by_the_skip_policy_with_an_event(
+    rigs: Callable[..., Rig],
+) -> None:
     rig = rigs(unreadable="skip")
     rig.put("a", "b", "c")
     rig.answer(found(3, spoiled(rig)))
@@ -67,7 +69,7 @@ async def test_it_is_skipped_where_the_setting_says_so_and_told(rigs: Callable[.
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_other_queues_go_on(rig: Rig) -> None:
+async def test_an_undecodable_message_does_not_stop_other_queues(rig: Rig) -> None:
     rig.put("a", "b", "c")
     unreadable = found(3, spoiled(rig)[4:])
 
@@ -100,7 +102,7 @@ async def test_other_queues_go_on(rig: Rig) -> None:
     ids=repr,
 )
 @pytest.mark.usefixtures("impatient")
-async def test_nonsense_is_survived(rig: Rig, answer: object) -> None:
+async def test_pulling_continues_after_malformed_answers(rig: Rig, answer: object) -> None:
     rig.put("a")
     rig.answer(answer)
     assigned = rig.begin()
@@ -111,7 +113,7 @@ async def test_nonsense_is_survived(rig: Rig, answer: object) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_an_answer_that_goes_backwards_is_no_answer(rig: Rig) -> None:
+async def test_an_answer_with_an_earlier_next_offset_is_an_error(rig: Rig) -> None:
     rig.put(*map(str, range(5)))
     rig.starts.found = (4, False)
     rig.answer(found(2))
@@ -142,7 +144,7 @@ AT_ONCE = (
 
 
 @pytest.mark.parametrize("answer", AT_ONCE)
-async def test_whatever_a_broker_answers_at_once_it_is_not_asked_in_a_storm(
+async def test_immediate_answers_are_followed_by_a_pause(
     rig: Rig, pauses: list[float], answer: object
 ) -> None:
     rig.put("a")
@@ -155,7 +157,9 @@ async def test_whatever_a_broker_answers_at_once_it_is_not_asked_in_a_storm(
     assert passed + sum(pauses[:10]) > 0.5
 
 
-async def test_a_busy_broker_is_asked_again_soon_at_first(rig: Rig, pauses: list[float]) -> None:
+async def test_retries_at_a_busy_broker_start_with_short_pauses(
+    rig: Rig, pauses: list[float]
+) -> None:
     rig.put("a")
     rig.answer(Reply(ResponseCode.FLOW_CONTROL))
     rig.begin()
@@ -172,7 +176,7 @@ async def test_a_busy_broker_is_asked_again_soon_at_first(rig: Rig, pauses: list
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     ],
 )
-async def test_a_broker_that_forgot_the_group_is_told_once_for_all_queues(
+async def test_a_broker_that_forgot_the_group_gets_one_heartbeat_for_all_queues(
     rig: Rig, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(puller_module, "HEARTBEAT_SECONDS", 3600.0)
@@ -186,7 +190,7 @@ async def test_a_broker_that_forgot_the_group_is_told_once_for_all_queues(
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_failure_is_told_once_until_pulling_works_again(rig: Rig) -> None:
+async def test_a_failure_is_published_once_until_pulling_works_again(rig: Rig) -> None:
     rig.answer(Reply(ResponseCode.NO_PERMISSION, remark="forbidden"), times=3)
     rig.put("a")
     assigned = rig.begin()
@@ -248,7 +252,7 @@ async def test_a_pull_that_fails_at_a_replica_is_repeated_at_the_master(
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_correction_of_a_replica_counts_when_there_is_no_master(rig: Rig) -> None:
+async def test_a_correction_by_a_replica_is_applied_without_a_master(rig: Rig) -> None:
     suggest_replica(rig)
     rig.begin()
     await rig.polled(1)
@@ -261,7 +265,7 @@ async def test_a_correction_of_a_replica_counts_when_there_is_no_master(rig: Rig
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_reset_that_a_replica_answers_is_followed_at_once(rig: Rig) -> None:
+async def test_a_reset_returned_by_a_replica_is_applied_at_once(rig: Rig) -> None:
     suggest_replica(rig)
     reset = moved(0)
     rig.answer(Reply(reset.code, reset.ext, remark="OFFSET_RESET"))

@@ -52,7 +52,7 @@ async def test_the_cache_stays_within_its_limits_and_pulling_goes_on_after_polls
         assert found == list(range(MESSAGES))
 
 
-async def test_wanted_messages_far_apart_count_by_their_distance(
+async def test_pulling_pauses_at_the_maximum_span(
     rigs: Callable[..., Rig],
 ) -> None:
     rig = rigs(pull_batch_size=BATCH, max_span=100)
@@ -83,7 +83,7 @@ async def test_paused_queues_with_full_caches_do_not_starve_the_others(
     assert bodies(await rig.polled(1)) == ["b"]
 
 
-async def test_a_queue_that_is_given_up_makes_room_for_the_others(
+async def test_a_revoked_queue_makes_room_for_the_others(
     rigs: Callable[..., Rig],
 ) -> None:
     rig = rigs(pull_batch_size=BATCH, pull_threshold_total=10)
@@ -129,7 +129,7 @@ def log_from(rig: Rig, offset: int) -> None:
     ("policy", "corrected"), [("broker", 4), ("earliest", 4), ("latest", 10)], ids=str
 )
 @pytest.mark.usefixtures("impatient")
-async def test_messages_that_are_gone_are_left_out_and_that_is_told(
+async def test_deleted_messages_are_skipped_with_an_event(
     rigs: Callable[..., Rig], policy: str, corrected: int
 ) -> None:
     rig = rigs(offset_illegal=policy)
@@ -147,7 +147,7 @@ async def test_messages_that_are_gone_are_left_out_and_that_is_told(
     ("policy", "corrected"), [("broker", 10), ("earliest", 4), ("latest", 10)], ids=str
 )
 @pytest.mark.usefixtures("impatient")
-async def test_an_offset_beyond_the_end_is_corrected_and_that_is_told(
+async def test_an_offset_beyond_the_end_is_corrected_with_an_event(
     rigs: Callable[..., Rig], policy: str, corrected: int
 ) -> None:
     rig = rigs(offset_illegal=policy)
@@ -164,7 +164,7 @@ async def test_an_offset_beyond_the_end_is_corrected_and_that_is_told(
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_what_is_cached_stays_when_messages_behind_it_are_gone(rig: Rig) -> None:
+async def test_cached_messages_stay_when_later_ones_were_deleted(rig: Rig) -> None:
     rig.put("a", "b")
     assigned = rig.begin()
     await until(lambda: rig.cache.count == 2)
@@ -178,7 +178,7 @@ async def test_what_is_cached_stays_when_messages_behind_it_are_gone(rig: Rig) -
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_broker_that_lost_its_tail_costs_nothing_that_was_not_handed_out(
+async def test_a_broker_that_lost_its_tail_redelivers_undelivered_messages(
     rigs: Callable[..., Rig],
 ) -> None:
     rig = rigs(pull_batch_size=5)
@@ -194,7 +194,7 @@ async def test_a_broker_that_lost_its_tail_costs_nothing_that_was_not_handed_out
     assert corrections(rig) == [(5, 0, "broker", "OFFSET_OVERFLOW_BADLY", 5)]
 
 
-async def test_the_error_policy_stops_the_queue_until_somebody_seeks(
+async def test_the_error_policy_stops_the_queue_until_a_seek(
     rigs: Callable[..., Rig],
 ) -> None:
     rig = rigs(offset_illegal="error")
@@ -215,7 +215,7 @@ async def test_the_error_policy_stops_the_queue_until_somebody_seeks(
 
 @pytest.mark.parametrize("policy", ["broker", "earliest", "latest", "error"])
 @pytest.mark.parametrize("target", [2, 9])
-async def test_an_administrator_wins_over_every_policy(
+async def test_a_reset_by_an_administrator_overrides_every_policy(
     rigs: Callable[..., Rig], policy: str, target: int
 ) -> None:
     rig = rigs(offset_illegal=policy, pull_batch_size=5)
