@@ -1,7 +1,7 @@
-"""Every exception of this package, one tree, one type per decision of the caller.
+"""All exceptions of this package: one type per decision of the caller.
 
-A message says what happened and what to do; the facts are attributes, so that nobody has to
-parse a message.  What a broker said is kept word for word in ``remark``.
+The message says what happened and what to do; attributes hold the facts.  ``remark`` is the
+broker's own text, unchanged.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from rocketmq_aio.model.errors import (
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue, SendResult
 
-SHOWN_ATTEMPTS: Final = 5  # of the last ones; the attribute keeps them all
+SHOWN_ATTEMPTS: Final = 5  # the last ones; the attribute has them all
 
 
 def missing_extra(name: str) -> str:
-    """Return what to install where a library is missing, wherever the package comes from."""
+    """Return how to install the extra *name*, for errors about a missing library."""
     return f"install rocketmq-aio with its extra [{name}]"
 
 
 def with_notes(error: BaseException) -> str:
-    """Return what *error* says, and the notes that were added to it."""
+    """Return the message of *error* with its notes."""
     return "; ".join([str(error), *getattr(error, "__notes__", ())])
 
 
 class NotRunningError(RocketMQError):
-    """Called before ``start()``, from another event loop, or after the client failed for good."""
+    """Called before ``start()``, from another event loop, or after a permanent failure."""
 
 
 class ClosedError(NotRunningError):
-    """Called after ``close()``, or closed while the call was waiting."""
+    """Called after ``close()``, or closed during the call."""
 
 
 class NameServerUnavailableError(RocketMQError):
-    """No name server answered; ``addresses`` maps each one tried to its own cause."""
+    """No name server responded; ``addresses`` maps each tried address to its cause."""
 
     def __init__(self, addresses: Mapping[str, BaseException]) -> None:
         causes = "; ".join(
@@ -65,7 +65,7 @@ class NameServerUnavailableError(RocketMQError):
 
 
 class RouteNotFoundError(RocketMQError):
-    """The name server knows no such topic, or it has no queue that may be used this way."""
+    """The topic does not exist, or has no readable or writable queue for this call."""
 
     def __init__(self, topic: str, reason: str) -> None:
         super().__init__(f"topic {topic!r}: {reason}")
@@ -73,7 +73,7 @@ class RouteNotFoundError(RocketMQError):
 
 
 class NotConnectedError(RocketMQError):
-    """The request never left this process: repeating it is safe."""
+    """The request was not sent: retrying is safe."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"{address}: {reason}")
@@ -82,7 +82,7 @@ class NotConnectedError(RocketMQError):
 
 
 class ConnectionLostError(RocketMQError):
-    """The request left and no answer will come: the broker may have acted on it."""
+    """The request was sent and its response lost: the broker may have executed it."""
 
     def __init__(self, address: str, code: int, reason: str) -> None:
         super().__init__(f"{address}: connection lost with request {code} unanswered: {reason}")
@@ -92,7 +92,7 @@ class ConnectionLostError(RocketMQError):
 
 
 class RequestTimeoutError(RocketMQError, TimeoutError):
-    """The request left and was not answered in time: the broker may have acted on it."""
+    """The request was sent and timed out: the broker may have executed it."""
 
     def __init__(self, address: str, code: int, seconds: float) -> None:
         super().__init__(f"{address}: no answer to request {code} within {seconds:.3g} s")
@@ -102,7 +102,7 @@ class RequestTimeoutError(RocketMQError, TimeoutError):
 
 
 class BrokerError(RocketMQError):
-    """The broker (or name server) said no; ``remark`` holds its own words."""
+    """The broker or name server returned an error code; ``remark`` is its text."""
 
     def __init__(self, code: int, remark: str | None, address: str = "") -> None:
         super().__init__(f"{address}: code {code}: {shown(remark) or 'no remark'}")
@@ -112,36 +112,36 @@ class BrokerError(RocketMQError):
 
 
 class AuthError(BrokerError):
-    """Wrong or missing credentials: ask a human, never retry."""
+    """Wrong or missing credentials: retrying does not help."""
 
 
 class PermissionDeniedError(BrokerError):
-    """The topic, the group or the account may not do this."""
+    """The topic, the group or the account lacks the permission."""
 
 
 class BusyError(BrokerError):
-    """The broker is overloaded: worth retrying after a pause."""
+    """The broker is overloaded: retry after a pause."""
 
 
 class SubscriptionError(BrokerError):
-    """The filter expression or the group's subscription is not accepted."""
+    """The broker rejected the filter expression or the subscription of the group."""
 
 
 class OffsetIllegalError(BrokerError):
-    """The queue holds no such offset, and the policy is not to correct it silently."""
+    """The offset is not in the queue, and ``offset_illegal="error"`` forbids correcting it."""
 
 
 class MessageNotFoundError(BrokerError):
-    """No message is stored at the place that an administrator asked for, or none any more."""
+    """No message is stored at the requested position."""
 
 
 class NotSupportedError(BrokerError):
-    """The peer does not know this request: too old, or not a broker at all."""
+    """The peer does not support this request: too old, or not a broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendAttempt:
-    """One try of a send: where it went, how it ended, how long it took."""
+    """One attempt of a send: broker address, cause of failure, duration."""
 
     address: str
     cause: BaseException
@@ -149,7 +149,7 @@ class SendAttempt:
 
 
 class SendError(RocketMQError):
-    """A send failed after all attempts, and no broker stored the message."""
+    """A send failed after all attempts; no broker stored the message."""
 
     outcome = "the message was not stored"
 
@@ -167,13 +167,13 @@ class SendError(RocketMQError):
 
 
 class SendUnknownError(SendError):
-    """At least one attempt may have stored it: sending again may store it twice."""
+    """At least one attempt may have stored the message: sending again may duplicate it."""
 
     outcome = "it may have been stored"
 
 
 class BackpressureError(RocketMQError):
-    """`send_nowait` found no room: the message was not sent; try later, or await `send`."""
+    """`send_nowait` reached ``max_in_flight``: the message was not sent; retry, or await `send`."""
 
     def __init__(self, topic: str, in_flight: int, in_flight_bytes: int) -> None:
         super().__init__(
@@ -186,10 +186,10 @@ class BackpressureError(RocketMQError):
 
 
 class HalfMessageError(RocketMQError):
-    """The message of a transaction was not stored as safely as asked for, and was taken back.
+    """The half message was stored with a weaker guarantee than required, and rolled back.
 
-    The local part did not run: the whole transaction may be tried again.  ``result`` says what was
-    missing.
+    The local transaction did not run: retry the whole transaction.  ``result.status`` is the
+    guarantee that was missed.
     """
 
     def __init__(self, result: SendResult) -> None:
@@ -199,9 +199,9 @@ class HalfMessageError(RocketMQError):
 
 
 class ReplyTimeoutError(RocketMQError, TimeoutError):
-    """A request has no reply: ``message_id`` is that of the request, None if it was not sent.
+    """No reply arrived; ``message_id`` is the id of the request, None if it was not sent.
 
-    Whoever was asked may have worked on it all the same.
+    A consumer may have processed the request all the same.
     """
 
     def __init__(self, topic: str, message_id: str | None, reason: str) -> None:
@@ -212,9 +212,9 @@ class ReplyTimeoutError(RocketMQError, TimeoutError):
 
 
 class BatchError(RocketMQError):
-    """Of the requests of one `send_batch` call some failed.
+    """Some requests of a `send_batch` call failed.
 
-    ``outcomes`` holds, in the order of the messages, a `SendResult` or the error of each.
+    ``outcomes`` has the `SendResult` or the error of each message, in their order.
     """
 
     def __init__(self, outcomes: Sequence[SendResult | RocketMQError]) -> None:
@@ -234,10 +234,9 @@ class CommitError(RocketMQError):
 
 
 class AdminError(RocketMQError):
-    """Of several servers some did not do what an administrator asked for; the others did.
+    """An administrative call failed on some servers and succeeded on the others.
 
-    ``done`` maps the name of each that did to what came of it, ``failed`` each other one to its
-    cause.  What was asked for may be asked for again.
+    ``done`` maps server names to results, ``failed`` to causes.  Repeating the call is safe.
     """
 
     def __init__(
@@ -253,10 +252,9 @@ class AdminError(RocketMQError):
 
 
 class UnreadableMessagesError(RocketMQError):
-    """Of the messages that an administrator asked for some cannot be read; ``messages`` has the
-    others.
+    """Some of the requested messages cannot be read; ``messages`` has the others.
 
-    ``unreadable`` maps each of them, with its body as it is stored, to the cause.
+    ``unreadable`` maps each, with its body as stored, to the cause.
     """
 
     def __init__(
@@ -276,7 +274,7 @@ class UnreadableMessagesError(RocketMQError):
 
 
 class ReceiptError(RocketMQError):
-    """The receipt of a popped message is dead, or may be: the group may get the message again."""
+    """The receipt of a popped message has, or may have, expired: it may be redelivered."""
 
     def __init__(self, message_id: str, reason: str) -> None:
         super().__init__(f"message {shown(message_id)}: {reason}")
@@ -285,7 +283,7 @@ class ReceiptError(RocketMQError):
 
 
 class AckError(RocketMQError):
-    """The group will, or may, get some messages again; ``lost`` maps each one to its cause."""
+    """Some messages were not acknowledged and may be redelivered; ``lost`` maps them to causes."""
 
     def __init__(self, lost: Iterable[tuple[MessageExt, RocketMQError]]) -> None:
         self.lost = dict(lost)

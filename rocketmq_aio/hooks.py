@@ -1,4 +1,4 @@
-"""Hooks: code of the application that runs around the client's own work."""
+"""Hooks: callbacks of the application around requests, sends, handlers and transactions."""
 
 from __future__ import annotations
 
@@ -16,34 +16,33 @@ from rocketmq_aio.model.values import MessageQueue, SendResult, TransactionState
 
 @runtime_checkable
 class RPCHook(Protocol):
-    """Sees every request before it is signed and written, and every answer.
+    """Called for every request before it is signed and written, and for every response.
 
-    Hooks run in order.  One that raises is logged, once per kind of failure, and changes nothing.
-    They run on the event loop for every request, and switch off the client's prepared frames: keep
-    them short.
+    Hooks run in order, on the event loop: keep them short.  With an RPC hook the client does not
+    use prepared frames.  A hook that raises is logged, once per kind of failure, and ignored.
     """
 
     def before_request(
         self, address: str, code: int, ext_fields: MutableMapping[str, str], body: bytes
     ) -> None:
-        """May add to or change *ext_fields* of the request."""
+        """Called before a request; may change *ext_fields*."""
 
     def after_response(
         self, address: str, code: int, response_code: int, ext_fields: Mapping[str, str]
     ) -> None:
-        """Sees the answer to request *code*."""
+        """Called after the response to request *code*."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ConsumeContext:
-    """One run of a handler; the same object comes before and after it.
+    """A run of a handler; the same object is passed before and after it.
 
-    The last four are known afterwards.  *error* is what the handler raised, *seconds* how long it
-    ran.  *notes* is for hooks alone: a span that one began, for example.
+    *status*, *error* (raised by the handler) and *seconds* (duration) are set afterwards.  *notes*
+    is for hooks only, for example for a span.
 
-    Of consumers without handlers it is what one call hands out of one queue: *mode* is ``poll`` or
-    ``receive`` then.  Both come before the caller has the messages, so *status* says nothing of
-    the work on them.
+    For consumers without handlers it is the messages of one queue that a call returns; *mode* is
+    ``poll`` or ``receive``.  Both methods run before the call returns, so *status* does not cover
+    the processing.
     """
 
     group: str
@@ -59,44 +58,44 @@ class ConsumeContext:
 
 @runtime_checkable
 class ConsumeHook(Protocol):
-    """Sees every batch before its handler runs, and how that ended; or what a poll hands out.
+    """Called around every run of a handler, or for the messages that a poll returns.
 
-    Hooks run in order, before and after, on the event loop: keep them short.  One that raises is
-    logged, once per kind of failure, and changes nothing.
+    Hooks run in order, on the event loop: keep them short.  A hook that raises is logged, once per
+    kind of failure, and ignored.
     """
 
     def before(self, context: ConsumeContext) -> None:
-        """The handler is about to run."""
+        """Called before the handler runs."""
 
     def after(self, context: ConsumeContext) -> None:
-        """The handler ended, in whatever way."""
+        """Called after the handler returned, raised or was cancelled."""
 
 
 @runtime_checkable
 class FilterMessageHook(Protocol):
-    """Chooses among the messages that were pulled; what it leaves out counts as done.
+    """Filters pulled messages; those it leaves out count as processed.
 
-    Runs on the event loop; one that raises is logged as a `ConsumeHook` is, and leaves none out.
+    Runs on the event loop.  A hook that raises is logged as a `ConsumeHook` is; it filters nothing.
     """
 
     def filter(self, messages: Sequence[MessageExt]) -> Iterable[MessageExt]:
-        """Return those of *messages*, all of one queue, that a handler is to see."""
+        """Return those of *messages*, all of one queue, to pass to the handler."""
         ...
 
 
 class SendContext(msgspec.Struct, kw_only=True, eq=False):
-    """One call of a producer that sends; the same object comes before and after it.
+    """A send call of a producer; the same object is passed before and after it.
 
-    The last three are known afterwards.  *notes* is for hooks alone: a span that one began, for
-    example.
+    *outcomes*, *error* and *seconds* are set afterwards.  *notes* is for hooks only, for example
+    for a span.
 
-    :ivar mode: the method that was called: ``send``, ``send_nowait``, ``send_oneway``,
+    :ivar mode: the method called: ``send``, ``send_nowait``, ``send_oneway``,
         ``send_batch``, ``request``, ``reply`` or ``transaction`` (its half message)
-    :ivar messages: what is sent, of ``send_batch`` all of it
-    :ivar queue: the one that the caller has chosen, if any
-    :ivar outcomes: of each message its result, or what failed; empty of ``send_oneway``
-    :ivar error: what the caller gets to see, if the call failed
-    :ivar seconds: how long it took
+    :ivar messages: the messages; all of a ``send_batch``
+    :ivar queue: the queue passed by the caller, if any
+    :ivar outcomes: the result or error of each message; empty for ``send_oneway``
+    :ivar error: the exception raised to the caller, if any
+    :ivar seconds: duration
     """
 
     group: str
@@ -110,21 +109,21 @@ class SendContext(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def message(self) -> Message:
-        """The only message, or the first one."""
+        """The first message."""
         return self.messages[0]
 
     @property
     def result(self) -> SendResult | None:
-        """The result of the only message, or of the first one; None if it has none."""
+        """The result of the first message, or None."""
         first = self.outcomes[0] if self.outcomes else None
         return first if isinstance(first, SendResult) else None
 
     def add_properties(self, properties: Mapping[str, str], place: int = 0) -> None:
-        """Let the message at *place* travel with more *properties*; before it is sent only.
+        """Add *properties* to the message at index *place*; only in ``before_send``.
 
-        The application's own `Message` stays as it is.
+        The application's `Message` is not changed.
 
-        :raises InvalidMessageError: a name or value is none that can be sent
+        :raises InvalidMessageError: a name or value is invalid
         """
         changed = _with_properties(self.messages[place], properties)
         self.messages = (*self.messages[:place], changed, *self.messages[place + 1 :])
@@ -141,34 +140,34 @@ def _with_properties(message: Message, properties: Mapping[str, str]) -> Message
 
 @runtime_checkable
 class SendHook(Protocol):
-    """Sees every call that sends, and how it ended: once, however often it was tried.
+    """Called around every send call, once whatever the number of attempts.
 
-    Hooks run in order, before and after, on the event loop: keep them short.  One that raises is
-    logged, once per kind of failure, and changes nothing.
+    Hooks run in order, on the event loop: keep them short.  A hook that raises is logged, once per
+    kind of failure, and ignored.
     """
 
     def before_send(self, context: SendContext) -> None:
-        """Something is about to be sent; `SendContext.add_properties` may say more with it."""
+        """Called before the send; `SendContext.add_properties` may add to the messages."""
 
     def after_send(self, context: SendContext) -> None:
-        """The call ended, in whatever way."""
+        """Called after the send succeeded, failed or was cancelled."""
 
 
 @runtime_checkable
 class CheckForbiddenHook(Protocol):
-    """May refuse what is about to be sent; asked before any `SendHook`."""
+    """Called before any `SendHook`; may reject the send."""
 
     def check_forbidden(self, context: SendContext) -> None:
-        """Raise what the caller is to get; then nothing is sent."""
+        """Raise an exception to reject the send; the caller gets it."""
 
 
 class EndTransactionContext(msgspec.Struct, kw_only=True, eq=False):
-    """A transaction was decided, and the broker told so; of UNKNOWN it may not have been.
+    """The end of a transaction; for UNKNOWN the broker may not have been notified.
 
-    :ivar message: as it was sent; after a check of the broker, as it is stored
-    :ivar address: of the broker that holds it
-    :ivar from_check: the broker had asked
-    :ivar error: why the broker has not confirmed it, if it has not
+    :ivar message: the message sent; after a check by the broker, the stored one
+    :ivar address: address of the broker that stores it
+    :ivar from_check: whether the broker checked the transaction
+    :ivar error: why the broker did not confirm the end, if so
     """
 
     group: str
@@ -184,7 +183,7 @@ class EndTransactionContext(msgspec.Struct, kw_only=True, eq=False):
 
 @runtime_checkable
 class EndTransactionHook(Protocol):
-    """Sees how transactions end.  Runs on the event loop; failures are those of `SendHook`."""
+    """Called when a transaction ends, on the event loop; errors as for `SendHook`."""
 
     def end_transaction(self, context: EndTransactionContext) -> None:
-        """The broker was told, or could not be told."""
+        """Called after END_TRANSACTION was sent, or failed."""

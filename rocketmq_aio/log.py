@@ -1,8 +1,7 @@
-"""Logging: structlog events over the standard library, silent unless the application listens.
+"""Logging: structlog events through the standard library's ``rocketmq_aio`` logger.
 
-No handler, no level and no global structlog configuration is touched: an application that calls
-``logging.basicConfig()`` sees ``event key=value`` lines under the ``rocketmq_aio`` logger, and the
-traceback of a failure after its line.
+The client sets no handler, no level and no global structlog configuration.  With
+``logging.basicConfig()`` an application gets ``event key=value`` lines, followed by tracebacks.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ logging.getLogger("rocketmq_aio").addHandler(logging.NullHandler())
 
 
 class EventLogger:
-    """Events with values; one that nobody listens to costs a level check and nothing else.
+    """Logs events with values; a disabled event costs one level check.
 
-    structlog is imported with the first event that somebody does listen to: it would be a third
-    of the time that importing this package takes.
+    structlog is imported with the first enabled event: it takes a third of the package's import
+    time.
     """
 
     def __init__(self, name: str) -> None:
@@ -34,27 +33,27 @@ class EventLogger:
         self._logger = logging.getLogger(name)
 
     def debug(self, event: str, **values: object) -> None:
-        """Something that helps to follow the client's steps."""
+        """Log a step of the client."""
         if self._logger.isEnabledFor(logging.DEBUG):
             _bound(self._name).debug(event, **values)
 
     def info(self, event: str, **values: object) -> None:
-        """Something that happens now and then and needs nobody."""
+        """Log a normal event."""
         if self._logger.isEnabledFor(logging.INFO):
             _bound(self._name).info(event, **values)
 
     def warning(self, event: str, **values: object) -> None:
-        """Something that somebody should know, and that the client copes with."""
+        """Log a problem that the client handles."""
         if self._logger.isEnabledFor(logging.WARNING):
             _bound(self._name).warning(event, **values)
 
     def error(self, event: str, **values: object) -> None:
-        """Something that the client cannot cope with."""
+        """Log a problem that the client cannot handle."""
         if self._logger.isEnabledFor(logging.ERROR):
             _bound(self._name).error(event, **values)
 
     def exception(self, event: str, **values: object) -> None:
-        """An error with the exception that is being handled."""
+        """Log an error with the current exception."""
         self.error(event, **{"exc_info": True, **values})
 
 
@@ -62,7 +61,7 @@ class EventLogger:
 def _bound(name: str) -> FilteringBoundLogger:
     import structlog
 
-    # Values are shown as repr: text from the network cannot forge a line.
+    # Values are logged as repr: text from the network cannot forge a line.
     line = structlog.processors.KeyValueRenderer(key_order=["event"], repr_native_str=True)
 
     def record(logger: WrappedLogger, name: str, values: EventDict) -> ProcessorReturnValue:
@@ -80,5 +79,5 @@ def _bound(name: str) -> FilteringBoundLogger:
 
 
 def get_logger(name: str) -> EventLogger:
-    """Return the logger of module *name*; its events reach handlers of ``rocketmq_aio`` only."""
+    """Return the logger of module *name*, a child of ``rocketmq_aio``."""
     return EventLogger(name)

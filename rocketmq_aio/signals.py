@@ -1,4 +1,4 @@
-"""Stop signals: the one owner of SIGINT and SIGTERM in this process, for all that wait for them."""
+"""Stop signals: handlers for SIGINT and SIGTERM, shared by all listeners in the process."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Any, Final
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-class _Owner:
-    """Replaces the handlers of the program while somebody listens.
+class _StopSignals:
+    """Replaces the program's handlers while there are listeners.
 
-    `signal.signal` and not `loop.add_signal_handler`: it works on every event loop and platform,
-    and what it replaces can be put back.
+    Uses `signal.signal`, not `loop.add_signal_handler`: it works on every event loop and platform,
+    and the previous handler can be restored.
     """
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[], object]] = []
-        self._replaced: dict[signal.Signals, Any] = {}  # handlers of the program
+        self._replaced: dict[signal.Signals, Any] = {}  # the program's handlers
         self._process = 0
 
     def add(self, listener: Callable[[], object]) -> None:
-        if self._process != os.getpid():  # listeners before a fork are the parent's
+        if self._process != os.getpid():  # forked: the listeners are the parent's
             self._listeners.clear()
             self._process = os.getpid()
         self._listeners.append(listener)
@@ -37,39 +37,38 @@ class _Owner:
     def remove(self, listener: Callable[[], object]) -> None:
         self._listeners.remove(listener)
         if not self._listeners:
-            self._put_back()
+            self._restore()
 
-    def _put_back(self) -> None:
+    def _restore(self) -> None:
         for number, handler in self._replaced.items():
-            if signal.getsignal(number) == self._handle:  # else the program has replaced it
+            if signal.getsignal(number) == self._handle:  # otherwise the program has replaced it
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._replaced.clear()
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if self._process != os.getpid():  # a fork has inherited the handler
-            self._put_back()
+        if self._process != os.getpid():  # inherited by a fork
+            self._restore()
             signal.raise_signal(number)
             return
         for listener in list(self._listeners):
             listener()
 
 
-_owner = _Owner()
+_stop_signals = _StopSignals()
 
 
 @contextmanager
 def stop_signals(on_signal: Callable[[], object]) -> Iterator[None]:
-    """Call *on_signal* at every SIGINT and SIGTERM during the block; blocks may overlap.
+    """Call *on_signal*, in the signal handler, on SIGINT and SIGTERM during the block.
 
-    It is called inside the signal handler.  While any block lasts, the handlers of the program are
-    not called; the last block that ends puts them back.  Outside of the main thread, where signals
-    cannot be had, the block does nothing.
+    Blocks may overlap; the program's handlers are replaced until the last one ends.  Outside the
+    main thread, which cannot handle signals, the block does nothing.
     """
     if current_thread() is not main_thread():
         yield
         return
-    _owner.add(on_signal)
+    _stop_signals.add(on_signal)
     try:
         yield
     finally:
-        _owner.remove(on_signal)
+        _stop_signals.remove(on_signal)

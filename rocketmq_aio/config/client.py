@@ -1,4 +1,4 @@
-"""ClientConfig and Credentials: settings that all clients of an instance share."""
+"""ClientConfig and Credentials: settings shared by all clients of an instance."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SWITCHES: Final = ("tls", "heartbeat_v2", "unit_mode", "vip_channel", "verify_ch
 
 @settings
 class Credentials:
-    """An account of the broker's access control; its repr shows no secret."""
+    """An account of the broker's access control; its repr hides the secrets."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -76,26 +76,25 @@ class ClientSettings(TypedDict, total=False):
 
 @settings
 class ClientConfig:
-    """What all clients of one process share: where to connect, and how.
+    """Connection settings, shared by all clients of an instance.
 
     :param namesrv: ``host:port``, several joined by ``;``, or the ``http://`` URL of an address
-        server that answers with such a list
-    :param tls: True verifies certificate and host name against the system's authorities; an
-        ``ssl.SSLContext`` decides for itself
-    :param namespace: what all topics and groups belong to; they are named without it everywhere
-    :param namespace_version: 1: brokers know names as ``<namespace>%<name>``; 2: requests carry
-        the namespace beside the names, for servers that ask for it
+        server that returns such a list
+    :param tls: True verifies certificate and host name against the system's authorities; or an
+        ``ssl.SSLContext``
+    :param namespace: namespace of all topics and groups; the application's names do not contain it
+    :param namespace_version: 1: brokers store names as ``<namespace>%<name>``; 2: requests carry
+        the namespace in a separate field, for servers that require it
     :param instance_name: part of the client id; unique per process and instance by default
-    :param unit_name: last part of the client id, and of what an address server is asked for
-    :param unit_mode: tells brokers that groups and messages belong to a unit
-    :param vip_channel: messages go to the second port of brokers, their own less 2
-    :param address_mapper: turns an address that a route advertises into one that is reachable
-        from here (containers, tunnels); called with ``host:port``, returns ``host:port``
-    :param header_encoding: how request headers are written; both are read everywhere
-    :param heartbeat_v2: send short heartbeats to brokers that advertise it (5.1.3 and later)
-    :param verify_checksums: compare the body of every message with the checksum it was stored with;
-        those of compressed bodies and of inner batches are always compared
-    :param max_in_flight: unanswered requests per connection; further calls wait
+    :param unit_name: last part of the client id and of the address server's URL
+    :param unit_mode: marks groups and messages as part of a unit
+    :param vip_channel: send messages to the VIP port of brokers, their port less 2
+    :param address_mapper: maps an advertised ``host:port`` to a reachable one (containers, tunnels)
+    :param header_encoding: encoding of request headers; both are decoded
+    :param heartbeat_v2: send short heartbeats to brokers that support them (5.1.3 and later)
+    :param verify_checksums: verify the checksum of every received body; checksums of compressed
+        bodies and of inner batches are always verified
+    :param max_in_flight: requests in flight per connection; further calls wait
     """
 
     namesrv: str | None = None
@@ -155,15 +154,15 @@ class ClientConfig:
     def from_env(
         cls, environ: Mapping[str, str] | None = None, **given: Unpack[ClientSettings]
     ) -> ClientConfig:
-        """Read ``ROCKETMQ_*`` variables, then ``NAMESRV_ADDR``; what is *given* wins.
+        """Read ``ROCKETMQ_*`` variables, then ``NAMESRV_ADDR``; *given* settings override them.
 
         ``ROCKETMQ_NAMESRV``, ``ROCKETMQ_ACCESS_KEY``, ``ROCKETMQ_SECRET_KEY``,
         ``ROCKETMQ_SECURITY_TOKEN``, ``ROCKETMQ_TLS`` (true or false), ``ROCKETMQ_INSTANCE_NAME``,
         ``ROCKETMQ_UNIT_NAME``, ``ROCKETMQ_NAMESPACE``, and the numbers by their own names, for
         example ``ROCKETMQ_REQUEST_TIMEOUT_SECONDS``.
-        A variable that is empty counts as not set.
+        An empty variable counts as not set.
 
-        :raises ConfigError: a variable holds what its setting does not take
+        :raises ConfigError: a variable has an invalid value
         """
         env = os.environ if environ is None else environ
         found = numbers_from(cls, env)
@@ -174,7 +173,7 @@ class ClientConfig:
                 found[setting] = name
         access_key = env.get("ROCKETMQ_ACCESS_KEY", "")
         secret_key = env.get("ROCKETMQ_SECRET_KEY", "")
-        if access_key or secret_key:  # one without the other is refused
+        if access_key or secret_key:  # Credentials rejects one without the other
             found["credentials"] = Credentials(
                 access_key=access_key,
                 secret_key=secret_key,
@@ -184,4 +183,4 @@ class ClientConfig:
             if text := env.get(f"ROCKETMQ_{name.upper()}"):
                 found[name] = bool_from(f"ROCKETMQ_{name.upper()}", text)
         merged: dict[str, Any] = {**found, **given}
-        return cls(**merged)  # unknown names are refused there
+        return cls(**merged)  # rejects unknown names

@@ -1,4 +1,4 @@
-"""Settings of the consumers: LitePullConfig, PushConfig and PopConfig."""
+"""LitePullConfig, PushConfig, PopConfig and OffsetStore: settings of consumers."""
 
 from __future__ import annotations
 
@@ -34,78 +34,74 @@ AllocateStrategy: TypeAlias = Callable[
 """``(client_id, queues, client_ids) -> queues``; both lists come sorted, the id is in its list."""
 
 MAX_CONCURRENCY: Final = 1000
-MAX_PULL: Final = 1024  # messages that one pull may bring
+MAX_PULL: Final = 1024  # messages per pull
 MAX_POP: Final = 32
 
 
 class OffsetStore(Protocol):
-    """Keeps, per queue, the offset of the next message to consume.
+    """Stores, per queue, the offset of the next message to consume.
 
-    Write your own to keep progress in a database; a consumer takes it as ``offset_store=``.  One
-    store serves one group in one consumer.  The consumer calls `load` once, before anything else;
-    later calls may overlap, also for the same queue, and any of them may be cancelled.  An
-    offset never covers a message that is not settled.
+    Implement it to keep offsets in a database, and pass it as ``offset_store=``.  A store serves
+    one group in one consumer.  The consumer calls `load` first, once; later calls may overlap,
+    also for the same queue, and may be cancelled.  All messages below an offset are processed.
 
-    Whatever a store raises should be a `RocketMQError` (wrap the driver's exceptions): that is
-    retried later, while anything else is taken for a bug and ends the consumer.
+    Raise `RocketMQError` (wrap the driver's exceptions) for failures to be retried; any other
+    exception counts as a bug and stops the consumer.
     """
 
     async def load(self) -> None:
-        """Get ready: connect, or read what is there.
+        """Prepare the store: connect, or read a file.
 
-        :raises RocketMQError: it cannot; the consumer does not start
+        :raises RocketMQError: it failed; the consumer does not start
         """
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return where to go on in *queue*: an `update` not yet persisted wins over what is kept.
+        """Return the offset of *queue*; an `update` not yet persisted overrides the stored one.
 
-        None says for sure that nothing is kept, and the consumer begins where a new group
-        begins; so never return it because the answer could not be had.
+        None means that no offset is stored: the consumer starts at ``start_from``.  If the offset
+        cannot be read, raise instead.
 
-        :raises RocketMQError: it cannot be known now; the queue waits and is asked for again
+        :raises RocketMQError: the offset cannot be read now; the consumer retries
         """
 
     async def update(self, queue: MessageQueue, offset: int) -> None:
-        """Note that everything below *offset* is done; in memory, or durably at once.
+        """Record, in memory or durably, that all messages below *offset* are processed.
 
-        May go backwards: somebody asked for that with a seek.
+        The offset may decrease, after a seek.
         """
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:
         """Make the last `update` of each of *queues* durable before returning.
 
-        Queues without an update, or without one since the last time, cost nothing.  Called every
-        few seconds, before a queue is given to another member, and on close.
+        Queues without a new update cost nothing.  Called every few seconds, before a queue is
+        revoked, and on close.
 
-        :raises CommitError: some failed, ``lost`` says which and why, the others are durable;
-            what is lost is kept and tried again by the next call
+        :raises CommitError: some failed, the others are durable; ``lost`` maps the failed queues
+            to causes, and the next call retries them
         """
 
     async def remove(self, queue: MessageQueue) -> None:
-        """Forget what is in memory about *queue*, which this consumer has given up.
-
-        What is durable stays.
-        """
+        """Forget the unpersisted state of *queue*, which was revoked; durable state stays."""
 
 
 @settings
 class ConsumerConfig(Generic[V]):
-    """What every kind of consumer understands.
+    """Settings of all consumers that pull.
 
-    :param start_from: where a group that is new to a topic begins: ``"latest"``, ``"earliest"``
-        or an aware datetime; a queue that is added to a topic later is read from its beginning
-    :param pull_batch_size: messages asked for at once (brokers answer at most 32 by default)
+    :param start_from: start position of a new group: ``"latest"``, ``"earliest"`` or an aware
+        datetime; a queue added to a topic later is read from its beginning
+    :param pull_batch_size: messages per pull (brokers return at most 32 by default)
     :param pull_threshold_per_queue: messages cached per queue before pulling pauses
     :param max_span: offsets between the first and last cached message of a queue
-    :param allocate: ``(client_id, queues, client_ids) -> queues``, or a mapping of topic to such;
-        None, and topics that a mapping does not name, is `AllocateAveragely`
-    :param offset_store: where progress is kept; None is the broker (clustering) or a local file
-        (broadcasting)
-    :param offset_illegal: what to do when the broker says that an offset does not exist:
-        follow its correction, go to the ``"earliest"`` or ``"latest"`` offset, or ``"error"``
-    :param unreadable: what to do at a stored message that cannot be read, being damaged or packed
-        by a library that is not installed: ``"hold"`` its queue there and ask again, or ``"skip"``
-    :param codec: makes `MessageExt.value` of bodies, such as ``JSONCodec(Order)``
+    :param allocate: ``(client_id, queues, client_ids) -> queues``, or a mapping of topics to such
+        functions; default, and for topics not in the mapping: `AllocateAveragely`
+    :param offset_store: where offsets are stored; None: at the broker (clustering) or in a local
+        file (broadcasting)
+    :param offset_illegal: what to do when the broker rejects an offset: ``"broker"`` (use its
+        correction), ``"earliest"``, ``"latest"`` or ``"error"``
+    :param unreadable: what to do with a stored message that is damaged, or compressed by a library
+        that is not installed: ``"hold"`` its queue and retry, or ``"skip"`` it
+    :param codec: decodes bodies to `MessageExt.value`, such as ``JSONCodec(Order)``
     """
 
     message_model: MessageModel = MessageModel.CLUSTERING
@@ -142,12 +138,12 @@ class ConsumerConfig(Generic[V]):
 
 @settings
 class LitePullConfig(ConsumerConfig[V]):
-    """What `LitePullConsumer` understands besides.
+    """Settings of `LitePullConsumer`.
 
-    :param auto_commit: commit, every *commit_interval_seconds*, what earlier polls returned
+    :param auto_commit: every *commit_interval_seconds*, commit what earlier polls returned
     :param pull_threshold_total: messages cached over all queues before pulling pauses
     :param pull_threshold_bytes_total: bytes of bodies cached over all queues, likewise
-    :param topic_check_interval_seconds: how often the queue listeners look for changes
+    :param topic_check_interval_seconds: interval of the checks for topic queue listeners
     """
 
     auto_commit: bool = True
@@ -165,32 +161,29 @@ class LitePullConfig(ConsumerConfig[V]):
 
 @settings
 class PushConfig(ConsumerConfig[V]):
-    """What `PushConsumer` understands besides.
+    """Settings of `PushConsumer`.
 
-    :param concurrency: handlers that may run at once; changed at run time with
-        ``consumer.set_concurrency``
+    :param concurrency: handlers that run concurrently; ``consumer.set_concurrency`` changes it
     :param consume_batch_size: messages of one queue given to ``on_batch`` at once
     :param max_reconsume_times: retries before a message becomes a dead letter; None is 16, and
         for orderly consumption no limit
-    :param consume_timeout_seconds: the longest a handler may work on a message; then it is
-        cancelled and the message retried
-    :param suspend_seconds: pause of a queue before an orderly handler is called again with the
-        message that failed
+    :param consume_timeout_seconds: handler timeout; the handler is cancelled, the message retried
+    :param suspend_seconds: pause of a queue before an orderly handler retries a failed message
     :param pull_interval_seconds: pause between two pulls of a queue
-    :param pull_threshold_per_topic: messages cached over all queues of a topic that this consumer
-        has, shared out among them; None leaves the thresholds per queue alone
+    :param pull_threshold_per_topic: messages cached over all assigned queues of a topic, divided
+        among them; None: only the thresholds per queue apply
     :param pull_threshold_bytes_per_topic: bytes of bodies, likewise
-    :param commit_interval_seconds: how often progress is stored
-    :param close_timeout_seconds: how long running handlers may go on when a queue is given up or
-        the consumer is closed
-    :param stuck_seconds: an event names the queue whose handler takes longer for a message
-    :param client_rebalance: False lets the broker (5.x) share the queues out, and choose between
-        pulling and popping
-    :param pop_invisible_seconds: for a popped message to be done before others may get it
-    :param pop_batch_size: messages popped at once
-    :param pop_threshold_per_queue: popped messages that are not done before popping pauses
-    :param undecodable: what happens to a message that *codec* cannot read, before any handler sees
-        it: ``"retry"`` it as if a handler had failed, make it a ``"dead_letter"``, or ``"skip"`` it
+    :param commit_interval_seconds: interval of commits
+    :param close_timeout_seconds: how long running handlers may continue when a queue is revoked or
+        the consumer closes
+    :param stuck_seconds: run time of a handler after which `HandlerStuck` is emitted
+    :param client_rebalance: False: the broker (5.x) assigns the queues and chooses between pulling
+        and popping
+    :param pop_invisible_seconds: how long a popped message stays invisible
+    :param pop_batch_size: messages per pop
+    :param pop_threshold_per_queue: unacknowledged popped messages before popping pauses
+    :param undecodable: what to do with a message that *codec* cannot decode: ``"retry"`` it as if
+        the handler had failed, send it to the ``"dead_letter"`` topic, or ``"skip"`` it
     """
 
     concurrency: int = 20
@@ -238,17 +231,17 @@ class PushConfig(ConsumerConfig[V]):
 
 @settings
 class PopConfig(Generic[V]):
-    """What `PopConsumer` understands.
+    """Settings of `PopConsumer`.
 
-    :param invisible_seconds: for a message to be done before the broker gives it to others
-    :param batch_size: messages received at once unless said otherwise, at most 32
-    :param wait_seconds: how long a broker may hold a request for messages to come
-    :param max_reconsume_times: deliveries after the first before a message becomes a dead letter
-    :param start_from: where a group that is new to a topic begins: ``"earliest"``, or ``"latest"``:
-        at the last message of a queue; a young queue is given whole all the same
-    :param orderly: messages of a queue in order, one batch after the other
-    :param renew_seconds: how long ``async for`` keeps a message from others at most
-    :param codec: makes `MessageExt.value` of bodies, such as ``JSONCodec(Order)``
+    :param invisible_seconds: how long a popped message stays invisible
+    :param batch_size: default of ``max_messages`` in ``receive``, at most 32
+    :param wait_seconds: how long a broker may hold a request that finds no message
+    :param max_reconsume_times: redeliveries before a message goes to the dead-letter topic
+    :param start_from: start position of a new group: ``"earliest"``, or ``"latest"``: the last
+        message of a queue; a young queue is read from its beginning in both cases
+    :param orderly: deliver the messages of a queue in order, one batch at a time
+    :param renew_seconds: how long ``async for`` renews the invisible time of a message at most
+    :param codec: decodes bodies to `MessageExt.value`, such as ``JSONCodec(Order)``
     """
 
     invisible_seconds: float = 60.0

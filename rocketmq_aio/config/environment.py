@@ -1,4 +1,4 @@
-"""Settings read from ``ROCKETMQ_*`` variables."""
+"""Settings from ``ROCKETMQ_*`` environment variables."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rocketmq_aio.errors import ConfigError
 
 
 def bool_from(variable: str, text: str) -> bool:
-    """Return what the variable says.
+    """Parse the boolean *text* of *variable*.
 
-    :raises ConfigError: it says neither yes nor no
+    :raises ConfigError: it is not a boolean
     """
     if text.lower() in ("1", "true", "yes", "on"):
         return True
@@ -22,9 +22,9 @@ def bool_from(variable: str, text: str) -> bool:
 
 
 def numbers_from(cls: type[Any], env: Mapping[str, str]) -> dict[str, Any]:
-    """Return the numbers (and the header encoding) among the settings of *cls* that are set.
+    """Return the numeric settings of *cls*, and the header encoding, that *env* sets.
 
-    :raises ConfigError: one is no number
+    :raises ConfigError: one is not a number
     """
     found: dict[str, Any] = {}
     for each in fields(cls):

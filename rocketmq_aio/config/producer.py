@@ -1,4 +1,4 @@
-"""ProducerConfig and AutoBatch: how a producer sends."""
+"""ProducerConfig and AutoBatch: settings of producers."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ Compression: TypeAlias = Literal["zlib", "lz4", "zstd"]
 """How bodies are compressed."""
 
 KIB: Final = 1024
-LIBRARIES: Final = {"lz4": "lz4.frame", "zstd": "zstandard"}  # of the extra compression
-MAX_BATCH_MESSAGES: Final = 1024  # per request: the broker answers with an id for each
+LIBRARIES: Final = {"lz4": "lz4.frame", "zstd": "zstandard"}  # of the extra "compression"
+MAX_BATCH_MESSAGES: Final = 1024  # per request: the response has an id for each
 MAX_LINGER_SECONDS: Final = 30.0
 
 
 @settings
 class AutoBatch:
-    """Concurrent sends to one topic travel together.
+    """Concurrent sends to one topic share requests.
 
-    :param linger_seconds: the longest a message waits for others; 0 takes those together that are
-        given in one turn of the event loop
-    :param max_bytes: bodies and properties of one request; a larger message goes alone
-    :param max_messages: of one request, at most 1024
+    :param linger_seconds: the longest a message waits for others; 0: for one turn of the event loop
+    :param max_bytes: bodies and properties per request; a larger message is sent alone
+    :param max_messages: messages per request, at most 1024
     """
 
     linger_seconds: float = 0.005
@@ -48,22 +47,22 @@ class AutoBatch:
 
 @settings
 class ProducerConfig(Generic[V]):
-    """How a producer sends.
+    """Settings of a producer.
 
-    :param send_timeout_seconds: one deadline for the whole send: route, waiting, all attempts
-    :param retries: attempts after the first one; while a broker says that it is busy, and so has
-        stored nothing, they do not count, unless *retries* is 0
-    :param retry_other_broker: try another broker when the message was stored with a weaker
-        guarantee than asked for (this makes a second copy)
+    :param send_timeout_seconds: deadline of a send, with route lookup, waiting and all attempts
+    :param retries: attempts after the first one; unless 0, attempts that a busy broker rejected do
+        not count
+    :param retry_other_broker: retry on another broker when the message was stored with a weaker
+        guarantee than requested (stores a second copy)
     :param compression: ``"zlib"``, ``"lz4"``, ``"zstd"`` or None, for bodies of
         *compress_above_bytes* or more; brokers and clients of 4.9.0 to 4.9.3 read zlib only
-    :param max_in_flight: unanswered sends; further ones wait
-    :param max_in_flight_bytes: bytes of bodies in unanswered sends; further ones wait
-    :param auto_batch: lets concurrent sends travel together; None sends each alone
-    :param fault_isolation: leave brokers out for a while that do not answer, or slowly
-    :param template_topic: whose route tells where a topic that does not exist yet may be created
-    :param template_queues: how many queues a topic created by a first send gets
-    :param codec: makes the bodies of `Producer.send_value`, such as ``JSONCodec(Order)``
+    :param max_in_flight: sends in flight; further ones wait
+    :param max_in_flight_bytes: bytes of bodies in flight; further sends wait
+    :param auto_batch: batch concurrent sends; None sends each message alone
+    :param fault_isolation: exclude brokers that fail or are slow for a while
+    :param template_topic: topic whose route is used to create a missing topic
+    :param template_queues: queues of a topic created by the first send
+    :param codec: encodes the bodies of `Producer.send_value`, such as ``JSONCodec(Order)``
     """
 
     send_timeout_seconds: float = 3.0

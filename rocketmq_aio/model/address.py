@@ -1,4 +1,4 @@
-"""Network addresses as RocketMQ writes them: ``host:port``, several joined by ``;``."""
+"""Network addresses: ``host:port``, several joined by ``;``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rocketmq_aio.model.errors import ConfigError
 MAX_PORT: Final = 65_535
 VIP_OFFSET: Final = 2
 NEVER_IN_HOSTS: Final = " ,;/\\@?#[]"
-MAX_HOST: Final = 253  # RFC 1035; longer text is never a host name
+MAX_HOST: Final = 253  # RFC 1035
 
 
 def parse_address(text: str, *, setting: str = "address") -> tuple[str, int]:
@@ -52,17 +52,17 @@ def parse_addresses(text: str, *, setting: str = "namesrv") -> tuple[str, ...]:
 
 
 def has_port(text: str) -> bool:
-    """Whether *text* can be an address: names of brokers have no port."""
+    """Whether *text* ends with a port: an address, not a broker name."""
     _, colon, port = text.rpartition(":")
     return bool(colon) and port.isdigit()
 
 
 def vip_address(address: str) -> str:
-    """Return the second port of the broker at *address*, 2 below its own.
+    """Return the VIP address of the broker at *address*: the same host, the port less 2.
 
-    A broker whose port leaves no room below has none; messages go to its own.
+    Ports 1 and 2 have no VIP port; *address* is returned.
 
-    :raises ConfigError: it is no address
+    :raises ConfigError: *address* is invalid
     """
     host, port = parse_address(address)
     if port <= VIP_OFFSET:
@@ -71,9 +71,9 @@ def vip_address(address: str) -> str:
 
 
 def check_namesrv(namesrv: object) -> None:
-    """Refuse what is neither ``host:port;host:port`` nor the URL of an address server.
+    """Check that *namesrv* is ``host:port;host:port`` or the URL of an address server.
 
-    :raises ConfigError: it says why
+    :raises ConfigError: it is neither
     """
     if not isinstance(namesrv, str):
         raise ConfigError("namesrv", namesrv, "expected a string such as 127.0.0.1:9876")

@@ -1,6 +1,6 @@
-"""Codecs: a value of the application becomes the bytes of a body, and a body a value.
+"""Codecs: encode values of the application to message bodies and decode them.
 
-None of them runs code that a message brings along, or builds more than a body has bytes for.
+The built-in codecs never execute code from a body, and their memory use is bounded by its size.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ BUILT_OF: Final = (bool, int, float, str, bytes, list, dict, NoneType)
 
 @runtime_checkable
 class Codec(Protocol[V]):
-    """What ``codec=`` takes; one of your own need not derive from it.
+    """The interface of ``codec=``; a custom codec need not derive from it.
 
     ``Codec[Order]`` writes and reads values of type ``Order``, a plain ``Codec`` those of any type.
 
-    Whatever the two raise arrives as `PayloadError`.  Values are decoded where they are read, also
-    in threads: keep no state.
+    Any exception becomes a `PayloadError`.  Values are decoded where they are read, also in
+    threads: keep no state.
     """
 
     def encode(self, value: V) -> bytes:
@@ -42,12 +42,12 @@ class Codec(Protocol[V]):
         ...
 
     def decode(self, body: bytes) -> V:
-        """Return the value that *body* holds."""
+        """Return the value in *body*."""
         ...
 
 
 class _Checked(Generic[V]):
-    """A codec made of two functions, whose failures are told as `PayloadError`."""
+    """A codec made of two functions, whose failures become `PayloadError`."""
 
     def __init__(
         self, kind: object, write: Callable[[V], bytes], read: Callable[[bytes], V]
@@ -59,7 +59,7 @@ class _Checked(Generic[V]):
     def encode(self, value: V) -> bytes:
         """Return the body of a message that carries *value*.
 
-        :raises PayloadError: it cannot be written
+        :raises PayloadError: *value* cannot be encoded
         """
         try:
             return self._write(value)
@@ -67,9 +67,9 @@ class _Checked(Generic[V]):
             raise _fault(self, error) from error
 
     def decode(self, body: bytes) -> V:
-        """Return the value that *body* holds.
+        """Return the value in *body*.
 
-        :raises PayloadError: it holds no value of this kind
+        :raises PayloadError: *body* is not of this kind
         """
         try:
             return self._read(body)
@@ -80,16 +80,16 @@ class _Checked(Generic[V]):
         kind = self.kind.__qualname__ if isinstance(self.kind, type) else str(self.kind)
         return f"{type(self).__name__}({'' if self.kind is Any else kind})"
 
-    def __reduce__(self) -> tuple[object, ...]:  # messages that remember their codec are pickled
+    def __reduce__(self) -> tuple[object, ...]:  # pickled with messages that have a codec
         return type(self), (self.kind,)
 
 
 class JSONCodec(_Checked[V]):
     """JSON in UTF-8.
 
-    :param kind: what bodies hold: a dataclass, a `msgspec.Struct`, a `TypedDict`, ``list[...]``, a
-        union of them and so on; left out, whatever JSON holds
-    :raises ConfigError: msgspec cannot read such a type
+    :param kind: type of the values: a dataclass, a `msgspec.Struct`, a `TypedDict`, ``list[...]``,
+        a union of them and so on; default: any JSON value
+    :raises ConfigError: msgspec does not support the type
     """
 
     @overload
@@ -106,11 +106,10 @@ class JSONCodec(_Checked[V]):
 class MsgpackCodec(_Checked[V]):
     """MessagePack.
 
-    Without *kind* an extension arrives as `msgpack.ExtType` and can be sent as one, and a
-    timestamp is an aware `datetime`.
+    Without *kind* extensions are `msgpack.ExtType` and timestamps aware `datetime` objects.
 
-    :param kind: as for `JSONCodec`; left out, whatever MessagePack holds
-    :raises ConfigError: msgspec cannot read such a type
+    :param kind: as for `JSONCodec`; default: any MessagePack value
+    :raises ConfigError: msgspec does not support the type
     """
 
     @overload
@@ -121,9 +120,9 @@ class MsgpackCodec(_Checked[V]):
     def __init__(self: MsgpackCodec[Any], kind: Any) -> None: ...  # noqa: ANN401 - unions are no types
     def __init__(self, kind: Any = Any) -> None:
         if kind is Any:
-            import msgpack  # only where it is used: it takes time to load
+            import msgpack  # imported on first use: it is slow
 
-            # strict_map_key: what can be written can be read, and keys need not be text.
+            # strict_map_key=False: keys of any type that can be encoded can be decoded.
             read = partial(msgpack.unpackb, timestamp=3, strict_map_key=False)
             super().__init__(kind, _pack, read)
             return
@@ -143,37 +142,37 @@ class RawCodec(_Checked[bytes]):
 
 
 def check_codec(codec: object) -> None:
-    """Refuse what is no codec.
+    """Check that *codec* is None or a codec.
 
-    :raises ConfigError: it is something else, or a class instead of one of its objects
+    :raises ConfigError: it is not, or is a class instead of an instance
     """
     if codec is not None and (isinstance(codec, type) or not isinstance(codec, Codec)):
         raise ConfigError("codec", codec, "expected an object such as JSONCodec(Order)")
 
 
 def encode_with(codec: Codec, value: object) -> bytes:
-    """Return *value* as *codec*, which may be the application's own, writes it.
+    """Encode *value* with *codec*, which may be the application's.
 
-    :raises PayloadError: it cannot be written, whatever the codec raised
+    :raises PayloadError: the codec raised any exception
     """
     try:
         return codec.encode(value)
     except (PayloadError, KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # also a CancelledError, which no await has delivered
+    except BaseException as error:  # a CancelledError, too: without an await it is the codec's own
         raise _fault(codec, error) from error
 
 
 def decode_with(codec: Codec, body: bytes) -> Any:  # noqa: ANN401 - see Codec
-    """Return the value in *body* as *codec*, which may be the application's own, reads it.
+    """Decode *body* with *codec*, which may be the application's.
 
-    :raises PayloadError: it cannot be read, whatever the codec raised
+    :raises PayloadError: the codec raised any exception
     """
     try:
         return codec.decode(body)
     except (PayloadError, KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # also a CancelledError, which no await has delivered
+    except BaseException as error:  # a CancelledError, too: without an await it is the codec's own
         raise _fault(codec, error) from error
 
 
@@ -195,16 +194,17 @@ def _as_bytes(value: object) -> bytes:
 
 def _check_kind(kind: object) -> None:
     try:
-        strange = _first_custom(kind)
+        unsupported = _first_custom(kind)
     except (TypeError, NameError) as error:
         raise ConfigError("kind", kind, str(error)) from error
-    if strange is not None:
-        reason = f"msgspec cannot read {strange.__qualname__}: use a dataclass or msgspec.Struct"
+    if unsupported is not None:
+        name = unsupported.__qualname__
+        reason = f"msgspec cannot read {name}: use a dataclass or msgspec.Struct"
         raise ConfigError("kind", kind, reason)
 
 
 def _first_custom(kind: object) -> type | None:
-    """Return a class inside *kind* that no body could ever become."""
+    """Return a class inside *kind* that msgspec cannot decode to."""
     parts: list[Any] = [msgspec.inspect.type_info(kind)]
     seen: set[int] = set()
     for part in parts:
@@ -228,5 +228,5 @@ def _parts(info: Any) -> Iterable[Any]:  # noqa: ANN401 - any of msgspec's descr
 
 
 def _can_be(kind: type) -> bool:
-    """An abstract class will do if something that bodies are made of is an instance of it."""
+    """Whether a decoded value can be an instance of the abstract class *kind*."""
     return any(issubclass(each, kind) for each in BUILT_OF)

@@ -1,27 +1,24 @@
-"""Exceptions that the model raises; `rocketmq_aio.errors` has them all."""
+"""Exceptions that the model raises; `rocketmq_aio.errors` exports them with all others."""
 
 from __future__ import annotations
 
 from typing import Final
 
-REMARK_SHOWN: Final = 300  # a remark can hold a whole Java stack trace; the attribute keeps it all
+REMARK_SHOWN: Final = 300  # a remark can be a Java stack trace; the attribute has it all
 
 
 def shown(text: str | None) -> str:
-    """Return *text* from the network on one line and shortened, safe to print in a log."""
+    """Return *text* from the network on one line, shortened and printable."""
     text = text or ""
     cleaned = "".join(c if c.isprintable() else " " for c in text[:REMARK_SHOWN])
     return cleaned if len(text) <= REMARK_SHOWN else cleaned + "..."
 
 
 class RocketMQError(Exception):
-    """Base of everything this package raises on its own account.
-
-    All of them can be copied and pickled, as process pools and task queues do.
-    """
+    """Base of all exceptions of this package; they can be copied and pickled."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        # By default an exception is made again from its message, which is not what it takes.
+        # The default calls the class with the message, which __init__ does not take.
         return _restored, (type(self), self.args, self.__dict__)
 
 
@@ -29,13 +26,13 @@ def _restored(
     kind: type[RocketMQError], args: tuple[object, ...], facts: dict[str, object]
 ) -> RocketMQError:
     error = kind.__new__(kind)
-    error.args = args  # by hand: an OSError would not take them from __new__
+    error.args = args  # explicitly: OSError.__new__ ignores them
     error.__dict__.update(facts)
     return error
 
 
 class ConfigError(RocketMQError, ValueError):
-    """A setting or an argument is wrong; nothing was sent."""
+    """A setting or an argument is invalid; nothing was sent."""
 
     def __init__(self, setting: str, value: object, reason: str) -> None:
         super().__init__(f"{setting}={value!r}: {reason}")
@@ -45,7 +42,7 @@ class ConfigError(RocketMQError, ValueError):
 
 
 class InvalidMessageError(RocketMQError, ValueError):
-    """The message breaks a rule of the broker (topic, size, property); nothing was sent."""
+    """The broker would reject the message (topic, size, property); nothing was sent."""
 
     def __init__(self, topic: object, reason: str) -> None:
         of_topic = "" if topic is None else f" for topic {topic!r}"
@@ -55,7 +52,7 @@ class InvalidMessageError(RocketMQError, ValueError):
 
 
 class CodecError(RocketMQError):
-    """These bytes are not RocketMQ; ``field`` at byte ``position`` is what cannot be read."""
+    """Received bytes cannot be decoded: ``field``, at byte ``position``."""
 
     def __init__(self, field: str, position: int, reason: str) -> None:
         super().__init__(f"{field} at byte {position}: {reason}")
@@ -65,7 +62,7 @@ class CodecError(RocketMQError):
 
 
 class PayloadError(RocketMQError, ValueError):
-    """A codec cannot read a body, or write a value: trying again changes nothing."""
+    """A codec cannot decode a body or encode a value: retrying does not help."""
 
     def __init__(self, codec: str, reason: str) -> None:
         super().__init__(f"{shown(codec)}: {shown(reason)}")

@@ -1,4 +1,4 @@
-"""Messages to send and messages received."""
+"""Messages: `Message` to send, `MessageExt` received."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ from rocketmq_aio.model.values import MessageQueue
 
 
 class Message:
-    """A message to send; checked when built, never changed by sending, so it can be sent again.
+    """A message to send; validated when created and not changed by sending: it can be sent again.
 
-    :param body: 1 byte or more; `bytes`, or anything that becomes bytes (`bytearray`, `memoryview`)
+    :param body: at least 1 byte; `bytes`, `bytearray` or `memoryview`
     :param tags: one tag (the broker filters by a single tag per message)
-    :param keys: one key or several, each without spaces; the broker indexes them for search
-    :param properties: user properties; names of the system are refused
+    :param keys: one key or several, without spaces; the broker indexes them for search
+    :param properties: user properties; names of system properties are rejected
     :param delay_level: 1 to 18, the broker's delay table (1 = 1 s ... 18 = 2 h); 0 = now
-    :param delay_seconds: deliver so long after the broker got it; brokers from 5.0
-    :param deliver_at: deliver at this time, an aware datetime; brokers from 5.0
-    :param sharding_key: messages with one key go to one queue, in order (see `Producer.send`)
-    :param wait_store_ok: False lets the broker answer before its flush and replicas are done
-    :raises InvalidMessageError: a rule is broken; nothing was sent
+    :param delay_seconds: delay from broker receipt; brokers from 5.0
+    :param deliver_at: delivery time, an aware datetime; brokers from 5.0
+    :param sharding_key: messages with the same key go to one queue in order (see `Producer.send`)
+    :param wait_store_ok: False: the broker responds before flush and replication
+    :raises InvalidMessageError: an argument is invalid
     """
 
     __slots__ = (
@@ -69,9 +69,9 @@ class Message:
     properties: dict[str, str]
     encoded_properties: str
     sharding_key: str | None
-    timed: bool  # has a delivery time that brokers before 5.0 do not know
+    timed: bool  # has a delivery time, which brokers before 5.0 do not support
 
-    def __init__(  # noqa: C901 - flat: a call per check would cost a tenth of a send
+    def __init__(  # noqa: C901 - flat: a call per check would make a send 10 % slower
         self,
         topic: str,
         body: bytes | bytearray | memoryview,
@@ -96,7 +96,7 @@ class Message:
         encoded = ""
         if properties:
             encoded = take_properties(topic, properties, named)
-        # Joined piece by piece: encoding the dict as a whole is dearer for the usual message.
+        # Joined piece by piece: faster than encoding the whole dict for the usual message.
         if keys is not None:
             named[KEYS] = joined = join_keys(topic, keys)
             encoded += f"KEYS\x01{joined}\x02"
@@ -135,7 +135,7 @@ class Message:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys; empty when there are none."""
+        """The keys, maybe none."""
         return split_keys(self.properties.get(KEYS, ""))
 
     @property
@@ -145,7 +145,7 @@ class Message:
 
     @property
     def delayed(self) -> bool:
-        """Whether it is to be delivered later, in whichever way."""
+        """Whether it has a delay level or a delivery time."""
         return self.timed or DELAY in self.properties
 
     def __repr__(self) -> str:
@@ -163,8 +163,8 @@ _BORN_AT: Final = 48
 class MessageExt(msgspec.Struct, Generic[V_co], gc=False, eq=False):
     """A received message; ``MessageExt[Order]`` is one whose `value` is an ``Order``.
 
-    The record's fixed part and its property string are kept as bytes and read when asked for:
-    most handlers look at the body and little else.
+    The fixed part of the record and the property string stay bytes and are decoded on access:
+    most handlers read little but the body.
     """
 
     topic: str
@@ -175,8 +175,8 @@ class MessageExt(msgspec.Struct, Generic[V_co], gc=False, eq=False):
     raw_properties: bytes
     parsed_properties: dict[str, str] | None = None
     done: bool = False  # used by the process queue
-    local_retries: int = 0  # tries after the first that no broker knows of
-    codec: Codec | None = None  # set by a consumer that has one
+    local_retries: int = 0  # retries in this process, which the broker does not count
+    codec: Codec | None = None  # the codec of the consumer
     decoded: Any = msgspec.UNSET
 
     @property
@@ -206,22 +206,22 @@ class MessageExt(msgspec.Struct, Generic[V_co], gc=False, eq=False):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys; empty when there are none."""
+        """The keys, maybe none."""
         return split_keys(find_property(self.raw_properties, b"KEYS\x01") or "")
 
     @property
     def sharding_key(self) -> str | None:
-        """What its order is kept by, or None."""
+        """The sharding key, or None."""
         return find_property(self.raw_properties, b"__SHARDINGKEY\x01")
 
     @property
     def message_id(self) -> str:
-        """The id the producer gave it (UNIQ_KEY); the offset id where there is none."""
+        """The id set by the producer (UNIQ_KEY), else the offset id."""
         return find_property(self.raw_properties, b"UNIQ_KEY\x01") or self.offset_message_id
 
     @property
     def offset_message_id(self) -> str:
-        """Store host and commit-log offset in hex, as the broker numbers messages."""
+        """The broker's id: store host and commit log offset in hex."""
         host, port = self._store_host_bytes()
         return f"{host.hex()}{port:08x}{self.commit_log_offset:016x}".upper()
 
@@ -232,7 +232,7 @@ class MessageExt(msgspec.Struct, Generic[V_co], gc=False, eq=False):
 
     @property
     def body_crc(self) -> int:
-        """CRC-32 (31 bits) of the stored body, compressed if it was sent so."""
+        """CRC-32 (31 bits) of the body as stored, compressed or not."""
         return int(_HEAD.unpack_from(self.head)[2])
 
     @property
@@ -252,9 +252,9 @@ class MessageExt(msgspec.Struct, Generic[V_co], gc=False, eq=False):
 
     @property
     def born_time(self) -> datetime:
-        """When the producer built it, by the producer's clock.
+        """When the producer created it, by the producer's clock.
 
-        :raises CodecError: the record holds a time that no calendar has
+        :raises CodecError: the time is out of range
         """
         return _time("born timestamp", _BORN_AT - 8, _HEAD.unpack_from(self.head)[8])
 
@@ -277,13 +277,13 @@ class MessageExt(msgspec.Struct, Generic[V_co], gc=False, eq=False):
 
     @property
     def reconsume_times(self) -> int:
-        """How often the group has tried it before without success."""
+        """How many times the group has failed to process it."""
         sent_back = int(_TAIL.unpack_from(self.head, self._store_port_at())[1])
         return sent_back + self.local_retries
 
     @property
     def prepared_transaction_offset(self) -> int:
-        """Queue offset of the half message of a transaction, else 0."""
+        """Queue offset of the half message of its transaction, else 0."""
         return int(_TAIL.unpack_from(self.head, self._store_port_at())[2])
 
     def _born_port_at(self) -> int:
@@ -299,9 +299,9 @@ class MessageExt(msgspec.Struct, Generic[V_co], gc=False, eq=False):
     def __repr__(self) -> str:
         return f"<MessageExt {self.queue}@{self.queue_offset} {len(self.body)} bytes>"
 
-    # The last one: its name would hide the builtin decorator from what follows.
+    # Last: its name hides the builtin decorator from methods below it.
     def property(self, name: str) -> str | None:
-        """Return one property without building the dict; None where there is none."""
+        """Return one property, or None, without building the dict."""
         if self.parsed_properties is not None:
             return self.parsed_properties.get(name)
         return find_property(self.raw_properties, name.encode() + b"\x01")
@@ -310,7 +310,7 @@ class MessageExt(msgspec.Struct, Generic[V_co], gc=False, eq=False):
 def decode_all(
     codec: Codec, messages: Iterable[MessageExt]
 ) -> tuple[list[MessageExt], list[tuple[MessageExt, PayloadError]]]:
-    """Give *messages* their values; return those that have one, and the others with the reason."""
+    """Decode the values of *messages*; return those decoded, and the others with their errors."""
     good: list[MessageExt] = []
     bad: list[tuple[MessageExt, PayloadError]] = []
     for message in messages:

@@ -1,4 +1,4 @@
-"""Rules of a message's fields, beyond those of names and properties."""
+"""Validation of the fields of a `Message`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from rocketmq_aio.model.names import UNSENDABLE_TOPICS, topic_fault
 from rocketmq_aio.model.properties import DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS
 
 MAX_DELAY_LEVEL: Final = 18  # 1s 5s 10s 30s 1m .. 10m 20m 30m 1h 2h in the broker's default
-MAX_DELAY_SECONDS: Final = 10.0**12  # brokers allow far less, and count in 64-bit milliseconds
+MAX_DELAY_SECONDS: Final = 10.0**12  # brokers allow far less; fits 64-bit milliseconds
 MAX_FLAG: Final = 0x7FFF_FFFF
 MAX_CHECKED_TOPICS: Final = 10_000
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-checked_topics: set[str] = set()  # a topic is validated once, not once per message
+checked_topics: set[str] = set()  # valid ones: each is validated once, not per message
 
 
 def checked_topic(topic: object) -> str:
-    """Return *topic* as a plain string: an enum's member would be written by its name."""
+    """Return *topic* as a plain `str`: a member of a string enum is formatted by its name."""
     if (fault := topic_fault(topic)) is not None:
         raise InvalidMessageError(topic, fault)
     assert isinstance(topic, str)
     if topic in UNSENDABLE_TOPICS:
-        raise InvalidMessageError(topic, "the broker keeps this topic to itself")
+        raise InvalidMessageError(topic, "this topic is reserved by the broker")
     plain = str.__str__(topic)
     if len(checked_topics) < MAX_CHECKED_TOPICS:
         checked_topics.add(plain)
@@ -41,7 +41,7 @@ def as_bytes(topic: str, body: object) -> bytes:
 
 
 def checked_tag(topic: str, tag: object) -> str:
-    """Return *tag*, one without a bar."""
+    """Return *tag*, a single tag."""
     if not isinstance(tag, str) or not tag.strip():
         raise InvalidMessageError(topic, f"tags={tag!r}: expected one non-empty string")
     if "|" in tag:
@@ -50,14 +50,14 @@ def checked_tag(topic: str, tag: object) -> str:
 
 
 def checked_flag(topic: str, flag: object) -> int:
-    """Return *flag*, a signed number of 32 bits."""
+    """Return *flag*, a signed 32-bit number."""
     if type(flag) is not int or not -MAX_FLAG - 1 <= flag <= MAX_FLAG:
         raise InvalidMessageError(topic, f"flag={flag!r}: a signed 32-bit number is expected")
     return flag
 
 
 def checked_sharding_key(topic: str, key: object) -> str:
-    """Return *key*; that it holds no separator is checked with the other properties."""
+    """Return *key*; `check_encoded` checks it for separators."""
     if not isinstance(key, str) or not key.strip():
         raise InvalidMessageError(topic, f"sharding_key={key!r}: expected a non-empty string")
     return str.__str__(key)
@@ -66,9 +66,9 @@ def checked_sharding_key(topic: str, key: object) -> str:
 def delivery_time(
     topic: str, delay_level: object, delay_seconds: object, deliver_at: object
 ) -> tuple[str, str] | None:
-    """Return the property that tells brokers when to deliver; None: at once.
+    """Return the property of the delivery time as (name, value); None: no delay.
 
-    :raises InvalidMessageError: more than one of the three is given, or none that can be kept
+    :raises InvalidMessageError: more than one argument is given, or an invalid one
     """
     given = [delay_level != 0, delay_seconds is not None, deliver_at is not None]
     if sum(given) > 1:

@@ -1,7 +1,6 @@
-"""What the broker accepts as the name of a topic or a consumer or producer group.
+"""Names of topics and groups: validation and reserved names.
 
-Limits: the broker's own validators (topic 127 characters, group 255) and its system topics;
-checked here so that a bad name is refused before any connection is opened.
+The limits are the broker's; names are validated before any connection is opened.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ INTERNAL_PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX, "%SYS%", *SYSTEM_PREFIXES)
 
 
 def topic_fault(topic: object) -> str | None:
-    """Return why *topic* is no topic name, or None when it is one."""
+    """Return why *topic* is invalid, or None."""
     if not isinstance(topic, str) or not topic.strip():
         return f"a topic is a non-empty string, not {topic!r}"
-    # A group's own topics are named after it, and may be as much longer.
+    # Retry and dead-letter topics contain the name of the group.
     of_group = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
     longest = len(RETRY_PREFIX) + MAX_GROUP if of_group else MAX_TOPIC
     if len(topic) > longest:
@@ -50,7 +49,7 @@ def topic_fault(topic: object) -> str | None:
 
 
 def check_topic(topic: str, *, setting: str = "topic") -> str:
-    """Return *topic*, or raise ConfigError."""
+    """Return *topic*; raise ConfigError if it is invalid."""
     if (fault := topic_fault(topic)) is not None:
         raise ConfigError(setting, topic, fault)
     return topic
@@ -64,7 +63,7 @@ def is_internal_topic(topic: str) -> bool:
 
 
 def check_group(group: str) -> str:
-    """Return *group*, or raise ConfigError."""
+    """Return *group*; raise ConfigError if it is invalid."""
     if not isinstance(group, str) or not group.strip():
         raise ConfigError("group", group, "a group is a non-empty string")
     if len(group) > MAX_GROUP:
@@ -77,9 +76,9 @@ def check_group(group: str) -> str:
 
 
 def check_client_id_part(config: object, *names: str) -> None:
-    """Refuse settings that are neither None nor fit into a client id.
+    """Check that settings are None or valid parts of a client id.
 
-    :raises ConfigError: it says why
+    :raises ConfigError: one is not
     """
     for name in names:
         part = getattr(config, name)
@@ -89,9 +88,9 @@ def check_client_id_part(config: object, *names: str) -> None:
 
 
 def check_namespace(namespace: object) -> None:
-    """Refuse what cannot be a namespace.
+    """Check that *namespace* is a valid namespace.
 
-    :raises ConfigError: it says why
+    :raises ConfigError: it is not
     """
     if not isinstance(namespace, str) or not NAMESPACE.fullmatch(namespace):
         reason = "expected 1 to 64 letters, digits and the characters _ -"

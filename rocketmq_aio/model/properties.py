@@ -1,7 +1,7 @@
-"""Message properties: their names, and the string form in which they are sent and stored.
+"""Message properties: names and wire form.
 
-``key 0x01 value 0x02`` repeated; brokers from 5.2 write the last separator, older ones do not.
-Later duplicates win; pairs without a value do not survive any Java peer and are dropped here too.
+The wire form repeats ``name 0x01 value 0x02``; brokers before 5.2 omit the last separator.  The
+last duplicate wins.  Pairs without a value are dropped, as in Java.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rocketmq_aio.model.errors import InvalidMessageError
 
 NAME_END: Final = "\x01"
 PAIR_END: Final = "\x02"
-MAX_PROPERTIES: Final = 32_767  # bytes as stored; the broker adds a few of its own
+MAX_PROPERTIES: Final = 32_767  # bytes as stored; the broker adds a few properties
 
 KEYS: Final = "KEYS"
 TAGS: Final = "TAGS"
@@ -28,7 +28,7 @@ REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
 TTL: Final = "TTL"
 MSG_TYPE: Final = "MSG_TYPE"
 UNIQ_KEY: Final = "UNIQ_KEY"
-PRODUCER_GROUP: Final = "PGROUP"  # of the producer that is asked about a half message
+PRODUCER_GROUP: Final = "PGROUP"  # the producer group of a half message
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 INNER_NUM: Final = "INNER_NUM"
 INNER_BASE: Final = "INNER_BASE"
@@ -46,13 +46,13 @@ RESERVED: Final = frozenset(
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
-    """Return the wire form, with the last separator; the values must hold no separator."""
-    # Joined, not formatted: an enum's member would be written by its name.
+    """Return the wire form of *properties*, which must not contain separators."""
+    # Joined, not formatted: a member of a string enum is formatted by its name.
     return "\x02".join(map("\x01".join, properties.items())) + "\x02" if properties else ""
 
 
 def check_encoded(topic: str, encoded: str, pairs: int) -> None:
-    """Refuse a wire form that does not read back as *pairs* pairs, or cannot be encoded."""
+    """Check that *encoded* has *pairs* pairs and is valid Unicode."""
     if not encoded.count("\x01") == encoded.count("\x02") == pairs:
         raise InvalidMessageError(topic, "properties, keys and tags may not hold U+0001, U+0002")
     try:
@@ -65,15 +65,15 @@ def check_encoded(topic: str, encoded: str, pairs: int) -> None:
 def take_properties(topic: str, properties: Mapping[str, str], named: dict[str, str]) -> str:
     """Copy the user's *properties* to *named* and return their wire form.
 
-    Separators in them are left to `check_encoded`.
+    Use `check_encoded` on the result: separators are not checked here.
     """
-    encoded, strip = "", str.strip  # which refuses what is not a string
+    encoded, strip = "", str.strip  # raises TypeError for a value that is not a string
     try:
         for name, value in properties.items():
             if name in RESERVED or not strip(name) or not strip(value):
                 _refuse_property(topic, name)
             named[name] = value
-            # Not an f-string: a member of a string enum is to be sent by its value.
+            # Not an f-string, which formats a member of a string enum by its name.
             encoded += name + NAME_END + value + PAIR_END
     except (TypeError, AttributeError):
         reason = "properties are a mapping, their names and values strings"
@@ -89,7 +89,7 @@ def _refuse_property(topic: str, name: str) -> NoReturn:
 
 
 def join_keys(topic: str, keys: object) -> str:
-    """Return *keys*, one or several, as the broker wants them: separated by spaces."""
+    """Return *keys*, one or several, separated by spaces."""
     if type(keys) is str and " " not in keys and keys.strip():
         return keys
     given: list[object] = [keys]
@@ -106,14 +106,14 @@ def join_keys(topic: str, keys: object) -> str:
 
 def split_keys(joined: str) -> tuple[str, ...]:
     """Return the keys in *joined*."""
-    # Only a space separates keys, for brokers too; other white space is part of a key.
+    # As in the broker only a space separates keys; other white space is part of a key.
     return tuple([key for key in joined.split(" ") if key])
 
 
 def parse_properties(raw: bytes) -> dict[str, str]:
-    """Read the wire form, leniently: what is not a pair is dropped, bad UTF-8 is replaced."""
+    """Parse the wire form leniently: drop what is not a pair, replace invalid UTF-8."""
     parsed: dict[str, str] = {}
-    # The dearest step of consuming: a partition loop is the fastest pure-Python form.
+    # The most expensive step of consuming; partition in a loop is the fastest in pure Python.
     for pair in raw.decode("utf-8", "replace").split(PAIR_END):
         name, found, value = pair.partition(NAME_END)
         if found and name and value:
@@ -124,7 +124,7 @@ def parse_properties(raw: bytes) -> dict[str, str]:
 def find_property(raw: bytes, name: bytes) -> str | None:
     """Return one property of the wire form without building a dict; the last duplicate wins.
 
-    *name* carries its separator: ``b"TAGS\\x01"``.
+    *name* includes its separator: ``b"TAGS\\x01"``.
     """
     at = raw.rfind(b"\x02" + name)
     if at >= 0:
@@ -135,5 +135,5 @@ def find_property(raw: bytes, name: bytes) -> str | None:
         return None
     end = raw.find(b"\x02", start)
     value = (raw[start:end] if end >= 0 else raw[start:]).decode("utf-8", "replace")
-    # A pair without a value does not count: an earlier one may.
+    # A pair without a value is ignored: an earlier duplicate may have one.
     return value or parse_properties(raw).get(name[:-1].decode("utf-8", "replace"))

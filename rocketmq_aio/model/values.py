@@ -1,4 +1,4 @@
-"""Small values: queues, selectors, the results of sends."""
+"""Values: queues, selectors, send results, transaction states."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ExpressionType: TypeAlias = Literal["TAG", "SQL92"]
 
 
 class MessageQueue(msgspec.Struct, frozen=True, order=True, gc=False):
-    """One queue of a topic on one broker; sorts by topic, broker name, queue id."""
+    """A queue of a topic on a broker; sorts by topic, broker name, queue id."""
 
     topic: str
     broker_name: str
@@ -31,7 +31,7 @@ class MessageModel(Enum):
 
 
 class MessageSelector(msgspec.Struct, frozen=True, gc=False):
-    """Which messages of a topic a consumer wants; build it with `by_tag` or `by_sql`."""
+    """A message filter of a subscription; create it with `by_tag` or `by_sql`."""
 
     expression: str
     kind: ExpressionType = "TAG"
@@ -50,7 +50,7 @@ class MessageSelector(msgspec.Struct, frozen=True, gc=False):
 
 
 class SendStatus(Enum):
-    """All four mean *stored*; the last three say which guarantee was missed in time."""
+    """All four mean *stored*; the last three name the guarantee that was missed."""
 
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -59,11 +59,11 @@ class SendStatus(Enum):
 
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):
-    """Where the broker stored the message, and how firmly."""
+    """The result of a send: status, ids and position of the stored message."""
 
     status: SendStatus
-    message_id: str  # made by this client, equal for all attempts
-    offset_message_id: str  # made by the broker
+    message_id: str  # created by the client, the same in all attempts
+    offset_message_id: str  # created by the broker
     queue: MessageQueue
     queue_offset: int
     transaction_id: str | None = None
@@ -73,7 +73,7 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def ok(self) -> bool:
-        """Stored with every guarantee that was asked for."""
+        """Whether it was stored with all requested guarantees."""
         return self.status is SendStatus.SEND_OK
 
 

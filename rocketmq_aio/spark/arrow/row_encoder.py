@@ -133,7 +133,7 @@ def normalize(column: Column) -> Column:
 def sink_fault(topic: str) -> str | None:
     """Return why nothing can be sent to *topic*, or None."""
     if topic in UNSENDABLE_TOPICS:
-        return "the broker keeps this topic to itself"
+        return "this topic is reserved by the broker"
     return topic_fault(topic)
 
 

@@ -339,7 +339,7 @@ def test_tags_of_copies_are_sent_unchanged() -> None:
         (None, "its topic is null"),
         ("no topic", "only letters"),
         ("", "non-empty"),
-        ("SCHEDULE_TOPIC_XXXX", "keeps this topic to itself"),
+        ("SCHEDULE_TOPIC_XXXX", "reserved by the broker"),
         ("x" * 128, "128"),
     ],
 )

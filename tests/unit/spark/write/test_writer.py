@@ -107,7 +107,7 @@ def test_a_wrong_column_is_refused_before_any_send(columns: dict[str, Any], word
 def test_rows_need_a_topic() -> None:
     with pytest.raises(ConfigError, match="set the option, or add a column topic"):
         RocketMQWriter(WriteOptions(connection=NOWHERE), BODY, False)
-    with pytest.raises(ConfigError, match="keeps this topic to itself"):
+    with pytest.raises(ConfigError, match="reserved by the broker"):
         check_columns(BODY, "SCHEDULE_TOPIC_XXXX")
 
 
