@@ -1,1 +1,1 @@
-"""What the clients of a process share: routes, heartbeats, typed broker calls, commands."""
+"""The client instance: routes, heartbeats, broker calls, requests of brokers."""

@@ -1,7 +1,7 @@
-"""The address server: a web page that lists name servers, for clusters that move.
+"""Address server: fetches the list of name servers from a web page.
 
-A GET of HTTP/1.0 is all there is to it.  Done on the event loop, it can be cancelled and has one
-deadline; the standard library's client needs a thread that neither cancelling nor a deadline ends.
+A GET of HTTP/1.0 on the event loop, which can be cancelled and has one deadline; the client of the
+standard library needs a thread, which has neither.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DEFAULT_PORT: Final = 80
 async def fetch_addresses(url: str, seconds: float) -> tuple[str, ...]:
     """Return the addresses in the first line of the page at *url*.
 
-    :raises NameServerUnavailableError: it did not answer with such a list within *seconds*
+    :raises NameServerUnavailableError: no such list within *seconds*
     """
     try:
         async with asyncio.timeout(seconds):
@@ -28,7 +28,7 @@ async def fetch_addresses(url: str, seconds: float) -> tuple[str, ...]:
         return parse_addresses(_body(page).partition("\n")[0])
     except TimeoutError:
         raise _unavailable(url, f"no answer within {seconds:.3g} s") from None
-    except (OSError, ValueError, RuntimeError) as error:  # the last: no thread for the resolver
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no thread for the resolver
         raise _unavailable(url, str(error)) from error
 
 
@@ -40,7 +40,7 @@ def _unavailable(url: str, reason: str) -> NameServerUnavailableError:
 
 
 def unit_url(url: str, unit: str | None) -> str:
-    """Return the URL of the page that lists the name servers of *unit*, as Java clients ask."""
+    """Return the URL for the name servers of *unit*, as Java clients build it."""
     if unit is None:
         return url
     page, _, query = url.partition("?")
@@ -58,7 +58,7 @@ async def _get(url: SplitResult) -> bytes:
             page += chunk
         return page
     finally:
-        writer.transport.abort()  # all of it has been read, or nobody wants the rest
+        writer.transport.abort()  # all of it has been read, or the call was cancelled
 
 
 def _body(page: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Typed calls to brokers: one method per request, errors by kind, addresses from the routes."""
+"""Broker client: one typed method per request, addressed by the route table."""
 
 from __future__ import annotations
 
@@ -48,15 +48,14 @@ from rocketmq_aio.remoting.response_errors import broker_error
 
 H = TypeVar("H", bound=Header)
 
-# Brokers have no code of its own for it; "no consumer for this group, <group>" is all they answer.
+# Without a code of its own; the remark is "no consumer for this group, <group>".
 NO_MEMBERS = "no consumer for this group"
 
 
 class BrokerClient:
-    """Asks brokers; every call has the configured request timeout as its one deadline.
+    """Requests to brokers; each call has ``request_timeout_seconds`` as its deadline.
 
-    All raise `NotConnectedError`, `ConnectionLostError`, `RequestTimeoutError`, `BrokerError` or
-    one of its kinds.
+    All raise `NotConnectedError`, `ConnectionLostError`, `RequestTimeoutError` or `BrokerError`.
     """
 
     def __init__(self, remoting: RemotingClient, routes: RouteTable) -> None:
@@ -64,9 +63,9 @@ class BrokerClient:
         self._routes = routes
 
     async def query_offset(self, group: str, queue: MessageQueue) -> int | None:
-        """Return what the group committed; None when it surely never did.
+        """Return the committed offset of the group; None if there is certainly none.
 
-        Brokers before 5.0 answer 0 for a young queue of which nothing was committed.
+        Brokers before 5.0 return 0 for a young queue without a committed offset.
         """
         header = QueryConsumerOffset(
             consumer_group=group,
@@ -75,13 +74,13 @@ class BrokerClient:
             set_zero_if_not_found=False,
             broker_name=queue.broker_name,
         )
-        command, address = await self._ask(queue, header)
+        command, address = await self._request(queue, header)
         if command.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         return _read(command, OffsetResponse, address).offset
 
     async def update_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Commit: *offset* is the next one to consume."""
+        """Commit *offset*, the next one to consume."""
         header = UpdateConsumerOffset(
             consumer_group=group,
             topic=queue.topic,
@@ -89,47 +88,47 @@ class BrokerClient:
             commit_offset=offset,
             broker_name=queue.broker_name,
         )
-        command, address = await self._ask(queue, header)
+        command, address = await self._request(queue, header)
         if command.code != ResponseCode.SUCCESS:
             raise broker_error(command, address)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """Return one past the last message."""
+        """Return the offset after the last message."""
         header = GetMaxOffset(
             topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
         )
-        return (await self._of_queue(queue, header, OffsetResponse)).offset
+        return (await self._request_typed(queue, header, OffsetResponse)).offset
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """Return the first message that is still stored."""
+        """Return the offset of the first message that is still stored."""
         header = GetMinOffset(
             topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
         )
-        return (await self._of_queue(queue, header, OffsetResponse)).offset
+        return (await self._request_typed(queue, header, OffsetResponse)).offset
 
     async def offset_for_time(self, queue: MessageQueue, millis: int) -> int:
-        """Return the first offset stored at or after *millis* since 1970."""
+        """Return the first offset stored at or after *millis* (since 1970)."""
         header = SearchOffset(
             topic=queue.topic,
             queue_id=queue.queue_id,
             timestamp=millis,
             broker_name=queue.broker_name,
         )
-        return (await self._of_queue(queue, header, OffsetResponse)).offset
+        return (await self._request_typed(queue, header, OffsetResponse)).offset
 
     async def earliest_store_time(self, queue: MessageQueue) -> int:
-        """Return when the first stored message was stored, in milliseconds since 1970."""
+        """Return the store time of the first message, in milliseconds since 1970."""
         header = GetEarliestMsgStoretime(
             topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
         )
-        return (await self._of_queue(queue, header, TimestampResponse)).timestamp
+        return (await self._request_typed(queue, header, TimestampResponse)).timestamp
 
     async def consumer_ids(self, group: str, topic: str) -> list[str]:
-        """Return the client ids of the group's members, as one broker of the topic knows them."""
+        """Return the client ids of the members registered with one broker of the topic."""
         return await self.consumer_ids_at(group, self._any_broker(topic))
 
     async def consumer_ids_at(self, group: str, address: str) -> list[str]:
-        """Return the client ids of the group's members, as the broker at *address* knows them."""
+        """Return the client ids of the members registered with the broker at *address*."""
         header = GetConsumerListByGroup(consumer_group=group)
         command = await self._remoting.request(address, header)
         if command.code == ResponseCode.SYSTEM_ERROR and (command.remark or "").startswith(
@@ -143,9 +142,9 @@ class BrokerClient:
     async def query_assignment(
         self, request: AssignmentRequest
     ) -> list[MessageQueueAssignment] | None:
-        """Return what the client is to read, as one broker of the topic says; None: unknown.
+        """Return the assignment of the client by one broker of the topic; None if unknown.
 
-        :raises NotSupportedError: it is older than 5.0
+        :raises NotSupportedError: the broker is older than 5.0
         """
         address = self._any_broker(request.topic)
         body = msgspec.json.encode(request)
@@ -155,7 +154,7 @@ class BrokerClient:
         return read_body(command.body, AssignmentResponse).message_queue_assignments
 
     async def consumer_connections(self, group: str, address: str) -> ConsumerConnections:
-        """Return who is connected to the broker at *address* for the group."""
+        """Return the members of the group connected to the broker at *address*."""
         header = GetConsumerConnectionList(consumer_group=group)
         command = await self._remoting.request(address, header)
         if command.code != ResponseCode.SUCCESS:
@@ -171,7 +170,7 @@ class BrokerClient:
         check_id: str | None = None,
         timeout: float | None = None,
     ) -> MemberState:
-        """Return what a member says of itself, which the broker at *address* asks for it."""
+        """Return the running info of a member, requested through the broker at *address*."""
         header = GetConsumerRunningInfo(
             consumer_group=group, client_id=client_id, check_id=check_id
         )
@@ -181,9 +180,9 @@ class BrokerClient:
         return read_body(command.body, MemberState)
 
     async def check_filter(self, client_id: str, group: str, wanted: Subscription) -> None:
-        """Ask a broker of the topic whether it accepts the expression.
+        """Let a broker of the topic check the filter expression.
 
-        :raises SubscriptionError: it does not; an unchecked one would deliver everything
+        :raises SubscriptionError: it is rejected; unchecked, it would deliver everything
         """
         address = self._any_broker(wanted.topic)
         request = CheckClientRequest(
@@ -195,31 +194,31 @@ class BrokerClient:
             raise broker_error(command, address)
 
     async def unregister(self, address: str, header: UnregisterClient) -> None:
-        """Leave a group on one broker."""
+        """Unregister from a group on one broker."""
         command = await self._remoting.request(address, header)
         if command.code != ResponseCode.SUCCESS:
             raise broker_error(command, address)
 
-    async def _of_queue(self, queue: MessageQueue, header: RequestHeader, kind: type[H]) -> H:
-        command, address = await self._ask(queue, header)
+    async def _request_typed(self, queue: MessageQueue, header: RequestHeader, kind: type[H]) -> H:
+        command, address = await self._request(queue, header)
         return _read(command, kind, address)
 
-    async def _ask(self, queue: MessageQueue, header: RequestHeader) -> tuple[Command, str]:
-        """Return the answer of the queue's master, and its address."""
+    async def _request(self, queue: MessageQueue, header: RequestHeader) -> tuple[Command, str]:
+        """Return the response of the master of *queue*, and its address."""
         address = self._routes.master_of(queue)
         command = await self._remoting.request(address, header)
-        if command.code == ResponseCode.NOT_LEADER_FOR_QUEUE:  # a logical queue that has moved
+        if command.code == ResponseCode.NOT_LEADER_FOR_QUEUE:  # a logical queue has moved
             self._routes.invalidate(queue.topic)
         return command, address
 
     def _any_broker(self, topic: str) -> str:
-        """Return a broker of the topic, a master where there is one."""
+        """Return the address of a random broker of the topic, a master if there is one."""
         route = self._routes.known(topic)
         replicas = list(route.brokers.values()) if route is not None else []
         masters = [each[MASTER_ID] for each in replicas if MASTER_ID in each]
         others = [address for each in replicas for address in each.values()]
         if not masters and not others:
-            raise RouteNotFoundError(topic, "no route names a broker")
+            raise RouteNotFoundError(topic, "its route has no broker")
         return random.choice(masters or others)
 
 

@@ -1,4 +1,4 @@
-"""What producers and consumers have in common: a group, an instance, a life with states."""
+"""ClientBase: the life cycle of producers, consumers and administrators."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from rocketmq_aio.remoting.fork import FORKED, reset_after_fork
 logger = get_logger(__name__)
 
 NO_THREAD: Final = -1
-CLOSE_SECONDS: Final = 15.0  # the longest a close may take because of brokers
+CLOSE_SECONDS: Final = 15.0  # the longest wait for brokers in `close`
 
 
 class State(Enum):
-    """The life of a member; it never goes back."""
+    """The states of a client, in order."""
 
     NEW = "not started: use `async with` or `start()`"
     STARTING = "still starting"
@@ -40,10 +40,10 @@ class State(Enum):
 
 
 class ClientBase:
-    """Base of producers and consumers.
+    """Base of all public clients: a group, an instance, start and close.
 
-    ``async with`` is the documented way; `start` and `close` may be called from different tasks.
-    A member makes and owns its instance, or is given a running one that is shared.
+    `start` and `close` may be called from different tasks.  A client creates and owns its
+    instance, or uses a running one that is shared.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class ClientBase:
         self._lifecycle_hooks: list[LifecycleHook] = []
         self._state = State.NEW
         self._failure: BaseException | None = None
-        # For the hot paths: asking asyncio for the running loop costs a system call there.
+        # For hot paths: asyncio.get_running_loop() costs a system call.
         self._thread = NO_THREAD
-        self._is_running: Callable[[], bool] = bool  # of the loop, while this member runs
+        self._is_running: Callable[[], bool] = bool  # of the loop, while this client runs
         self._running: asyncio.AbstractEventLoop | None = None
-        self._home: asyncio.AbstractEventLoop | None = None  # where it was started
+        self._home: asyncio.AbstractEventLoop | None = None  # the loop of `start`
         self._starting: anyio.CancelScope | None = None
         self._releasing: asyncio.Task[None] | None = None
         self._left_normally = False
@@ -72,21 +72,21 @@ class ClientBase:
 
     @property
     def group(self) -> str:
-        """The group this member belongs to."""
+        """The group of this client."""
         return self._group
 
     @property
     def client(self) -> MQClientInstance:
-        """The instance it uses, its own or a shared one."""
+        """The instance of this client, its own or a shared one."""
         return self._instance
 
-    # --- life -----------------------------------------------------------------------------------
+    # --- life cycle -----------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect and join the group.
+        """Connect and register with the group.
 
         :raises NameServerUnavailableError: no name server answered
-        :raises ConfigError: nobody said where to connect, or the group is taken in this client
+        :raises ConfigError: no name server is configured, or the group is taken in the instance
         :raises NotRunningError: it was started before
         """
         if self._state is State.CLOSED:
@@ -100,7 +100,7 @@ class ClientBase:
         try:
             await self._start()
         except BaseException:
-            await self._wait_until_released(self._release_begun())
+            await self._wait_until_released(self._start_release())
             raise
         self._state = State.RUNNING
         self._running = self._home
@@ -108,19 +108,19 @@ class ClientBase:
         self._thread = get_ident()
 
     async def close(self) -> None:
-        """Leave the group and release everything; bounded in time, safe to call twice.
+        """Leave the group and release all resources; bounded in time, may be called twice.
 
-        Cancelled, it still happens, without the caller.
+        When cancelled, it continues in the background.
         """
         if self._state is State.FORKED:
-            return  # all that there is to release is the parent's
+            return  # the resources belong to the parent
         if self._home is None:
             self._state = State.CLOSED
             return
         if self._home is not asyncio.get_running_loop():
             raise NotRunningError(f"{self!r} belongs to another event loop; close it there")
         first = self._releasing is None
-        releasing = self._release_begun()
+        releasing = self._start_release()
         await self._wait_until_released(releasing)
         if first:
             releasing.result()
@@ -141,7 +141,7 @@ class ClientBase:
 
     async def _start(self) -> None:
         try:
-            with anyio.CancelScope() as self._starting:  # `close` ends it
+            with anyio.CancelScope() as self._starting:  # cancelled by `close`
                 if self._owned:
                     await self._instance.start()
                 self._instance.check_running()
@@ -157,9 +157,8 @@ class ClientBase:
             self._raise_failure()
             raise ClosedError(f"{self!r} was closed while it started")
 
-    def _release_begun(self) -> asyncio.Task[None]:
-        """Begin to release, unless somebody did; a task of its own, so that no caller who is
-        cancelled can leave sockets and memberships behind."""
+    def _start_release(self) -> asyncio.Task[None]:
+        """Return the task that releases everything; a cancelled caller does not stop it."""
         if self._releasing is None:
             if self._state is not State.FAILED:
                 self._state = State.CLOSED
@@ -170,8 +169,8 @@ class ClientBase:
 
     @staticmethod
     async def _wait_until_released(releasing: asyncio.Task[None]) -> None:
-        # Shielded, for the release is bounded; but a listener that closes its own consumer runs
-        # in a task that the release has to cancel.
+        # Shielded, since the release is bounded; except in a background task, such as that of a
+        # listener that closes its own consumer: the release has to cancel it.
         with anyio.CancelScope(shield=not in_background_task()):
             await asyncio.wait([releasing])
 
@@ -196,24 +195,24 @@ class ClientBase:
         return bound
 
     async def _open(self) -> None:
-        """Join; called once, while starting."""
+        """Start the parts of the client; called once."""
         raise NotImplementedError
 
     async def _shut(self) -> None:
-        """Leave; called once, also after a start that failed half-way."""
+        """Stop the parts of the client; called once, also after a failed start."""
         raise NotImplementedError
 
     # --- state ----------------------------------------------------------------------------------
 
     def on_failed(self, cause: BaseException) -> None:
-        """The instance failed for good: every later call says so."""
+        """Called when the instance has failed: every later call raises."""
         self._failure = cause
         self._stop_running()
         if self._state is not State.CLOSED:
             self._state = State.FAILED
 
     def after_fork(self) -> None:
-        """In a forked child: this copy refuses every call, and `close` does nothing."""
+        """In a forked child: every call raises, and `close` does nothing."""
         self._stop_running()
         self._failure = None
         self._state = State.FORKED
@@ -223,7 +222,7 @@ class ClientBase:
         self._running = None
 
     def _check_running(self) -> None:
-        """Raise the error that says why this call cannot be served here and now."""
+        """Raise the error for a call that this client cannot serve now."""
         self._raise_failure()
         if self._state is State.CLOSED:
             raise ClosedError(f"{self!r} is closed")
@@ -237,14 +236,14 @@ class ClientBase:
             raise NotRunningError(f"{self!r} failed: {self._failure!r}") from self._failure
 
     def _can_prepare(self) -> bool:
-        """Before the start everything may be prepared that asks nobody."""
+        """Whether calls without requests are allowed: before `start`."""
         return self._state is State.NEW
 
     def _is_closed(self) -> bool:
         return self._state is State.CLOSED and self._failure is None
 
     async def _check_reachable(self) -> None:
-        """Ask for a route, so that a wrong address is told at the start and not later."""
+        """Fetch a route, so that `start` fails with a wrong address."""
         try:
             await self._instance.routes.get(TEMPLATE_TOPIC)
         except RouteNotFoundError:

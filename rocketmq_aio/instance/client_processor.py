@@ -1,4 +1,4 @@
-"""What brokers ask of this client, and who answers: the consumer that owns the group."""
+"""Client processor: dispatches requests of brokers to the client of the group."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from rocketmq_aio.protocol.requests.from_broker import (
 from rocketmq_aio.remoting.inbound_requests import Reply
 
 MAX_OFFSET: Final = 2**63 - 1
-DIRECT_SECONDS: Final = 9.0  # the broker waits 10 s for the answer
+DIRECT_SECONDS: Final = 9.0  # the broker waits 10 s
 
 logger = get_logger(__name__)
 
@@ -53,9 +53,9 @@ Handler = Callable[[Command], Awaitable[Reply | None]]
 
 
 class ClientProcessor:
-    """Routes each request of a broker to its owner.
+    """Dispatches each request of a broker to the producer or consumer of its group.
 
-    What has no owner is refused, or dropped where no answer is expected.
+    Without such a client the request is rejected, or dropped if it is oneway.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class ClientProcessor:
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._consumer_status,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
-            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._take_reply,
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._deliver_reply,
         }
 
-    async def answer(self, address: str, command: Command) -> Reply | None:
+    async def process(self, address: str, command: Command) -> Reply | None:
         """Return the reply to *command* from the broker at *address*."""
         if command.code == RequestCode.CHECK_TRANSACTION_STATE:
             self._check_transaction(address, command)
@@ -99,20 +99,20 @@ class ClientProcessor:
         header = read_header(command, CheckTransactionState)
         message = self._message(command, header.broker_name or "")
         group = message.property(PRODUCER_GROUP) or ""
-        owner = self._producers.get(group)
-        if isinstance(owner, InnerTransactionProducer):
-            owner.on_transaction_check(address, header, message)
-        else:  # it asks again, perhaps somebody else
+        client = self._producers.get(group)
+        if isinstance(client, InnerTransactionProducer):
+            client.on_transaction_check(address, header, message)
+        else:  # the broker repeats the check, perhaps with another producer
             logger.warning("transaction_check_without_producer", group=group, address=address)
 
-    async def _take_reply(self, command: Command) -> Reply:
+    async def _deliver_reply(self, command: Command) -> Reply:
         header = read_header(command, PushReplyMessage)
         self._replies.deliver(reply_message(header, command.body))
         return ResponseCode.SUCCESS, None, b""
 
     async def _members_changed(self, command: Command) -> Reply:
         header = read_header(command, NotifyConsumerIdsChanged)
-        # Every broker notifies about every change: also a group that is not (or no longer) here.
+        # Brokers also notify of groups that are not (or no longer) registered here.
         if (consumer := self._consumers.get(header.consumer_group)) is not None:
             consumer.on_members_changed()
         return ResponseCode.SUCCESS, None, b""
@@ -124,29 +124,29 @@ class ClientProcessor:
             for queue, offset in read_reset_offsets(command.body).items()
             if queue.topic == header.topic and 0 <= offset <= MAX_OFFSET
         }
-        await self._owner(header.group).reset_offsets(header.topic, offsets)
+        await self._client(header.group).reset_offsets(header.topic, offsets)
         return ResponseCode.SUCCESS, None, b""
 
     async def _consumer_status(self, command: Command) -> Reply:
         header = read_header(command, GetConsumerStatus)
-        offsets = await self._owner(header.group).consumed_offsets(header.topic)
+        offsets = await self._client(header.group).consumed_offsets(header.topic)
         body = ConsumerStatusBody(message_queue_table=queue_table(offsets))
         return ResponseCode.SUCCESS, None, msgspec.json.encode(body)
 
     async def _running_info(self, command: Command) -> Reply:
         header = read_header(command, GetConsumerRunningInfo)
-        owner = self._owner(header.consumer_group)
+        client = self._client(header.consumer_group)
         if header.check_id is not None:
-            owner.on_own_id_asked(header.check_id)
-        info = owner.running_info()
+            client.on_own_id_asked(header.check_id)
+        info = client.running_info()
         if header.jstack_enable:
             info = msgspec.structs.replace(info, jstack=all_stacks())
         return ResponseCode.SUCCESS, None, msgspec.json.encode(info)
 
     async def _consume_directly(self, command: Command) -> Reply:
         header = read_header(command, ConsumeMessageDirectly)
-        owner = self._owner(header.consumer_group)
-        if not isinstance(owner, DirectConsumer):
+        client = self._client(header.consumer_group)
+        if not isinstance(client, DirectConsumer):
             remark = f"request type {command.code} is not supported: the consumer has no handler"
             raise NotSupportedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
         message = self._message(command, header.broker_name or "")
@@ -156,7 +156,7 @@ class ClientProcessor:
             spent_time_mills=int(DIRECT_SECONDS * 1000),
         )
         with anyio.move_on_after(DIRECT_SECONDS):
-            result = await owner.consume_directly(message, header.broker_name)
+            result = await client.consume_directly(message, header.broker_name)
         return ResponseCode.SUCCESS, None, msgspec.json.encode(result)
 
     def _message(self, command: Command, broker_name: str) -> MessageExt:
@@ -165,7 +165,7 @@ class ClientProcessor:
             self._namespace.received(message)
         return message
 
-    def _owner(self, group: str) -> InnerConsumer:
+    def _client(self, group: str) -> InnerConsumer:
         if (consumer := self._consumers.get(group)) is None:
             remark = f"this client has no consumer of group {group!r}"
             raise NotSupportedError(ResponseCode.SYSTEM_ERROR, remark)

@@ -1,4 +1,4 @@
-"""What producers and consumers are to the instance that they belong to."""
+"""Protocols of producers and consumers, as their instance calls them."""
 
 from __future__ import annotations
 
@@ -20,67 +20,67 @@ class InnerClient(Protocol):
         ...
 
     def topics(self) -> Iterable[str]:
-        """Topics whose routes it wants to be kept fresh."""
+        """Topics whose routes are to be refreshed."""
         ...
 
     def on_route_changed(self, topic: str) -> None:
-        """The queues of a topic changed, became known or are gone."""
+        """Called when the route of a topic has changed, appeared or gone."""
         ...
 
     def on_failed(self, cause: BaseException) -> None:
-        """The instance failed for good: every later call should say so."""
+        """Called when the instance has failed: every later call must raise."""
         ...
 
 
 class InnerConsumer(InnerClient, Protocol):
-    """What brokers may ask of a consumer besides."""
+    """A consumer, with handlers for requests of brokers."""
 
     def heartbeat_data(self) -> ConsumerData:
-        """Group and subscriptions, as heartbeats tell them."""
+        """Return group and subscriptions for heartbeats."""
         ...
 
     def on_members_changed(self) -> None:
-        """A member of the group came or went: rebalance soon."""
+        """Called when the members of the group have changed: rebalance soon."""
         ...
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue at these offsets; queues it does not hold are ignored."""
+        """Continue at *offsets*; unassigned queues are ignored."""
         ...
 
     async def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Where it stands in the queues that it holds."""
+        """Return the positions of the assigned queues."""
         ...
 
     def on_own_id_asked(self, check_id: str) -> None:
-        """A consumer asked about its own client id, which is this one's, too."""
+        """Called when another consumer with the same client id has asked for its owner."""
         ...
 
     def running_info(self) -> ConsumerRunningInfo:
-        """Its state, for administration tools."""
+        """Return the state for administration tools."""
         ...
 
 
 @runtime_checkable
 class InnerTransactionProducer(Protocol):
-    """A producer that brokers may ask how a transaction ended."""
+    """A producer that handles transaction checks."""
 
     def on_transaction_check(
         self, address: str, header: CheckTransactionState, message: MessageExt
     ) -> None:
-        """The broker at *address* asks about its half message; the answer is another request."""
+        """Called with a half message; the decision is sent by a request to *address*."""
         ...
 
 
 @runtime_checkable
 class DirectConsumer(Protocol):
-    """A consumer with a handler, which an administrator may try with a message of choice."""
+    """A consumer whose handler an administrator can run with a chosen message."""
 
     async def consume_directly(
         self, message: MessageExt, broker_name: str | None
     ) -> ConsumeDirectlyResult:
-        """Run the handler on *message*, whatever was subscribed to; no offset changes.
+        """Run the handler with *message*, regardless of subscriptions; offsets do not change.
 
-        What the handler raises is part of the result.  It is cancelled when the broker would not
-        wait for the answer any longer.
+        An exception of the handler is part of the result.  The call is cancelled when the broker
+        stops waiting.
         """
         ...

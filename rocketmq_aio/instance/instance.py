@@ -1,4 +1,4 @@
-"""MQClientInstance: what the producers and consumers of a process share, if they want to."""
+"""MQClientInstance: connections, routes and heartbeats, shared by producers and consumers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from rocketmq_aio.remoting.gather import gather_limited
 
 logger = get_logger(__name__)
 
-O = TypeVar("O", bound=InnerClient)  # noqa: E741 - an owner
+C = TypeVar("C", bound=InnerClient)
 
 UNREGISTER_SECONDS = 3.0
 ADVERTISED = (
@@ -53,13 +53,12 @@ ADVERTISED = (
 class MQClientInstance:
     """Connections, routes and heartbeats under one client id.
 
-    A producer or consumer makes and owns one; to share it, start one yourself and pass it as
-    ``client=``::
+    Each producer or consumer creates its own; to share one, start it and pass it as ``client=``::
 
         async with MQClientInstance(ClientConfig(namesrv="127.0.0.1:9876")) as client:
             async with Producer("orders", client=client) as producer: ...
 
-    There is no registry of them, so two clusters in one process never meet.
+    There is no global registry, so a process can use several clusters.
     """
 
     def __init__(self, config: ClientConfig) -> None:
@@ -76,15 +75,15 @@ class MQClientInstance:
         self._readers: list[InnerClient] = []
         self._connection_numbers: dict[str, int] = {}  # of the latest connection, by address
         self._connections_made = 0
-        self.host = BackgroundTasks(f"rocketmq:{self.address}", on_failure=self._fail)
+        self.tasks = BackgroundTasks(f"rocketmq:{self.address}", on_failure=self._fail)
         self.replies = PendingReplies()
-        commands = ClientProcessor(
+        processor = ClientProcessor(
             self._consumers, self._producers, self.replies, namespace_of(config)
         )
         self.remoting = RemotingClient(
             config,
-            self.host,
-            on_request=commands.answer,
+            self.tasks,
+            on_request=processor.process,
             on_connected=self._connected,
             on_unreachable=self._unreachable,
             advice=self._advice,
@@ -104,7 +103,7 @@ class MQClientInstance:
     # --- lifetime -------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to work; nobody is contacted but an address server, if one is configured.
+        """Start the background tasks; connects only to an address server, if configured.
 
         :raises ConfigError: no name server is configured
         :raises NotRunningError: it was started before
@@ -118,7 +117,7 @@ class MQClientInstance:
         try:
             await self.name_servers.load()
             self._check_still_open()
-            await self.host.start()
+            await self.tasks.start()
             self._check_still_open()
         except BaseException:
             self._closed = True
@@ -129,10 +128,10 @@ class MQClientInstance:
             config.route_refresh_interval_seconds,
             config.heartbeat_interval_seconds,
         )
-        # Tasks of their own: a slow name server must not delay heartbeats, nor the reverse.
-        self.host.spawn(self.routes.run, refresh, name="routes")
-        self.host.spawn(self.heartbeats.run, heartbeat, name="heartbeats")
-        self.host.spawn(self._keep_addresses, name="addresses")
+        # Separate tasks: a slow name server must not delay heartbeats, nor the reverse.
+        self.tasks.spawn(self.routes.run, refresh, name="routes")
+        self.tasks.spawn(self.heartbeats.run, heartbeat, name="heartbeats")
+        self.tasks.spawn(self._keep_addresses, name="addresses")
 
     async def close(self) -> None:
         """Close all connections; may be called twice, concurrently and before `start`."""
@@ -142,10 +141,10 @@ class MQClientInstance:
         if self._loop is not asyncio.get_running_loop():
             raise NotRunningError("the client belongs to another event loop; close it there")
         self.remoting.close()
-        await self.host.close()
+        await self.tasks.close()
 
     def after_fork(self) -> None:
-        """In a forked child: the client stays the parent's, and this copy refuses every call."""
+        """In a forked child: every call of this copy raises."""
         self._forked = self._closed = True
         self._loop = None
         self.remoting.after_fork()
@@ -169,21 +168,21 @@ class MQClientInstance:
 
     @property
     def client_id(self) -> str:
-        """The id under which brokers know this client.
+        """The client id in heartbeats.
 
-        :raises NotRunningError: the client was never started: `start` makes the id
+        :raises NotRunningError: the client was never started: `start` creates the id
         """
         if self._client_id is None:
-            raise NotRunningError("a client has no id before `start()`, which makes it")
+            raise NotRunningError("a client has no id before `start()`, which creates it")
         return self._client_id
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was closed or has failed: it does nothing any more.  Any thread may ask."""
+        """Whether it was closed or has failed.  Thread-safe."""
         return self._closed or self.failure is not None
 
     def check_running(self) -> None:
-        """Raise the error that says why this instance cannot be used here and now."""
+        """Raise the error for a call that this instance cannot serve now."""
         if self.failure is not None:
             raise NotRunningError(f"the client failed: {self.failure!r}") from self.failure
         if self._forked:
@@ -195,59 +194,59 @@ class MQClientInstance:
         if self._loop is not asyncio.get_running_loop():
             raise NotRunningError("the client belongs to another event loop; make one per loop")
 
-    # --- members --------------------------------------------------------------------------------
+    # --- registration ---------------------------------------------------------------------------
 
-    def register_producer(self, owner: InnerClient) -> None:
-        """Make *owner* the producer of its group here.
+    def register_producer(self, client: InnerClient) -> None:
+        """Register the producer of a group.
 
-        :raises ConfigError: the group has one already
+        :raises ConfigError: the group has a producer in this instance
         """
-        _register(self._producers, owner)
+        _register(self._producers, client)
 
-    def register_consumer(self, owner: InnerConsumer) -> None:
-        """Make *owner* the consumer of its group here.
+    def register_consumer(self, client: InnerConsumer) -> None:
+        """Register the consumer of a group.
 
-        :raises ConfigError: the group has one already
+        :raises ConfigError: the group has a consumer in this instance
         """
-        _register(self._consumers, owner)
+        _register(self._consumers, client)
 
-    async def unregister_producer(self, owner: InnerClient) -> None:
-        """Leave on all brokers; bounded in time, failures are logged."""
-        if self._producers.get(owner.group) is owner:
-            del self._producers[owner.group]
-            header = UnregisterClient(client_id=self.client_id, producer_group=owner.group)
+    async def unregister_producer(self, client: InnerClient) -> None:
+        """Unregister from all brokers; bounded in time, failures are logged."""
+        if self._producers.get(client.group) is client:
+            del self._producers[client.group]
+            header = UnregisterClient(client_id=self.client_id, producer_group=client.group)
             await self._unregister(header)
 
-    async def unregister_consumer(self, owner: InnerConsumer) -> None:
-        """Leave on all brokers, so that the other members take over at once."""
-        if self._consumers.get(owner.group) is owner:
-            del self._consumers[owner.group]
-            header = UnregisterClient(client_id=self.client_id, consumer_group=owner.group)
+    async def unregister_consumer(self, client: InnerConsumer) -> None:
+        """Unregister from all brokers, so that other members take over at once."""
+        if self._consumers.get(client.group) is client:
+            del self._consumers[client.group]
+            header = UnregisterClient(client_id=self.client_id, consumer_group=client.group)
             await self._unregister(header)
 
-    def drop_consumer(self, owner: InnerClient) -> None:
-        """Leave on all brokers in the background: *owner* has failed, others are to take over."""
-        consumer = self._consumers.get(owner.group)
-        if consumer is owner and not self.host.is_ending:
-            self.host.spawn(self.unregister_consumer, consumer, name=f"leave-{owner.group}")
+    def drop_consumer(self, client: InnerClient) -> None:
+        """Unregister a failed consumer in the background, so that other members take over."""
+        consumer = self._consumers.get(client.group)
+        if consumer is client and not self.tasks.is_ending:
+            self.tasks.spawn(self.unregister_consumer, consumer, name=f"leave-{client.group}")
 
-    def register_reader(self, owner: InnerClient) -> None:
-        """Keep the routes of *owner* fresh; brokers do not hear of it, and its group may repeat."""
-        self._readers.append(owner)
+    def register_reader(self, client: InnerClient) -> None:
+        """Refresh the routes of *client*; it is not in heartbeats, and groups may repeat."""
+        self._readers.append(client)
 
-    def unregister_reader(self, owner: InnerClient) -> None:
-        """Forget *owner*; may be called twice."""
-        self._readers = [each for each in self._readers if each is not owner]
+    def unregister_reader(self, client: InnerClient) -> None:
+        """Unregister a reader; may be called twice."""
+        self._readers = [each for each in self._readers if each is not client]
 
     async def _unregister(self, header: UnregisterClient) -> None:
         async def leave(address: str) -> None:
-            async with self.heartbeats.lock(address):  # else one under way could win
+            async with self.heartbeats.lock(address):  # else one in flight could win
                 try:
                     await self.broker.unregister(address, header)
                 except RocketMQError as error:
                     logger.info("unregister_failed", address=address, reason=str(error))
 
-        # Only where a connection stands: a broker forgets a client whose connection is gone.
+        # Only connected ones: a broker forgets a client when its connection is lost.
         connected = {a for a in self.routes.addresses() if self.remoting.is_connected(a)}
         with anyio.move_on_after(UNREGISTER_SECONDS):
             await gather_limited(leave, connected)
@@ -257,39 +256,39 @@ class MQClientInstance:
         return self._connection_numbers.get(address, 0)
 
     def send_address(self, master: str) -> str:
-        """Return where messages for the broker at *master* go."""
+        """Return the address to send messages to for the broker at *master*."""
         return vip_address(master) if self.config.vip_channel else master
 
     def send_addresses(self) -> set[str]:
-        """Return where messages for the brokers of all routes in use go."""
+        """Return the addresses to send messages to for all brokers."""
         return {self.send_address(each) for each in self.routes.addresses(masters_only=True)}
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _owners(self) -> list[InnerClient]:
+    def _clients(self) -> list[InnerClient]:
         return [*self._producers.values(), *self._consumers.values(), *self._readers]
 
     def _topics(self) -> Iterable[str]:
-        return {topic for owner in self._owners() for topic in owner.topics()}
+        return {topic for client in self._clients() for topic in client.topics()}
 
     def _route_changed(self, topic: str) -> None:
-        for owner in self._owners():
-            owner.on_route_changed(topic)
+        for client in self._clients():
+            client.on_route_changed(topic)
 
     def _connected(self, address: str) -> None:
-        self._connections_made += 1  # over all addresses, so that no number comes twice
+        self._connections_made += 1  # over all addresses: numbers are unique
         self._connection_numbers[address] = self._connections_made
-        # A new connection knows no group: tell it at once, or the broker forgets this member.
+        # The broker dropped the registration with the old connection: send a heartbeat at once.
         self.heartbeats.forget(address)
         if address in self._heartbeat_addresses():
-            self.host.spawn(self.heartbeats.send, address, name=f"heartbeat-{address}")
+            self.tasks.spawn(self.heartbeats.send, address, name=f"heartbeat-{address}")
 
     def _unreachable(self, address: str) -> None:
         named = self.routes.addresses()
         self.routes.invalidate_addresses({a for a in named if address in (a, self.send_address(a))})
 
     def _advice(self, address: str) -> str:
-        """Return what to do about a broker that could never be reached."""
+        """Return what the user can do about a broker that was never reachable."""
         advertised = {*self.routes.addresses(), *self.send_addresses()}
         return (
             ADVERTISED if address in advertised and address not in self._connection_numbers else ""
@@ -301,10 +300,10 @@ class MQClientInstance:
         return HeartbeatData(
             client_id=self.client_id,
             producer_data_set=[ProducerData(group_name=group) for group in self._producers],
-            consumer_data_set=[self._told(each) for each in self._consumers.values()],
+            consumer_data_set=[self._consumer_data(each) for each in self._consumers.values()],
         )
 
-    def _told(self, consumer: InnerConsumer) -> ConsumerData:
+    def _consumer_data(self, consumer: InnerConsumer) -> ConsumerData:
         data = consumer.heartbeat_data()
         return replace(data, unit_mode=True) if self.config.unit_mode else data
 
@@ -325,22 +324,22 @@ class MQClientInstance:
     def _fail(self, cause: BaseException) -> None:
         self.failure = cause
         self.remoting.close()
-        for owner in self._owners():
-            owner.on_failed(cause)
+        for client in self._clients():
+            client.on_failed(cause)
 
 
-def _register(table: dict[str, O], owner: O) -> None:
-    if owner.group in table:
-        raise ConfigError("group", owner.group, "this client has a member of this group already")
-    table[owner.group] = owner
+def _register(table: dict[str, C], client: C) -> None:
+    if client.group in table:
+        raise ConfigError("group", client.group, "this client has a member of this group already")
+    table[client.group] = client
 
 
 def _local_address(namesrv: str | None) -> str:
-    """Return the address from which the first name server is reached; nothing is sent."""
+    """Return the local address of the route to the first name server; sends nothing."""
     with suppress(OSError, ConfigError):
         host, port = parse_address((namesrv or "").split(";")[0])
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        socket.inet_pton(family, host)  # a name would have to be looked up, which can block
+        socket.inet_pton(family, host)  # not a host name: a lookup can block
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((host, port))
             return str(probe.getsockname()[0])

@@ -1,4 +1,4 @@
-"""The name servers: which to ask, and where their list comes from."""
+"""Name servers: their list, and requests with failover and hedging."""
 
 from __future__ import annotations
 
@@ -32,24 +32,26 @@ from rocketmq_aio.remoting.response_errors import broker_error
 
 logger = get_logger(__name__)
 
-HEDGE_SECONDS: Final = 0.5  # a server silent for so long is suspect, and the next one asked too
-SUSPECT_SECONDS: Final = 30.0  # how long "no such topic" does not wait for a suspect
+HEDGE_SECONDS: Final = (
+    0.5  # without a response: the server is suspect, and the next one is requested too
+)
+SUSPECT_SECONDS: Final = 30.0  # "no such topic" does not wait for suspects
 ANSWERS: Final = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
 REFUSALS: Final = (NotSupportedError, AuthError, PermissionDeniedError)  # of the request or account
 
 
 class NameServers:
-    """Asks one name server, and the next one when it fails or is slow; who answered stays first.
+    """Sends requests to one name server, and to the next one when it fails or is slow.
 
-    "No such topic" is believed when all servers that can be reached agree: one that has restarted
-    knows a topic only when its brokers have registered again.
+    The server that answered last is preferred.  "No such topic" counts only if all reachable
+    servers agree: a restarted one has no topic until the brokers have registered again.
     """
 
     def __init__(self, config: ClientConfig, remoting: RemotingClient) -> None:
         self._config = config
         self._remoting = remoting
-        self._addresses: tuple[str, ...] = ()  # who answered last is the first
-        self._suspects: dict[str, float] = {}  # silent servers, and until when they are suspect
+        self._addresses: tuple[str, ...] = ()  # the preferred one first
+        self._suspects: dict[str, float] = {}  # unresponsive servers, and until when
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -57,9 +59,9 @@ class NameServers:
         return self._addresses
 
     async def load(self) -> None:
-        """Take the list from the settings or the address server.
+        """Read the list from the settings or the address server.
 
-        :raises ConfigError: there is none
+        :raises ConfigError: no name server is configured
         :raises NameServerUnavailableError: the address server did not answer
         """
         namesrv = self._config.namesrv
@@ -68,57 +70,57 @@ class NameServers:
                 "namesrv", namesrv, "give namesrv=... or set ROCKETMQ_NAMESRV or NAMESRV_ADDR"
             )
         if namesrv.startswith("http://"):
-            self._use(await self._listed(namesrv))
+            self._set_addresses(await self._fetch_list(namesrv))
         else:
-            self._use(parse_addresses(namesrv))
+            self._set_addresses(parse_addresses(namesrv))
 
     async def refresh(self) -> None:
-        """Ask the address server again; the list is kept when it does not answer."""
+        """Fetch the list from the address server again; keep the old one if it fails."""
         namesrv = self._config.namesrv or ""
         if namesrv.startswith("http://"):
             try:
-                self._use(await self._listed(namesrv))
+                self._set_addresses(await self._fetch_list(namesrv))
             except NameServerUnavailableError as error:
                 logger.warning("address_server_failed", reason=str(error))
 
     async def route(self, topic: str) -> TopicRouteData:
-        """Return where *topic* is.
+        """Return the route of *topic*.
 
-        :raises RouteNotFoundError: no name server that can be reached knows such a topic
+        :raises RouteNotFoundError: no reachable name server has such a topic
         :raises NameServerUnavailableError: no name server answered
         """
         return _routes(topic, [await self.ask(_route_request(topic))])[0]
 
     async def routes(self, topic: str) -> list[TopicRouteData]:
-        """Return where *topic* is, as each name server that can be reached says; errors as `route`.
+        """Return the route of *topic* from each reachable name server; errors as `route`.
 
-        One that has just restarted knows some of the brokers only.
+        One that has just restarted may lack some of the brokers.
         """
         return _routes(topic, await self.ask_all(_route_request(topic)))
 
-    def _use(self, addresses: tuple[str, ...]) -> None:
+    def _set_addresses(self, addresses: tuple[str, ...]) -> None:
         if set(addresses) == set(self._addresses):
             return
         gone = set(self._addresses) - set(addresses)
-        # Shuffled, so that the clients of a data center spread over the servers.
+        # Shuffled, to spread the clients over the servers.
         self._addresses = tuple(random.sample(addresses, len(addresses)))
         for address in gone:
             self._suspects.pop(address, None)
         self._remoting.forget(gone)
 
     async def ask(self, header: RequestHeader) -> Command:
-        """Return a success of one of them, or "no such topic" of all that can be reached.
+        """Return the first success, or "no such topic" if all reachable servers agree.
 
-        :raises NameServerUnavailableError: none answered so
-        :raises BrokerError: none answered so, and one refuses the request or the account
+        :raises NameServerUnavailableError: no usable response
+        :raises BrokerError: no usable response, and one rejected the request or the account
         """
         return (await self._ask(header, every=False))[0]
 
     async def ask_all(self, header: RequestHeader) -> list[Command]:
-        """Return what all that can be reached answer; they do not share what they know.
+        """Return the responses of all reachable servers, which do not replicate to each other.
 
-        :raises NameServerUnavailableError: none answered
-        :raises BrokerError: none answered, and one refuses the request or the account
+        :raises NameServerUnavailableError: no usable response
+        :raises BrokerError: no usable response, and one rejected the request or the account
         """
         return await self._ask(header, every=True)
 
@@ -132,37 +134,37 @@ class NameServers:
             poll.end(address, command)
 
         async with anyio.create_task_group() as tasks:
-            for address in self._addresses:  # which a refresh may replace meanwhile
+            for address in self._addresses:  # a refresh may replace it meanwhile
                 if poll.unknown is None or not self._is_suspect(address):
-                    poll.silent.add(address)
+                    poll.pending.add(address)
                     tasks.start_soon(ask, address)
                     if not every:
                         await self._wait(poll, HEDGE_SECONDS)
                 if poll.found and not every:
                     break
-            while self._may_learn_more(poll, every=every):
+            while self._should_wait(poll, every=every):
                 await self._wait(poll, HEDGE_SECONDS if poll.is_answered else None)
             tasks.cancel_scope.cancel()
-        return self._answers_of(poll)
+        return self._responses(poll)
 
-    def _may_learn_more(self, poll: _Poll, *, every: bool) -> bool:
+    def _should_wait(self, poll: _Poll, *, every: bool) -> bool:
         if poll.found and not every:
             return False
-        silent = poll.silent
-        return not all(map(self._is_suspect, silent)) if poll.is_answered else bool(silent)
+        pending = poll.pending
+        return not all(map(self._is_suspect, pending)) if poll.is_answered else bool(pending)
 
     async def _wait(self, poll: _Poll, seconds: float | None) -> None:
-        """Wait for the next answer; servers that are silent for so long are suspect."""
+        """Wait for the next response; after *seconds*, pending servers become suspect."""
         with anyio.move_on_after(seconds) as waited:
             await poll.changed.wait()
         if waited.cancelled_caught:
             until = monotonic() + SUSPECT_SECONDS
-            self._suspects.update(dict.fromkeys(poll.silent, until))
+            self._suspects.update(dict.fromkeys(poll.pending, until))
 
     def _is_suspect(self, address: str) -> bool:
         return self._suspects.get(address, 0.0) > monotonic()
 
-    def _answers_of(self, poll: _Poll) -> list[Command]:
+    def _responses(self, poll: _Poll) -> list[Command]:
         if answers := poll.found or ([poll.unknown] if poll.unknown is not None else []):
             self._prefer(answers[0][0])
             return [command for _, command in answers]
@@ -172,7 +174,7 @@ class NameServers:
         raise NameServerUnavailableError(poll.causes)
 
     def _prefer(self, address: str) -> None:
-        """Ask *address* first from now on, the others after it in the order they have."""
+        """Prefer *address*; the others keep their order."""
         if address != self._addresses[0] and address in self._addresses:
             at = self._addresses.index(address)
             self._addresses = self._addresses[at:] + self._addresses[:at]
@@ -193,7 +195,7 @@ class NameServers:
         causes[address] = cause
         return None
 
-    async def _listed(self, url: str) -> tuple[str, ...]:
+    async def _fetch_list(self, url: str) -> tuple[str, ...]:
         wanted = unit_url(url, self._config.unit_name)
         return await fetch_addresses(wanted, self._config.request_timeout_seconds)
 
@@ -210,18 +212,18 @@ def _routes(topic: str, answers: list[Command]) -> list[TopicRouteData]:
 
 
 class _Poll:
-    """What the name servers answered to one request so far.
+    """The responses of name servers to one request so far.
 
-    :ivar found: successes, the first one first
+    :ivar found: successes, in order of arrival
     :ivar unknown: the first "no such topic"
-    :ivar silent: those that were asked and have neither answered nor failed
+    :ivar pending: servers that have neither answered nor failed
     """
 
     def __init__(self) -> None:
         self.found: list[tuple[str, Command]] = []
         self.unknown: tuple[str, Command] | None = None
         self.causes: dict[str, BaseException] = {}
-        self.silent: set[str] = set()
+        self.pending: set[str] = set()
         self.changed = anyio.Event()  # replaced by each answer
 
     @property
@@ -229,8 +231,8 @@ class _Poll:
         return bool(self.found) or self.unknown is not None
 
     def end(self, address: str, command: Command | None) -> None:
-        """The server at *address* has answered, or failed."""
-        self.silent.discard(address)
+        """Record that *address* has answered or failed."""
+        self.pending.discard(address)
         if command is not None:
             if command.code == ResponseCode.SUCCESS:
                 self.found.append((address, command))

@@ -1,4 +1,4 @@
-"""Requests of this client that wait for their replies."""
+"""Pending replies of request-reply: futures by correlation id."""
 
 from __future__ import annotations
 
@@ -12,40 +12,37 @@ from rocketmq_aio.model.properties import CORRELATION_ID
 
 logger = get_logger(__name__)
 
-SWEEP_SECONDS: Final = 0.05  # a request without a reply ends this much late at most
+SWEEP_SECONDS: Final = 0.05  # the delay of timeouts
 
 
 class PendingReplies:
-    """Futures by correlation id; one timer for all deadlines, and none while nobody waits."""
+    """Futures by correlation id, with one timer for all deadlines."""
 
     def __init__(self) -> None:
-        self.dropped = 0  # replies that nobody waited for (any more)
-        self._waiting: dict[str, tuple[asyncio.Future[MessageExt | None], float]] = {}
+        self.dropped = 0  # late, duplicate and unknown replies
+        self._pending: dict[str, tuple[asyncio.Future[MessageExt | None], float]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._pending)
 
     def expect(self, correlation_id: str, deadline: float) -> asyncio.Future[MessageExt | None]:
-        """Return the future of a reply; it ends with None at *deadline*.
-
-        Whoever expects one forgets it too.
-        """
+        """Return the future of a reply, or of None at *deadline*; the caller must `forget` it."""
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[MessageExt | None] = loop.create_future()
-        self._waiting[correlation_id] = reply, deadline
+        self._pending[correlation_id] = reply, deadline
         if self._timer is None:
             self._timer = loop.call_later(SWEEP_SECONDS, self._sweep, loop)
         return reply
 
     def forget(self, correlation_id: str) -> None:
-        """A request has ended, however."""
-        self._waiting.pop(correlation_id, None)
+        """Remove the future of an ended request."""
+        self._pending.pop(correlation_id, None)
 
     def deliver(self, message: MessageExt) -> None:
-        """Give a reply to its request; one that is late, repeated or not ours is dropped."""
+        """Complete the request of a reply; drop late, duplicate and unknown ones."""
         correlation_id = message.property(CORRELATION_ID) or ""
-        reply, _ = self._waiting.pop(correlation_id, (None, 0))
+        reply, _ = self._pending.pop(correlation_id, (None, 0))
         if reply is not None and not reply.done():
             reply.set_result(message)
             return
@@ -55,8 +52,8 @@ class PendingReplies:
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         now = monotonic()
         self._timer = None
-        for reply, deadline in self._waiting.values():
+        for reply, deadline in self._pending.values():
             if deadline <= now and not reply.done():
                 reply.set_result(None)
-        if self._waiting:
+        if self._pending:
             self._timer = loop.call_later(SWEEP_SECONDS, self._sweep, loop)

@@ -1,4 +1,4 @@
-"""Where every task and thread of this process stands, as a Java client dumps its threads."""
+"""Stack dump of tasks and threads, for ``jstack`` of consumers."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Final
 
-MOST: Final = 1000  # tasks; who has more of them is not helped by a longer list
-DEEPEST: Final = 100  # frames
+MAX_TASKS: Final = 1000
+MAX_FRAMES: Final = 100
 
 
 def all_stacks() -> str:
-    """Return the stacks of this loop's tasks and of all threads: places in the code, no values."""
+    """Return the stacks of the tasks of this loop and of all threads, without values."""
     tasks = sorted(asyncio.all_tasks(), key=lambda task: task.get_name())
     stacks = [
         _stack(f"task {task.get_name()}", list(_awaited(task.get_coro()))[::-1])
-        for task in tasks[:MOST]
+        for task in tasks[:MAX_TASKS]
     ]
-    if len(tasks) > MOST:
-        stacks.append(f"... and {len(tasks) - MOST} more tasks")
+    if len(tasks) > MAX_TASKS:
+        stacks.append(f"... and {len(tasks) - MAX_TASKS} more tasks")
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():
         stacks.append(_stack(f"thread {names.get(ident, ident)}", list(_called(frame))))
@@ -30,7 +30,7 @@ def all_stacks() -> str:
 
 def _stack(name: str, frames: list[FrameType]) -> str:
     """Return a stack as text, the innermost frame first."""
-    return "\n".join([name, *map(_place, frames[:DEEPEST])])
+    return "\n".join([name, *map(_place, frames[:MAX_FRAMES])])
 
 
 def _place(frame: FrameType) -> str:
@@ -46,7 +46,7 @@ def _called(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _awaited(awaitable: Any) -> Iterator[FrameType]:  # noqa: ANN401 - whatever can be awaited
-    """Yield the frame of a coroutine and of all that it waits for; the innermost last."""
+    """Yield the frame of a coroutine and of all that it awaits; the innermost last."""
     while awaitable is not None:
         frame, inner = _look_into(awaitable)
         if frame is None:

@@ -1,7 +1,7 @@
-"""The first offset stored at or after a time: brokers are asked, and not believed.
+"""Search for the first offset stored at or after a time; the broker only gives a hint.
 
-Brokers before 5.0 answer with the message that is closest in time, and with any one among several
-of the same time; those of 5.x can answer an offset that is not there any more.
+Brokers before 5.0 return the message closest in time, and any one of several with the same time;
+5.x brokers can return an offset that has been deleted.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ WIDE: Final = 32
 
 
 class TimeSearch:
-    """Narrows down where *millis* begins, from store times that grow along the queue.
+    """Bisects a queue by store times, which grow with the offset.
 
-    Ask for `count` messages from `probe` on and tell `seen` what came, until `found` is set.
+    Read `count` messages from `probe` on and pass them to `seen`, until `found` is set.
 
-    :param hint: what the broker says; it costs more questions when it is wrong, and no more
+    :param hint: the offset that the broker returned; a wrong one only costs more reads
     """
 
     def __init__(self, millis: int, minimum: int, maximum: int, hint: int) -> None:
         self._millis = millis
-        self._low, self._high = minimum, max(minimum, maximum)  # it is one of these, or between
+        self._low, self._high = minimum, max(minimum, maximum)  # inclusive
         self._step = 0
         self._ways: set[str] = set()
         self.count = NARROW
@@ -31,23 +31,23 @@ class TimeSearch:
 
     @property
     def found(self) -> int | None:
-        """The offset, once it is sure; the end of the queue when everything is older."""
+        """The offset, once known; the end of the queue when all messages are older."""
         return self._low if self._low >= self._high else None
 
     def seen(self, messages: Sequence[tuple[int, int]]) -> None:
-        """Take the messages (offset, store time) that are stored from `probe` on, in order."""
+        """Process the messages (offset, store time) from `probe` on, in order."""
         older = sum(stored < self._millis for _, stored in messages)
         if older == 0:
             self._high = self.probe
-            self._go_on("down")
+            self._next_probe("down")
         elif older < len(messages):
             self._low = self._high = min(messages[older][0], self._high)
         else:
             self._low = min(messages[-1][0] + 1, self._high)
-            self._go_on("up")
+            self._next_probe("up")
 
-    def _go_on(self, way: str) -> None:
-        """Probe further off each time, and in the middle once it lies between two probes."""
+    def _next_probe(self, way: str) -> None:
+        """Probe at doubling distances; bisect once the target is between two probes."""
         self._ways.add(way)
         self.count = WIDE
         if len(self._ways) == 2:

@@ -189,7 +189,7 @@ class Sender:
         return request
 
     def _start_probing(self) -> None:
-        self.instance.host.spawn(self.faults.probe_while_excluded, name="probes")
+        self.instance.tasks.spawn(self.faults.probe_while_excluded, name="probes")
 
     async def _probe(self, fault: BrokerFault) -> None:
         queue = fault.queue

@@ -134,7 +134,7 @@ class TraceDispatcher:
         self._start_at += MAX_RECORDS
         try:
             self._instance.check_running()
-            self._instance.host.spawn(self._send_some, name="trace")
+            self._instance.tasks.spawn(self._send_some, name="trace")
         except NotRunningError:
             self._senders -= 1
             self._start_at -= MAX_RECORDS

@@ -182,7 +182,7 @@ class PopEngine:
             loop = self.loops[source] = self._make_loop(source)
             # A task of the instance: a request may end after the consumer, and its messages are
             # given back.
-            self.instance.host.spawn(loop.run, name=f"pop-{source}")
+            self.instance.tasks.spawn(loop.run, name=f"pop-{source}")
         self._buffer.notify()
 
     def _make_loop(self, source: MessageQueue) -> PopLoop:

@@ -130,7 +130,7 @@ class PopIntake:
     def give_back(self, messages: list[PoppedMessage]) -> None:
         """Have *messages* redelivered soon."""
         # A task of the instance: the last pop may end after the consumer.
-        self._instance.host.spawn(self.service.give_back, messages, name="give-back")
+        self._instance.tasks.spawn(self.service.give_back, messages, name="give-back")
 
     def on_dead_letter(self, message: PoppedMessage) -> None:
         """Publish that *message* is in the dead-letter queue."""

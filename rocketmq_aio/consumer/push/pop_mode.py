@@ -211,7 +211,7 @@ class PushPops:
         self._queues[assigned.queue] = assigned
         assigned.started.set()
         # A task of the instance: a pop may end after the consumer; its messages are given back.
-        self._instance.host.spawn(loop.run, name=f"pop-{assigned.queue}")
+        self._instance.tasks.spawn(loop.run, name=f"pop-{assigned.queue}")
 
     async def release(self, released: Iterable[PoppedQueue]) -> None:
         """Wait for acknowledgements and give back messages that no handler started."""

@@ -202,7 +202,7 @@ class BatchAccumulator:
     def _spawn(self, function: Callable[..., Coroutine[Any, Any, None]], argument: object) -> None:
         instance = self._sender.instance
         instance.check_running()  # a host that is closing would ignore the call
-        instance.host.spawn(function, argument, name="batch")
+        instance.tasks.spawn(function, argument, name="batch")
 
     async def _deliver_line(self, queue: MessageQueue) -> None:
         line = self._lines[queue]

@@ -94,7 +94,7 @@ class TransactionChecks:
         self._waiting.append(message_id)
         if self._workers < self._concurrency:
             self._workers += 1
-            self._instance.host.spawn(self._work, name="transaction-checks")
+            self._instance.tasks.spawn(self._work, name="transaction-checks")
 
     def close(self) -> None:
         """Drop all checks, waiting and later ones: brokers repeat them at other members."""

@@ -362,7 +362,7 @@ async def test_a_background_task_may_close_the_member_it_belongs_to(
         guest = Guest(config_of(cluster))
         await guest.start()
         with caplog.at_level(logging.ERROR, "rocketmq_aio"):
-            guest.client.host.spawn(guest.close, name="a listener that has seen enough")
+            guest.client.tasks.spawn(guest.close, name="a listener that has seen enough")
             await until(lambda: guest.shut == 1)
             await asyncio.wait_for(guest.close(), 15)
 

@@ -86,7 +86,7 @@ async def test_a_thread_shows_where_it_is() -> None:
 
 
 async def test_many_tasks_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks_module, "MOST", 3)
+    monkeypatch.setattr(stacks_module, "MAX_TASKS", 3)
     released = asyncio.Event()
     create = asyncio.get_running_loop().create_task
     tasks = [create(outer(SECRET, released), name=f"zz-{number}") for number in range(5)]

@@ -95,13 +95,13 @@ def test_clients_of_connections_that_are_no_longer_used_are_closed() -> None:
     closed = threading.Event()
     runtime = Runtime.get(numbered(0))
     first = runtime.instance
-    wait_closed = first.host.close
+    wait_closed = first.tasks.close
 
     async def close() -> None:
         await wait_closed()
         closed.set()
 
-    first.host.close = close  # type: ignore[method-assign]
+    first.tasks.close = close  # type: ignore[method-assign]
     del runtime
     for number in range(1, MAX_KEPT + 1):
         Runtime.get(numbered(number))
