@@ -108,8 +108,8 @@ async def asking(
 ) -> AsyncIterator[Asking]:
     consumer = consumer or Consumer()
     owners: dict[str, InnerConsumer] = {"billing": consumer}
-    commands = ClientProcessor(owners, producers or {}, PendingReplies())
-    async with FakeBroker() as broker, open_client(on_request=commands.answer) as opened:
+    processor = ClientProcessor(owners, producers or {}, PendingReplies())
+    async with FakeBroker() as broker, open_client(on_request=processor.process) as opened:
         await opened.ask(broker.address)
         yield Asking(broker, consumer)
 
