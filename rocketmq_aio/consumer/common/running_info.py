@@ -94,7 +94,7 @@ def _clock() -> Callable[[float], int]:
     return lambda seconds: int((wall - monotonic + seconds) * 1000) if seconds else 0
 
 
-# --- settings under the names that the Java client gives them -----------------------------------
+# --- settings under the names that the Java client gives them -------------------------------------
 
 
 def _flag(value: bool) -> str:

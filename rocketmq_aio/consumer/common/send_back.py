@@ -95,7 +95,7 @@ class SendBack:
         await self.send_back(message, DEAD_LETTER)
         logger.warning("message_dead", group=self._group, **_named(message), reason=reason)
 
-    # --- by the broker that has it --------------------------------------------------------------
+    # --- by the broker that has it ----------------------------------------------------------------
 
     def _can_be_asked(self, message: MessageExt) -> bool:
         """Whether the broker of *message* would store it as it is, and it alone."""
@@ -124,7 +124,7 @@ class SendBack:
         address = self._instance.routes.master_of(message.queue)
         await self._store(address, header, b"")
 
-    # --- as a copy ------------------------------------------------------------------------------
+    # --- as a copy --------------------------------------------------------------------------------
 
     async def _send_copy(self, message: MessageExt, delay_level: int) -> None:
         dead = delay_level < 0 or message.reconsume_times >= self._max_reconsume_times

@@ -1,4 +1,4 @@
-"""What all members of a consumer group do: subscribe, share queues out, pull, commit, leave."""
+"""Group engine: join a consumer group, subscribe, rebalance, pull, commit, leave."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
 from rocketmq_aio.protocol.static_topics import is_logical
 from rocketmq_aio.protocol.subscription import Subscription, subscription
 
-DEFAULT_INSTANCE: Final = "DEFAULT"  # names the offset file, which has to be found again
+DEFAULT_INSTANCE: Final = "DEFAULT"  # in the path of the offset file, which has to be found again
 TAKEOVER_DELAY_SECONDS: Final = 0.3  # enough for a notified member to commit
 
 Q = TypeVar("Q", bound=QueueState)
@@ -114,7 +114,7 @@ class GroupEngine(Generic[Q]):
         """Whether every member reads everything."""
         return self.config.message_model is MessageModel.BROADCASTING
 
-    # --- for `Assignments` ----------------------------------------------------------------------
+    # --- for `Assignments` ------------------------------------------------------------------------
 
     def make_queue(self, queue: MessageQueue) -> Q:
         """Return the state of a newly assigned queue."""
@@ -133,10 +133,10 @@ class GroupEngine(Generic[Q]):
     async def on_released(self, released: list[Q]) -> None:
         """Clean up after the last commit of revoked queues."""
 
-    # --- life -----------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     async def open(self, owner: InnerConsumer, commit_interval_seconds: float) -> None:
-        """Join with what was prepared, and begin to work."""
+        """Join the group and start working."""
         if isinstance(self.store, LocalFileOffsetStore):
             config = self.instance.config
             owner_group = f"{config.namespace}%{self.group}" if config.namespace else self.group
@@ -161,18 +161,18 @@ class GroupEngine(Generic[Q]):
             await self._prepare(wanted)
 
     async def _leave(self, owner: InnerConsumer) -> None:
-        """The last steps, whatever happened before."""
+        """Leave the group and release resources."""
         self.events.close()
         self._decoder.close()
         try:
             await self.instance.unregister_consumer(owner)
         finally:
             if self._file is not None:
-                with anyio.CancelScope(shield=True):  # else nobody could use the file again
+                with anyio.CancelScope(shield=True):  # otherwise the file stays locked
                     await self._file.close()
 
     def fail(self) -> None:
-        """Nothing works any more: let go of everybody who waits for something."""
+        """Stop after a failure; wake all waiting callers."""
         self._running = False
         self.rebalancer.end()
         for assigned in self.table.values():
@@ -181,10 +181,10 @@ class GroupEngine(Generic[Q]):
 
     @property
     def running(self) -> bool:
-        """Whether it was opened, and neither closes nor failed."""
+        """Whether the consumer is open, not closing and not failed."""
         return self._running
 
-    # --- what to read ---------------------------------------------------------------------------
+    # --- subscriptions ----------------------------------------------------------------------------
 
     async def subscribe(self, topic: str, selector: str | MessageSelector, version: int) -> None:
         """Read *topic* as a member of the group."""
@@ -200,9 +200,9 @@ class GroupEngine(Generic[Q]):
         self.checks.wake()
 
     async def unsubscribe(self, topic: str, *, drain_seconds: float = 0.0) -> None:
-        """Stop reading *topic*; messages in hands may be done within *drain_seconds*."""
+        """Stop reading *topic*; messages in flight may finish within *drain_seconds*."""
         if self._running and topic in self._subscriptions:
-            # Forgotten with its queues: a caller who is cancelled before leaves it as it was.
+            # Removed together with its queues: a cancelled call changes nothing.
             await self._assignments.change(
                 {topic}, lambda: self._forget(topic), drain_seconds=drain_seconds
             )
@@ -217,7 +217,7 @@ class GroupEngine(Generic[Q]):
         return ()
 
     def _choose(self, wanted: Subscription) -> None:
-        """Pull with another expression from now on."""
+        """Use *wanted* for pulls from now on."""
         known = self._subscriptions.get(wanted.topic)
         self._subscriptions[wanted.topic] = wanted
         if self._running:
@@ -226,10 +226,10 @@ class GroupEngine(Generic[Q]):
             return
         for queue, assigned in self.table.items():
             if queue.topic == wanted.topic:
-                assigned.refetch()  # what is cached was chosen by the old expression
+                assigned.refetch()  # the cache was selected by the old expression
 
     async def _prepare(self, wanted: Subscription, *, note: bool = True) -> None:
-        """Learn what has to be known of a topic before the group hears of the subscription."""
+        """Get the route, check the filter and note the topic, before heartbeats announce it."""
         await self.know_route(wanted.topic)
         if wanted.is_sql:
             client_id = self.instance.client_id
@@ -238,20 +238,20 @@ class GroupEngine(Generic[Q]):
             await self._starts.note_topic(wanted.topic)
 
     async def know_route(self, topic: str) -> None:
-        """Ask for the route; a topic that does not exist yet is waited for in the background."""
+        """Get the route; a missing topic is looked up again in the background."""
         try:
             await self.instance.routes.get(topic)
         except RouteNotFoundError:
             return
 
-    # --- queues ---------------------------------------------------------------------------------
+    # --- queues -----------------------------------------------------------------------------------
 
     def _shared_topics(self) -> Collection[str]:
-        """Topics whose queues are shared out among the group."""
+        """Return the topics to rebalance."""
         return self._subscriptions
 
     def _wanted(self, shares: Mapping[str, Collection[MessageQueue]]) -> Iterable[MessageQueue]:
-        """Asked when the change is made: in the meantime a topic may have been left."""
+        """Return the queues to hold; called when the change is made, for topics may have changed."""
         if not self._running:
             return ()
         return [q for t, share in shares.items() if t in self._subscriptions for q in share]
@@ -269,17 +269,17 @@ class GroupEngine(Generic[Q]):
 
     async def _note_correction(self, assigned: Q) -> None:
         """Commit the corrected position, with or without automatic commits."""
-        self.commits.invalidate(assigned)  # a broker that lost messages may have lost commits, too
+        self.commits.invalidate(assigned)  # it may have lost commits, too
         assigned.commit_due = True
         await self.commits.commit_progress((assigned,))
 
     async def wait_until_ready(self) -> None:
-        """Return when an assignment stands and all its queues know where to begin.
+        """Return when queues are assigned and the start offset of each is known.
 
-        :raises PermissionDeniedError: the account may not ask for that
-        :raises AuthError: brokers do not know it (any more)
+        :raises PermissionDeniedError: the account may not read offsets
+        :raises AuthError: brokers do not know the account (any more)
         """
-        await self.rebalancer.wait_until_settled()
+        await self.rebalancer.wait_until_complete()
         await self._wait_until_started()
 
     async def _wait_until_started(self) -> None:
@@ -295,22 +295,22 @@ class GroupEngine(Generic[Q]):
         if (wanted := self._subscriptions.get(topic)) and wanted.expression != "*":
             self.checks.matches.note(topic, passed, messages)
 
-    # --- for the instance -----------------------------------------------------------------------
+    # --- for the instance -------------------------------------------------------------------------
 
     def topics_in_use(self) -> set[str]:
-        """Topics whose routes must be fresh."""
+        """Return the topics whose routes must be fresh."""
         return {*self._subscriptions, *(queue.topic for queue in self.table)}
 
     def on_route_changed(self, topic: str) -> None:
-        """Queues came, went or moved."""
+        """Rebalance after queues were added, removed or moved."""
         self._missing.check(topic)
         self.rebalancer.wake()
         for queue, assigned in self.table.items():
             if queue.topic == topic and is_logical(queue):
-                assigned.interrupt()  # a broker that gave it away holds the pull all the same
+                assigned.interrupt()  # the former broker still holds the pull
 
     async def check_in_range(self, queue: MessageQueue, offset: int) -> None:
-        """Refuse what a seek cannot go to.
+        """Validate the offset of a seek.
 
         :raises ConfigError: *queue* has no such offset
         """
@@ -322,7 +322,7 @@ class GroupEngine(Generic[Q]):
             raise ConfigError("offset", offset, reason)
 
     async def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Go on where an administrator says, and commit it."""
+        """Continue at *offsets*, and commit them."""
         mine = {self.table[q]: o for q, o in offsets.items() if q in self.table}
         for assigned, offset in mine.items():
             assigned.move(offset)
@@ -330,7 +330,7 @@ class GroupEngine(Generic[Q]):
         await self.commits.commit_progress(mine)
 
     def heartbeat_data(self) -> ConsumerData:
-        """What heartbeats tell."""
+        """Return the consumer's part of a heartbeat."""
         start = self.config.start_from
         kind = {"latest": "LAST_OFFSET", "earliest": "FIRST_OFFSET"}.get(str(start), "TIMESTAMP")
         return ConsumerData(
@@ -342,7 +342,7 @@ class GroupEngine(Generic[Q]):
         )
 
     def running_info(self) -> ConsumerRunningInfo:
-        """The state, for administration tools."""
+        """Return the state, for administration tools."""
         raise NotImplementedError
 
     def _group_subscriptions(self) -> Iterable[Subscription]:

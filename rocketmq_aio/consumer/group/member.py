@@ -1,4 +1,4 @@
-"""The public face that all consumers with a group engine share."""
+"""Group member: base of the public consumers with a group engine."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ E = TypeVar("E", bound=GroupEngine[Any])
 
 
 class GroupMember(ClientBase, Generic[E]):
-    """A consumer that shares queues out with the other members of its group."""
+    """A consumer whose group distributes the queues among its members."""
 
     _engine: E
 
     async def unsubscribe(self, topic: str) -> None:
-        """Stop reading *topic*; what is settled of it is committed."""
+        """Stop reading *topic* and commit its progress."""
         self._check_usable()
         await self._engine.unsubscribe(topic)
 
     def assignment(self) -> list[MessageQueue]:
-        """Return the queues that this consumer reads now, sorted."""
+        """Return the assigned queues, sorted."""
         return sorted(q for q, each in self._engine.table.items() if not each.dropped)
 
     async def ready(self, timeout_seconds: float | None = None) -> None:
-        """Return when the first assignment stands and it is known where its queues begin.
+        """Return when queues are assigned and the start offset of each is known.
 
-        The consumer goes on trying whatever is raised: it may be called again.
+        The consumer keeps trying after an error: you may call this again.
 
-        :raises PermissionDeniedError: the account may not ask where queues begin or end
+        :raises PermissionDeniedError: the account may not read offsets
         :raises AuthError: brokers do not know the account (any more)
         :raises TimeoutError: not within *timeout_seconds*
         """
@@ -46,52 +46,52 @@ class GroupMember(ClientBase, Generic[E]):
         self._check_running()
 
     def events(self) -> AsyncIterator[ConsumerEvent]:
-        """Return a stream of what happens from now on: assignments, corrections, failures."""
+        """Return a stream of events from now on, such as assignments and failures."""
         return self._engine.events.open()
 
     def statistics(self) -> dict[str, TopicStatistics]:
-        """Return how fast each topic was read during the last minute."""
+        """Return rates and averages by topic, of the last minute."""
         return self._engine.statistics.snapshots()
 
-    # --- for the instance -----------------------------------------------------------------------
+    # --- for the instance -------------------------------------------------------------------------
 
     def topics(self) -> Iterable[str]:
-        """Topics whose routes must be fresh."""
+        """Return the topics whose routes must be fresh."""
         return self._engine.topics_in_use()
 
     def heartbeat_data(self) -> ConsumerData:
-        """What heartbeats tell about this consumer."""
+        """Return the consumer's part of a heartbeat."""
         return self._engine.heartbeat_data()
 
     def on_members_changed(self) -> None:
-        """A member came or went."""
+        """Rebalance and check the group after members joined or left."""
         self._engine.rebalancer.wake()
         self._engine.checks.wake()
 
     def on_route_changed(self, topic: str) -> None:
-        """The queues of a topic changed."""
+        """Rebalance after the queues of a topic changed."""
         self._engine.on_route_changed(topic)
 
     def on_failed(self, cause: BaseException) -> None:
-        """Nothing works any more: tell whoever waits, and leave the group."""
+        """Fail waiting calls and leave the group."""
         super().on_failed(cause)
         self._engine.fail()
         self._instance.drop_consumer(self)
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """An administrator moves the group."""
+        """Continue at *offsets*, set by an administrator."""
         await self._engine.reset_offsets(offsets)
 
     def on_own_id_asked(self, check_id: str) -> None:
-        """A consumer asked about its own client id, which is this one's, too."""
+        """Handle a request about this client id that another client may have sent."""
         self._engine.checks.on_own_id_asked(check_id)
 
     def running_info(self) -> ConsumerRunningInfo:
-        """The state of this consumer."""
+        """Return the state, for administration tools."""
         engine = self._engine
         return engine.checks.describe(engine.running_info(), leaving=not engine.running)
 
     def _check_usable(self) -> None:
-        """Before the start everything can be prepared; after the end nothing."""
+        """Raise unless the consumer is running or not started yet."""
         if not self._can_prepare():
             self._check_running()

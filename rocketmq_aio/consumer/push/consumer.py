@@ -187,7 +187,7 @@ class PushConsumer(GroupMember[PushEngine]):
             await self.close()
         self._raise_failure()
 
-    # --- for the instance -----------------------------------------------------------------------
+    # --- for the instance -------------------------------------------------------------------------
 
     async def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
         """Return the committable offsets of *topic*."""
@@ -210,7 +210,7 @@ class PushConsumer(GroupMember[PushEngine]):
             spent_time_mills=int((monotonic() - started) * 1000),
         )
 
-    # --- inside ---------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     async def _try(self, message: MessageExt) -> tuple[DirectOutcome, str | None]:
         """Call the handler; return the outcome and the reason."""

@@ -158,7 +158,7 @@ class DispatchQueue(QueueState):
         self.uncommitted: list[MessageExt] = []  # done, but not committed by the handler yet
         self._wake_at = 0
 
-    # --- position -------------------------------------------------------------------------------
+    # --- position ---------------------------------------------------------------------------------
 
     @property
     def committable(self) -> int:
@@ -218,7 +218,7 @@ class DispatchQueue(QueueState):
         """Let the next pull begin at *offset*."""
         self.next_offset = offset
 
-    # --- messages -------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------
 
     def put(self, messages: list[MessageExt]) -> None:
         """Cache the messages of a pull."""
@@ -293,14 +293,14 @@ class DispatchQueue(QueueState):
         if not self.active and self.drained is not None:
             self.drained.set()
 
-    # --- the pull loop --------------------------------------------------------------------------
+    # --- the pull loop ----------------------------------------------------------------------------
 
     def block(self) -> None:
         """Note that the pull loop waits for room."""
         count = self.process_queue.count
         self._wake_at = count - min(WAKE_AFTER, 1 + count // WAKE_AFTER)
 
-    # --- the end --------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     def release(self) -> None:
         """Ignore late results from now on; free the cache."""

@@ -128,7 +128,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         else:
             super().begin_pulling(assigned)
 
-    # --- life -----------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     async def open(self, owner: InnerConsumer, commit_interval_seconds: float) -> None:
         """Join the group and start working."""
@@ -174,7 +174,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
     async def _prepare(self, wanted: Subscription, *, note: bool = True) -> None:
         await super()._prepare(wanted, note=note and wanted.topic != self._retry_topic)
 
-    # --- assignment ----------------------------------------------------------------
+    # --- assignment -------------------------------------------------------------------------------
 
     async def _apply(self, shares: dict[str, frozenset[MessageQueue]]) -> bool:
         popped = {queue for queues in self.rebalancer.popped.values() for queue in queues}
@@ -217,7 +217,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         if isinstance(assigned, PoppedQueue):
             raise ConfigError("queue", queue, "it is popped: the broker keeps its offsets")
 
-    # --- suspending -----------------------------------------------------------------------------
+    # --- suspending -------------------------------------------------------------------------------
 
     def suspend(self) -> None:
         """Start no handler and no pull."""
@@ -238,7 +238,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         """Whether `suspend` was called last."""
         return self._service.suspended
 
-    # --- ownership of queues ------------------------------------------------------------
+    # --- ownership of queues ----------------------------------------------------------------------
 
     def _holds_lock(self, queue: MessageQueue) -> bool:
         return self.locks is None or self.locks.holds(queue)
@@ -284,7 +284,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         pulled = [each for each in self.table.values() if not isinstance(each, PoppedQueue)]
         return await fetch_lag(self.instance, pulled, lambda each: each.committable)
 
-    # --- for the instance -----------------------------------------------------------------------
+    # --- for the instance -------------------------------------------------------------------------
 
     def running_info(self) -> ConsumerRunningInfo:
         """Return the state, for administration tools."""

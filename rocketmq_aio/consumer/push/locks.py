@@ -95,7 +95,7 @@ class QueueLocks:
                     self._renewing.add(broker)
                     tasks.start_soon(self._renew, broker)
 
-    # --- inside ---------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _due(self, interval_seconds: float) -> set[str]:
         """Return brokers whose locks were requested an interval ago or longer, or that are away.

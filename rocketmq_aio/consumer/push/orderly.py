@@ -160,7 +160,7 @@ class OrderlyService(ConsumeService):
         if in_flight.current is not None:
             self.add(in_flight.current)
 
-    # --- failed messages ------------------------------------------------------------------------
+    # --- failed messages --------------------------------------------------------------------------
 
     def _count_retries(
         self, assigned: DispatchQueue, failed: list[MessageExt], error: BaseException | None

@@ -194,7 +194,7 @@ class PushPops:
         """Release the threads that decode large answers."""
         self._intake.close()
 
-    # --- queues ---------------------------------------------------------------------------------
+    # --- queues -----------------------------------------------------------------------------------
 
     def make(self, queue: MessageQueue, in_flight: InFlight) -> PoppedQueue:
         """Return the state of a newly assigned queue."""
@@ -232,7 +232,7 @@ class PushPops:
             for queue, each in self._queues.items()
         }
 
-    # --- messages -------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------
 
     async def retry(self, message: PoppedMessage, delay_level: int) -> None:
         """Have *message* redelivered later, or stored in the dead-letter topic."""

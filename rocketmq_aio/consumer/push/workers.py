@@ -229,7 +229,7 @@ class Workers:
             return ConsumeTimeoutError(f"the handler took longer than {self._timeout:g} s")
         return result if isinstance(result, Answer) else error  # returned instead of raised
 
-    # --- time limits ----------------------------------------------------------------------------
+    # --- time limits ------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
         tick = min(LONGEST_WATCH_SECONDS, self._timeout / 4, self._stuck / 4)

@@ -1,4 +1,4 @@
-"""Assignment by the brokers (5.x): they say which queues a member reads, and pulled or popped."""
+"""Broker assignment (5.x): brokers assign queues to members, to be pulled or popped."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ async def query_assignment(
     strategy: str,
     model: MessageModel = MessageModel.CLUSTERING,
 ) -> Assignment | None:
-    """Return what a broker of *topic* says that this client reads, and how.
+    """Return the queues of *topic* that a broker assigns to this client, with their modes.
 
-    None means that it cannot know now (it does not know the topic or the strategy): keep what is
-    held.  An empty answer means what it says: the client reads nothing, or is no member (yet).
-    A queue of id `ALL_QUEUES` stands for all queues of its broker, to be popped.
+    None: the broker does not know the topic or the strategy; keep the current queues.  Empty: the
+    client reads nothing, or is not a member yet.  A queue with the id `ALL_QUEUES` stands for all
+    queues of its broker, to be popped.
 
-    :raises NotSupportedError: the client has to allocate by itself: the broker is older than 5.0,
-        or the topic is static
+    :raises NotSupportedError: the broker is older than 5.0, or the topic is static: the client
+        has to allocate queues itself
     :raises RouteNotFoundError: no route of the topic names a broker
-    :raises RocketMQError: what else keeps a broker from answering
+    :raises RocketMQError: the request failed
     """
     known = instance.routes.known(topic)
     if known is not None and known.owners:
-        # A live 5.5.0 broker names its physical queues then, which nobody can pull from.
+        # A 5.5.0 broker then returns its physical queues, which cannot be pulled.
         code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         raise NotSupportedError(code, "brokers do not assign the queues of static topics", "-")
     request = AssignmentRequest(
@@ -60,19 +60,19 @@ async def query_assignment(
 
 
 def broker_strategy(strategy: AllocateStrategy) -> str:
-    """Return the name by which brokers share queues out as *strategy* does.
+    """Return the name of *strategy* at brokers.
 
-    :raises ConfigError: they cannot
+    :raises ConfigError: brokers do not support it
     """
     name = strategy_name(strategy)
     if name not in BROKER_STRATEGIES:
         known = " or ".join(sorted(BROKER_STRATEGIES))
-        raise ConfigError("allocate", name, f"brokers share queues out by {known} only")
+        raise ConfigError("allocate", name, f"brokers assign queues by {known} only")
     return name
 
 
 class BrokerAssignment:
-    """The assignment of one group as brokers say it; what they cannot say is told once by topic."""
+    """Queries the assignment of one group; logs an unsupported topic once."""
 
     def __init__(
         self,
@@ -80,17 +80,17 @@ class BrokerAssignment:
         group: str,
         model: MessageModel = MessageModel.CLUSTERING,
     ) -> None:
-        self._told: set[str] = set()  # topics that brokers do not assign
+        self._unsupported: set[str] = set()  # topics already logged as unsupported
         self._instance = instance
         self._group = group
         self._model = model
 
     async def of(self, topic: str, strategy: AllocateStrategy) -> Assignment | None:
-        """Return what a broker says of *topic*, as `query_assignment`.
+        """Return the assignment of *topic*, see `query_assignment`.
 
-        :raises ConfigError: brokers cannot share queues out as *strategy* does
-        :raises NotSupportedError: the member has to allocate *topic* by itself
-        :raises RocketMQError: what else `query_assignment` raises
+        :raises ConfigError: brokers do not support *strategy*
+        :raises NotSupportedError: the member has to allocate the queues of *topic* itself
+        :raises RocketMQError: see `query_assignment`
         """
         name = broker_strategy(strategy)
         try:
@@ -100,8 +100,8 @@ class BrokerAssignment:
             raise
 
     def _note(self, topic: str, error: NotSupportedError) -> None:
-        if topic not in self._told:
-            self._told.add(topic)
+        if topic not in self._unsupported:
+            self._unsupported.add(topic)
             logger.warning(
                 "broker_assignment_unsupported",
                 group=self._group,

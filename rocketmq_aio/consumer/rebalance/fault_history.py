@@ -1,8 +1,8 @@
-"""Fault history: decides when a fault seen by samples of a group lasts long enough to report.
+"""Fault history: decides when a fault of a group has lasted long enough to be reported.
 
-Within seconds where the group has only grown: whoever joined is configured differently.  Where
-members leave, too, it may be a deployment that replaces them one by one: the fault has to last
-while nobody comes or goes.
+That is seconds if members have only joined: a new member is configured differently.  If members
+leave, too, a deployment may be replacing them one by one: the fault has to last while the group
+does not change.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ K = TypeVar("K", bound=Hashable)
 SETTLE_SECONDS: Final = 5.0  # after a join; members subscribe to several topics one by one
 JOIN_SECONDS: Final = 30.0  # a fault that begins within this time of a join came with it
 QUIET_SECONDS: Final = 120.0  # without joins and departures: no deployment is under way
-LONGEST_SECONDS: Final = 900.0  # a fault that lasts so long is reported whoever comes and goes
-# A connection that was cut without a word is listed by brokers for 120 s, and 10 s more.
+LONGEST_SECONDS: Final = 900.0  # a fault that lasts this long is always reported
+# Brokers list a connection that was cut without notice for up to 130 s.
 UNPROVEN_SECONDS: Final = 180.0
-GAP_SECONDS: Final = 60.0  # heartbeats, 30 s apart, can make a fault invisible in between
-GONE_SECONDS: Final = 300.0  # without being seen: a reported fault is over
+GAP_SECONDS: Final = 60.0  # heartbeats, 30 s apart, can hide a fault in between
+GONE_SECONDS: Final = 300.0  # unseen for this long, a reported fault is over
 LEAST_SIGHTINGS: Final = 3
 
 
@@ -29,13 +29,13 @@ class _Record:
     first: float
     near_join: bool
     last: float = 0.0
-    proven: float | None = None  # since when
+    proven: float | None = None  # since when it is certain
     sightings: int = 0
     reported: bool = False
 
 
 class FaultHistory(Generic[K]):
-    """Remembers what samples saw; every method takes the time of the sample, in seconds.
+    """The faults seen by samples of a group; methods take the time of the sample in seconds.
 
     :param now: when this member joined
     """
@@ -57,11 +57,11 @@ class FaultHistory(Generic[K]):
             self.note_departure(now)
 
     def note_departure(self, when: float) -> None:
-        """A member left at that time."""
+        """Note that a member left."""
         self._left = when if self._left is None else max(self._left, when)
 
     def seconds_since_departure(self, now: float) -> float | None:
-        """Return how long ago a member left; None when none is known to have."""
+        """Return the time since a member left, None if none is known to have left."""
         return None if self._left is None else now - self._left
 
     def note_faults(
@@ -69,7 +69,7 @@ class FaultHistory(Generic[K]):
     ) -> list[K]:
         """Note all faults of one sample; return those to report now.
 
-        :param unproven: those among *faults* that may be traces of a connection that is gone
+        :param unproven: those of *faults* that a closed connection may have caused
         """
         for fault, record in list(self._records.items()):
             gap = GONE_SECONDS if record.reported else GAP_SECONDS
@@ -101,9 +101,9 @@ class FaultHistory(Generic[K]):
         return now - calm_since >= needed or now - record.proven >= LONGEST_SECONDS
 
     def is_settling(self, now: float) -> bool:
-        """Whether somebody joined so recently that a fault would be reported soon."""
+        """Whether a member joined so recently that a fault would be reported soon."""
         return now - self._joined <= 2 * SETTLE_SECONDS
 
     def has_pending(self) -> bool:
-        """Whether a fault was seen and not reported yet."""
+        """Whether a fault was seen but not reported yet."""
         return any(not record.reported for record in self._records.values())

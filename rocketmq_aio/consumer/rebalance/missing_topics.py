@@ -20,9 +20,9 @@ from rocketmq_aio.protocol.requests.admin_topics import GetAllTopics, TopicList
 
 logger = get_logger(__name__)
 
-LIST_SECONDS: Final = 3.0  # for the names of all topics; the event does not wait longer for them
-LEAST_LIKENESS: Final = 0.7  # of a name that is proposed, by `SequenceMatcher.ratio`
-NAMES_AT_ONCE: Final = 100  # compared before other tasks run: a cluster can have 50 000 topics
+LIST_SECONDS: Final = 3.0  # for the list of topics; then the event has no nearest name
+LEAST_LIKENESS: Final = 0.7  # of a nearest name, by `SequenceMatcher.ratio`
+NAMES_AT_ONCE: Final = 100  # compared in one step: a cluster can have 50 000 topics
 
 
 class MissingTopics:
@@ -37,8 +37,8 @@ class MissingTopics:
         self._outages: dict[str, _Outage] = {}
 
     def check(self, topic: str) -> None:
-        """Compare the route table with what was reported; called when a route changes."""
-        # Brokers make the topic of retries when they first hear of the group.
+        """Report *topic* if it is missing, or found again; called when a route changes."""
+        # Brokers create the retry topic after the first heartbeat of the group.
         if topic not in self._subscriptions or topic.startswith(RETRY_PREFIX):
             return
         routes = self._instance.routes
@@ -49,7 +49,7 @@ class MissingTopics:
             self._tasks.spawn(self._report, topic, outage, name=f"missing-{topic}")
 
     def forget(self, topic: str) -> None:
-        """The topic is not subscribed to any more."""
+        """Forget *topic*, which was unsubscribed."""
         self._outages.pop(topic, None)
 
     def _end(self, topic: str) -> None:
@@ -74,13 +74,13 @@ class MissingTopics:
         self._publish(TopicMissing(topic=topic, namesrv=servers, nearest=nearest))
 
     async def _names(self) -> set[str]:
-        """Return the names of all topics; none when nobody may or can list them."""
+        """Return the names of all topics; empty if they cannot be listed."""
         names: set[str] = set()
         try:
             with anyio.move_on_after(LIST_SECONDS):
                 for answer in await self._instance.name_servers.ask_all(GetAllTopics()):
                     names.update(read_body(answer.body, TopicList).topic_list)
-        except RocketMQError as error:  # a hint is missing, nothing else
+        except RocketMQError as error:  # only the hint is missing
             logger.debug("topics_not_listed", reason=str(error))
         return names_inside(self._instance.remoting.namespace, names)
 
@@ -93,7 +93,7 @@ class _Outage:
 
 
 async def nearest_name(wanted: str, names: Iterable[str]) -> str | None:
-    """Return the name of a topic that *wanted* may have been meant for; None: none is alike."""
+    """Return the topic name most similar to *wanted*, None if none is similar enough."""
     matcher: SequenceMatcher[str] = SequenceMatcher(autojunk=False)
     matcher.set_seq2(_folded(wanted))
     nearest, likeness = None, LEAST_LIKENESS

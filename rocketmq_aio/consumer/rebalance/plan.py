@@ -1,4 +1,4 @@
-"""What a rebalance has to change, decided before anything is changed."""
+"""Rebalance plan: the queues to revoke and to assign."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from rocketmq_aio.model.values import MessageQueue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Queues to give up and queues to take on, each sorted and without repetition."""
+    """Queues to revoke and to assign, each sorted and unique."""
 
     release: tuple[MessageQueue, ...] = ()
     acquire: tuple[MessageQueue, ...] = ()
 
     def __bool__(self) -> bool:
-        """Is there anything to do?"""
+        """Whether anything changes."""
         return bool(self.release or self.acquire)
 
 
 def plan(held: Collection[MessageQueue], assigned: Collection[MessageQueue]) -> Plan:
-    """Return what leads from the queues *held* to those *assigned*."""
+    """Return the changes from the queues *held* to those *assigned*."""
     before, after = frozenset(held), frozenset(assigned)
     return Plan(release=tuple(sorted(before - after)), acquire=tuple(sorted(after - before)))

@@ -1,4 +1,4 @@
-"""Rebalancing: which queues this member reads, worked out again whenever something changes."""
+"""Rebalancer: computes the queues of this member whenever topics or members change."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from rocketmq_aio.protocol.requests.assignment import MessageRequestMode
 
 logger = get_logger(__name__)
 
-UNSETTLED_SECONDS: Final = 0.5  # until the next round when one could not be finished
+INCOMPLETE_SECONDS: Final = 0.5  # until the next round after an incomplete one
 LEAST_SECONDS: Final = 0.1  # between rounds: a flood of notifications is one round
 
 
 class Rebalancer:
-    """Works out the assignment in rounds; a round that cannot know changes nothing.
+    """Computes the assignment in rounds; a topic whose share is unknown keeps its queues.
 
-    :param assignment: lets the brokers share the queues out, as far as they can
-    :param topics: what is subscribed to
-    :param apply: makes the assignment of these topics true, as far as it can be now; called in
-        one task, one at a time
+    :param assignment: lets brokers assign the queues, where they support it
+    :param topics: returns the topics to rebalance
+    :param apply: assigns and revokes queues of the given topics; returns False when some cannot be
+        assigned yet; one call at a time
     """
 
     def __init__(
@@ -51,53 +51,53 @@ class Rebalancer:
         self._topics = topics
         self._apply = apply
         self._wake = asyncio.Event()
-        self._settled = asyncio.Event()
-        self._changes = 0  # of the topics
+        self._complete = asyncio.Event()
+        self._changes = 0  # of the subscribed topics
         self._ended = False
-        self.popped: dict[str, frozenset[MessageQueue]] = {}  # by topic: what is not to be pulled
-        self.has_other_members = False  # whether other members were seen in the last round
+        self.popped: dict[str, frozenset[MessageQueue]] = {}  # by topic: the queues to pop
+        self.has_other_members = False  # in the last round
 
     def wake(self) -> None:
-        """Begin a round soon."""
+        """Start a round soon."""
         self._wake.set()
 
     def expect_more(self) -> None:
-        """The topics changed: what was settled so far is not the whole assignment."""
+        """Note that topics changed: the assignment is incomplete until the next round."""
         self._changes += 1
         if not self._ended:
-            self._settled.clear()
+            self._complete.clear()
         self._wake.set()
 
     def end(self) -> None:
-        """Nothing will be settled any more: let go of who waits for it."""
+        """Wake the callers of `wait_until_complete`: there will be no further round."""
         self._ended = True
-        self._settled.set()
+        self._complete.set()
 
-    async def wait_until_settled(self) -> None:
-        """Return when a round that knew all topics could settle each of them, or at the end."""
-        while not self._settled.is_set():
-            await self._settled.wait()
+    async def wait_until_complete(self) -> None:
+        """Return when a round has assigned the queues of every topic, or after `end`."""
+        while not self._complete.is_set():
+            await self._complete.wait()
 
     async def run(self) -> None:
-        """Rebalance for ever: when woken, and now and then in any case."""
+        """Rebalance until cancelled: when woken, and regularly."""
         while True:
             self._wake.clear()
             if not self._topics():
                 await self._wake.wait()
                 continue
             changes = self._changes
-            settled = await self.round()
-            if settled and changes == self._changes:
-                self._settled.set()
-            wait = self._interval if settled else UNSETTLED_SECONDS
+            complete = await self.round()
+            if complete and changes == self._changes:
+                self._complete.set()
+            wait = self._interval if complete else INCOMPLETE_SECONDS
             await anyio.sleep(LEAST_SECONDS)
             with anyio.move_on_after(wait):
                 await self._wake.wait()
 
     async def round(self) -> bool:
-        """Work out and apply the assignment once; False when some topic could not be settled."""
+        """Compute and apply the assignment once; return False if it is incomplete."""
         wanted: dict[str, frozenset[MessageQueue]] = {}
-        settled = True
+        complete = True
         for topic in list(self._topics()):
             try:
                 share = await self._share(topic)
@@ -108,15 +108,15 @@ class Rebalancer:
                 logger.info("rebalance_failed", topic=topic, reason=str(error))
                 share = None
             if share is None:
-                # Brokers make the topic of retries when they first hear of the group.
-                settled = settled and topic.startswith(RETRY_PREFIX)
+                # Brokers create the retry topic after the first heartbeat of the group.
+                complete = complete and topic.startswith(RETRY_PREFIX)
             else:
                 wanted[topic] = share
         applied = await self._apply(wanted)
-        return settled and applied
+        return complete and applied
 
     async def _share(self, topic: str) -> frozenset[MessageQueue] | None:
-        """Return this member's queues of *topic*; None when that cannot be known now."""
+        """Return this member's queues of *topic*; None if they are unknown now."""
         route = self._instance.routes.known(topic)
         if route is None:
             return frozenset() if self._instance.routes.is_gone(topic) else None
@@ -137,7 +137,7 @@ class Rebalancer:
     async def _members(self, topic: str) -> list[str]:
         members = await self._instance.broker.consumer_ids(self._group, topic)
         if self._instance.client_id not in members:
-            # A restarted broker has forgotten everybody: keep what is held, introduce ourselves.
+            # A restarted broker has forgotten all members: keep the queues and send a heartbeat.
             await self._instance.heartbeats.send_all(anew=True)
             members = await self._instance.broker.consumer_ids(self._group, topic)
         self.has_other_members = len(set(members)) > 1

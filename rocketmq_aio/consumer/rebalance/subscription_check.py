@@ -1,9 +1,9 @@
-"""Group check: detects members that subscribe differently or share a client id.
+"""Subscription check: detects members that subscribe differently or share a client id.
 
-A broker keeps one subscription per topic for a whole group: that of the member that subscribed
-last, of the topics in the last heartbeat.  So its table shows a difference to some members only,
-and the member that subscribed last sees nothing but itself.  Members therefore ask each other, too:
-brokers pass GET_CONSUMER_RUNNING_INFO on to the client with an id.
+A broker keeps one subscription per topic for a group: that of the member that subscribed last.  So
+its table shows a difference to some members only; the member that subscribed last sees its own
+subscriptions.  Members therefore also query each other: brokers forward GET_CONSUMER_RUNNING_INFO
+to the client with a given id.
 """
 
 from __future__ import annotations
@@ -49,30 +49,30 @@ logger = get_logger(__name__)
 Fault: TypeAlias = SubscriptionsDiffer | ClientIdNotUnique
 
 CHECK_SECONDS: Final = 60.0
-# Heartbeats of members change the broker's table in turn, always at the same distance: checks at
-# a fixed distance could see the same member's table for ever.
+# Heartbeats of members change the broker's table at fixed intervals: checks at a fixed interval
+# could always see the table of the same member.
 LATER_BY_UP_TO: Final = 0.5  # of the interval
 LEAST_SECONDS: Final = 1.0  # between checks: a flood of notifications is one check
 SETTLING_SECONDS: Final = 2.0  # between checks after a join; longer in groups of more than 16
-PENDING_SECONDS: Final = 10.0  # between checks while a fault is seen and not reported
+PENDING_SECONDS: Final = 10.0  # between checks while a fault is not reported yet
 SMALL_GROUP: Final = 16
-# A member that does not answer holds a thread of the broker for 10 s, of 16 that brokers have for
-# such requests: few members are asked at once, by few, and those that are silent never again.
-ASKED_AT_ONCE: Final = 4
-ASK_SECONDS: Final = 3.0
-ENOUGH_ANSWERS: Final = 3  # of a member whose subscriptions are the same
-MOST_OWN_ASKS: Final = 3  # about this member's own id, for each change of its addresses
+# A member that does not answer blocks one of the 16 threads that a broker has for such requests for
+# 10 s: few members are queried at once, by few members, and a silent one is not queried again.
+QUERIES_AT_ONCE: Final = 4
+QUERY_SECONDS: Final = 3.0
+ENOUGH_ANSWERS: Final = 3  # from a member with the same subscriptions
+MAX_OWN_QUERIES: Final = 3  # about this member's own id, after each change of its addresses
 PYTHON: Final = "PYTHON"
-ANSWERING: Final = frozenset({"JAVA", PYTHON, "GO"})  # languages whose clients know the request
+ANSWERING: Final = frozenset({"JAVA", PYTHON, "GO"})  # languages whose clients answer the request
 CHECK_ID: Final = "PROP_GROUP_CHECK_ID"
 DEPARTED: Final = "PROP_MEMBER_LEFT_SECONDS_AGO"
-PROOF_SECONDS: Final = 15.0  # how long it counts that another process used this client id
+PROOF_SECONDS: Final = 15.0  # how long a proof that another process uses this client id is valid
 NOTHING_MESSAGES: Final = 1000
 NOTHING_SECONDS: Final = 60.0
 
 
 class SubscriptionCheck:
-    """Compares this member with its group, and reports each fault once until it is gone.
+    """Compares this member with its group; reports each fault once, again after it was gone.
 
     :param subscriptions: what this consumer shares with its group; None: all its subscriptions
     :param unique_ids: whether members with one client id disturb each other
@@ -87,7 +87,7 @@ class SubscriptionCheck:
         unique_ids: bool = True,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self.matches = MatchWatch()
+        self.matches = FilterMatches()
         self._instance = context.instance
         self._group = context.group
         self._subscriptions = subscriptions or context.subscriptions.values
@@ -96,23 +96,23 @@ class SubscriptionCheck:
         self._clock = clock
         self._refused = False
         self._wake = asyncio.Event()
-        self._id: str | None = None  # made when it is needed: a fork must not copy it
+        self._id: str | None = None  # made on first use: a fork must not copy it
         self._history: FaultHistory[Fault] | None = None  # since the first check
         self._peers: dict[str, _Peer] = {}
         self._namesake_proven: float | None = None
         self._own_addresses: set[str] = set()
-        self._own_asks = 0  # since they changed
-        # What answers were compared with: own subscriptions, and differences to the table.
+        self._own_queries = 0  # since the addresses changed
+        # What answers were compared with: own subscriptions, and differences from the table.
         self._basis: tuple[object, list[SubscriptionsDiffer]] = ((), [])
-        self._connection: int | None = None  # the number of the one to the broker
+        self._connection: int | None = None  # number of the connection to the broker
         self._reconnected: float | None = None  # when it was replaced
 
     def wake(self) -> None:
-        """Check soon: members came or went, or something was subscribed to."""
+        """Check soon, after members or subscriptions changed."""
         self._wake.set()
 
     async def keep_checking(self, interval_seconds: float = CHECK_SECONDS) -> None:
-        """Check, for ever; a broker that cannot be asked now is asked the next time."""
+        """Check until cancelled; a failed request is repeated at the next check."""
         while True:
             self._wake.clear()
             await self.check()
@@ -130,10 +130,10 @@ class SubscriptionCheck:
         return min(regular, PENDING_SECONDS) if self._history.has_pending() else regular
 
     async def check(self) -> None:
-        """Look once; failures of the request are logged."""
+        """Check once; failed requests are logged."""
         wanted = {each.topic: each for each in self._subscriptions() if not _is_retry(each.topic)}
-        for barren in self.matches.barren(wanted.values(), self._clock()):
-            self._report("subscription_matches_nothing", barren)
+        for unmatched in self.matches.unmatched(wanted.values(), self._clock()):
+            self._report("subscription_matches_nothing", unmatched)
         if not wanted or self._refused:
             return
         address = self._broker_of(wanted)
@@ -147,14 +147,14 @@ class SubscriptionCheck:
         try:
             return await self._instance.broker.consumer_connections(self._group, address)
         except (AuthError, PermissionDeniedError, NotSupportedError) as error:
-            self._refused = True  # who may consume need not be allowed to ask this
+            self._refused = True  # a consumer's account may lack this permission
             logger.debug("group_check_refused", group=self._group, reason=str(error))
         except RocketMQError as error:
             logger.debug("group_check_failed", group=self._group, reason=str(error))
         return None
 
     def _broker_of(self, topics: Iterable[str]) -> str | None:
-        """Return always the same broker, for each sees other addresses; connected already."""
+        """Return one connected broker, always the same: each sees other client addresses."""
         routes = [self._instance.routes.known(topic) for topic in sorted(topics)]
         brokers = [each for route in routes if route for each in sorted(route.brokers.items())]
         addresses = [address for _, by_id in brokers for _, address in sorted(by_id.items())]
@@ -166,22 +166,22 @@ class SubscriptionCheck:
         own = self._instance.client_id
         addresses = [each.client_addr for each in found.connection_set if each.client_id == own]
         if not addresses:
-            return  # the broker was restarted and does not know this member yet
+            return  # the restarted broker does not know this member yet
         others = {each.client_id: each for each in found.connection_set if each.client_id != own}
         if self._history is None:
             self._history = FaultHistory(self._clock())
         self._history.note_members({*others, *addresses}, self._clock())
         if set(addresses) != self._own_addresses:
-            self._own_addresses, self._own_asks = set(addresses), 0
+            self._own_addresses, self._own_queries = set(addresses), 0
         shared = namesakes(own, addresses) if self._unique_ids else []
         table = differences(wanted, found.subscription_table) if found.subscription_table else []
         self._begin_sample(wanted, others, table)
         faults: list[Fault] = [*shared]
         if not self._was_reconnected(address):
-            asked = _askable(found.connection_set)
-            faults += await self._ask_peers(wanted, asked, address)
+            asked = _answering(found.connection_set)
+            faults += await self._query_peers(wanted, asked, address)
             if shared:
-                await self._ask_own_id(address)
+                await self._query_own_id(address)
         if shared or not self._all_agree(others):
             faults += table
         self._note(self._history, faults, () if self._has_namesake() else shared)
@@ -201,23 +201,26 @@ class SubscriptionCheck:
     ) -> None:
         self._peers = {name: self._peers.get(name) or _Peer() for name in others}
         basis = tuple(sorted((each.topic, each.kind, each.expression) for each in wanted.values()))
-        if (basis, table) != self._basis:  # somebody changed subscriptions: who agreed may not now
+        if (
+            basis,
+            table,
+        ) != self._basis:  # subscriptions changed: members that agreed may differ now
             self._basis = basis, table
             for peer in self._peers.values():
                 peer.reopen()
 
     def _all_agree(self, others: Mapping[str, Connection]) -> bool:
-        """Whether the broker's table holds what nobody wants any more: its member left.
+        """Whether all members agree, so that only the broker's table is outdated.
 
-        Members in Python send their expressions with each pull; others depend on the table.
+        Python members send their expressions with each pull; others depend on the table.
         """
         agreeing = {name for name, peer in self._peers.items() if peer.answers}
         return all(o.language == PYTHON and name in agreeing for name, o in others.items())
 
     def _was_reconnected(self, address: str) -> bool:
-        """Whether the connection is so new that brokers may list, and ask, an old one instead.
+        """Whether the connection is so new that the broker may still list the old one.
 
-        After a network partition that holds for all members at once.
+        After a network partition this applies to all members at once.
         """
         number, now = self._instance.connection_number(address), self._clock()
         if self._connection not in (None, number):
@@ -229,13 +232,13 @@ class SubscriptionCheck:
         logger.warning(name, group=self._group, event_value=repr(event))
         self._publish(event)
 
-    # --- asking other members -------------------------------------------------------------------
+    # --- querying other members -------------------------------------------------------------------
 
-    async def _ask_peers(
+    async def _query_peers(
         self, wanted: Mapping[str, Subscription], askable: Collection[str], address: str
     ) -> list[SubscriptionsDiffer]:
-        """Ask some of the other members; return how they differ."""
-        share = ASKED_AT_ONCE / max(ASKED_AT_ONCE, len(self._peers))
+        """Query some of the other members; return the differences."""
+        share = QUERIES_AT_ONCE / max(QUERIES_AT_ONCE, len(self._peers))
         peers = self._peers.items()
         names = [n for n, p in peers if p.is_open and n in askable and random.random() < share]
         found: list[SubscriptionsDiffer] = []
@@ -247,22 +250,23 @@ class SubscriptionCheck:
                 self._note_departure(state)
 
         async with anyio.create_task_group() as tasks:
-            for name in random.sample(names, min(len(names), ASKED_AT_ONCE)):
+            for name in random.sample(names, min(len(names), QUERIES_AT_ONCE)):
                 tasks.start_soon(ask, name, self._peers[name])
         return found
 
-    async def _ask_own_id(self, address: str) -> None:
-        """Ask who has this member's id: one of those that do answers, always the same one.
+    async def _query_own_id(self, address: str) -> None:
+        """Query this member's own id: of the members with it always the same one answers.
 
-        If that is this member, the other one finds out by asking, and tells it by the id in its
-        request.
+        If that is this member, the other one detects it by its own query, whose check id differs.
         """
-        if self._has_namesake() or self._own_asks >= MOST_OWN_ASKS:
+        if self._has_namesake() or self._own_queries >= MAX_OWN_QUERIES:
             return
-        self._own_asks += 1
+        self._own_queries += 1
         state = await self._state_of(self._instance.client_id, address, check_id=self.check_id)
         if state is None:
-            self._own_asks = MOST_OWN_ASKS  # a connection that is gone is asked, and stays listed
+            self._own_queries = (
+                MAX_OWN_QUERIES  # the broker forwards to a closed connection that it still lists
+            )
         elif state.properties.get(CHECK_ID) != self.check_id:
             self._note_departure(state)
             self._namesake_proven = self._clock()
@@ -272,14 +276,14 @@ class SubscriptionCheck:
     ) -> MemberState | None:
         try:
             return await self._instance.broker.member_state(
-                self._group, client_id, address, check_id=check_id, timeout=ASK_SECONDS
+                self._group, client_id, address, check_id=check_id, timeout=QUERY_SECONDS
             )
         except RocketMQError as error:
             logger.debug("member_did_not_answer", client_id=client_id, reason=str(error))
             return None
 
     def _note_departure(self, state: MemberState) -> None:
-        """Learn that members left before this one came: a deployment may be under way."""
+        """Note departures before this member joined: a deployment may be under way."""
         text = state.properties.get(DEPARTED, "")
         if self._history is not None and text.isascii() and text[:9].isdigit():
             self._history.note_departure(self._clock() - int(text[:9]))
@@ -288,25 +292,25 @@ class SubscriptionCheck:
         proven = self._namesake_proven
         return proven is not None and self._clock() - proven <= PROOF_SECONDS
 
-    # --- being asked ----------------------------------------------------------------------------
+    # --- answering other members ------------------------------------------------------------------
 
     @property
     def check_id(self) -> str:
-        """What tells this consumer from another one with its client id."""
+        """An id that distinguishes consumers with the same client id."""
         if self._id is None:
             self._id = secrets.token_hex(8)
         return self._id
 
     def on_own_id_asked(self, check_id: str) -> None:
-        """A consumer asked about its own client id, and the broker passed it on to this one."""
+        """Handle a query for this client id; another *check_id* proves a second client."""
         if check_id != self.check_id:
             self._namesake_proven = self._clock()
             self.wake()
 
     def describe(self, info: ConsumerRunningInfo, *, leaving: bool) -> ConsumerRunningInfo:
-        """Return *info* with what checks of other members read.
+        """Return *info* with the properties that checks of other members read.
 
-        :param leaving: this member is closing, and may take a while for it
+        :param leaving: whether this member is closing
         """
         properties = {**info.properties, CHECK_ID: self.check_id}
         history = self._history
@@ -318,33 +322,33 @@ class SubscriptionCheck:
 
 @dataclass(slots=True)
 class _Peer:
-    """What is known of another member."""
+    """The answers of another member."""
 
-    answers: int = 0  # that agreed, one after another
+    answers: int = 0  # in a row that agreed
     silent: bool = False
 
     @property
     def is_open(self) -> bool:
-        """Whether it is to be asked again."""
+        """Whether to query the member again."""
         return not self.silent and self.answers < ENOUGH_ANSWERS
 
     def reopen(self) -> None:
-        """What it said may have changed."""
+        """Discard the answers: subscriptions may have changed."""
         self.answers = 0
 
     def note(
         self, state: MemberState | None, wanted: Mapping[str, Subscription]
     ) -> list[SubscriptionsDiffer]:
-        """Note what it answered, None for nothing; return how it differs."""
+        """Note an answer (None: no answer); return the differences."""
         table = {} if state is None else {each.topic: each for each in state.subscription_set}
-        differing = differences(wanted, table) if table else []  # else it subscribes soon
+        differing = differences(wanted, table) if table else []  # an empty one subscribes soon
         self.silent = state is None
         self.answers = self.answers + 1 if table and not differing else 0
         return differing
 
 
-def _askable(connections: Iterable[Connection]) -> set[str]:
-    """Return the clients that answer and have one connection: else a broker may ask a dead one."""
+def _answering(connections: Iterable[Connection]) -> set[str]:
+    """Return the clients that answer and have one connection, so that it is the live one."""
     times = Counter(each.client_id for each in connections)
     return {
         each.client_id
@@ -356,7 +360,7 @@ def _askable(connections: Iterable[Connection]) -> set[str]:
 def differences(
     wanted: Mapping[str, Subscription], table: Mapping[str, SubscriptionData]
 ) -> list[SubscriptionsDiffer]:
-    """Return the topics about which this member and the broker's table for the group disagree."""
+    """Return the topics that differ between this member and the broker's table."""
     theirs = {topic: each for topic, each in table.items() if not _is_retry(topic)}
     return [
         SubscriptionsDiffer(
@@ -370,7 +374,7 @@ def differences(
 
 
 def namesakes(client_id: str, addresses: list[str]) -> list[ClientIdNotUnique]:
-    """Return the fault that one client id comes from several *addresses*, if it does."""
+    """Return a fault if *addresses* of one client id differ."""
     several = tuple(sorted(set(addresses)))
     return [ClientIdNotUnique(client_id=client_id, addresses=several)] if len(several) > 1 else []
 
@@ -393,52 +397,54 @@ def _text(kind: str, expression: str) -> str:
 
 
 @dataclass(slots=True)
-class _Barren:
+class _Unmatched:
     messages: int = 0
-    text: str | None = None  # of the expression, and since when it is watched
+    text: str | None = None  # of the expression
     since: float = 0.0
-    told: bool = False
+    reported: bool = False
 
 
-class MatchWatch:
-    """Counts what was read of topics with a filter since something last came through it."""
+class FilterMatches:
+    """Counts messages of filtered topics since the last match."""
 
     def __init__(self) -> None:
-        self._topics: dict[str, _Barren] = {}
+        self._topics: dict[str, _Unmatched] = {}
 
     def note(self, topic: str, advanced: int, matched: int) -> None:
-        """A pull went on by *advanced* offsets and brought *matched* messages."""
+        """Count a pull that advanced by *advanced* offsets with *matched* messages."""
         if matched:
             self._topics.pop(topic, None)
             return
-        barren = self._topics.get(topic)
-        if barren is None:
-            barren = self._topics[topic] = _Barren()
-        barren.messages += advanced
+        unmatched = self._topics.get(topic)
+        if unmatched is None:
+            unmatched = self._topics[topic] = _Unmatched()
+        unmatched.messages += advanced
 
-    def barren(
+    def unmatched(
         self, wanted: Iterable[Subscription], now: float
     ) -> list[SubscriptionMatchesNothing]:
-        """Return the filters that nothing comes through; each is told once until something does."""
+        """Return filters without a match; each once until its next match."""
         return [
             SubscriptionMatchesNothing(
                 topic=each.topic, expression=_text(each.kind, each.expression), messages=messages
             )
             for each in wanted
-            if (each.tags or each.is_sql) and (messages := self._read_in_vain(each, now))
+            if (each.tags or each.is_sql) and (messages := self._unmatched_count(each, now))
         ]
 
-    def _read_in_vain(self, wanted: Subscription, now: float) -> int:
-        barren = self._topics.get(wanted.topic)
-        if barren is None:
+    def _unmatched_count(self, wanted: Subscription, now: float) -> int:
+        unmatched = self._topics.get(wanted.topic)
+        if unmatched is None:
             return 0
         text = _text(wanted.kind, wanted.expression)
-        if barren.text != text:
-            messages = barren.messages if barren.text is None else 0  # those of another expression
-            self._topics[wanted.topic] = _Barren(messages, text, now)
+        if unmatched.text != text:
+            messages = (
+                unmatched.messages if unmatched.text is None else 0
+            )  # counted for another expression
+            self._topics[wanted.topic] = _Unmatched(messages, text, now)
             return 0
-        enough = barren.messages >= NOTHING_MESSAGES and now - barren.since >= NOTHING_SECONDS
-        if barren.told or not enough:
+        enough = unmatched.messages >= NOTHING_MESSAGES and now - unmatched.since >= NOTHING_SECONDS
+        if unmatched.reported or not enough:
             return 0
-        barren.told = True
-        return barren.messages
+        unmatched.reported = True
+        return unmatched.messages

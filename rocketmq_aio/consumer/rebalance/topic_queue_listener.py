@@ -1,4 +1,4 @@
-"""Listeners for the queues of a topic: told when some come or go."""
+"""Topic queue listeners: called when queues of a topic are added or removed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 
 
 class TopicQueueListeners:
-    """One listener per topic; the first route that becomes known is no change."""
+    """One listener per topic; learning the first route is not a change."""
 
     def __init__(self, routes: RouteTable, host: BackgroundTasks) -> None:
         self._routes = routes
@@ -20,21 +20,21 @@ class TopicQueueListeners:
         self._known: dict[str, tuple[MessageQueue, ...]] = {}
 
     def topics(self) -> set[str]:
-        """The topics that are listened to."""
+        """Return the topics with a listener."""
         return set(self._listeners)
 
     def add(self, topic: str, listener: TopicQueuesListener) -> None:
-        """Listen to *topic*; replaces the listener it has."""
+        """Set the listener of *topic*."""
         self._listeners[topic] = listener
         self._remember(topic)
 
     def forget(self, topic: str) -> None:
-        """Listen no more."""
+        """Remove the listener of *topic*."""
         self._listeners.pop(topic, None)
         self._known.pop(topic, None)
 
     def check(self, topic: str) -> None:
-        """The route of *topic* changed: tell the listener if its queues did."""
+        """Call the listener if the queues of *topic* changed with its route."""
         listener = self._listeners.get(topic)
         if listener is None:
             return
@@ -45,7 +45,7 @@ class TopicQueueListeners:
             self._host.spawn(call_listener, listener, topic, list(now), name="listener")
 
     async def keep_watching(self, interval_seconds: float) -> None:
-        """Ask for the routes of all listened topics, for ever; a change arrives at `check`."""
+        """Refresh the routes of all topics regularly; the route table calls `check`."""
         while True:
             await anyio.sleep(interval_seconds)
             await self._routes.refresh(self.topics())

@@ -270,7 +270,7 @@ async def test_a_flood_of_notifications_is_one_round_at_a_time(
 async def test_a_round_that_failed_is_tried_again_soon(
     neighbours: Neighbours, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rebalance_module, "UNSETTLED_SECONDS", 0.01)
+    monkeypatch.setattr(rebalance_module, "INCOMPLETE_SECONDS", 0.01)
     monkeypatch.setattr(rebalance_module, "LEAST_SECONDS", 0.001)
     neighbours.answers = [DOWN, DOWN, DOWN]
     running = asyncio.create_task(group.rebalancer.run())
@@ -297,9 +297,9 @@ async def test_it_looks_now_and_then_though_nobody_tells(
 async def test_it_is_settled_once_every_topic_is(
     neighbours: Neighbours, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rebalance_module, "UNSETTLED_SECONDS", 0.01)
+    monkeypatch.setattr(rebalance_module, "INCOMPLETE_SECONDS", 0.01)
     neighbours.answers = [DOWN]
-    waiting = asyncio.create_task(group.rebalancer.wait_until_settled())
+    waiting = asyncio.create_task(group.rebalancer.wait_until_complete())
     running = asyncio.create_task(group.rebalancer.run())
     await until(lambda: group.rounds == 1)
     assert not waiting.done()
@@ -311,7 +311,7 @@ async def test_it_is_settled_once_every_topic_is(
 
 async def test_without_a_topic_nothing_is_settled(group: Group) -> None:
     group.topics = []
-    waiting = asyncio.create_task(group.rebalancer.wait_until_settled())
+    waiting = asyncio.create_task(group.rebalancer.wait_until_complete())
     running = asyncio.create_task(group.rebalancer.run())
     await wait_all_tasks_blocked()
     assert (waiting.done(), group.rounds) == (False, 0)
@@ -329,7 +329,7 @@ async def test_a_round_that_was_overtaken_by_a_new_topic_settles_nothing(
     neighbours.queues["invoices"] = 2
     running = asyncio.create_task(group.rebalancer.run())
     await wait_all_tasks_blocked()
-    waiting = asyncio.create_task(group.rebalancer.wait_until_settled())
+    waiting = asyncio.create_task(group.rebalancer.wait_until_complete())
     await wait_all_tasks_blocked()
     group.topics = ["orders", "invoices"]
     group.rebalancer.expect_more()
@@ -341,7 +341,7 @@ async def test_a_round_that_was_overtaken_by_a_new_topic_settles_nothing(
 
 
 async def test_who_waits_for_an_older_topic_hears_when_all_are_settled(group: Group) -> None:
-    waiting = asyncio.create_task(group.rebalancer.wait_until_settled())
+    waiting = asyncio.create_task(group.rebalancer.wait_until_complete())
     await wait_all_tasks_blocked()
     group.rebalancer.expect_more()
     running = asyncio.create_task(group.rebalancer.run())
@@ -351,13 +351,13 @@ async def test_who_waits_for_an_older_topic_hears_when_all_are_settled(group: Gr
 
 
 async def test_the_end_lets_go_of_who_waits(group: Group) -> None:
-    waiting = asyncio.create_task(group.rebalancer.wait_until_settled())
+    waiting = asyncio.create_task(group.rebalancer.wait_until_complete())
     await wait_all_tasks_blocked()
     group.rebalancer.end()
     group.rebalancer.expect_more()
 
     await asyncio.wait_for(waiting, 15)
-    await asyncio.wait_for(group.rebalancer.wait_until_settled(), 15)
+    await asyncio.wait_for(group.rebalancer.wait_until_complete(), 15)
 
 
 async def test_a_share_that_cannot_be_taken_on_yet_is_not_settled(group: Group) -> None:

@@ -25,12 +25,12 @@ from rocketmq_aio.consumer.pop.consumer import PopConsumer
 from rocketmq_aio.consumer.rebalance import subscription_check as group_check
 from rocketmq_aio.consumer.rebalance.subscription_check import (
     ENOUGH_ANSWERS,
-    MOST_OWN_ASKS,
+    MAX_OWN_QUERIES,
     NOTHING_MESSAGES,
     NOTHING_SECONDS,
     PENDING_SECONDS,
     SETTLING_SECONDS,
-    MatchWatch,
+    FilterMatches,
     SubscriptionCheck,
     differences,
     namesakes,
@@ -128,13 +128,13 @@ def test_one_client_id_at_several_addresses_is_told() -> None:
 
 
 def watched(
-    watch: MatchWatch, now: float, selector: str | MessageSelector = "new"
+    watch: FilterMatches, now: float, selector: str | MessageSelector = "new"
 ) -> list[SubscriptionMatchesNothing]:
-    return watch.barren([subscription("orders", selector, 1)], now)
+    return watch.unmatched([subscription("orders", selector, 1)], now)
 
 
 def test_a_filter_that_nothing_comes_through_for_long_is_told_once() -> None:
-    watch = MatchWatch()
+    watch = FilterMatches()
     watch.note("orders", NOTHING_MESSAGES, 0)
     began = watched(watch, 0.0)
     told = watched(watch, NOTHING_SECONDS)
@@ -146,7 +146,7 @@ def test_a_filter_that_nothing_comes_through_for_long_is_told_once() -> None:
 
 
 def test_few_messages_or_a_short_time_say_nothing() -> None:
-    few, short = MatchWatch(), MatchWatch()
+    few, short = FilterMatches(), FilterMatches()
     few.note("orders", NOTHING_MESSAGES - 1, 0)
     short.note("orders", NOTHING_MESSAGES, 0)
 
@@ -155,7 +155,7 @@ def test_few_messages_or_a_short_time_say_nothing() -> None:
 
 
 def test_a_match_begins_anew() -> None:
-    watch = MatchWatch()
+    watch = FilterMatches()
     for offset in (0.0, 1000.0):
         watch.note("orders", NOTHING_MESSAGES, 0)
         watch.note("orders", 32, 1)
@@ -166,7 +166,7 @@ def test_a_match_begins_anew() -> None:
 
 
 def test_another_expression_begins_anew() -> None:
-    watch = MatchWatch()
+    watch = FilterMatches()
     watch.note("orders", NOTHING_MESSAGES, 0)
     watched(watch, 0.0)
 
@@ -177,7 +177,7 @@ def test_another_expression_begins_anew() -> None:
 
 
 def test_who_wants_everything_has_no_filter() -> None:
-    watch = MatchWatch()
+    watch = FilterMatches()
     watch.note("orders", NOTHING_MESSAGES, 0)
 
     assert watched(watch, 0.0, "*") == watched(watch, NOTHING_SECONDS, "*") == []
@@ -357,7 +357,7 @@ async def test_an_old_connection_of_this_client_is_no_fault(cluster: FakeCluster
 
         assert await one.checked(400) == []
         asked = cluster.broker.requests_of(ASKS_MEMBER)
-        assert len(asked) <= MOST_OWN_ASKS
+        assert len(asked) <= MAX_OWN_QUERIES
 
 
 async def test_members_ask_nobody_after_a_reconnection(cluster: FakeCluster) -> None:
