@@ -1,8 +1,8 @@
-"""Look after a cluster: make a topic and a group, see how far the group is, move it, clean up.
+"""Create a topic and a group, show the lag of the group, reset its offsets, delete both.
 
     python examples/admin.py --namesrv 127.0.0.1:9876
 
-It leaves nothing behind, and may be run again at any time.
+It deletes all that it creates, so it can be run repeatedly.
 """
 
 import argparse

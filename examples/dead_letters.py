@@ -1,11 +1,11 @@
-"""Look at the dead letters of a group, and send them again once the cause is mended.
+"""Show the dead letters of a group, and resend them when the cause is fixed.
 
     python examples/dead_letters.py --namesrv 127.0.0.1:9876 --group push
     python examples/dead_letters.py --namesrv 127.0.0.1:9876 --group push --replay
 
-Looking changes nothing.  A replay sends each one to the topic that it came from, as a new message,
-and stores how far it came: the next replay begins behind it.  Every group that reads the topic gets
-them.
+Without --replay nothing is changed.  A replay sends each dead letter to its original topic, as a
+new message, and commits its progress: the next replay continues there.  Every group that reads the
+topic receives the new messages.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from rocketmq_aio import (
 
 
 async def letters(consumer: PullConsumer, queue: MessageQueue) -> AsyncIterator[MessageExt]:
-    """Yield the dead letters of *queue* that were not replayed yet."""
+    """Yield the dead letters of *queue* that are not replayed yet."""
     offset = await consumer.committed(queue) or await consumer.min_offset(queue)
     result = await consumer.pull(queue, offset)
     while result.status is not PullStatus.NO_NEW:
@@ -34,7 +34,7 @@ async def letters(consumer: PullConsumer, queue: MessageQueue) -> AsyncIterator[
 
 
 def copy_of(letter: MessageExt, own: list[str]) -> Message:
-    """Return a message like the one that died; *own* are properties that are to go along."""
+    """Return a new message with the content of *letter*; *own* names the properties to copy."""
     return Message(
         letter.property("RETRY_TOPIC") or letter.topic,
         letter.body,
@@ -51,7 +51,7 @@ async def main(namesrv: str | None, group: str, own: list[str], replay: bool) ->
     ):
         try:
             queues = await consumer.message_queues(f"%DLQ%{group}")
-        except RouteNotFoundError:  # it is made for the first one
+        except RouteNotFoundError:  # the first dead letter creates the topic
             queues = []
         count = 0
         for queue in queues:
@@ -69,7 +69,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--namesrv", help="host:port (default: ROCKETMQ_NAMESRV)")
     parser.add_argument("--group", default="push")
-    parser.add_argument("--property", action="append", default=[], help="to go along; repeat it")
+    parser.add_argument("--property", action="append", default=[], help="to copy; may be repeated")
     parser.add_argument("--replay", action="store_true")
     arguments = parser.parse_args()
     asyncio.run(main(arguments.namesrv, arguments.group, arguments.property, arguments.replay))

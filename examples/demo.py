@@ -1,9 +1,9 @@
-"""What `make demo` runs: a real broker, a producer and an `async for` consumer in one process.
+"""Demo for `make demo`: a real broker, a producer and an `async for` consumer in one process.
 
     python examples/demo.py --seconds 10 --version 5.5.0
 
-The broker is started for the demo and stopped after it; with ROCKETMQ_NAMESRV set, that one is
-used instead. Ends with an error when a message was lost.
+The demo starts and stops its own broker, or uses the one of ROCKETMQ_NAMESRV. It ends with an error
+if a message was lost.
 """
 
 import argparse
@@ -17,14 +17,14 @@ from rocketmq_aio import LitePullConfig, LitePullConsumer, Message, Producer, Ro
 from rocketmq_aio.testing import Cluster, ClusterError
 
 SENDERS = 64
-BODY = b"x" * 1016  # behind eight bytes with the message's number: 1 KiB
-PATIENCE_SECONDS = 10.0  # without news, before what has not come counts as lost
+BODY = b"x" * 1016  # after eight bytes with the number of the message: 1 KiB
+PATIENCE_SECONDS = 10.0  # without a new message, before missing ones count as lost
 LINE_SECONDS = 0.5
 
 
 @dataclass
 class Tally:
-    """What was acknowledged by the broker, and what came back."""
+    """Numbers of the messages that were acknowledged and received."""
 
     sent: set[int] = field(default_factory=set)
     received: set[int] = field(default_factory=set)
@@ -49,7 +49,7 @@ class Tally:
 
 
 async def send(producer: Producer, topic: str, tally: Tally, seconds: float) -> None:
-    """Send from many tasks at once: that is the way to speed."""
+    """Send from many concurrent tasks, which gives the highest rate."""
     numbers = iter(range(2**63))
     started = time.monotonic()
 
@@ -77,7 +77,7 @@ async def receive(consumer: LitePullConsumer, tally: Tally) -> None:
 
 
 async def show(tally: Tally) -> None:
-    """Print a line on the screen again and again; below one another where there is no screen."""
+    """Print the progress regularly: in one line of a terminal, otherwise in separate lines."""
     end = "\r" if sys.stdout.isatty() else "\n"
     sent = received = 0
     while True:
@@ -90,7 +90,7 @@ async def show(tally: Tally) -> None:
 
 
 async def until_all_is_here(tally: Tally) -> None:
-    """Return when everything has come, or nothing has come for a while."""
+    """Return when all messages have arrived, or none has arrived for a while."""
     seen, news = -1, time.monotonic()
     while tally.lost and time.monotonic() - news < PATIENCE_SECONDS:
         if len(tally.received) != seen:
@@ -118,7 +118,7 @@ async def run(namesrv: str, topic: str, seconds: float) -> Tally:
 
 def main(seconds: float, version: str) -> int:
     logging.basicConfig(format="  %(message)s", stream=sys.stdout)
-    logging.getLogger("rocketmq_aio.testing").setLevel(logging.INFO)  # tells about downloads
+    logging.getLogger("rocketmq_aio.testing").setLevel(logging.INFO)  # logs downloads
     print(f"Getting RocketMQ {version} ready ...", flush=True)
     started = time.monotonic()
     try:

@@ -1,10 +1,10 @@
-"""A web application with one producer for all requests and a consumer in the background.
+"""Web application with one producer for all requests and a consumer in the background.
 
     python examples/fastapi_app.py --namesrv 127.0.0.1:9876 --port 8000
     curl localhost:8000/orders -H 'Content-Type: application/json' -d '{"item": "tea"}'
     curl localhost:8000/orders
 
-With ROCKETMQ_NAMESRV set, `uvicorn fastapi_app:app` in this folder does the same.
+With ROCKETMQ_NAMESRV set, you can also run `uvicorn fastapi_app:app` in this folder.
 """
 
 import argparse
@@ -43,7 +43,7 @@ class Stored(BaseModel):
 
 
 class Orders:
-    """What was ordered so far, as the consumer heard of it."""
+    """Orders that the consumer has handled."""
 
     def __init__(self) -> None:
         self.taken: list[Order] = []
@@ -52,7 +52,7 @@ class Orders:
         try:
             order = Order.model_validate_json(message.body)
         except ValidationError as error:
-            raise RetryLater(-1) from error  # it would fail for ever: to the dead letters
+            raise RetryLater(-1) from error  # a retry does not help: dead-letter topic
         self.taken.append(order)
 
 
@@ -72,7 +72,7 @@ async def lifespan(_: FastAPI) -> AsyncIterator[State]:
     ):
         await consumer.subscribe(TOPIC)
         yield {"producer": producer, "consumer": consumer, "orders": orders}
-    # Leaving lets running handlers end, stores how far they came, and leaves the group.
+    # Leaving `async with` waits for running handlers, commits and leaves the group.
 
 
 app = FastAPI(lifespan=lifespan)
@@ -112,5 +112,5 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, default=8000)
     arguments = parser.parse_args()
     if arguments.namesrv:
-        os.environ["ROCKETMQ_NAMESRV"] = arguments.namesrv  # where the clients look
+        os.environ["ROCKETMQ_NAMESRV"] = arguments.namesrv  # read by the clients
     uvicorn.run(app, port=arguments.port)

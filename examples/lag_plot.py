@@ -1,12 +1,12 @@
-"""Plots lag and throughput of a streaming query, cell by cell as in a notebook.
+"""Plot lag and throughput of a streaming query, in cells as in a notebook.
 
     python examples/lag_plot.py --seconds 30 --to lag.png
 
-Orders come in bursts, the query takes at most 2,000 of them in a batch: the lag rises and falls.
-A RocketMQ is started for it; with ROCKETMQ_NAMESRV set, that one is used.
+Orders are sent in bursts, and a batch of the query has at most 2,000 of them: the lag rises and
+falls. The example starts its own RocketMQ, or uses the one of ROCKETMQ_NAMESRV.
 """
 
-# %% What is needed, and what can be chosen
+# %% Imports and options
 import argparse
 import asyncio
 import os
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 
-mpl.use("Agg")  # draws into files; leave it out in a notebook
+mpl.use("Agg")  # draws to files; omit it in a notebook
 
 import matplotlib.pyplot as plt
 from pyspark.sql import SparkSession
@@ -35,7 +35,7 @@ parser.add_argument("--to", type=Path, default=Path("lag.png"))
 parser.add_argument("--version", default="5.5.0", help="of RocketMQ, such as 4.9.7")
 chosen = parser.parse_args()
 
-# %% A topic, and orders that come in bursts
+# %% A topic, and orders in bursts
 BURST = 5_000
 namesrv = os.environ.get("ROCKETMQ_NAMESRV")
 cluster = None if namesrv else Cluster.start(chosen.version)
@@ -53,7 +53,7 @@ async def send_bursts(stop: threading.Event) -> None:
             await asyncio.sleep(4)
 
 
-# %% The query, and a listener that keeps what it is told after each batch
+# %% The query, and a listener that collects the lag of each batch
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 settings: dict[str, bool | float | int | str | None] = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -85,7 +85,7 @@ with tempfile.TemporaryDirectory() if cluster else nullcontext(tempfile.mkdtemp(
     sending = threading.Thread(target=lambda: asyncio.run(send_bursts(stop)))
     sending.start()
     query.awaitTermination(int(chosen.seconds))
-    while not seen and query.isActive:  # a slow machine is still at its first batch
+    while not seen and query.isActive:  # the first batch is still running
         query.awaitTermination(1)
     stop.set()
     sending.join()
@@ -102,7 +102,7 @@ figure.autofmt_xdate()
 figure.suptitle(f"{topic}: {sum(lag.input_rows for lag in seen):,} messages")
 figure.savefig(chosen.to)
 
-# %% The same in words
+# %% The same as text
 for lag in seen:
     print(lag)
 print(f"{len(seen)} batches, at most {max(lag.total for lag in seen):,} behind: {chosen.to}")

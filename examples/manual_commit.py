@@ -1,8 +1,8 @@
-"""Commit by hand, and go back to a message that could not be handled: commit and seek.
+"""Commit manually, and seek back to a message that failed.
 
     python examples/manual_commit.py --namesrv 127.0.0.1:9876
 
-Every fifth payment fails at the first try. Its queue goes back to it; the others go on.
+Every fifth payment fails at the first attempt. Its queue is set back to it; the others continue.
 """
 
 import argparse
@@ -25,7 +25,7 @@ class BankIsBusyError(Exception):
 
 
 class Ledger:
-    """Stands for a database: an entry per payment, so that a repeated one changes nothing."""
+    """Replaces a database: one entry per payment, so that a duplicate has no effect."""
 
     def __init__(self) -> None:
         self.booked: set[bytes] = set()
@@ -41,11 +41,11 @@ class Ledger:
 async def handle(
     consumer: LitePullConsumer, messages: list[MessageExt], ledger: Ledger
 ) -> set[MessageQueue]:
-    """Book what can be booked; a queue with a failure goes back to the message that failed."""
+    """Book all payments; seek a queue back to its first failed message."""
     held_up: set[MessageQueue] = set()
     for message in messages:
         if message.queue in held_up:
-            continue  # it comes again, in order
+            continue  # polled again, in order
         try:
             await ledger.book(message.body)
         except BankIsBusyError:
@@ -68,7 +68,7 @@ async def main(namesrv: str | None, topic: str) -> None:
         while len(ledger.booked) < PAYMENTS:
             messages = await consumer.poll(timeout_seconds=5)
             held_up = await handle(consumer, messages, ledger)
-            await consumer.commit()  # up to where each queue stands, behind a seek as well
+            await consumer.commit()  # the position of each queue, also after a seek
             print(f"{len(ledger.booked)} booked, {len(held_up)} queues go back")
         for queue in consumer.assignment():
             print(f"{queue} is committed up to {await consumer.committed(queue)}")

@@ -1,9 +1,9 @@
-"""Handle the steps of each order one after the other, and many orders at once.
+"""Handle the steps of each order in sequence, and many orders concurrently.
 
     python examples/orderly.py --namesrv 127.0.0.1:9876
 
-All steps of an order are sent to one queue.  One of them fails at first: its queue waits and tries
-it again in place, the others go on.
+All steps of an order are sent to one queue.  One of them fails at first: its queue waits and
+retries it in place, while the others continue.
 """
 
 import argparse
@@ -25,7 +25,7 @@ STEPS = ("created", "paid", "packed", "shipped")
 
 
 class Shop:
-    """Follows orders from step to step."""
+    """Record the steps of each order."""
 
     def __init__(self) -> None:
         self.steps: defaultdict[str, list[str]] = defaultdict(list)
@@ -37,7 +37,7 @@ class Shop:
             print("jam: the bank is busy", flush=True)
             raise SuspendQueue(seconds=0.2)
         if step in self.steps[order]:
-            return  # it was handled before, and came twice
+            return  # a duplicate
         self.steps[order].append(step)
         print(f"{order} is {step}", flush=True)
         if all(len(self.steps[each]) == len(STEPS) for each in ORDERS):

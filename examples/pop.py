@@ -1,4 +1,4 @@
-"""Share work among tasks with a pop consumer: retries, dead letters, and no assignment of queues.
+"""Share work among tasks with a PopConsumer: retries and dead letters, without assigned queues.
 
 python examples/pop.py --namesrv 127.0.0.1:9876 (RocketMQ 5)
 """
@@ -10,7 +10,7 @@ from rocketmq_aio import Message, PopConfig, PopConsumer, Producer
 
 JOBS = 20
 WORKERS = 4
-UNLUCKY = b"job 13"  # fails whenever it is tried
+UNLUCKY = b"job 13"  # always fails
 
 
 async def send_jobs(namesrv: str | None, topic: str) -> None:
@@ -20,7 +20,7 @@ async def send_jobs(namesrv: str | None, topic: str) -> None:
 
 
 async def work(name: int, consumer: PopConsumer, ended: asyncio.Queue[bytes]) -> None:
-    async for message in consumer:  # coming back for more acknowledges
+    async for message in consumer:  # the next iteration acknowledges
         if message.body == UNLUCKY:
             print(f"worker {name}: {UNLUCKY.decode()} failed, try {message.reconsume_times + 1}")
             await consumer.retry(message, delay_seconds=1)

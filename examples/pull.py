@@ -1,4 +1,4 @@
-"""Copy a topic to a file, queue by queue, from where the last run stopped: pull and commit.
+"""Copy a topic to a file, queue by queue, from the committed offsets: pull and commit.
 
 python examples/pull.py --namesrv 127.0.0.1:9876 --topic orders --to orders.txt
 """
@@ -12,7 +12,7 @@ from rocketmq_aio import MessageQueue, PullConsumer, PullStatus
 
 
 async def copy(consumer: PullConsumer, queue: MessageQueue, file: TextIO) -> int:
-    """Write what *queue* holds behind the committed offset; return how many messages that is."""
+    """Write the messages of *queue* from the committed offset on; return their number."""
     start = await consumer.committed(queue) or await consumer.min_offset(queue)
     copied, result = 0, await consumer.pull(queue, start)
     while result.status is not PullStatus.NO_NEW:
@@ -22,7 +22,7 @@ async def copy(consumer: PullConsumer, queue: MessageQueue, file: TextIO) -> int
         copied += len(result.messages)
         start = result.next_offset
         result = await consumer.pull(queue, start)
-    file.flush()  # written before it counts as done
+    file.flush()  # write before the commit
     await consumer.commit(queue, start)
     return copied
 

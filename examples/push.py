@@ -1,9 +1,9 @@
-"""Let a handler be called with each message: what fails comes again, what is hopeless lies dead.
+"""Handle each message; retry failures, send invalid messages to the dead-letter topic.
 
     python examples/push.py --namesrv 127.0.0.1:9876
 
-Every fifth order meets a busy bank and is tried again a second later; one order is no JSON, and
-goes to the dead letters, where examples/dead_letters.py finds it.
+Every fifth order fails at first and is retried a second later. One message is not JSON and goes to
+the dead-letter topic, which examples/dead_letters.py reads.
 """
 
 import argparse
@@ -34,7 +34,7 @@ CODEC = JSONCodec(Order)
 
 
 class Shop:
-    """Books orders; by their numbers, so that a message that comes twice changes nothing."""
+    """Books orders by number, so that a duplicate has no effect."""
 
     def __init__(self) -> None:
         self.booked: set[int] = set()
@@ -45,7 +45,7 @@ class Shop:
         order = message.value
         if order.number % 5 == 0 and not message.reconsume_times:
             print(f"order {order.number}: the bank is busy", flush=True)
-            raise RetryLater(delay_level=1)  # 1 s; any other exception leaves it to the broker
+            raise RetryLater(delay_level=1)  # 1 s; other exceptions use the default delays
         self.booked.add(order.number)
         print(f"order {order.number} is booked, at try {message.reconsume_times + 1}", flush=True)
         self.look()
@@ -77,7 +77,7 @@ async def main(namesrv: str | None, topic: str, group: str) -> None:
     ) as consumer:
         await consumer.subscribe(topic)
         await shop.all_settled.wait()
-    # Leaving `async with` lets running handlers end and stores how far they came.
+    # Leaving `async with` waits for running handlers and commits.
     print(f"{len(shop.booked)} booked, {len(shop.dead)} dead")
 
 

@@ -2,7 +2,7 @@
 
     python examples/quickstart.py --namesrv 127.0.0.1:9876
 
-Without --namesrv the clients read ROCKETMQ_NAMESRV themselves.
+Without --namesrv the clients read ROCKETMQ_NAMESRV.
 """
 
 import argparse
@@ -19,7 +19,7 @@ async def main(namesrv: str | None, topic: str) -> None:
             result = await producer.send(Message(topic, f"hello {number}".encode()))
             print(f"sent hello {number} to {result.queue} at offset {result.queue_offset}")
 
-    config = LitePullConfig(start_from="earliest")  # a new group would see new messages only
+    config = LitePullConfig(start_from="earliest")  # by default a new group gets only new messages
     async with LitePullConsumer("quickstart", namesrv=namesrv, config=config) as consumer:
         await consumer.subscribe(topic)
         received = 0
@@ -27,7 +27,7 @@ async def main(namesrv: str | None, topic: str) -> None:
             for message in await consumer.poll(timeout_seconds=5):
                 print(f"received {message.body.decode()} from {message.queue}")
                 received += 1
-    # Leaving `async with` commits: the next run of this group begins behind these messages.
+    # Leaving `async with` commits: the next run of this group starts after these messages.
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Ask over a topic, and answer what is asked: a call through the broker.
+"""Send requests over a topic and reply to them: a remote call through the broker.
 
 python examples/request_reply.py --namesrv 127.0.0.1:9876 --topic questions
 """

@@ -1,4 +1,4 @@
-"""Read a topic as a stream while another task sends: `async for`, with a filter by tag.
+"""Read a topic with `async for` and a tag filter while another task sends.
 
 python examples/stream.py --namesrv 127.0.0.1:9876
 """

@@ -1,10 +1,10 @@
-"""Store an order and announce it, both or neither, even if the program dies in between.
+"""Store an order and send a message about it, both or neither, even after a crash in between.
 
     python examples/transaction.py --namesrv 127.0.0.1:9876
 
-Three orders go into a SQLite table, each with a message in one transaction.  The second one fails
-and is not announced.  The third is stored, and the program "dies" before it can say so: the broker
-asks, and the check finds the order in the table.
+Three orders are stored in a SQLite table, each with a message in one transaction.  The second order
+fails, and its message is rolled back.  The third is stored, and the program "crashes" before it
+commits: the broker calls the check, which finds the order in the table.
 """
 
 import argparse
@@ -23,11 +23,11 @@ from rocketmq_aio import (
 
 
 class OutOfStockError(Exception):
-    """The order cannot be taken."""
+    """The order cannot be fulfilled."""
 
 
 class Orders:
-    """The table that says which orders exist."""
+    """The table of orders."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self.database = database
@@ -40,7 +40,7 @@ class Orders:
             self.database.execute("INSERT INTO orders VALUES (?)", (name,))
 
     async def check(self, message: MessageExt) -> TransactionState:
-        """Answer the broker from what is stored."""
+        """Return the state of the transaction from the table."""
         (name,) = message.keys
         print(f"the broker asks about {name}", flush=True)
         found = self.database.execute("SELECT 1 FROM orders WHERE name = ?", (name,)).fetchone()
@@ -52,7 +52,7 @@ async def order(producer: TransactionProducer, orders: Orders, topic: str, name:
         async with producer.transaction(Message(topic, name.encode(), keys=name)) as tx:
             orders.store(name)
             if name == "cake":
-                tx.unknown()  # as if the program ended here
+                tx.unknown()  # as if the program crashed here
     except OutOfStockError:
         print(f"{name} is rolled back", flush=True)
 

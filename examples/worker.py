@@ -1,4 +1,4 @@
-"""A worker that ends well: on SIGTERM or SIGINT it finishes what it is at, commits and leaves.
+"""Worker that stops cleanly: on SIGTERM or SIGINT it finishes running handlers and commits.
 
 python examples/worker.py --namesrv 127.0.0.1:9876 --topic jobs
 """
@@ -8,7 +8,7 @@ import asyncio
 
 from rocketmq_aio import MessageExt, PushConfig, PushConsumer
 
-PATIENCE_SECONDS = 20.0  # for what is being worked on; less than whoever sent the signal has
+PATIENCE_SECONDS = 20.0  # for running handlers; less than the stop timeout of the process manager
 
 
 class Worker:
@@ -28,7 +28,7 @@ async def main(namesrv: str | None, topic: str, group: str) -> None:
     )
     consumer = PushConsumer(group, on_message=worker.work_on, namesrv=namesrv, config=config)
     await consumer.subscribe(topic)
-    await consumer.run()  # starts it; returns when a signal came and everything is stored
+    await consumer.run()  # starts, and returns after a signal when all is committed
     print(f"stopped, {worker.done} done and committed", flush=True)
 
 

@@ -1,8 +1,8 @@
-"""One command: a broker, the generator, and the job that is killed twice in mid-run.
+"""Run a broker, the generator, and the job, which is killed twice.
 
     python -m examples.orders --minutes 30 --version 5.5.0
 
-Ends with an error when a minute is wrong or an alert is missing.
+Ends with an error if a minute is wrong or an alert is missing.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from rocketmq_aio.testing import Cluster
 TOPIC = "orders"
 MINUTE_SECONDS = 0.5
 BATCHES_BEFORE_A_KILL = 2
-PATIENCE_SECONDS = 300.0  # for Spark to start and do two batches
+PATIENCE_SECONDS = 300.0  # for Spark to start and complete two batches
 LOOK_SECONDS = 0.1
 
 
@@ -37,7 +37,7 @@ def job_command(namesrv: str, folder: Path, *more: str) -> list[str]:
 
 @contextmanager
 def running_job(namesrv: str, folder: Path) -> Iterator[None]:
-    """Run the job during the block, then end it as a machine that fails does: all at once."""
+    """Run the job during the block, then kill all of its processes, as in a machine failure."""
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     job = subprocess.Popen(job_command(namesrv, folder), env=environment, start_new_session=True)
     try:
@@ -48,7 +48,7 @@ def running_job(namesrv: str, folder: Path) -> Iterator[None]:
 
 
 def batches(folder: Path) -> int:
-    """Count the batches of the aggregation that are done."""
+    """Count the completed batches of the aggregation."""
     commits = folder / "checkpoints" / "minutes" / "commits"
     return sum(path.name.isdigit() for path in commits.glob("*"))
 
@@ -62,7 +62,7 @@ def wait_for_batches(folder: Path, count: int) -> None:
 
 
 def run_with_kills(namesrv: str, folder: Path, minutes: int, kills: int) -> list[Order]:
-    """Send orders while the job runs, is killed and runs again; return the orders."""
+    """Send orders while the job runs, is killed and restarted; return the orders."""
     generator = Generator(namesrv, TOPIC, MINUTE_SECONDS)
     stop = threading.Event()
     sending = threading.Thread(target=generator.run, args=(stop, minutes))
@@ -71,7 +71,7 @@ def run_with_kills(namesrv: str, folder: Path, minutes: int, kills: int) -> list
         for number in range(1, kills + 1):
             with running_job(namesrv, folder):
                 wait_for_batches(folder, batches(folder) + BATCHES_BEFORE_A_KILL)
-                time.sleep(random.uniform(0, 1))  # anywhere in a batch, or between two
+                time.sleep(random.uniform(0, 1))  # at any point of a batch, or between two
             print(f"Killed the job, kill {number}, after {batches(folder)} batches")
     finally:
         stop.set()
@@ -80,7 +80,7 @@ def run_with_kills(namesrv: str, folder: Path, minutes: int, kills: int) -> list
 
 
 def drain(namesrv: str, folder: Path) -> None:
-    """Let the job read the rest and end by itself."""
+    """Run the job until it has read the remaining messages."""
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     subprocess.run(job_command(namesrv, folder, "--drain"), env=environment, check=True)
 
@@ -113,8 +113,8 @@ def run(minutes: int, kills: int, version: str, folder: Path) -> int:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # the job ends with us
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark takes python3 of the PATH otherwise
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # ends the job, too
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # the default is python3 of the PATH
     chosen = (arguments.minutes, arguments.kills, arguments.version)
     if arguments.folder is not None:
         return run(*chosen, arguments.folder)

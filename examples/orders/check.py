@@ -1,4 +1,4 @@
-"""What must have come out: every minute of every shop exactly, every alert at least once."""
+"""Verification: every minute of every shop exactly, every alert at least once."""
 
 import json
 from collections import Counter
@@ -26,13 +26,13 @@ def expected_alerts(orders: Iterable[Order]) -> set[str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found; *minutes* as rows, for one that is there twice is a mistake."""
+    """The results of the job; *minutes* are rows, so that duplicates are detected."""
 
     minutes: list[tuple[str, str, int, int]]
     alerts: Counter[str]
 
     def problems(self, sent: list[Order]) -> list[str]:
-        """Return what is wrong, nothing if all is as it must be."""
+        """Return the differences from the expected results; empty if there are none."""
         real = [order for order in sent if order.shop != HEARTBEAT]
         wanted = Counter((*where, *what) for where, what in expected_minutes(real).items())
         found = Counter(self.minutes)
@@ -45,7 +45,7 @@ class Outcome:
 
 
 def read_outcome(spark: SparkSession, namesrv: str, topic: str, folder: str) -> Outcome:
-    """Read the Parquet files that Spark has committed, and the topic of the alerts."""
+    """Read the committed Parquet files and the topic of the alerts."""
     minutes = spark.read.parquet(f"{folder}/minutes").where(f"shop != '{HEARTBEAT}'")
     rows = minutes.selectExpr(
         "date_format(minute, \"yyyy-MM-dd'T'HH:mm\") minute", "shop", "orders", "cents"

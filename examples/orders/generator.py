@@ -1,4 +1,4 @@
-"""Sends orders as three shops would: not in order, and with the time at which they were placed."""
+"""Generator of orders of three shops: out of order, with event times."""
 
 import asyncio
 import json
@@ -11,9 +11,9 @@ from threading import Event
 from rocketmq_aio import Message, Producer
 
 SHOPS = ("Berlin", "Lisbon", "Oslo")
-HEARTBEAT = "heartbeat"  # the "shop" of the orders that only let event time go on
+HEARTBEAT = "heartbeat"  # the "shop" of orders that only advance event time
 OPENING = datetime(2026, 1, 5, 9, tzinfo=UTC)
-LATENESS_SECONDS = 90  # orders arrive up to this much after they were placed
+LATENESS_SECONDS = 90  # orders are sent up to this much after their event time
 CLOSING_MINUTES = 15  # of heartbeats: more than the watermark and a window
 ALERT_CENTS = 95_000
 MINUTE = timedelta(minutes=1)
@@ -35,7 +35,7 @@ class Order:
 
 
 def orders_of(minute: int, chance: random.Random) -> list[Order]:
-    """Return what arrives within a minute of event time, some of it placed before that."""
+    """Return the orders of a minute of event time, some of them late."""
     arrives = OPENING + minute * MINUTE
     return [
         Order(
@@ -49,7 +49,7 @@ def orders_of(minute: int, chance: random.Random) -> list[Order]:
 
 
 def closing(minute: int) -> Iterator[Order]:
-    """Heartbeats after the last order: without newer events the last minutes stay open."""
+    """Yield heartbeats after the last order: only newer events close the last minutes."""
     for later in range(minute, minute + CLOSING_MINUTES):
         yield Order(f"{later}-0", HEARTBEAT, 0, iso(OPENING + later * MINUTE))
 
@@ -59,13 +59,13 @@ def iso(moment: datetime) -> str:
 
 
 class Generator:
-    """Orders of a day that goes fast: one minute of event time takes *minute_seconds*."""
+    """Sends orders in accelerated time: one minute of event time takes *minute_seconds*."""
 
     def __init__(self, namesrv: str, topic: str, minute_seconds: float) -> None:
         self._namesrv = namesrv
         self._topic = topic
         self._minute_seconds = minute_seconds
-        self.sent: list[Order] = []  # what the broker has acknowledged
+        self.sent: list[Order] = []  # acknowledged by the broker
 
     def run(self, stop: Event, at_least_minutes: int) -> None:
         """Send for *at_least_minutes*, then until *stop* is set, then the heartbeats."""
@@ -82,7 +82,7 @@ class Generator:
                 await self._send(producer, [heartbeat])
 
     async def _send(self, producer: Producer, orders: list[Order]) -> None:
-        """A minute is stored before the next one is sent, so queues are at most that far apart."""
+        """Send the orders of a minute and wait, so that queues differ by at most one minute."""
         messages = [Message(self._topic, order.body(), keys=order.order_id) for order in orders]
         await asyncio.gather(*map(producer.send, messages))
         self.sent += orders

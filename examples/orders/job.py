@@ -1,9 +1,9 @@
-"""The Spark job: orders per minute to Parquet, alerts about large ones back to a topic.
+"""Spark job: orders per minute to Parquet, alerts about large orders to a topic.
 
     python -m examples.orders.job --namesrv 127.0.0.1:9876 --folder /data/orders
 
-Kill it whenever you like and start it again: it goes on where its checkpoints are. With
-``--drain`` it ends once it has read what the topic holds.
+You can kill it at any time and start it again: it continues from its checkpoints. With
+``--drain`` it ends when it has read all messages of the topic.
 """
 
 import argparse
@@ -21,7 +21,7 @@ WATERMARK = "10 minutes"
 
 
 def session(master: str = "local[2,4]") -> SparkSession:
-    """Tasks are tried four times; what is on one machine stays on loopback."""
+    """Create a session with four attempts per task, which uses only loopback addresses."""
     settings: dict[str, bool | float | int | str | None] = {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
@@ -37,13 +37,13 @@ def session(master: str = "local[2,4]") -> SparkSession:
 
 
 def orders(spark: SparkSession, namesrv: str, topic: str) -> DataFrame:
-    """Read the orders from the beginning of the topic; the checkpoint knows what comes next."""
+    """Read the orders from the first message, or from the checkpoint after a restart."""
     messages = (
         spark.readStream.format("rocketmq")
         .option("nameServer", namesrv)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
-        .schema("body binary")  # the only column that is needed: the others are not built
+        .schema("body binary")  # the only selected column: the others are not built
         .load()
     )
     parsed = f.from_json(f.col("body").cast("string"), ORDER)
@@ -51,7 +51,7 @@ def orders(spark: SparkSession, namesrv: str, topic: str) -> DataFrame:
 
 
 def per_minute(placed: DataFrame) -> DataFrame:
-    """Count each order once, also one that its producer sent twice; close a minute after ten."""
+    """Count each order once, also if it was sent twice; a minute is final ten minutes later."""
     once = placed.withWatermark("placed_at", WATERMARK).dropDuplicatesWithinWatermark(["order_id"])
     return (
         once.groupBy(f.window("placed_at", "1 minute"), "shop")
@@ -61,7 +61,7 @@ def per_minute(placed: DataFrame) -> DataFrame:
 
 
 def alerts(placed: DataFrame) -> DataFrame:
-    """Messages about large orders; an alert may come twice, and has the key of its order."""
+    """Return alerts about large orders; an alert may be sent twice, with the key of its order."""
     large = placed.where(f.col("cents") >= ALERT_CENTS)
     return large.select(
         f.to_json(f.struct("order_id", "shop", "cents")).alias("body"),
@@ -73,7 +73,7 @@ def alerts(placed: DataFrame) -> DataFrame:
 def start(
     spark: SparkSession, namesrv: str, topic: str, folder: Path, *, drain: bool
 ) -> list[StreamingQuery]:
-    """Start both queries; each has a checkpoint of its own, which must never be shared."""
+    """Start both queries, each with its own checkpoint."""
     placed = orders(spark, namesrv, topic)
     counts = (
         per_minute(placed).writeStream.format("parquet").option("path", str(folder / "minutes"))
@@ -105,7 +105,7 @@ def main(arguments: argparse.Namespace) -> None:
         for query in running:
             query.awaitTermination()
     else:
-        spark.streams.awaitAnyTermination()  # raises what ended a query
+        spark.streams.awaitAnyTermination()  # raises the exception of a failed query
     spark.stop()
 
 
