@@ -22,7 +22,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from rocketmq_aio.spark.pipelines.reports import Report
+from rocketmq_aio.spark.pipelines.summary import Report
 
 WIDTH_OF_PIPES: Final = 160  # tables that nobody looks at are not folded
 

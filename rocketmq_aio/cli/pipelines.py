@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from rocketmq_aio.spark.pipelines import BodySchema, Summary
-    from rocketmq_aio.spark.pipelines.reports import Report
+    from rocketmq_aio.spark.pipelines.summary import Report
 
 app = typer.Typer(
     help="Ready pipelines between topics and files. Exit codes: 0 done and complete, 1 counts do "
@@ -46,12 +46,12 @@ def on_spark(
 ) -> int:
     """Run *work* in a session, show its summary and return the exit code."""
     from rocketmq_aio.spark.pipelines.progress import JVM_ENDED
-    from rocketmq_aio.spark.pipelines.reports import quiet
+    from rocketmq_aio.spark.pipelines.summary import no_report
 
     bars = progress(wanted=not arguments.quiet)
     with session(arguments, name) as spark, stoppable() as stop, bars as shown:
         try:
-            summary = work(spark, shown or quiet, stop)
+            summary = work(spark, shown or no_report, stop)
         except JVM_ENDED as error:  # by the same signal, where somebody else started it
             if not stop():
                 raise

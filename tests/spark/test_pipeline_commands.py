@@ -27,7 +27,7 @@ from rocketmq_aio.spark.pipelines import (
     dead_letters,
     lag,
 )
-from rocketmq_aio.spark.pipelines.broker_queries import ends_of
+from rocketmq_aio.spark.pipelines.sending import end_offsets
 from rocketmq_aio.testing import Cluster
 from rocketmq_aio.testing.plugin import unique_name
 from tests.spark.pipelining import read_queue, stored
@@ -229,9 +229,9 @@ def test_a_signal_to_the_process_group_cancels_a_load_and_its_summary_is_shown(
     arguments = ["pipeline", "load", topic, str(files), "-f", "json", "--json", "-q"]
     running = started(tmp_path / "spark", *arguments, "-n", connection.name_server)
 
-    told, errors = ended_by(running, number, lambda: any(ends_of(connection, [topic]).values()))
+    told, errors = ended_by(running, number, lambda: any(end_offsets(connection, [topic]).values()))
 
-    stored = sum(ends_of(connection, [topic]).values())
+    stored = sum(end_offsets(connection, [topic]).values())
     assert running.returncode == 130, errors
     assert (told["interrupted"], told["rows"]) == (True, 12 * MANY)
     assert 0 < told["sent"] <= stored < 12 * MANY

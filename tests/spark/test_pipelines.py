@@ -34,7 +34,7 @@ from rocketmq_aio.spark.pipelines import (
     replay,
 )
 from rocketmq_aio.spark.pipelines.ingesting import check_targets
-from rocketmq_aio.spark.pipelines.target import laid_out, write
+from rocketmq_aio.spark.pipelines.target import prepare_rows, write_rows
 from rocketmq_aio.testing import Cluster
 from rocketmq_aio.testing.plugin import unique_name
 from tests.spark.pipelining import bodies, stored
@@ -223,7 +223,7 @@ def test_missing_and_empty_texts_and_line_breaks_come_back_from_csv_exactly(
     ]
     written = pipelines.createDataFrame(rows, "number int, first string, second string")
     target = Target(path=str(tmp_path / "out"), format="csv", partition_by=())
-    write(laid_out(written.coalesce(1), target), target)
+    write_rows(prepare_rows(written.coalesce(1), target), target)
 
     summary = load(
         pipelines,
@@ -250,7 +250,7 @@ def test_a_text_that_csv_would_lose_a_part_of_is_refused_with_the_way_out(
     rows = pipelines.createDataFrame([("a\0b",)], "tags string")
 
     with pytest.raises(PySparkException) as refused:
-        write(laid_out(rows, target), target)
+        write_rows(prepare_rows(rows, target), target)
 
     assert format_error(refused.value).startswith("a text holds U+0000, which is lost in csv")
 
@@ -368,11 +368,11 @@ def test_a_replay_sets_messages_aside_whose_copies_do_not_fit(
         ReplaySettings(connection=connection, selection=Selection(topics=(topic,)), to=other),
     )
 
-    set_aside = len(lengths) - summary.sent
-    assert 0 < set_aside < len(lengths)
+    skipped = len(lengths) - summary.sent
+    assert 0 < skipped < len(lengths)
     assert len(stored(connection.name_server, other)) == summary.sent
     [problem] = summary.problems
-    assert problem.startswith(f"{set_aside} messages were not copied, such as {topic}/")
+    assert problem.startswith(f"{skipped} messages were not copied, such as {topic}/")
 
 
 def test_a_replay_at_a_rate_goes_step_by_step_and_can_be_stopped(

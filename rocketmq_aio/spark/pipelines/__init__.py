@@ -1,7 +1,4 @@
-"""Ready pipelines over the data source: functions for programs and notebooks.
-
-The command ``rmq pipeline`` runs the same functions.
-"""
+"""Pipelines between topics and files: functions, also run by ``rmq pipeline``."""
 
 from __future__ import annotations
 
@@ -27,16 +24,16 @@ if TYPE_CHECKING:
     from rocketmq_aio.spark.pipelines.loading import LoadSettings as LoadSettings
     from rocketmq_aio.spark.pipelines.loading import LoadSummary as LoadSummary
     from rocketmq_aio.spark.pipelines.loading import load as load
-    from rocketmq_aio.spark.pipelines.reading import Selection as Selection
     from rocketmq_aio.spark.pipelines.replaying import ReplaySettings as ReplaySettings
     from rocketmq_aio.spark.pipelines.replaying import ReplaySummary as ReplaySummary
     from rocketmq_aio.spark.pipelines.replaying import replay as replay
+    from rocketmq_aio.spark.pipelines.selection import Selection as Selection
     from rocketmq_aio.spark.pipelines.summary import Gap as Gap
     from rocketmq_aio.spark.pipelines.summary import QueueCount as QueueCount
     from rocketmq_aio.spark.pipelines.summary import Summary as Summary
     from rocketmq_aio.spark.pipelines.target import Target as Target
 
-# Loaded when used: `lag` works where no Spark is installed.
+# Loaded on first use: `lag` works without Spark.
 MODULES: Final = {
     "bodies": ("BodySchema",),
     "dead_letter": ("DeadLetterSettings", "DeadLetterSummary", "TagCount", "dead_letters"),
@@ -44,7 +41,7 @@ MODULES: Final = {
     "group_lag": ("LagSettings", "LagSummary", "QueueLag", "lag"),
     "ingesting": ("IngestSettings", "IngestSummary", "ingest"),
     "loading": ("LoadSettings", "LoadSummary", "load"),
-    "reading": ("Selection",),
+    "selection": ("Selection",),
     "replaying": ("ReplaySettings", "ReplaySummary", "replay"),
     "summary": ("Gap", "QueueCount", "Summary"),
     "target": ("Target",),

@@ -1,4 +1,4 @@
-"""Bodies -> columns, by the schema of json, avro or protobuf; what does not fit is told apart."""
+"""Parsing of bodies into columns by a schema: json, avro or protobuf."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 import pyspark
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark programs
 
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError
@@ -16,18 +16,18 @@ from rocketmq_aio.errors import ConfigError
 KINDS: Final = ("json", "avro", "protobuf")
 VALUE: Final = "value"
 BAD: Final = "bad"
-CORRUPT: Final = "_corrupt"  # column that Spark puts bodies in that are no such JSON
+CORRUPT: Final = "_corrupt"  # column for bodies that are not such JSON
 PERMISSIVE: Final = {"mode": "PERMISSIVE"}
-NO_JAR: Final = "'JavaPackage' object is not callable"  # all that py4j says of a missing class
+NO_JAR: Final = "'JavaPackage' object is not callable"  # py4j's message for a missing class
 
 
 @settings
 class BodySchema:
-    """What bodies hold.
+    """Format and schema of bodies.
 
     :param kind: ``json``, ``avro`` or ``protobuf``
     :param schema: json: columns, as ``"id long, name string"``; avro: the schema as JSON;
-        protobuf: the file of the descriptor set, made by ``protoc --descriptor_set_out``
+        protobuf: the file of the descriptor set of ``protoc --descriptor_set_out``
     :param message: protobuf: the name of the message type
     """
 
@@ -41,13 +41,13 @@ class BodySchema:
         if not self.schema.strip():
             raise ConfigError("schema", self.schema, "is empty: give the schema of the bodies")
         if (self.kind == "protobuf") != (self.message is not None):
-            raise ConfigError("message", self.message, "goes with protobuf, which needs it")
+            raise ConfigError("message", self.message, "expected for protobuf, and only there")
 
 
-def parsed(messages: DataFrame, schema: BodySchema) -> DataFrame:
-    """Add the columns *value*, a struct, and *bad*, whether the body does not fit.
+def parse_bodies(messages: DataFrame, schema: BodySchema) -> DataFrame:
+    """Add the columns *value*, a struct, and *bad*: whether the body does not match the schema.
 
-    :raises ConfigError: the schema cannot be, or Spark lacks the jar for it
+    :raises ConfigError: the schema is invalid, or Spark lacks the jar for it
     """
     try:
         return _PARSERS[schema.kind](messages, schema)
@@ -56,25 +56,29 @@ def parsed(messages: DataFrame, schema: BodySchema) -> DataFrame:
             raise
     except PySparkException as error:
         if "NOT_LOADED" not in (error.getCondition() or ""):
-            reason = f"no schema for {schema.kind}: {first_line(error)}"
+            reason = f"not a schema for {schema.kind}: {first_line(error)}"
             raise ConfigError("schema", schema.schema, reason) from error
-    raise ConfigError("kind", schema.kind, f"Spark lacks the jar: add {package(schema.kind)}")
+    raise ConfigError(
+        "kind", schema.kind, f"Spark lacks the jar: add {reader_package(schema.kind)}"
+    )
 
 
-def package(kind: str) -> str:
+def reader_package(kind: str) -> str:
     """Return the Maven coordinates of Spark's reader for *kind*, for ``--packages``."""
     return f"org.apache.spark:spark-{kind}_2.13:{pyspark.__version__}"
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of what *error* says."""
+    """Return the first line of the message of *error*."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _json(messages: DataFrame, schema: BodySchema) -> DataFrame:
-    wanted = f"{schema.schema}, {CORRUPT} string"
+    schema_text = f"{schema.schema}, {CORRUPT} string"
     options = {**PERMISSIVE, "columnNameOfCorruptRecord": CORRUPT}
-    read = messages.withColumn(VALUE, F.from_json(F.col("body").cast("string"), wanted, options))
+    read = messages.withColumn(
+        VALUE, F.from_json(F.col("body").cast("string"), schema_text, options)
+    )
     bad = F.col(VALUE).isNull() | F.col(VALUE)[CORRUPT].isNotNull()
     return read.withColumn(BAD, bad).withColumn(VALUE, F.col(VALUE).dropFields(CORRUPT))
 

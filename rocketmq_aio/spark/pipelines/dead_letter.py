@@ -1,4 +1,4 @@
-"""Dead letters of a group -> a table, and back to where they came from."""
+"""Dead letters of a group: counted, written to a target, resent to their original topics."""
 
 from __future__ import annotations
 
@@ -10,50 +10,58 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark programs
 
 from rocketmq_aio.config.validation import settings
+from rocketmq_aio.consumer.pull.consumer import PullConsumer
+from rocketmq_aio.errors import RouteNotFoundError
 from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX
 from rocketmq_aio.model.properties import RETRY_TOPIC
 from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options import values as values
 from rocketmq_aio.spark.options.source_options import Connection
-from rocketmq_aio.spark.pipelines.broker_queries import explained, has_route
-from rocketmq_aio.spark.pipelines.copies import (
-    AS_THEY_ARE,
-    COPIED_FROM,
-    SEPARATOR,
-    copies,
-    position,
+from rocketmq_aio.spark.pipelines.progress import StoppedError, watch_jobs
+from rocketmq_aio.spark.pipelines.row_counts import count_problems, count_rows, explain_gaps
+from rocketmq_aio.spark.pipelines.selection import (
+    FORMAT,
+    Selection,
+    connection_options,
+    merge_options,
+    plan_ranges,
+    read_ranges,
 )
-from rocketmq_aio.spark.pipelines.exporting import problems
-from rocketmq_aio.spark.pipelines.progress import StoppedError, watched
-from rocketmq_aio.spark.pipelines.read_range import connection_options, merged
-from rocketmq_aio.spark.pipelines.reading import FORMAT, Selection, planned, read_exactly
-from rocketmq_aio.spark.pipelines.reports import Report, quiet
-from rocketmq_aio.spark.pipelines.row_counts import count
-from rocketmq_aio.spark.pipelines.summary import QueueCount, Summary
-from rocketmq_aio.spark.pipelines.target import Target, laid_out, write
-from rocketmq_aio.spark.pipelines.writing import Copied, Growth, send_copies
+from rocketmq_aio.spark.pipelines.sending import (
+    ANY_TAGS,
+    COPIED_FROM,
+    PATH_SEPARATOR,
+    CopyCounts,
+    TopicGrowth,
+    copy_messages,
+    origin_path,
+    send_copies,
+)
+from rocketmq_aio.spark.pipelines.summary import QueueCount, Report, Summary, no_report
+from rocketmq_aio.spark.pipelines.target import Target, prepare_rows, write_rows
 from rocketmq_aio.spark.read.data_loss import TopicGoneError
+from rocketmq_aio.spark.runtime import Runtime
 
-CLOCK_SECONDS: Final = 600  # brokers may differ by so much in what time it is
-AT_ONCE: Final = {"fetchOffset.numRetries": "0"}
+CLOCK_SECONDS: Final = 600  # tolerated difference of the clocks of brokers
+NO_RETRIES: Final = {"fetchOffset.numRetries": "0"}
 ORIGIN: Final = "originTopic"
 ORIGIN_ID: Final = "originMsgId"
 
 
 @settings
 class DeadLetterSettings:
-    """What `dead_letters` does.
+    """Settings of `dead_letters`.
 
-    :param group: whose dead letters
+    :param group: the consumer group that the dead letters belong to
     :param start: ``earliest``, a time, or offsets as JSON; *end* likewise
-    :param target: where they are written to; None: nowhere, they are counted
-    :param resend: send each to the topic it came from, unless that was done before
-    :param fail_on_data_loss: False goes on where letters are gone already, or messages of the
-        topics they came from, so that a copy may not be found
+    :param target: where dead letters are written; None: they are only counted
+    :param resend: send each to its original topic, unless its copy is already there
+    :param fail_on_data_loss: False continues where dead letters have been deleted, or messages of
+        the original topics, so that earlier copies may not be found
     """
 
     connection: Connection
@@ -69,12 +77,12 @@ class DeadLetterSettings:
 
     @property
     def topic(self) -> str:
-        """Where the dead letters of the group are."""
+        """The dead-letter topic of the group."""
         return DLQ_PREFIX + self.group
 
     @property
     def selection(self) -> Selection:
-        """What is read."""
+        """Selection of the dead letters."""
         return Selection(
             topics=(self.topic,),
             start=self.start,
@@ -82,22 +90,22 @@ class DeadLetterSettings:
             fail_on_data_loss=self.fail_on_data_loss,
         )
 
-    def origin_options(self, topics: list[str], first: int) -> dict[str, str]:
-        """Return the options that read the copies in *topics* of letters from *first* on.
+    def origin_options(self, topics: list[str], since: int) -> dict[str, str]:
+        """Return the options that read the copies in *topics* of dead letters stored *since*.
 
-        :param first: milliseconds since 1970
+        :param since: milliseconds since 1970
         """
         options = {
             "subscribe": ",".join(topics),
-            "startingTimestamp": str(first - CLOCK_SECONDS * 1000),
+            "startingTimestamp": str(since - CLOCK_SECONDS * 1000),
             "failOnDataLoss": str(self.fail_on_data_loss).lower(),
         }
-        return merged(connection_options(self.connection), options)
+        return merge_options(connection_options(self.connection), options)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TagCount:
-    """How many dead letters came from a topic with a tag; None where that is not known."""
+    """Number of dead letters by original topic and tag; None: the topic or tag is unknown."""
 
     topic: str | None
     tag: str | None
@@ -106,10 +114,10 @@ class TagCount:
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetterSummary(Summary):
-    """What `dead_letters` found and did.
+    """Result of `dead_letters`.
 
-    :ivar resent: how many were sent back; with ``dry_run``, how many would be
-    :ivar resent_before: how many were not, for their copies are in their topics already
+    :ivar resent: number of dead letters resent; with ``dry_run``, to be resent
+    :ivar resent_before: number of dead letters whose copies were already in their topics
     """
 
     pipeline: str = "dlq"
@@ -126,164 +134,177 @@ def dead_letters(
     *,
     dry_run: bool = False,
     stop: Callable[[], bool] = bool,
-    report: Report = quiet,
+    report: Report = no_report,
 ) -> DeadLetterSummary:
-    """Count dead letters by topic and tag, write them to a table, send them back.
+    """Count dead letters by topic and tag, write them to a target, resend them.
 
-    A copy that is sent back says in its property ``COPIED_FROM`` which dead letter it is. What
-    is in the topic of origin with that property is not sent again, so this may be repeated.
+    Each copy names its dead letter in the property ``COPIED_FROM``.  Dead letters whose copies
+    are in the original topic are not sent again, so that you can repeat the call.
 
-    :param stop: asked all the time; True cancels the jobs under way, and the summary says what
-        was done
-    :raises ConfigError: a setting cannot be
-    :raises RocketMQError: brokers cannot be asked
+    :param stop: polled; True cancels the running jobs, and the summary says what was done
+    :raises ConfigError: a setting is invalid
+    :raises RocketMQError: a request to a broker failed
     :raises PySparkException: Spark could not read, write or send
     """
     began = time.monotonic()
-    ranges = _planned(settings)
+    ranges = plan_dead_letters(settings)
     if not any(each.size for each in ranges):
         queues = tuple(map(QueueCount.of, ranges))
         return DeadLetterSummary(group=settings.group, dry_run=dry_run, queues=queues)
-    letters = told(read_exactly(spark, settings.connection, settings.selection, ranges), settings)
-    letters.persist()  # they are read once: what is counted is what is sent
+    messages = read_ranges(spark, settings.connection, settings.selection, ranges)
+    rows = with_origin(messages, settings.connection.namespace)
+    rows.persist()  # read once, so that the same rows are counted and sent
     try:
-        watch = partial(watched, spark, report=report, stop=stop)
-        found = _worked(_Letters(letters, settings, ranges, watch), dry_run=dry_run)
+        watch = partial(watch_jobs, spark, report=report, stop=stop)
+        summary = _Job(rows, settings, ranges, watch).run(dry_run=dry_run)
     finally:
-        letters.unpersist()
-    return replace(found, seconds=time.monotonic() - began)
+        rows.unpersist()
+    return replace(summary, seconds=time.monotonic() - began)
 
 
-def _planned(settings: DeadLetterSettings) -> list[Range]:
-    """Return what is read: nothing where no letter ever died, for brokers make the topic then."""
+def plan_dead_letters(settings: DeadLetterSettings) -> list[Range]:
+    """Return the ranges of dead letters; none if the group never had any, and so has no topic."""
     selection = settings.selection
     if has_route(settings.connection, settings.topic):
-        return planned(settings.connection, selection)
-    try:  # patience would not bring it
-        return planned(settings.connection, replace(selection, options=AT_ONCE))
+        return plan_ranges(settings.connection, selection)
+    try:  # without retries, which would only delay the answer
+        return plan_ranges(settings.connection, replace(selection, options=NO_RETRIES))
     except TopicGoneError:
         return []
 
 
-def told(letters: DataFrame, settings: DeadLetterSettings) -> DataFrame:
-    """Add where dead letters came from, and under which message id, as far as they say."""
+def has_route(connection: Connection, topic: str) -> bool:
+    """Return whether a name server knows *topic*; sends one request.
+
+    :raises RocketMQError: no name server answered
+    """
+    runtime = Runtime.get(connection)
+    return runtime.call(_has_route, runtime.pull_consumer(), topic)
+
+
+async def _has_route(consumer: PullConsumer, topic: str) -> bool:
+    try:
+        await consumer.message_queues(topic)
+    except RouteNotFoundError:
+        return False
+    return True
+
+
+def with_origin(messages: DataFrame, namespace: str | None) -> DataFrame:
+    """Add the original topics and message ids of dead letters, where their properties have them."""
     properties = F.col("properties")
     ids = [properties[name] for name in ("DLQ_ORIGIN_MESSAGE_ID", "ORIGIN_MESSAGE_ID")]
-    return letters.withColumns(
-        {ORIGIN: _origin(settings.connection.namespace), ORIGIN_ID: F.coalesce(*ids)}
-    )
-
-
-def _origin(namespace: str | None) -> Column:
-    """Return the first topic that a letter names and that is no retry topic."""
-    names = [F.col("properties")[name] for name in (RETRY_TOPIC, "DLQ_ORIGIN_TOPIC")]
-    if namespace is not None:  # the client puts it before the name itself
-        names = [F.regexp_replace(name, f"^{namespace}%", "") for name in names]
-    return F.coalesce(*(F.when(~name.startswith(RETRY_PREFIX), name) for name in names))
+    topics = [properties[name] for name in (RETRY_TOPIC, "DLQ_ORIGIN_TOPIC")]
+    if namespace is not None:  # the client prefixes topics with the namespace
+        topics = [F.regexp_replace(name, f"^{namespace}%", "") for name in topics]
+    first = F.coalesce(*(F.when(~name.startswith(RETRY_PREFIX), name) for name in topics))
+    return messages.withColumns({ORIGIN: first, ORIGIN_ID: F.coalesce(*ids)})
 
 
 @dataclass(frozen=True)
-class _Letters:
-    """Dead letters in hand, and what is to be done with them."""
+class _Job:
+    """Dead letters that were read, and their processing."""
 
     rows: DataFrame
     settings: DeadLetterSettings
     ranges: list[Range]
     watch: Callable[[str], AbstractContextManager[None]]
 
-    def tags(self) -> list[TagCount]:
+    def run(self, *, dry_run: bool) -> DeadLetterSummary:
+        settings, target = self.settings, self.settings.target
+        name = None if target is None else target.name
+        summary = DeadLetterSummary(dry_run=dry_run, group=settings.group, target=name)
+        try:
+            summary = replace(summary, tags=self.count_tags())
+            counts = self.count_queues()
+            problems = tuple(count_problems(counts, filtered=False))
+            summary = replace(summary, queues=tuple(counts), problems=problems)
+            if target is not None and not dry_run:
+                with self.watch("writing"):
+                    write_rows(prepare_rows(self.rows, target), target)
+            if settings.resend:
+                summary = self.resend(summary)
+        except StoppedError as error:
+            done = "; nothing was resent" if settings.resend else ""
+            problems = (*summary.problems, f"{error}{done}")
+            return replace(summary, interrupted=True, problems=problems)
+        return summary
+
+    def count_tags(self) -> tuple[TagCount, ...]:
         groups = self.rows.groupBy(ORIGIN, "tags").count().orderBy(ORIGIN, "tags")
         with self.watch("reading"):
             found = groups.collect()
-        return [TagCount(topic=row[0], tag=row[1], letters=row[2]) for row in found]
+        return tuple(TagCount(topic=row[0], tag=row[1], letters=row[2]) for row in found)
 
-    def counts(self) -> list[QueueCount]:
+    def count_queues(self) -> list[QueueCount]:
         with self.watch("counting"):
-            counted = count(self.rows, self.ranges)
-        return explained(self.settings.connection, counted)
+            counted = count_rows(self.rows, self.ranges)
+        return explain_gaps(self.settings.connection, counted)
 
-    def to_resend(self, topics: list[str]) -> DataFrame:
-        """Return those that came from *topics* and are not there yet."""
-        known = self.rows.where(F.col(ORIGIN).isin(topics)).withColumn("position", position())
-        there = self._resent(topics)
-        return known.join(there, "position", "left_anti")
-
-    def _resent(self, topics: list[str]) -> DataFrame:
-        """Return the positions of dead letters whose copies are in *topics*."""
-        first = self.rows.agg(F.unix_millis(F.min("storeTimestamp"))).collect()[0][0]
-        reader = self.rows.sparkSession.read.format(FORMAT)
-        reader = reader.schema("properties map<string,string>")
-        copied = reader.options(**self.settings.origin_options(topics, first)).load()
-        mark = F.col("properties")[COPIED_FROM].alias("position")
-        mine = F.col("position").startswith(self.settings.topic + SEPARATOR)
-        return copied.select(mark).where(mine).distinct()
-
-    def resend(self, rows: DataFrame) -> Copied:
-        with self.watch("resending"):
-            return send_copies(copies(rows, F.col(ORIGIN)), self.settings.connection, AS_THEY_ARE)
-
-
-def _worked(letters: _Letters, *, dry_run: bool) -> DeadLetterSummary:
-    settings = letters.settings
-    found = DeadLetterSummary(
-        dry_run=dry_run,
-        group=settings.group,
-        target=settings.target.name if settings.target is not None else None,
-    )
-    try:
-        tags = letters.tags()
-        found = replace(found, tags=tuple(tags))
-        counts = letters.counts()
-        wrong = tuple(problems(counts, filtered=False))
-        found = replace(found, queues=tuple(counts), problems=wrong)
-        if settings.target is not None and not dry_run:
-            with letters.watch("writing"):
-                write(laid_out(letters.rows, settings.target), settings.target)
-        if settings.resend:
-            found = _resent(letters, found)
-    except StoppedError as error:
-        done = "; nothing was resent" if settings.resend else ""
-        wrong = (*found.problems, f"{error}{done}")
-        return replace(found, interrupted=True, problems=wrong)
-    return found
-
-
-def _resent(letters: _Letters, found: DeadLetterSummary) -> DeadLetterSummary:
-    """Return *found* with how many were sent, how many were there before, and what is wrong."""
-    origins = Counter[str | None]()
-    for each in found.tags:
-        origins[each.topic] += each.letters
-    connection = letters.settings.connection
-    gone = [each for each in origins if each is None or not has_route(connection, each)]
-    wrong = [_not_resent(topic, origins.pop(topic)) for topic in gone]
-    found = replace(found, problems=(*found.problems, *wrong))
-    topics = sorted(filter(None, origins))
-    if not topics:
-        return found
-    rows = letters.to_resend(topics).persist()
-    try:
-        with letters.watch("looking for copies"):
-            wanted = rows.count()
-        found = replace(found, resent=wanted, resent_before=origins.total() - wanted)
-        if found.dry_run or not wanted:
-            return found
-        growth = Growth(connection, topics)
+    def resend(self, summary: DeadLetterSummary) -> DeadLetterSummary:
+        """Return *summary* with the numbers of dead letters resent now and before."""
+        origins = Counter[str | None]()
+        for each in summary.tags:
+            origins[each.topic] += each.letters
+        connection = self.settings.connection
+        gone = [each for each in origins if each is None or not has_route(connection, each)]
+        problems = [_not_resent(topic, origins.pop(topic)) for topic in gone]
+        summary = replace(summary, problems=(*summary.problems, *problems))
+        topics = sorted(filter(None, origins))
+        if not topics:
+            return summary
+        rows = self.not_resent(topics).persist()
         try:
-            copied = letters.resend(rows)
+            with self.watch("looking for copies"):
+                pending = rows.count()
+            before = origins.total() - pending
+            summary = replace(summary, resent=pending, resent_before=before)
+            if summary.dry_run or not pending:
+                return summary
+            return self._send_and_check(rows, topics, summary)
+        finally:
+            rows.unpersist()
+
+    def _send_and_check(
+        self, rows: DataFrame, topics: list[str], summary: DeadLetterSummary
+    ) -> DeadLetterSummary:
+        growth = TopicGrowth(self.settings.connection, topics)
+        try:
+            copied = self.send(rows)
         except StoppedError as error:
             if not error.begun:
                 raise
-            wrong = [f"{error}: run it again for the rest"]
-            found = replace(found, resent=growth.stored(), interrupted=True)
+            problems = [f"{error}: run it again for the rest"]
+            summary = replace(summary, resent=growth.stored(), interrupted=True)
         else:
-            wrong = [*copied.problems, *growth.problems(copied.sent)]
-            found = replace(found, resent=copied.sent)
-    finally:
-        rows.unpersist()
-    return replace(found, problems=(*found.problems, *wrong))
+            problems = [*copied.problems, *growth.problems(copied.sent)]
+            summary = replace(summary, resent=copied.sent)
+        return replace(summary, problems=(*summary.problems, *problems))
+
+    def not_resent(self, topics: list[str]) -> DataFrame:
+        """Return the dead letters of *topics* whose copies are not there."""
+        rows = self.rows.where(F.col(ORIGIN).isin(topics)).withColumn("position", origin_path())
+        return rows.join(self._copied_positions(topics), "position", "left_anti")
+
+    def _copied_positions(self, topics: list[str]) -> DataFrame:
+        """Return the positions of dead letters whose copies are in *topics*."""
+        since = self.rows.agg(F.unix_millis(F.min("storeTimestamp"))).collect()[0][0]
+        reader = self.rows.sparkSession.read.format(FORMAT)
+        reader = reader.schema("properties map<string,string>")
+        stored = reader.options(**self.settings.origin_options(topics, since)).load()
+        position = F.col("properties")[COPIED_FROM].alias("position")
+        own = F.col("position").startswith(self.settings.topic + PATH_SEPARATOR)
+        return stored.select(position).where(own).distinct()
+
+    def send(self, rows: DataFrame) -> CopyCounts:
+        with self.watch("resending"):
+            copies = copy_messages(rows, F.col(ORIGIN))
+            return send_copies(copies, self.settings.connection, ANY_TAGS)
 
 
 def _not_resent(topic: str | None, letters: int) -> str:
     if topic is None:
-        return f"{letters} letters do not say which topic they came from"
-    return f"{letters} letters came from topic {topic!r}, which is gone: create it to resend them"
+        return f"{letters} dead letters have no property with their original topic"
+    return (
+        f"{letters} dead letters came from topic {topic!r}, which is gone: create it to resend them"
+    )

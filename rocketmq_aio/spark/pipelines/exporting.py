@@ -1,9 +1,9 @@
-"""A range of topics -> files or a table, and the proof that all of it is there."""
+"""Export of a range of topics to files or a table, verified by row counts."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,21 +14,25 @@ from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.arrow.columns import COLUMNS
 from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options.source_options import Connection
-from rocketmq_aio.spark.pipelines.broker_queries import explained
-from rocketmq_aio.spark.pipelines.progress import StoppedError, watched
-from rocketmq_aio.spark.pipelines.reading import Selection, planned, read_exactly
-from rocketmq_aio.spark.pipelines.reports import Report, quiet
-from rocketmq_aio.spark.pipelines.row_counts import count
-from rocketmq_aio.spark.pipelines.summary import QueueCount, Summary
-from rocketmq_aio.spark.pipelines.target import COORDINATES, Target, laid_out, stored, write
+from rocketmq_aio.spark.pipelines.progress import StoppedError, watch_jobs
+from rocketmq_aio.spark.pipelines.row_counts import count_problems, count_rows, explain_gaps
+from rocketmq_aio.spark.pipelines.selection import Selection, plan_ranges, read_ranges
+from rocketmq_aio.spark.pipelines.summary import QueueCount, Report, Summary, no_report
+from rocketmq_aio.spark.pipelines.target import (
+    COORDINATES,
+    Target,
+    prepare_rows,
+    read_back,
+    write_rows,
+)
 
 
 @settings
 class ExportSettings:
-    """What `export` does.
+    """Settings of `export`.
 
-    :param columns: columns of messages to keep; topic, brokerName, queueId and queueOffset are
-        kept always, for they prove that nothing is missing; empty: all
+    :param columns: columns of messages to write; topic, brokerName, queueId and queueOffset are
+        always written, because the row counts need them; empty: all
     """
 
     connection: Connection
@@ -45,9 +49,9 @@ class ExportSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportSummary(Summary):
-    """What `export` did; the queues count the rows that are in the target now.
+    """Result of `export`; the queues count the rows that the target holds.
 
-    :ivar filtered: only some messages were wanted, so gaps prove nothing
+    :ivar filtered: the selection has a filter, so gaps do not mean losses
     """
 
     pipeline: str = "export"
@@ -56,7 +60,7 @@ class ExportSummary(Summary):
 
     @property
     def rows(self) -> int:
-        """How many messages of the range the target holds."""
+        """Number of messages of the range that the target holds."""
         return sum(each.rows or 0 for each in self.queues)
 
 
@@ -66,26 +70,26 @@ def export(
     *,
     dry_run: bool = False,
     stop: Callable[[], bool] = bool,
-    report: Report = quiet,
+    report: Report = no_report,
 ) -> ExportSummary:
-    """Write what the selection names to the target, then count there what has arrived.
+    """Write the selected messages to the target, then count the rows in the target.
 
-    The range is fixed before anything is read: what is sent meanwhile is not part of it.
+    The range is fixed before anything is read: messages sent later do not belong to it.
 
-    :param stop: asked all the time; True cancels the jobs under way, and the summary says what
-        was done. Spark removes what a cancelled write has written to files
-    :raises ConfigError: a setting cannot be
-    :raises RocketMQError: brokers cannot be asked
+    :param stop: polled; True cancels the running jobs, and the summary says what was done.
+        Spark removes the files of a cancelled write
+    :raises ConfigError: a setting is invalid
+    :raises RocketMQError: a request to a broker failed
     :raises PySparkException: Spark could not read or write
     """
     began = time.monotonic()
-    ranges = planned(settings.connection, settings.selection)
+    ranges = plan_ranges(settings.connection, settings.selection)
     counts, stopped = [QueueCount.of(each) for each in ranges], []
     if not dry_run and any(each.size for each in ranges):
         try:
-            counts = _exported(spark, settings, ranges, report, stop)
+            counts = _write_and_count(spark, settings, ranges, report, stop)
         except StoppedError as error:
-            stopped = [f"{error}: {_DONE[error.step]}"]
+            stopped = [f"{error}: {_STOPPED_IN[error.step]}"]
     return ExportSummary(
         dry_run=dry_run,
         interrupted=bool(stopped),
@@ -93,48 +97,36 @@ def export(
         filtered=settings.selection.filtered,
         queues=tuple(counts),
         seconds=time.monotonic() - began,
-        problems=(*stopped, *problems(counts, filtered=settings.selection.filtered)),
+        problems=(*stopped, *count_problems(counts, filtered=settings.selection.filtered)),
     )
 
 
-_DONE: Final = {
+_STOPPED_IN: Final = {
     "writing": "the target is not complete",
     "counting": "all rows are written, but they are not counted",
 }
 
 
-def _exported(
+def _write_and_count(
     spark: SparkSession,
     settings: ExportSettings,
     ranges: list[Range],
     report: Report,
     stop: Callable[[], bool],
 ) -> list[QueueCount]:
-    messages = read_exactly(spark, settings.connection, settings.selection, ranges)
-    rows = laid_out(_chosen(messages, settings), settings.target)
-    with watched(spark, "writing", report, stop):
-        write(rows, settings.target)
-    with watched(spark, "counting", report, stop):
-        counts = count(stored(spark, settings.target, rows.schema), ranges)
+    messages = read_ranges(spark, settings.connection, settings.selection, ranges)
+    rows = prepare_rows(_select_columns(messages, settings), settings.target)
+    with watch_jobs(spark, "writing", report, stop):
+        write_rows(rows, settings.target)
+    with watch_jobs(spark, "counting", report, stop):
+        counts = count_rows(read_back(spark, settings.target, rows.schema), ranges)
     if settings.selection.filtered:
         return [replace(each, gaps=()) for each in counts]
-    return explained(settings.connection, counts)
+    return explain_gaps(settings.connection, counts)
 
 
-def _chosen(messages: DataFrame, settings: ExportSettings) -> DataFrame:
+def _select_columns(messages: DataFrame, settings: ExportSettings) -> DataFrame:
     if not settings.columns:
         return messages
     kept = [*COORDINATES, "storeTimestamp", *settings.columns]
     return messages.select(*dict.fromkeys(kept))
-
-
-def problems(counts: Iterable[QueueCount], *, filtered: bool) -> list[str]:
-    """Return why *counts* do not add up."""
-    found = []
-    for each in counts:
-        queue = f"{each.topic}/{each.broker}/{each.queue_id}"
-        if each.repeated:
-            found.append(f"{queue}: {each.repeated} rows are there more than once")
-        if each.unexplained and not filtered:
-            found.append(f"{queue}: {each.unexplained} of {each.offsets} messages are missing")
-    return found

@@ -1,4 +1,4 @@
-"""Existing data of a target: looked up through Spark, so that every file system works."""
+"""Files and folders, accessed through Spark, so that every file system works."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 NOT_FOUND: Final = "PATH_NOT_FOUND"
-OWNERS: Final = "_ingests"  # a folder for each checkpoint that began to write to the folder
-SINK_LOG: Final = "_spark_metadata"  # batches that a stream has written to the folder
+OWNERS: Final = "_ingests"  # one folder for each checkpoint that started to write to the folder
+SINK_LOG: Final = "_spark_metadata"  # log of the batches that a stream has written to the folder
 
 
 def below(folder: str, name: str) -> str:
@@ -22,34 +22,34 @@ def has_files(spark: SparkSession, path: str) -> bool:
 
     :raises PySparkException: Spark cannot list it
     """
-    found = _listed(spark, path)
+    found = _list_files(spark, path)
     return found is not None and bool(found.take(1))
 
 
 def has_sink_log(spark: SparkSession, path: str) -> bool:
-    """Return whether a stream has written to the folder *path*, if only empty batches.
+    """Return whether a stream has written batches, even empty ones, to the folder *path*.
 
     :raises PySparkException: Spark cannot list it
     """
-    return _listed(spark, below(path, SINK_LOG)) is not None
+    return _list_files(spark, below(path, SINK_LOG)) is not None
 
 
 def claim(spark: SparkSession, path: str, owner: str) -> bool:
-    """Enter *owner* as a writer of the folder *path*; return whether it is the only one.
+    """Register *owner* as a writer of the folder *path*; return whether it is the only one.
 
-    Of two that enter at the same time each sees the other, so that none is the only one.
+    Two owners that register at the same time see each other: the result is False for both.
     """
     folder = below(path, OWNERS)
     write_text(spark, below(folder, owner), owner)
-    found = _listed(spark, folder)
+    found = _list_files(spark, folder)
     rows = found.collect() if found is not None else []
     return {row[0].split("/")[-2] for row in rows} == {owner}
 
 
-def _listed(spark: SparkSession, path: str) -> DataFrame | None:
+def _list_files(spark: SparkSession, path: str) -> DataFrame | None:
     reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
     try:
-        return reader.load(path).select("path")  # contents are not read
+        return reader.load(path).select("path")  # does not read the contents
     except AnalysisException as error:
         if error.getCondition() != NOT_FOUND:
             raise
@@ -57,7 +57,7 @@ def _listed(spark: SparkSession, path: str) -> DataFrame | None:
 
 
 def read_text(spark: SparkSession, path: str) -> str | None:
-    """Return what `write_text` wrote to *path*; None: nothing, or it was killed meanwhile."""
+    """Return the text that `write_text` wrote to *path*; None: no text, or a partial write."""
     if not has_files(spark, path):
         return None
     rows = spark.read.text(path, wholetext=True).take(1)
@@ -65,6 +65,6 @@ def read_text(spark: SparkSession, path: str) -> str | None:
 
 
 def write_text(spark: SparkSession, path: str, text: str) -> None:
-    """Write *text* to a file in the folder *path*; what was there is replaced."""
+    """Write *text* to a file in the folder *path*, and replace earlier texts."""
     rows = spark.createDataFrame([(text,)], "value string")
     rows.coalesce(1).write.mode("overwrite").text(path)

@@ -11,12 +11,12 @@ KNOWN: Final = (
     *("avro", "binaryFile", "csv", "delta", "hudi", "iceberg", "jdbc"),
     *("json", "orc", "parquet", "text", "xml"),
 )
-# Of Spark itself, too, but hardly meant by somebody who misspells a name.
+# Formats of Spark that are not proposed for a misspelled name.
 OTHERS: Final = ("console", "image", "kafka", "libsvm", "memory", "noop")
 
 
 def check_format(name: str) -> None:
-    """Refuse a misspelled format; others pass, for jars may add them.
+    """Reject a misspelled format; other unknown formats pass, because jars can add them.
 
     :raises ConfigError: *name* is close to the name of a known format
     """
@@ -30,9 +30,9 @@ def check_format(name: str) -> None:
 
 
 def check_built_in(name: str) -> None:
-    """Refuse a format that Spark has only with further jars.
+    """Reject a format that needs further jars.
 
-    :raises ConfigError: *name* is neither that of a known format nor that of a class
+    :raises ConfigError: *name* is neither a known format nor the name of a class
     """
     if not _is_known(name):
         reason = f"unknown format; known are {', '.join(KNOWN)}: "
@@ -42,4 +42,4 @@ def check_built_in(name: str) -> None:
 
 def _is_known(name: str) -> bool:
     known = {each.lower() for each in (*KNOWN, *OTHERS)}
-    return name.lower() in known or "." in name  # with a dot it is the name of a class
+    return name.lower() in known or "." in name  # a name with a dot is a class

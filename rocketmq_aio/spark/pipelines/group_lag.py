@@ -1,4 +1,4 @@
-"""Where a group is in its queues: offsets against the least, the greatest, and the clock."""
+"""Lag of a consumer group in its queues: committed offsets, and how old the next message is."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines.summary import Summary
 from rocketmq_aio.spark.runtime import Runtime
 
-QUEUES_AT_ONCE: Final = 16
-TOOLS: Final = "TOOLS_CONSUMER"  # a group that all brokers have for tools
-REFUSALS: Final = (AuthError, PermissionDeniedError, SubscriptionError)  # to read as that group
+CONCURRENT_QUEUES: Final = 16
+TOOLS: Final = "TOOLS_CONSUMER"  # a group for tools that every broker has
+REFUSALS: Final = (AuthError, PermissionDeniedError, SubscriptionError)  # of reads as that group
 
 
 @settings
 class LagSettings:
-    """Whose lag: that of the connection's group in *topics*."""
+    """Settings of `lag`: the group is that of the connection."""
 
     connection: Connection
     topics: tuple[str, ...]
@@ -44,13 +44,13 @@ class LagSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueLag:
-    """Where the group is in one queue.
+    """Lag of the group in one queue.
 
     :ivar committed: the next offset to consume; None: nothing was ever committed
     :ivar lag: messages between there (or the beginning of the queue) and the end
-    :ivar deleted: messages that were deleted before the group came to them
+    :ivar deleted: messages that were deleted before the group consumed them
     :ivar next_time: when the next message to consume was stored; None: there is none, or the
-        account may not read as the group ``TOOLS_CONSUMER``
+        account is not allowed to read as the group ``TOOLS_CONSUMER``
     """
 
     topic: str
@@ -63,25 +63,25 @@ class QueueLag:
 
     @property
     def lag(self) -> int:
-        """Messages that are there and wait for the group."""
+        """Number of stored messages that the group has not consumed."""
         return max(0, self.maximum - max(self.committed or 0, self.minimum))
 
     @property
     def deleted(self) -> int:
-        """Messages that the broker deleted before the group had them."""
+        """Number of messages that the broker deleted before the group consumed them."""
         return 0 if self.committed is None else max(0, self.minimum - self.committed)
 
     def behind(self, now: datetime) -> float:
-        """Return for how many seconds the next message has been waiting."""
+        """Return the age of the next message in seconds."""
         return 0.0 if self.next_time is None else max(0.0, (now - self.next_time).total_seconds())
 
 
 @dataclass(frozen=True, kw_only=True)
 class LagSummary(Summary):
-    """Where a group is in its queues, at one time.
+    """Lag of a group in its queues, at one time.
 
-    :ivar at: by the clock of this machine; brokers may have another
-    :ivar unused: the group has no offsets in these topics, and no members: is it the right name?
+    :ivar at: time by the clock of this machine, which may differ from that of brokers
+    :ivar unused: the group has no offsets in these topics and no members: check the name
     """
 
     pipeline: str = "lag"
@@ -92,11 +92,11 @@ class LagSummary(Summary):
 
     @property
     def lag(self) -> int:
-        """Messages that wait, over all queues."""
+        """Sum of the lags of all queues."""
         return sum(each.lag for each in self.lags)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as values that JSON knows, with what follows from the offsets."""
+        """Return the summary as values for JSON, with the computed properties of queues."""
         queues = [
             {
                 **dataclasses.asdict(each),
@@ -110,15 +110,15 @@ class LagSummary(Summary):
 
 
 def lag(settings: LagSettings) -> LagSummary:
-    """Ask brokers where the group is; nothing is changed, and Spark is not needed.
+    """Look up the lag of the group; changes nothing and needs no Spark.
 
-    :raises RouteNotFoundError: there is no such topic, or it cannot be read
-    :raises RocketMQError: a broker cannot be asked
+    :raises RouteNotFoundError: a topic is unknown or not readable
+    :raises RocketMQError: a request to a broker failed
     """
     began = time.monotonic()
     runtime = Runtime.get(settings.connection)
-    lags = runtime.call(_all, runtime, runtime.pull_consumer(), settings.topics)
-    started = any(each.committed for each in lags)  # brokers before 5.0 say 0 of groups unknown
+    lags = runtime.call(_lags, runtime, runtime.pull_consumer(), settings.topics)
+    started = any(each.committed for each in lags)  # brokers before 5.0 return 0 for unknown groups
     return LagSummary(
         group=settings.connection.group,
         at=datetime.now(UTC),
@@ -129,14 +129,14 @@ def lag(settings: LagSettings) -> LagSummary:
 
 
 async def _members(runtime: Runtime, settings: LagSettings) -> set[str]:
-    """Return the client ids of the group's members, as the brokers of the topics know them."""
+    """Return the client ids of the group's members."""
     return await members_of(runtime.instance, settings.connection.group, settings.topics)
 
 
 async def members_of(instance: MQClientInstance, group: str, topics: tuple[str, ...]) -> set[str]:
     """Return the client ids of *group*'s members at the masters of *topics*.
 
-    :raises RocketMQError: a broker cannot be asked
+    :raises RocketMQError: a request to a broker failed
     """
     routes = [await instance.routes.get(topic) for topic in topics]
     brokers = [addresses for route in routes for addresses in route.brokers.values()]
@@ -146,37 +146,38 @@ async def members_of(instance: MQClientInstance, group: str, topics: tuple[str, 
     }
 
 
-async def _all(runtime: Runtime, asker: PullConsumer, topics: tuple[str, ...]) -> list[QueueLag]:
-    # Who pulls as the group takes the news of a reset away from its members (5.x).
+async def _lags(
+    runtime: Runtime, consumer: PullConsumer, topics: tuple[str, ...]
+) -> list[QueueLag]:
+    # A pull as the group itself would consume a reset meant for its members (5.x).
     async with PullConsumer(TOOLS, client=runtime.instance) as reader:
-        return await lags_of(asker, reader, topics)
+        return await lags_of(consumer, reader, topics)
 
 
 async def lags_of(
     consumer: PullConsumer, reader: PullConsumer, topics: tuple[str, ...]
 ) -> list[QueueLag]:
-    """Return the lag of *consumer*'s group, queue by queue; messages are looked at by *reader*.
+    """Return the lags of *consumer*'s group by queue; *reader* pulls the next messages.
 
-    :raises RocketMQError: a broker cannot be asked
+    :raises RocketMQError: a request to a broker failed
     """
 
-    async def ask(queue: MessageQueue) -> QueueLag:
+    async def look_up(queue: MessageQueue) -> QueueLag:
         return await _lag(consumer, reader, queue)
 
     queues = [queue for topic in topics for queue in await consumer.message_queues(topic)]
-    found, failures = await gather_limited(ask, queues, QUEUES_AT_ONCE)
+    found, failures = await gather_limited(look_up, queues, CONCURRENT_QUEUES)
     for error in failures.values():
         raise error
     return sorted(found.values(), key=lambda each: (each.topic, each.broker, each.queue_id))
 
 
 async def _lag(consumer: PullConsumer, reader: PullConsumer, queue: MessageQueue) -> QueueLag:
-    # The least is asked for first and the greatest last: the group cannot be beyond them.
+    # The maximum is read last, so that the committed offset is not beyond it.
     minimum = await consumer.min_offset(queue)
     committed = await consumer.committed(queue)
     maximum = await consumer.max_offset(queue)
     position = max(committed or 0, minimum)
-    waiting = position < maximum
     return QueueLag(
         topic=queue.topic,
         broker=queue.broker_name,
@@ -184,13 +185,13 @@ async def _lag(consumer: PullConsumer, reader: PullConsumer, queue: MessageQueue
         minimum=minimum,
         maximum=maximum,
         committed=committed,
-        next_time=await _stored_at(reader, queue, position) if waiting else None,
+        next_time=await _stored_at(reader, queue, position) if position < maximum else None,
     )
 
 
 async def _stored_at(reader: PullConsumer, queue: MessageQueue, offset: int) -> datetime | None:
     try:
-        answer = await reader.pull(queue, offset, 1)
+        result = await reader.pull(queue, offset, 1)
     except REFUSALS:
         return None
-    return answer.messages[0].store_time if answer.status is PullStatus.FOUND else None
+    return result.messages[0].store_time if result.status is PullStatus.FOUND else None

@@ -1,4 +1,4 @@
-"""Files -> a topic."""
+"""Load of files into a topic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark programs
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
 
 from rocketmq_aio.config.validation import settings
@@ -18,13 +18,17 @@ from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.properties import SHARDING_KEY
 from rocketmq_aio.spark.options import values as values
 from rocketmq_aio.spark.options.source_options import Connection
-from rocketmq_aio.spark.pipelines.copies import AS_THEY_ARE, keys, own_properties
 from rocketmq_aio.spark.pipelines.formats import check_format
-from rocketmq_aio.spark.pipelines.progress import StoppedError, watched
-from rocketmq_aio.spark.pipelines.reports import Report, quiet
-from rocketmq_aio.spark.pipelines.summary import Summary
-from rocketmq_aio.spark.pipelines.target import COORDINATES, CSV, overridden
-from rocketmq_aio.spark.pipelines.writing import Growth, send
+from rocketmq_aio.spark.pipelines.progress import StoppedError, watch_jobs
+from rocketmq_aio.spark.pipelines.sending import (
+    ANY_TAGS,
+    TopicGrowth,
+    send_rows,
+    split_keys,
+    user_properties,
+)
+from rocketmq_aio.spark.pipelines.summary import Report, Summary, no_report
+from rocketmq_aio.spark.pipelines.target import COORDINATES, CSV, with_defaults
 
 BODIES: Final = ("plain", "base64")
 WHOLE_ROW: Final = "*"
@@ -36,24 +40,29 @@ TYPES: Final = {
     **dict.fromkeys(("flag", "delayLevel", "queueId"), "int"),
     "deliverTimestamp": "timestamp",
 }
-EXPORTED: Final = ("body", "tags", "keys", "properties", "flag")  # and the sharding key in there
-LATER: Final = frozenset({"delayLevel", "deliverTimestamp"})  # not in the topic at once
+EXPORTED: Final = (
+    "body",
+    "tags",
+    "keys",
+    "properties",
+    "flag",
+)  # properties include the sharding key
+DELAYS: Final = frozenset({"delayLevel", "deliverTimestamp"})  # store messages later
 
 
 @settings
 class LoadSettings:
-    """What `load` does.
+    """Settings of `load`.
 
-    :param path: files or folders, as Spark takes them
-    :param format: parquet, json, csv, orc, text ...; csv is RFC 4180 with a header unless
-        *read_options* say otherwise
+    :param path: files or folders, in the form that Spark accepts
+    :param format: parquet, json, csv, orc, text ...; csv is RFC 4180 with a header by default
     :param columns: column of a message -> column of the files, such as
-        ``{"body": "payload", "keys": "id"}``; ``{"body": "*"}`` makes bodies of whole rows, as
-        JSON; empty: columns of the files that are named as messages name them, of an export
-        body, tags, keys, flag, sharding key and the application's properties
-    :param body: how the files hold bodies: ``plain``, or in ``base64`` as exports to text do
-    :param schema: of the files, such as ``"id long, name string"``; None: what the files say
-    :param read_options: of the format; *options*: further options of the sink
+        ``{"body": "payload", "keys": "id"}``; ``{"body": "*"}`` writes whole rows as JSON bodies;
+        empty: the columns of the files that have names of message columns; of an export: body,
+        tags, keys, flag, sharding key and user properties
+    :param body: form of bodies in the files: ``plain``, or ``base64`` as in exports to csv or json
+    :param schema: of the files, such as ``"id long, name string"``; None: from the files
+    :param read_options: options of the format; *options*: further options of the sink
     """
 
     connection: Connection
@@ -81,10 +90,10 @@ class LoadSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadSummary(Summary):
-    """What `load` did.
+    """Result of `load`.
 
-    :ivar rows: how many rows the files have
-    :ivar sent: how many messages were sent
+    :ivar rows: number of rows in the files
+    :ivar sent: number of messages sent
     """
 
     pipeline: str = "load"
@@ -99,81 +108,81 @@ def load(
     *,
     dry_run: bool = False,
     stop: Callable[[], bool] = bool,
-    report: Report = quiet,
+    report: Report = no_report,
 ) -> LoadSummary:
-    """Send each row of the files as a message.
+    """Send each row of the files as a message; a second load sends them again.
 
-    The same files loaded again are sent again.
-
-    :param stop: asked all the time; True cancels the jobs under way, and the summary says how
-        many messages are stored
-    :raises ConfigError: a setting cannot be, or names a column that the files do not have
-    :raises RocketMQError: brokers cannot be asked
-    :raises PySparkException: Spark could not read or send; others may be stored
+    :param stop: polled; True cancels the running jobs, and the summary says how many messages
+        are stored
+    :raises ConfigError: a setting is invalid, or names a column that the files do not have
+    :raises RocketMQError: a request to a broker failed
+    :raises PySparkException: Spark could not read or send; some messages may be stored
     """
     began = time.monotonic()
-    files = _files(spark, settings)
-    rows = mapped(files, settings.columns)
+    files = _read_files(spark, settings)
+    rows = map_columns(files, settings.columns)
     if settings.body == "base64":
         rows = rows.withColumn("body", F.unbase64("body"))
-    checks = AS_THEY_ARE if _is_export(files, settings.columns) else {}
+    checks = ANY_TAGS if _is_export(files, settings.columns) else {}
     options = {**checks, "topic": settings.topic, **settings.options}
-    found = LoadSummary(dry_run=dry_run, topic=settings.topic)
+    summary = LoadSummary(dry_run=dry_run, topic=settings.topic)
     try:
-        with watched(spark, "counting", report, stop):
-            found = replace(found, rows=files.count())
+        with watch_jobs(spark, "counting", report, stop):
+            summary = replace(summary, rows=files.count())
         if not dry_run:
-            found = _sent(
-                found, settings, rows, options, partial(watched, report=report, stop=stop)
+            summary = _send(
+                summary, settings, rows, options, partial(watch_jobs, report=report, stop=stop)
             )
     except StoppedError as error:
-        found = replace(found, interrupted=True, problems=(f"{error}: nothing is sent",))
-    return replace(found, seconds=time.monotonic() - began)
+        summary = replace(summary, interrupted=True, problems=(f"{error}: nothing is sent",))
+    return replace(summary, seconds=time.monotonic() - began)
 
 
-def _sent(
-    found: LoadSummary,
+def _send(
+    summary: LoadSummary,
     settings: LoadSettings,
     rows: DataFrame,
     options: Mapping[str, str],
     watch: Callable[[SparkSession, str], AbstractContextManager[None]],
 ) -> LoadSummary:
-    growth = Growth(settings.connection, [settings.topic])
+    growth = TopicGrowth(settings.connection, [settings.topic])
     try:
         with watch(rows.sparkSession, "sending"):
-            sent = send(rows, settings.connection, options)
+            sent = send_rows(rows, settings.connection, options)
     except StoppedError as error:
         if not error.begun:
             raise
         stored = growth.stored()
-        problem = f"{error}: {stored} of {found.rows} messages are stored"
-        return replace(found, sent=stored, interrupted=True, problems=(problem,))
-    problems = [] if LATER & set(rows.columns) else growth.problems(sent)
-    if sent != found.rows:
-        problems.append(f"{settings.path}: {found.rows} rows are there, {sent} were sent")
-    return replace(found, sent=sent, problems=tuple(problems))
+        problem = f"{error}: {stored} of {summary.rows} messages are stored"
+        return replace(summary, sent=stored, interrupted=True, problems=(problem,))
+    problems = [] if DELAYS & set(rows.columns) else growth.problems(sent)
+    if sent != summary.rows:
+        problems.append(f"{settings.path}: {summary.rows} rows are there, {sent} were sent")
+    return replace(summary, sent=sent, problems=tuple(problems))
 
 
-def _files(spark: SparkSession, settings: LoadSettings) -> DataFrame:
-    options = overridden(CSV if settings.format == "csv" else {}, settings.read_options)
+def _read_files(spark: SparkSession, settings: LoadSettings) -> DataFrame:
+    options = with_defaults(CSV if settings.format == "csv" else {}, settings.read_options)
     reader = spark.read.format(settings.format).options(**options)
     if settings.schema is not None:
         reader = reader.schema(settings.schema)
     return reader.load(settings.path)
 
 
-def mapped(files: DataFrame, columns: Mapping[str, str]) -> DataFrame:
+def map_columns(files: DataFrame, columns: Mapping[str, str]) -> DataFrame:
     """Return rows for the sink.
 
-    What an export wrote is sent like a copy: what belongs to the system does not go along.
+    System properties in files of an export are not sent.
 
     :raises ConfigError: the files have no such column, or none for the body
     """
     if _is_export(files, columns):
-        return _exported(files)
+        return _map_export(files)
     chosen = dict(columns) or {name: name for name in files.columns if name in COLUMNS}
     if "body" not in chosen:
-        reason = f'the files have no column body, but {", ".join(files.columns)}: say body="*"'
+        reason = (
+            f'the files have no column body; they have {", ".join(files.columns)}: give body="*"'
+        )
         raise ConfigError("columns", None, reason)
     return files.select(*(_column(files, to, name).alias(to) for to, name in chosen.items()))
 
@@ -182,12 +191,12 @@ def _is_export(files: DataFrame, columns: Mapping[str, str]) -> bool:
     return not columns and {*COORDINATES, "body"} <= set(files.columns)
 
 
-def _exported(files: DataFrame) -> DataFrame:
+def _map_export(files: DataFrame) -> DataFrame:
     taken = {name: _column(files, name, name) for name in EXPORTED if name in files.columns}
     rows = files.select(*(column.alias(name) for name, column in taken.items()))
-    changed = {"keys": keys()} if "keys" in taken else {}
+    changed = {"keys": split_keys()} if "keys" in taken else {}
     if "properties" in taken:
-        changed["properties"] = own_properties()
+        changed["properties"] = user_properties()
         changed["shardingKey"] = F.col("properties")[SHARDING_KEY]
     return rows.withColumns(changed) if changed else rows
 
@@ -199,13 +208,13 @@ def _column(files: DataFrame, to: str, name: str) -> Column:
     if name not in files.columns:
         reason = f"the files have no such column; they have {', '.join(files.columns)}"
         raise ConfigError("columns", name, reason)
-    return _typed(F.col(f"`{name}`"), to, files.schema[name].dataType)
+    return _cast(F.col(f"`{name}`"), to, files.schema[name].dataType)
 
 
-def _typed(column: Column, to: str, kind: DataType) -> Column:
-    """Return *column* with the type that messages have there; text files know text only."""
+def _cast(column: Column, to: str, kind: DataType) -> Column:
+    """Return *column* with the type of the message column *to*; text files hold only text."""
     if to == "properties":
-        if isinstance(kind, StructType):  # what Spark takes JSON objects for
+        if isinstance(kind, StructType):  # Spark reads JSON objects as structs
             column = F.to_json(column)
         text = isinstance(kind, StringType | StructType)
         return F.from_json(column, "map<string,string>") if text else column

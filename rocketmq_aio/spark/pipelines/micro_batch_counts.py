@@ -1,4 +1,4 @@
-"""What the micro-batches of a query came to: rows, and the offsets that they were read from."""
+"""Sums over the micro-batches of a streaming query: rows and ranges of offsets."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Any, Final
 
 from rocketmq_aio.spark.offsets import Queue, Range, StreamOffset
 
-# A duration of batches that ran; progress of an idle query has the id of the batch to come.
+# A duration that only batches have; progress of an idle query has the id of the next batch.
 RAN: Final = "addBatch"
 NO_COUNTS: Final[Mapping[str, int]] = {}
 
 
-class Batches:
-    """Adds up batches as their progress becomes known, each once; Spark forgets old ones."""
+class BatchSums:
+    """Adds up each batch once; call `add` often, because Spark drops the progress of old ones."""
 
     def __init__(self) -> None:
         self.rows = 0
-        self.counted: dict[str, int] = {}  # what was observed, by its name
+        self.counted: dict[str, int] = {}  # observed counts by name
         self._last = -1
-        self._read: dict[Queue, list[Range]] = {}  # of a queue that starts over, several
+        self._read: dict[Queue, list[Range]] = {}  # several for a queue that starts over
 
     def add(self, progress: Iterable[Any], observed: str) -> None:
-        """Take what is new in *progress*: objects of Spark, in the order of their batches.
+        """Add the new batches in *progress*, Spark's objects in the order of their batches.
 
         :param observed: the name under which the query observes its counts
         """
         for each in progress:
             if RAN in each.durationMs and each.batchId > self._last and each.sources:
                 self._last = each.batchId
-                self._take(each.sources[0], each.observedMetrics.get(observed))
+                self._add_batch(each.sources[0], each.observedMetrics.get(observed))
 
-    def _take(self, source: Any, counts: Any) -> None:  # noqa: ANN401 - Spark's own, and rows
+    def _add_batch(self, source: Any, counts: Any) -> None:  # noqa: ANN401 - Spark's objects
         self.rows += source.numInputRows
         for name, number in (counts.asDict() if counts is not None else NO_COUNTS).items():
             self.counted[name] = self.counted.get(name, 0) + number
@@ -47,11 +47,11 @@ class Batches:
 
     @property
     def ranges(self) -> list[Range]:
-        """What was read, sorted by queue; of each log of a queue one range, in their order."""
+        """Ranges sorted by queue; a queue that starts over has one for each log, in order."""
         return [each for queue in sorted(self._read) for each in self._read[queue]]
 
 
 def _offset(text: str | None) -> StreamOffset:
-    """Read what Spark shows of an offset; before the first batch that is nothing."""
+    """Decode an offset of the progress; before the first batch there is none."""
     found = json.loads(text) if text else None
     return StreamOffset.from_json(found) if found else StreamOffset(at_start=True)

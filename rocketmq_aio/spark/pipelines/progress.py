@@ -1,4 +1,4 @@
-"""Progress of the Spark jobs of a pipeline's step, and their end when the pipeline is to stop."""
+"""Progress and cancellation of the Spark jobs of a pipeline step."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
-from rocketmq_aio.spark.pipelines.reports import Report, quiet
+from rocketmq_aio.spark.pipelines.summary import Report, no_report
 
 POLL_SECONDS: Final = 0.3
 JOB_GROUP: Final = "spark.jobGroup.id"
-JOB_ERRORS: Final = (PySparkException, Py4JError)  # the second one where pyspark knows no better
+JOB_ERRORS: Final = (
+    PySparkException,
+    Py4JError,
+)  # Py4JError: an error that pyspark does not convert
 JVM_ENDED: Final = (Py4JNetworkError, ConnectionError)
 
 
 class StoppedError(Exception):
-    """A pipeline ended before its end, as its caller asked.
+    """`stop` ended a pipeline.
 
-    :ivar step: where: ``writing`` and the like
-    :ivar begun: whether that step had begun
+    :ivar step: the step that was cancelled or not started, such as ``writing``
+    :ivar begun: whether that step had started
     """
 
     def __init__(self, step: str, *, begun: bool) -> None:
@@ -36,25 +39,25 @@ class StoppedError(Exception):
 
 
 @contextmanager
-def watched(
-    spark: SparkSession, what: str, report: Report = quiet, stop: Callable[[], bool] = bool
+def watch_jobs(
+    spark: SparkSession, step: str, report: Report = no_report, stop: Callable[[], bool] = bool
 ) -> Iterator[None]:
     """Report the tasks of the jobs that this thread runs in the block; cancel them on *stop*.
 
-    Over Spark Connect nothing is reported and nothing cancelled, for clients do not see tasks
-    there: *stop* is asked before the block only.
+    Spark Connect does not show tasks to clients: there nothing is reported or cancelled, and
+    *stop* is called only before the block.
 
-    :raises StoppedError: *stop* returned True, before the block or when a job of it failed
+    :raises StoppedError: *stop* returned True, before the block or when one of its jobs failed
     """
     if stop():
-        raise StoppedError(what, begun=False)
-    if is_remote() or (report is quiet and stop is bool):
+        raise StoppedError(step, begun=False)
+    if is_remote() or (report is no_report and stop is bool):
         yield
         return
     context, group, done = spark.sparkContext, f"rmq-{uuid.uuid4().hex}", threading.Event()
-    context.setJobGroup(group, what)
+    context.setJobGroup(group, step)
     watcher = threading.Thread(
-        target=_watch, args=(context, group, done, lambda n, total: report(what, n, total), stop)
+        target=_watch, args=(context, group, done, lambda n, total: report(step, n, total), stop)
     )
     watcher.start()
     try:
@@ -62,32 +65,32 @@ def watched(
     except JOB_ERRORS as error:
         if not stop():
             raise
-        raise StoppedError(what, begun=True) from error
+        raise StoppedError(step, begun=True) from error
     finally:
         done.set()
         watcher.join()
         with suppress(*JVM_ENDED):
-            context.setLocalProperty(JOB_GROUP, cast("str", None))  # which takes the property away
+            context.setLocalProperty(JOB_GROUP, cast("str", None))  # removes the property
 
 
 def _watch(
     context: SparkContext,
     group: str,
     done: threading.Event,
-    tell: Callable[[int, int], None],
+    report: Callable[[int, int], None],
     stop: Callable[[], bool],
 ) -> None:
-    with suppress(*JVM_ENDED):  # the jobs fail of that themselves
+    with suppress(*JVM_ENDED):  # the jobs raise it themselves
         tracker = context.statusTracker()
         while not done.wait(POLL_SECONDS):
-            tell(*_tasks(tracker, group))
-            if stop():  # again and again: a job may begin only now
+            report(*_count_tasks(tracker, group))
+            if stop():  # repeated, because a job may start after the first call
                 context.cancelJobGroup(group)
-        tell(*_tasks(tracker, group))
+        report(*_count_tasks(tracker, group))
 
 
-def _tasks(tracker: StatusTracker, group: str) -> tuple[int, int]:
-    """Return how many tasks of the group are done, and how many there are as far as known."""
+def _count_tasks(tracker: StatusTracker, group: str) -> tuple[int, int]:
+    """Return the numbers of finished and of known tasks of the group."""
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
     ids = {stage for job in jobs if job is not None for stage in job.stageIds}
     stages = [info for stage in ids if (info := tracker.getStageInfo(stage)) is not None]

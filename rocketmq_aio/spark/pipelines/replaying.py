@@ -1,44 +1,51 @@
-"""A range of topics -> a topic, once more."""
+"""Replay of a range of topics: copies of its messages are sent to a topic."""
 
 from __future__ import annotations
 
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark programs
 
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError, RocketMQError
 from rocketmq_aio.spark.offsets import LATEST, Queue, Range, nested
 from rocketmq_aio.spark.options import values as values
 from rocketmq_aio.spark.options.source_options import Connection
-from rocketmq_aio.spark.pipelines.broker_queries import explained
-from rocketmq_aio.spark.pipelines.copies import AS_THEY_ARE, copies
-from rocketmq_aio.spark.pipelines.exporting import problems
 from rocketmq_aio.spark.pipelines.progress import JOB_ERRORS
-from rocketmq_aio.spark.pipelines.read_range import end_options, merged, slices
-from rocketmq_aio.spark.pipelines.reading import Selection, planned, read_exactly
-from rocketmq_aio.spark.pipelines.reports import Report, quiet
-from rocketmq_aio.spark.pipelines.row_counts import count
-from rocketmq_aio.spark.pipelines.summary import QueueCount, Summary
-from rocketmq_aio.spark.pipelines.writing import Copied, Growth, send_copies
+from rocketmq_aio.spark.pipelines.row_counts import count_problems, count_rows, explain_gaps
+from rocketmq_aio.spark.pipelines.selection import (
+    Selection,
+    end_options,
+    merge_options,
+    plan_ranges,
+    read_ranges,
+)
+from rocketmq_aio.spark.pipelines.sending import (
+    ANY_TAGS,
+    CopyCounts,
+    TopicGrowth,
+    copy_messages,
+    send_copies,
+)
+from rocketmq_aio.spark.pipelines.summary import QueueCount, Report, Summary, no_report
 from rocketmq_aio.spark.read.data_loss import warn
 
-STEP_OFFSETS: Final = 1_000_000  # one job of Spark; what fails is told to the job
-STOP_SECONDS: Final = 0.2  # how soon a wait for the rate ends when it is to stop
+STEP_OFFSETS: Final = 1_000_000  # per Spark job; a failed job is repeated as a whole
+STOP_SECONDS: Final = 0.2  # interval of calls of `stop` while waiting for the rate
 
 
 @settings
 class ReplaySettings:
-    """What `replay` does.
+    """Settings of `replay`.
 
-    :param to: the topic that the copies go to; None: each message to its own topic
-    :param rate: at most so many messages a second, sent in steps of a second
+    :param to: the topic that the copies go to; None: the topic of each message
+    :param rate: maximum of messages per second, sent in steps of a second
     :param options: further options of the sink
     """
 
@@ -59,10 +66,10 @@ class ReplaySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaySummary(Summary):
-    """What `replay` did.
+    """Result of `replay`.
 
-    :ivar sent: how many copies were sent
-    :ivar done_up_to: where to go on after an interruption, as offsets for ``start``
+    :ivar sent: number of copies sent
+    :ivar done_up_to: where to continue after an interruption, as offsets for ``start``
     """
 
     pipeline: str = "replay"
@@ -78,36 +85,38 @@ def replay(
     *,
     dry_run: bool = False,
     stop: Callable[[], bool] = bool,
-    report: Report = quiet,
+    report: Report = no_report,
 ) -> ReplaySummary:
-    """Send the messages of a range again, with the mark `copies.COPIED_FROM` on each.
+    """Send copies of the messages of a range, each with the property ``COPIED_FROM``.
 
-    :param stop: asked between two steps; True ends the replay there
-    :raises ConfigError: a setting cannot be, or the range would never end
-    :raises RocketMQError: brokers cannot be asked
-    :raises PySparkException: Spark could not read or send; steps before are done, and the
-        warning ``replay_stopped`` tells how far
+    :param stop: called between two steps; True ends the replay there
+    :raises ConfigError: a setting is invalid, or the range would never end
+    :raises RocketMQError: a request to a broker failed
+    :raises PySparkException: Spark could not read or send; earlier steps are done, and the
+        warning ``replay_stopped`` has the offsets
     """
     began, now = time.monotonic(), time.time()
-    ranges = planned(settings.connection, settings.selection)
+    ranges = plan_ranges(settings.connection, settings.selection)
     check_end(settings, ranges, now)
-    run = _Run(spark, settings, ranges, report)
+    job = _Replay(spark, settings, ranges, report)
     if not dry_run:
-        run.send_all(stop)
-    return run.summary(dry_run=dry_run, seconds=time.monotonic() - began)
+        job.send_all(stop)
+    return job.summary(dry_run=dry_run, seconds=time.monotonic() - began)
 
 
 def check_end(settings: ReplaySettings, ranges: Iterable[Range], now: float) -> None:
-    """Refuse a replay into a topic it reads unless the end there is fixed.
+    """Reject a replay into a topic that it reads, unless the end there is fixed.
 
-    Its copies would belong to the range, or to the next replay like it, without an end.
+    Otherwise the copies would belong to the range, or to the range of the next such replay.
 
-    :param ranges: what the selection comes to now
+    :param ranges: the current ranges of the selection
     :param now: seconds since 1970
-    :raises ConfigError: it is one
+    :raises ConfigError: the end is not fixed
     """
     own = {each.queue for each in ranges if settings.to in (None, each.topic)}
-    if (own or _reads(settings.selection, settings.to)) and _open(settings.selection.end, own, now):
+    if (own or _may_read(settings.selection, settings.to)) and _is_open(
+        settings.selection.end, own, now
+    ):
         reason = (
             "copies would go to a topic they come from: give a time in the past, or offsets of all "
             "its queues"
@@ -115,15 +124,15 @@ def check_end(settings: ReplaySettings, ranges: Iterable[Range], now: float) -> 
         raise ConfigError("end", settings.selection.end, reason)
 
 
-def _reads(selection: Selection, topic: str | None) -> bool:
-    """Return whether *topic* belongs to the selection; a pattern may match a topic yet to come."""
+def _may_read(selection: Selection, topic: str | None) -> bool:
+    """Return whether *topic* is selected; a pattern may match a topic that is created later."""
     if topic is None or topic in selection.topics:
         return True
     return selection.pattern is not None and bool(re.fullmatch(selection.pattern, topic))
 
 
-def _open(end: str, queues: Set[Queue], now: float) -> bool:
-    """Return whether *end* is later for a later replay, in any of *queues*."""
+def _is_open(end: str, queues: Set[Queue], now: float) -> bool:
+    """Return whether *end* moves with time in any of *queues*."""
     ending = end_options(end)
     if "endingTimestamp" in ending:
         return int(ending["endingTimestamp"]) > now * 1000
@@ -133,8 +142,8 @@ def _open(end: str, queues: Set[Queue], now: float) -> bool:
     return any(offsets.get(queue, LATEST) == LATEST for queue in queues)
 
 
-class _Run:
-    """One replay, step by step."""
+class _Replay:
+    """Run of a replay, in steps."""
 
     def __init__(
         self, spark: SparkSession, settings: ReplaySettings, ranges: list[Range], report: Report
@@ -143,31 +152,31 @@ class _Run:
         self._settings = settings
         self._ranges = ranges
         self._report = report
-        self._copied = Copied()
+        self._copied = CopyCounts()
         self._done = {each.queue: each.start for each in ranges}
         self._interrupted = False
         self._problems: list[str] = []
 
     def send_all(self, stop: Callable[[], bool]) -> None:
-        """Send step by step, not faster than the rate, until all is sent or *stop* says so."""
-        growth = Growth(self._settings.connection, self._targets())
+        """Send in steps, at most at the rate, until all is sent or *stop* returns True."""
+        growth = TopicGrowth(self._settings.connection, self._targets())
         rate = self._settings.rate
         total = sum(each.size for each in self._ranges)
         began = time.monotonic()
-        for step in slices(self._ranges, rate or STEP_OFFSETS):
+        for step in split_ranges(self._ranges, rate or STEP_OFFSETS):
             if self._interrupted:
                 break
             try:
                 self._copied += self._send(step)
             except (*JOB_ERRORS, RocketMQError, KeyboardInterrupt):
-                # The error says what went wrong; only this place knows where to go on.
-                place = json.dumps(nested(self._done))
-                warn("replay_stopped", sent=self._copied.sent, done_up_to=place)
+                # The error has the cause; the offsets to continue from are known here only.
+                offsets = json.dumps(nested(self._done))
+                warn("replay_stopped", sent=self._copied.sent, done_up_to=offsets)
                 raise
             self._done.update({each.queue: each.end for each in step})
-            self._report("replaying", sum(each.size for each in self._read()), total)
+            self._report("replaying", sum(each.size for each in self._done_ranges()), total)
             if rate is not None:
-                _wait(began + self._copied.sent / rate, stop)
+                _wait_until(began + self._copied.sent / rate, stop)
             self._interrupted = stop()
         self._problems += [*self._copied.problems, *growth.problems(self._copied.sent)]
 
@@ -175,23 +184,25 @@ class _Run:
         to = self._settings.to
         return (to,) if to is not None else self._settings.selection.topics
 
-    def _send(self, step: list[Range]) -> Copied:
+    def _send(self, step: list[Range]) -> CopyCounts:
         settings = self._settings
-        messages = read_exactly(self._spark, settings.connection, settings.selection, step)
+        messages = read_ranges(self._spark, settings.connection, settings.selection, step)
         topic = F.col("topic") if settings.to is None else F.lit(settings.to)
         return send_copies(
-            copies(messages, topic), settings.connection, merged(AS_THEY_ARE, settings.options)
+            copy_messages(messages, topic),
+            settings.connection,
+            merge_options(ANY_TAGS, settings.options),
         )
 
-    def _read(self) -> list[Range]:
-        """Return what has been read so far."""
+    def _done_ranges(self) -> list[Range]:
+        """Return the ranges of the finished steps."""
         return [each._replace(end=self._done[each.queue]) for each in self._ranges]
 
     def summary(self, *, dry_run: bool, seconds: float) -> ReplaySummary:
-        """Return what was done; fewer rows than offsets are looked into first."""
+        """Return the result; if there are fewer copies than offsets, count by queue first."""
         counts = [QueueCount.of(each) for each in self._ranges]
         if not dry_run:
-            counts = self._counted()
+            counts = self._count()
         filtered = self._settings.selection.filtered
         return ReplaySummary(
             dry_run=dry_run,
@@ -202,21 +213,48 @@ class _Run:
             done_up_to=nested(self._done),
             queues=tuple(counts),
             seconds=seconds,
-            problems=(*self._problems, *problems(counts, filtered=filtered)),
+            problems=(*self._problems, *count_problems(counts, filtered=filtered)),
         )
 
-    def _counted(self) -> list[QueueCount]:
-        read = self._read()
+    def _count(self) -> list[QueueCount]:
+        read = self._done_ranges()
         settings = self._settings
         if settings.selection.filtered:
             return [QueueCount.of(each) for each in read]
-        if self._copied.sent + self._copied.set_aside == sum(each.size for each in read):
+        if self._copied.sent + self._copied.skipped == sum(each.size for each in read):
             return [replace(QueueCount.of(each), rows=each.size) for each in read]
-        messages = read_exactly(self._spark, settings.connection, settings.selection, read)
-        return explained(settings.connection, count(messages, read))
+        messages = read_ranges(self._spark, settings.connection, settings.selection, read)
+        return explain_gaps(settings.connection, count_rows(messages, read))
 
 
-def _wait(until: float, stop: Callable[[], bool]) -> None:
-    """Wait for a moment of the monotonic clock, or until *stop* says so."""
+def _wait_until(until: float, stop: Callable[[], bool]) -> None:
+    """Wait until the monotonic clock is at *until*, or *stop* returns True."""
     while (left := until - time.monotonic()) > 0 and not stop():
         time.sleep(min(left, STOP_SECONDS))
+
+
+def split_ranges(ranges: Iterable[Range], limit: int) -> Iterator[list[Range]]:
+    """Split *ranges* into consecutive lists of at most *limit* offsets.
+
+    All queues advance together, each by its share of the remaining offsets, so that messages
+    stored at the same time stay close; each offset is in one list.
+    """
+    left = [each for each in ranges if each.size > 0]
+    while left:
+        sizes = _share_out(left, limit)
+        yield [each._replace(end=each.start + n) for each, n in zip(left, sizes, strict=True) if n]
+        moved = [each._replace(start=each.start + n) for each, n in zip(left, sizes, strict=True)]
+        left = [each for each in moved if each.size > 0]
+
+
+def _share_out(ranges: Sequence[Range], limit: int) -> list[int]:
+    """Return the number of offsets for each range, rounded so that the sum is exact."""
+    total = sum(each.size for each in ranges)
+    shared = min(limit, total)
+    shares, before, given = [], 0, 0
+    for each in ranges:
+        before += each.size
+        up_to = before * shared // total
+        shares.append(up_to - given)
+        given = up_to
+    return shares

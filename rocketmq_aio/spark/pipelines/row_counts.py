@@ -1,35 +1,42 @@
-"""Rows that arrived, beside the offsets they came from: what proves that nothing is missing."""
+"""Row counts of queues, compared with the offsets that were read, and reasons of gaps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark programs
 
+from rocketmq_aio.consumer.pull.consumer import PullConsumer
+from rocketmq_aio.consumer.pull.result import PullStatus
+from rocketmq_aio.errors import RocketMQError
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.spark.offsets import Queue, Range
+from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines.summary import Gap, QueueCount
+from rocketmq_aio.spark.runtime import Runtime
 
 MAX_GAPS: Final = 1000
 QUEUE: Final = ["topic", "brokerName", "queueId"]
 RANGES: Final = "topic string, brokerName string, queueId int, startOffset long, endOffset long"
 
 
-def count(rows: DataFrame, ranges: Iterable[Range]) -> list[QueueCount]:
-    """Count, for each of *ranges*, the rows whose offset is in it; gaps are not yet explained."""
-    wanted = list(ranges)
-    arrived = _within(rows, wanted)
-    counts = _counts(arrived)
-    found = [_count(each, *counts.get(each.queue, (0, 0))) for each in wanted]
-    short = [each for each in wanted if counts.get(each.queue, (0, 0))[1] < each.size]
+def count_rows(rows: DataFrame, ranges: Iterable[Range]) -> list[QueueCount]:
+    """Count the rows in each of *ranges*; gaps have no reasons yet."""
+    expected = list(ranges)
+    arrived = _select_ranges(rows, expected)
+    counts = _rows_and_offsets(arrived)
+    found = [_count(each, *counts.get(each.queue, (0, 0))) for each in expected]
+    short = [each for each in expected if counts.get(each.queue, (0, 0))[1] < each.size]
     gaps = _gaps(arrived, short) if short else {}
     return [replace(c, gaps=tuple(gaps.get((c.topic, c.broker, c.queue_id), ()))) for c in found]
 
 
-def _within(rows: DataFrame, ranges: list[Range]) -> DataFrame:
-    """Return the coordinates of those rows that are in one of *ranges*."""
+def _select_ranges(rows: DataFrame, ranges: list[Range]) -> DataFrame:
+    """Return the coordinates of the rows that are in one of *ranges*."""
     table = rows.sparkSession.createDataFrame([tuple(each) for each in ranges], RANGES)
     inside = (F.col("queueOffset") >= F.col("startOffset")) & (
         F.col("queueOffset") < F.col("endOffset")
@@ -37,8 +44,8 @@ def _within(rows: DataFrame, ranges: list[Range]) -> DataFrame:
     return rows.select(*QUEUE, "queueOffset").join(F.broadcast(table), QUEUE).where(inside)
 
 
-def _counts(arrived: DataFrame) -> dict[Queue, tuple[int, int]]:
-    """Return rows and different offsets by queue."""
+def _rows_and_offsets(arrived: DataFrame) -> dict[Queue, tuple[int, int]]:
+    """Return the numbers of rows and of distinct offsets by queue."""
     offsets = arrived.groupBy(*QUEUE, "queueOffset").agg(F.count(F.lit(1)).alias("copies"))
     sums = offsets.groupBy(*QUEUE).agg(F.sum("copies"), F.count(F.lit(1)))
     return {(row[0], row[1], row[2]): (row[3], row[4]) for row in sums.collect()}
@@ -49,7 +56,7 @@ def _count(each: Range, rows: int, offsets: int) -> QueueCount:
 
 
 def _gaps(arrived: DataFrame, short: list[Range]) -> dict[Queue, list[Gap]]:
-    """Return where offsets are missing, by queue: before, between and after what is there."""
+    """Return missing offsets by queue: before the first row, between rows and after the last."""
     edges = arrived.sparkSession.createDataFrame(
         [(*each.queue, offset) for each in short for offset in (each.start - 1, each.end)],
         "topic string, brokerName string, queueId int, queueOffset long",
@@ -62,4 +69,63 @@ def _gaps(arrived: DataFrame, short: list[Range]) -> dict[Queue, list[Gap]]:
     for row in steps.orderBy(*QUEUE, "queueOffset").limit(MAX_GAPS).collect():
         gap = Gap(start=row["before"] + 1, end=row["queueOffset"])
         found.setdefault((row["topic"], row["brokerName"], row["queueId"]), []).append(gap)
+    return found
+
+
+def explain_gaps(connection: Connection, counts: Iterable[QueueCount]) -> list[QueueCount]:
+    """Look up the reasons of gaps: messages that brokers no longer hold are not lost here.
+
+    If a request to a broker fails, the gaps of its queues keep no reason.
+    """
+    runtime = Runtime.get(connection)
+    return [_explain(runtime, each) if each.gaps else each for each in counts]
+
+
+def _explain(runtime: Runtime, count: QueueCount) -> QueueCount:
+    try:
+        return runtime.call(_gap_reasons, runtime.pull_consumer(), count)
+    except RocketMQError:
+        return count
+
+
+async def _gap_reasons(consumer: PullConsumer, count: QueueCount) -> QueueCount:
+    queue = MessageQueue(count.topic, count.broker, count.queue_id)
+    begin = await consumer.min_offset(queue)
+    parts = chain.from_iterable(split_gap(gap, begin) for gap in count.gaps)
+    return replace(count, gaps=tuple([await _gap_reason(consumer, queue, part) for part in parts]))
+
+
+def split_gap(gap: Gap, begin: int) -> list[Gap]:
+    """Split *gap* at *begin*, the first offset of the queue: messages before it were deleted."""
+    reason = f"deleted by the broker: the queue begins at {begin} now"
+    if gap.end <= begin:
+        return [replace(gap, reason=reason)]
+    if gap.start >= begin:
+        return [gap]
+    return [Gap(start=gap.start, end=begin, reason=reason), replace(gap, start=begin)]
+
+
+async def _gap_reason(consumer: PullConsumer, queue: MessageQueue, gap: Gap) -> Gap:
+    """Add a reason if the next message of the broker is behind the gap."""
+    if gap.reason is not None:
+        return gap
+    result = await consumer.pull(queue, gap.start, 1)
+    if result.status is PullStatus.OFFSET_RESET:  # does not say what the gap holds
+        return gap
+    found = result.status is PullStatus.FOUND
+    following = result.messages[0].queue_offset if found else result.next_offset
+    if following < gap.end:
+        return gap
+    return replace(gap, reason=f"the broker holds no message from {gap.start} to {gap.end - 1}")
+
+
+def count_problems(counts: Iterable[QueueCount], *, filtered: bool) -> list[str]:
+    """Return a text for each queue with repeated or, unless *filtered*, missing rows."""
+    found = []
+    for each in counts:
+        queue = f"{each.topic}/{each.broker}/{each.queue_id}"
+        if each.repeated:
+            found.append(f"{queue}: {each.repeated} rows are there more than once")
+        if each.unexplained and not filtered:
+            found.append(f"{queue}: {each.unexplained} of {each.offsets} messages are missing")
     return found

@@ -1,20 +1,20 @@
-"""What a pipeline did, so that anybody can check that nothing is missing."""
+"""Summaries and progress reports of pipelines."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from rocketmq_aio.spark.offsets import Range
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """Offsets that were to be read and of which no row came.
+    """Offsets of a range without rows.
 
-    :ivar start: the first one; *end* is the one after the last
-    :ivar reason: why that is right; None: nobody knows, so rows are missing
+    :ivar start: the first offset; *end* is exclusive
+    :ivar reason: why there are no rows; None: unknown, so rows are missing
     """
 
     start: int
@@ -23,17 +23,17 @@ class Gap:
 
     @property
     def size(self) -> int:
-        """How many offsets it covers."""
+        """Number of offsets in the gap."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueueCount:
-    """Rows of one queue, beside the offsets that they came from.
+    """Rows of one queue, and the offsets that were read.
 
-    :ivar rows: different offsets that arrived; None: not counted queue by queue
-    :ivar repeated: rows beyond those, with an offset that is there already
-    :ivar gaps: where rows are missing; the first thousand of a run
+    :ivar rows: number of distinct offsets that arrived; None: not counted by queue
+    :ivar repeated: number of further rows, whose offsets are there already
+    :ivar gaps: missing rows; limited to 1000 gaps per run
     """
 
     topic: str
@@ -47,12 +47,12 @@ class QueueCount:
 
     @property
     def offsets(self) -> int:
-        """How many messages there are at most."""
+        """Number of offsets, the maximum of messages."""
         return self.end - self.start
 
     @property
     def unexplained(self) -> int:
-        """How many offsets have no row, and no reason either."""
+        """Number of offsets with neither a row nor a reason."""
         if self.rows is None:
             return 0
         known = sum(gap.size for gap in self.gaps if gap.reason is not None)
@@ -60,18 +60,18 @@ class QueueCount:
 
     @classmethod
     def of(cls, each: Range) -> QueueCount:
-        """Return the count of a queue of which nothing was read yet."""
+        """Return the count of a range that has not been read."""
         topic, broker, queue_id, start, end = each
         return cls(topic=topic, broker=broker, queue_id=queue_id, start=start, end=end)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What every pipeline tells.
+    """Result of a pipeline.
 
-    :ivar dry_run: nothing was read or written; the queues show what would be
-    :ivar interrupted: it was stopped before its end
-    :ivar problems: why the result does not add up, a sentence each
+    :ivar dry_run: nothing was written or sent; the queues show what would be read
+    :ivar interrupted: the pipeline was stopped before its end
+    :ivar problems: why the counts do not add up, one sentence each
     """
 
     pipeline: str
@@ -83,14 +83,25 @@ class Summary:
 
     @property
     def offsets(self) -> int:
-        """How many messages were to be read at most."""
+        """Number of offsets of all queues, the maximum of messages."""
         return sum(each.offsets for each in self.queues)
 
     @property
     def complete(self) -> bool:
-        """Whether everything that was to be done is done, and was counted."""
+        """Whether the pipeline finished and its counts add up."""
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as values that JSON knows."""
+        """Return the summary as values for JSON."""
         return {**dataclasses.asdict(self), "offsets": self.offsets, "complete": self.complete}
+
+
+class Report(Protocol):
+    """Callback for the progress of a pipeline; called from any thread."""
+
+    def __call__(self, step: str, done: int, total: int, /) -> None:
+        """Receive that *done* of *total* parts of *step* are done; the total may grow."""
+
+
+def no_report(step: str, done: int, total: int) -> None:
+    """Ignore progress."""

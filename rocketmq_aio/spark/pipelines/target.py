@@ -1,4 +1,4 @@
-"""Where rows are written to: files or a table, and how messages look there."""
+"""Target of written rows: files or a table, and the form of messages there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as every Spark program calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark programs
 from pyspark.sql.types import StringType, StructType
 
 from rocketmq_aio.config.validation import settings
@@ -17,9 +17,9 @@ from rocketmq_aio.spark.pipelines.formats import check_format
 TEXT_FORMATS: Final = frozenset({"csv", "json"})
 MODES: Final = ("error", "append", "overwrite")
 BODIES: Final = ("binary", "base64", "text")
-# RFC 4180, so that every text comes back as it was; Spark would trim, and escape by backslashes.
-# A field without quotes is missing, one of quotes only is an empty text: the reader takes a missing
-# one for a text first, which has to be none that there is.
+# RFC 4180, so that texts are read back unchanged; Spark would trim and escape them.
+# An empty field is a missing value, a quoted empty field an empty text. The reader replaces a
+# missing value by the text MISSING first, which must not occur in files.
 MISSING: Final = "\ue000\ufffe"
 CSV: Final = {
     "header": "true",
@@ -30,7 +30,7 @@ CSV: Final = {
     "nullValue": MISSING,
     "emptyValue": "",
 }
-# With one end of rows the reader need not guess it.
+# With a fixed line separator the reader does not have to detect it.
 CSV_WRITTEN: Final = {**CSV, "lineSep": "\n", "nullValue": "", "emptyValue": '""'}
 CSV_READ: Final = {**CSV, "lineSep": "\n"}
 DATE: Final = "storeDate"
@@ -43,15 +43,14 @@ COORDINATES: Final = ("topic", "brokerName", "queueId", "queueOffset")
 
 @settings
 class Target:
-    """Files below *path*, or the *table*.
+    """Files in *path*, or the *table*.
 
-    :param format: a format that this Spark has: parquet, json, csv, orc, delta, iceberg ...
-    :param mode: what happens when there is something already: ``error``, ``append`` or
-        ``overwrite``
-    :param partition_by: columns that files are laid out by; ``storeDate`` is the date of the
-        store time, in the time zone of the session
-    :param body: how bodies are written: ``binary``, ``base64`` or ``text`` (UTF-8; other bytes
-        are an error); None: as they are where the format can, else base64
+    :param format: a format that Spark has: parquet, json, csv, orc, delta, iceberg ...
+    :param mode: what to do if the target exists: ``error``, ``append`` or ``overwrite``
+    :param partition_by: columns to partition files by; ``storeDate`` is the date of the store
+        time, in the time zone of the session
+    :param body: form of bodies: ``binary``, ``base64`` or ``text`` (UTF-8; other bytes are an
+        error); None: binary, or base64 in csv and json
     :param options: of the format, such as ``compression``
     """
 
@@ -80,8 +79,8 @@ class Target:
         return str(self.path or self.table)
 
 
-def laid_out(messages: DataFrame, target: Target) -> DataFrame:
-    """Return *messages* as they look in *target*: bodies, properties, and the date."""
+def prepare_rows(messages: DataFrame, target: Target) -> DataFrame:
+    """Return *messages* in the form of *target*: bodies, properties, and the date."""
     changed: dict[str, Column] = {}
     if "storeTimestamp" in messages.columns and DATE in target.partition_by:
         changed[DATE] = F.to_date("storeTimestamp")
@@ -90,10 +89,10 @@ def laid_out(messages: DataFrame, target: Target) -> DataFrame:
     if "properties" in messages.columns and target.format == "csv":
         changed["properties"] = F.to_json("properties")
     rows = messages.withColumns(changed) if changed else messages
-    return _without_nul(rows) if target.format == "csv" else rows
+    return _reject_nul(rows) if target.format == "csv" else rows
 
 
-def _without_nul(rows: DataFrame) -> DataFrame:
+def _reject_nul(rows: DataFrame) -> DataFrame:
     texts = [each.name for each in rows.schema if isinstance(each.dataType, StringType)]
     refused = F.raise_error(F.lit(NO_NUL))
     return rows.withColumns(
@@ -116,13 +115,16 @@ _BODIES: Final[dict[str, Callable[[Column], Column]]] = {
 
 
 def _text(body: Column) -> Column:
-    """Return *body*; bytes that are no text fail the job, with the way out."""
+    """Return *body*; bytes that are not UTF-8 fail the job."""
     refused = F.raise_error(F.lit(NO_TEXT))
     return F.when(body.isNull() | F.is_valid_utf8(body), body).otherwise(refused)
 
 
-def write(rows: DataFrame, target: Target) -> None:
-    """Write *rows*; `pyspark.errors.PySparkException` when that fails."""
+def write_rows(rows: DataFrame, target: Target) -> None:
+    """Write *rows*.
+
+    :raises PySparkException: Spark could not write
+    """
     writer = rows.write.format(target.format).mode(target.mode).options(**format_options(target))
     if target.partition_by:
         writer = writer.partitionBy(*target.partition_by)
@@ -132,8 +134,8 @@ def write(rows: DataFrame, target: Target) -> None:
         writer.save(target.path)
 
 
-def stored(spark: SparkSession, target: Target, schema: StructType) -> DataFrame:
-    """Return what *target* holds; *schema* is that of the rows written, for formats without one."""
+def read_back(spark: SparkSession, target: Target, schema: StructType) -> DataFrame:
+    """Return the rows in *target*; formats without a schema are read by *schema*."""
     if target.table is not None:
         return spark.read.table(target.table)
     options = format_options(target, CSV_READ)
@@ -144,11 +146,11 @@ def stored(spark: SparkSession, target: Target, schema: StructType) -> DataFrame
 
 
 def format_options(target: Target, csv: Mapping[str, str] = CSV_WRITTEN) -> dict[str, str]:
-    """Return the options of the format; csv is RFC 4180 with a header unless told otherwise."""
-    return overridden(csv if target.format == "csv" else {}, target.options)
+    """Return the options of the format; csv is RFC 4180 with a header by default."""
+    return with_defaults(csv if target.format == "csv" else {}, target.options)
 
 
-def overridden(defaults: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return *given* and those of *defaults* that it does not name, in whatever case."""
+def with_defaults(defaults: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """Return *given* and the missing ones of *defaults*; names are case-insensitive."""
     named = {name.lower() for name in given}
     return {**{n: text for n, text in defaults.items() if n.lower() not in named}, **given}

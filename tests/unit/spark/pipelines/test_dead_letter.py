@@ -13,19 +13,17 @@ from anyio import to_thread
 
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.spark.options.source_options import Connection, read_options
-from rocketmq_aio.spark.pipelines import broker_queries as brokers
 from rocketmq_aio.spark.pipelines import dead_letter
 from rocketmq_aio.spark.pipelines.dead_letter import (
     DeadLetterSettings,
     DeadLetterSummary,
     TagCount,
-    _Letters,
-    _planned,
-    _resent,
+    _Job,
     dead_letters,
+    plan_dead_letters,
 )
 from rocketmq_aio.spark.pipelines.progress import StoppedError
-from rocketmq_aio.spark.pipelines.writing import Copied
+from rocketmq_aio.spark.pipelines.sending import CopyCounts
 from tests.fakes.cluster import FakeCluster
 from tests.unit.spark.reading import tell_brokers
 
@@ -47,7 +45,7 @@ async def test_a_group_without_dead_letters_has_none_and_no_spark_is_asked() -> 
 async def test_dead_letters_are_planned() -> None:
     async with FakeCluster(topics={"%DLQ%billing": 1}) as cluster:
         cluster.broker.put("%DLQ%billing", b"letter")
-        ranges = await to_thread.run_sync(_planned, settings_of(cluster))
+        ranges = await to_thread.run_sync(plan_dead_letters, settings_of(cluster))
 
     assert [each.size for each in ranges] == [1]
 
@@ -56,22 +54,24 @@ async def test_where_no_broker_is_known_nothing_is_claimed() -> None:
     async with FakeCluster() as cluster:
         cluster.name_server.unregister(cluster.broker)
         settings = settings_of(cluster)
-        assert not await to_thread.run_sync(brokers.has_route, settings.connection, settings.topic)
+        assert not await to_thread.run_sync(
+            dead_letter.has_route, settings.connection, settings.topic
+        )
         with pytest.raises(RocketMQError):
-            await to_thread.run_sync(_planned, settings)
+            await to_thread.run_sync(plan_dead_letters, settings)
 
 
-class SomeLetters(_Letters):
-    """Letters of which one was sent back before."""
+class PartlyResent(_Job):
+    """Four dead letters of which one was resent before."""
 
-    def to_resend(self, topics: list[str]) -> Any:  # noqa: ANN401 - a DataFrame
+    def not_resent(self, topics: list[str]) -> Any:  # noqa: ANN401 - a DataFrame
         assert topics == ["orders"]
         rows = SimpleNamespace(count=lambda: 3, unpersist=lambda: None)
         return SimpleNamespace(persist=lambda: rows)
 
-    def resend(self, rows: Any) -> Copied:  # noqa: ANN401
+    def send(self, rows: Any) -> CopyCounts:  # noqa: ANN401
         with self.watch("resending"):
-            return Copied(sent=3)
+            return CopyCounts(sent=3)
 
 
 @contextmanager
@@ -95,8 +95,8 @@ FOUND = DeadLetterSummary(
     )
 )
 NOT_RESENT = (
-    "2 letters came from topic 'gone', which is gone: create it to resend them",
-    "5 letters do not say which topic they came from",
+    "2 dead letters came from topic 'gone', which is gone: create it to resend them",
+    "5 dead letters have no property with their original topic",
 )
 
 
@@ -104,10 +104,12 @@ NOT_RESENT = (
 async def test_letters_of_a_deleted_topic_do_not_hold_up_the_others(
     monkeypatch: pytest.MonkeyPatch, dry_run: bool
 ) -> None:
-    monkeypatch.setattr(dead_letter, "Growth", lambda *_: SimpleNamespace(problems=lambda _: []))
+    monkeypatch.setattr(
+        dead_letter, "TopicGrowth", lambda *_: SimpleNamespace(problems=lambda _: [])
+    )
     async with FakeCluster(topics={"orders": 1}) as cluster:
-        letters = SomeLetters(NO_SPARK, settings_of(cluster), [], unwatched)
-        found = await to_thread.run_sync(_resent, letters, replace(FOUND, dry_run=dry_run))
+        job = PartlyResent(NO_SPARK, settings_of(cluster), [], unwatched)
+        found = await to_thread.run_sync(job.resend, replace(FOUND, dry_run=dry_run))
 
     assert (found.resent, found.resent_before, found.problems) == (3, 1, NOT_RESENT)
 
@@ -115,10 +117,10 @@ async def test_letters_of_a_deleted_topic_do_not_hold_up_the_others(
 async def test_a_resend_that_is_stopped_says_how_many_copies_are_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dead_letter, "Growth", lambda *_: SimpleNamespace(stored=lambda: 2))
+    monkeypatch.setattr(dead_letter, "TopicGrowth", lambda *_: SimpleNamespace(stored=lambda: 2))
     async with FakeCluster(topics={"orders": 1}) as cluster:
-        letters = SomeLetters(NO_SPARK, settings_of(cluster), [], stopping)
-        found = await to_thread.run_sync(_resent, letters, FOUND)
+        job = PartlyResent(NO_SPARK, settings_of(cluster), [], stopping)
+        found = await to_thread.run_sync(job.resend, FOUND)
 
     assert (found.resent, found.interrupted) == (2, True)
     assert found.problems == (*NOT_RESENT, "stopped while resending: run it again for the rest")

@@ -14,7 +14,7 @@ from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines import ingesting
 from rocketmq_aio.spark.pipelines.bodies import BodySchema
 from rocketmq_aio.spark.pipelines.ingesting import IngestSettings
-from rocketmq_aio.spark.pipelines.reading import Selection
+from rocketmq_aio.spark.pipelines.selection import Selection
 from rocketmq_aio.spark.pipelines.target import Target
 
 
@@ -25,7 +25,7 @@ def begins(start: str) -> str:
         target=Target(path="/data"),
         checkpoint="/checkpoint",
     )
-    return ingesting._start(settings)
+    return ingesting._start_offsets(settings)
 
 
 def test_offsets_are_a_place_already_though_they_may_be_gone() -> None:
@@ -39,7 +39,7 @@ def test_words_are_made_one_place_for_both(
     monkeypatch: pytest.MonkeyPatch, start: str, offset: int
 ) -> None:
     ranges = [Range("orders", "broker-a", 0, 3, 9)]
-    monkeypatch.setattr(ingesting, "planned", lambda *_: ranges)
+    monkeypatch.setattr(ingesting, "plan_ranges", lambda *_: ranges)
 
     assert begins(start) == f'{{"orders": {{"broker-a": {{"0": {offset}}}}}}}'
 
@@ -70,7 +70,9 @@ class Folders:
         for name in ("has_files", "has_sink_log", "read_text", "write_text", "claim"):
             monkeypatch.setattr(ingesting, name, getattr(self, name))
         monkeypatch.setattr(ingesting, "_has_rows", lambda *_: self.rows)
-        monkeypatch.setattr(ingesting, "_described", lambda _, table: self.tables.get(table, {}))
+        monkeypatch.setattr(
+            ingesting, "_describe_table", lambda _, table: self.tables.get(table, {})
+        )
 
     def has_files(self, _: object, path: str) -> bool:
         return path in self.files
@@ -178,11 +180,11 @@ def test_the_start_of_the_first_run_is_kept_until_both_queries_have_begun(
 ) -> None:
     ends = iter([9, 30])
     monkeypatch.setattr(
-        ingesting, "planned", lambda *_: [Range("orders", "broker-a", 0, 0, next(ends))]
+        ingesting, "plan_ranges", lambda *_: [Range("orders", "broker-a", 0, 0, next(ends))]
     )
 
-    first = ingesting._kept_start(NO_SPARK, SETTINGS)
-    again = ingesting._kept_start(NO_SPARK, SETTINGS)
+    first = ingesting._stored_start(NO_SPARK, SETTINGS)
+    again = ingesting._stored_start(NO_SPARK, SETTINGS)
 
     assert first == again == '{"orders": {"broker-a": {"0": 9}}}'
 
@@ -201,13 +203,13 @@ def test_each_query_has_a_dataframe_of_its_own(
         return frame
 
     monkeypatch.setattr(ingesting, "F", MagicMock())
-    monkeypatch.setattr(ingesting, "_messages", load)
-    for name in ("parsed", "_observed"):
+    monkeypatch.setattr(ingesting, "_read_stream", load)
+    for name in ("parse_bodies", "_observe"):
         monkeypatch.setattr(ingesting, name, lambda frame, *_: frame)
-    for name in ("_begin", "_begin_bad"):
+    for name in ("_start_query", "_start_bad_query"):
         monkeypatch.setattr(ingesting, name, lambda frame, _: started.append(frame))
 
-    ingesting._started(NO_SPARK, SETTINGS)
+    ingesting._start_queries(NO_SPARK, SETTINGS)
 
     assert started == loaded
     assert len(loaded) == 2

@@ -12,10 +12,10 @@ from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines import replaying
-from rocketmq_aio.spark.pipelines.reading import Selection
 from rocketmq_aio.spark.pipelines.replaying import ReplaySettings
-from rocketmq_aio.spark.pipelines.reports import quiet
-from rocketmq_aio.spark.pipelines.writing import Copied
+from rocketmq_aio.spark.pipelines.selection import Selection
+from rocketmq_aio.spark.pipelines.sending import CopyCounts
+from rocketmq_aio.spark.pipelines.summary import no_report
 
 SETTINGS = ReplaySettings(
     connection=Connection(name_server="127.0.0.1:1"),
@@ -30,12 +30,12 @@ class NoGrowth:
         pass
 
 
-def test_messages_that_were_set_aside_are_a_problem_of_the_replay() -> None:
-    copied = Copied(sent=5) + Copied(sent=1, set_aside=2, example="orders/broker-a/0/7")
+def test_messages_that_were_skipped_are_a_problem_of_the_replay() -> None:
+    copied = CopyCounts(sent=5) + CopyCounts(sent=1, skipped=2, example="orders/broker-a/0/7")
 
     assert (copied.sent, len(copied.problems)) == (6, 1)
     assert copied.problems[0].startswith("2 messages were not copied, such as orders/broker-a/0/7")
-    assert Copied(sent=5).problems == []
+    assert CopyCounts(sent=5).problems == []
 
 
 @pytest.mark.parametrize(
@@ -46,18 +46,18 @@ def test_a_replay_that_fails_says_where_to_go_on(
 ) -> None:
     ranges = [Range("orders", "broker-a", 0, 5, 25)]
     steps = [ranges[0]._replace(end=15), ranges[0]._replace(start=15)]
-    monkeypatch.setattr(replaying, "Growth", NoGrowth)
-    monkeypatch.setattr(replaying, "slices", lambda *_: [[step] for step in steps])
+    monkeypatch.setattr(replaying, "TopicGrowth", NoGrowth)
+    monkeypatch.setattr(replaying, "split_ranges", lambda *_: [[step] for step in steps])
 
-    def send(_self: object, step: list[Range]) -> Copied:
+    def send(_self: object, step: list[Range]) -> CopyCounts:
         if step[0].start == 15:
             raise error
-        return Copied(sent=step[0].size)
+        return CopyCounts(sent=step[0].size)
 
-    monkeypatch.setattr(replaying._Run, "_send", send)
+    monkeypatch.setattr(replaying._Replay, "_send", send)
     nobody: Any = None
     with caplog.at_level(logging.WARNING), pytest.raises(type(error)):
-        replaying._Run(nobody, SETTINGS, ranges, quiet).send_all(bool)
+        replaying._Replay(nobody, SETTINGS, ranges, no_report).send_all(bool)
 
     (told,) = [each for each in caplog.messages if "replay_stopped" in each]
     assert '{"orders": {"broker-a": {"0": 15}}}' in told.replace("\\", "")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rocketmq_aio.spark.offsets import Range
-from rocketmq_aio.spark.pipelines.broker_queries import cut, grown
-from rocketmq_aio.spark.pipelines.exporting import problems
-from rocketmq_aio.spark.pipelines.micro_batch_counts import Batches
+from rocketmq_aio.spark.pipelines.micro_batch_counts import BatchSums
+from rocketmq_aio.spark.pipelines.row_counts import count_problems, split_gap
+from rocketmq_aio.spark.pipelines.sending import growth
 from rocketmq_aio.spark.pipelines.summary import Gap, QueueCount
 
 GAP = Gap(start=10, end=20)
@@ -28,7 +28,7 @@ GAP = Gap(start=10, end=20)
     ],
 )
 def test_what_brokers_deleted_is_explained(begin: int, pieces: list[tuple[int, int, bool]]) -> None:
-    found = [(gap.start, gap.end, gap.reason is not None) for gap in cut(GAP, begin)]
+    found = [(gap.start, gap.end, gap.reason is not None) for gap in split_gap(GAP, begin)]
 
     assert found == pieces
 
@@ -49,18 +49,18 @@ def counted(**changes: Any) -> QueueCount:  # noqa: ANN401 - the fields
     ],
 )
 def test_what_does_not_add_up_is_told(count: QueueCount, told: list[str]) -> None:
-    assert problems([count], filtered=False) == told
+    assert count_problems([count], filtered=False) == told
 
 
 def test_a_filter_explains_missing_rows_but_not_doubled_ones() -> None:
-    assert problems([counted(rows=5)], filtered=True) == []
-    assert len(problems([counted(rows=5, repeated=1)], filtered=True)) == 1
+    assert count_problems([counted(rows=5)], filtered=True) == []
+    assert len(count_problems([counted(rows=5, repeated=1)], filtered=True)) == 1
 
 
 def test_growth_counts_new_queues_and_ignores_queues_that_shrank() -> None:
     before = {("t", "b", 0): 5, ("t", "b", 1): 9}
 
-    assert grown(before, {("t", "b", 0): 8, ("t", "b", 1): 0, ("t", "c", 0): 2}) == 5
+    assert growth(before, {("t", "b", 0): 8, ("t", "b", 1): 0, ("t", "c", 0): 2}) == 5
 
 
 def progress(batch: int, start: object, end: object, rows: int, bad: int) -> SimpleNamespace:
@@ -93,7 +93,7 @@ def at(offset: int) -> dict[str, dict[str, dict[str, int]]]:
 def test_batches_are_added_up_each_once() -> None:
     first = progress(0, {"v": 1, "at": "start"}, {"v": 1, "end": at(7), "from": at(2)}, 5, 1)
     second = progress(1, {"v": 1, "end": at(7)}, {"v": 1, "end": at(9)}, 2, 0)
-    batches = Batches()
+    batches = BatchSums()
 
     batches.add([first], "ingest")
     batches.add([first, second], "ingest")
@@ -106,7 +106,7 @@ def test_a_batch_after_an_idle_time_is_counted() -> None:
     first = progress(0, {"v": 1, "at": "start"}, {"v": 1, "end": at(7), "from": at(2)}, 5, 1)
     waited = idle(1, {"v": 1, "end": at(7)})
     second = progress(1, {"v": 1, "end": at(7)}, {"v": 1, "end": at(9)}, 2, 0)
-    batches = Batches()
+    batches = BatchSums()
 
     batches.add([first, waited], "ingest")
     batches.add([first, waited, second], "ingest")
@@ -118,7 +118,7 @@ def test_a_queue_that_starts_over_has_a_range_for_each_log() -> None:
     first = progress(0, {"v": 1, "at": "start"}, {"v": 1, "end": at(40), "from": at(30)}, 10, 0)
     anew = progress(1, {"v": 1, "end": at(40)}, {"v": 1, "end": at(3), "from": at(0)}, 3, 0)
     later = progress(2, {"v": 1, "end": at(3)}, {"v": 1, "end": at(9)}, 6, 0)
-    batches = Batches()
+    batches = BatchSums()
 
     batches.add([first, anew, later], "ingest")
 
@@ -127,7 +127,7 @@ def test_a_queue_that_starts_over_has_a_range_for_each_log() -> None:
 
 
 def test_a_first_batch_without_a_start_is_read_too() -> None:
-    batches = Batches()
+    batches = BatchSums()
 
     batches.add([progress(0, None, {"v": 1, "end": at(3), "from": at(3)}, 0, 0)], "ingest")
 

@@ -6,8 +6,8 @@ import pytest
 
 from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines.loading import LoadSettings
-from rocketmq_aio.spark.pipelines.reading import Selection
 from rocketmq_aio.spark.pipelines.replaying import ReplaySettings
+from rocketmq_aio.spark.pipelines.selection import Selection
 from rocketmq_aio.spark.pipelines.target import Target
 
 PLANTED = {"secretKey": "planted", "password": "planted"}

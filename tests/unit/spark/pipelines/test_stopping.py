@@ -18,9 +18,9 @@ from rocketmq_aio.spark.options.source_options import Connection
 from rocketmq_aio.spark.pipelines import exporting, loading
 from rocketmq_aio.spark.pipelines.exporting import ExportSettings, export
 from rocketmq_aio.spark.pipelines.loading import LoadSettings, load
-from rocketmq_aio.spark.pipelines.progress import StoppedError, watched
-from rocketmq_aio.spark.pipelines.reading import Selection
-from rocketmq_aio.spark.pipelines.reports import quiet
+from rocketmq_aio.spark.pipelines.progress import StoppedError, watch_jobs
+from rocketmq_aio.spark.pipelines.selection import Selection
+from rocketmq_aio.spark.pipelines.summary import no_report
 from rocketmq_aio.spark.pipelines.target import Target
 
 CONNECTION = Connection(name_server="127.0.0.1:1")
@@ -64,7 +64,7 @@ def test_a_stop_cancels_the_jobs_of_the_step(error: Exception) -> None:
     context, stop = Context(), threading.Event()
 
     def work() -> None:
-        with watched(session(context), "writing", quiet, stop.is_set):
+        with watch_jobs(session(context), "writing", no_report, stop.is_set):
             stop.set()
             assert context.cancelled.wait(PATIENCE)
             raise error
@@ -78,7 +78,7 @@ def test_a_stop_cancels_the_jobs_of_the_step(error: Exception) -> None:
 def test_after_a_stop_no_step_begins() -> None:
     with (
         pytest.raises(StoppedError, match="stopped before counting") as stopped,
-        watched(NO_SPARK, "counting", quiet, lambda: True),
+        watch_jobs(NO_SPARK, "counting", no_report, lambda: True),
     ):
         pytest.fail("the step began")
 
@@ -90,7 +90,7 @@ def test_a_job_that_fails_unasked_is_a_failure() -> None:
 
     with (
         pytest.raises(PySparkException, match="lost"),
-        watched(session(context), "writing", quiet, lambda: False),
+        watch_jobs(session(context), "writing", no_report, lambda: False),
     ):
         raise PySparkException("lost")
 
@@ -101,7 +101,7 @@ def test_a_jvm_that_ends_by_the_signal_ends_the_step_as_stopped() -> None:
     stop = threading.Event()
 
     def work() -> None:
-        with watched(session(Context(jvm_ended=True)), "writing", quiet, stop.is_set):
+        with watch_jobs(session(Context(jvm_ended=True)), "writing", no_report, stop.is_set):
             stop.set()
             raise Py4JNetworkError("nobody answers")
 
@@ -130,9 +130,9 @@ def stopping_at(step: str, *, begun: bool = True) -> Callable[..., Any]:
 def test_an_export_that_is_stopped_says_how_far_it_came(
     monkeypatch: pytest.MonkeyPatch, step: str, begun: bool, told: str
 ) -> None:
-    monkeypatch.setattr(exporting, "planned", lambda *_: [Range("orders", "broker-a", 0, 0, 9)])
-    monkeypatch.setattr(exporting, "watched", stopping_at(step, begun=begun))
-    for name in ("read_exactly", "laid_out", "write"):
+    monkeypatch.setattr(exporting, "plan_ranges", lambda *_: [Range("orders", "broker-a", 0, 0, 9)])
+    monkeypatch.setattr(exporting, "watch_jobs", stopping_at(step, begun=begun))
+    for name in ("read_ranges", "prepare_rows", "write_rows"):
         monkeypatch.setattr(exporting, name, lambda *_: None)
 
     summary = export(
@@ -160,10 +160,10 @@ def test_a_load_that_is_stopped_says_what_is_stored(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: str, begun: bool, sent: int, told: str
 ) -> None:
     files = SimpleNamespace(columns=["body"], count=lambda: 9, sparkSession=None)
-    monkeypatch.setattr(loading, "_files", lambda *_: files)
-    monkeypatch.setattr(loading, "mapped", lambda files, _: files)
-    monkeypatch.setattr(loading, "Growth", lambda *_: SimpleNamespace(stored=lambda: 4))
-    monkeypatch.setattr(loading, "watched", stopping_at(step, begun=begun))
+    monkeypatch.setattr(loading, "_read_files", lambda *_: files)
+    monkeypatch.setattr(loading, "map_columns", lambda files, _: files)
+    monkeypatch.setattr(loading, "TopicGrowth", lambda *_: SimpleNamespace(stored=lambda: 4))
+    monkeypatch.setattr(loading, "watch_jobs", stopping_at(step, begun=begun))
 
     settings = LoadSettings(connection=CONNECTION, topic="orders", path=str(tmp_path))
     summary = load(NO_SPARK, settings)

@@ -12,7 +12,7 @@ import pytest
 
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
-from rocketmq_aio.spark.pipelines import broker_queries as brokers
+from rocketmq_aio.spark.pipelines.sending import indexed_end_offsets
 from rocketmq_aio.spark.read import queue_index
 from rocketmq_aio.spark.read.start_end import resolve_ranges
 from tests.fakes.cluster import FakeCluster
@@ -123,6 +123,6 @@ async def test_the_growth_of_topics_counts_all_messages_stored_before() -> None:
             cluster.broker.on(RequestCode.GET_BROKER_RUNTIME_INFO, indexing(cluster, 1000, behind))
 
         with anyio.fail_after(60):
-            found = await brokers.indexed_ends(driver.instance, driver.consumer, (TOPIC,))
+            found = await indexed_end_offsets(driver.instance, driver.consumer, (TOPIC,))
 
         assert found == {queue(0): 2}

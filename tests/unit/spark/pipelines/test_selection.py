@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options.source_options import Connection, read_options
-from rocketmq_aio.spark.pipelines.read_range import (
+from rocketmq_aio.spark.pipelines.replaying import ReplaySettings, check_end, split_ranges
+from rocketmq_aio.spark.pipelines.selection import (
+    Selection,
+    batch_options,
     connection_options,
-    exact_options,
-    merged,
-    slices,
+    merge_options,
+    range_options,
+    stream_options,
 )
-from rocketmq_aio.spark.pipelines.reading import Selection, batch_options, stream_options
-from rocketmq_aio.spark.pipelines.replaying import ReplaySettings, check_end
 
 CONNECTION = Connection(name_server="a:1", access_key="ak", secret_key="sk", tls=True)
 MILLIS = "1767225600000"
@@ -34,7 +35,7 @@ def some_ranges(draw: st.DrawFn) -> list[Range]:
 
 @given(some_ranges(), st.integers(1, 40))
 def test_steps_cover_every_offset_once_and_in_order(ranges: list[Range], most: int) -> None:
-    steps = list(slices(ranges, most))
+    steps = list(split_ranges(ranges, most))
 
     assert all(0 < sum(each.size for each in step) <= most for step in steps)
     assert sum(each.size for step in steps[:-1] for each in step) == most * (
@@ -48,7 +49,7 @@ def test_steps_cover_every_offset_once_and_in_order(ranges: list[Range], most: i
 
 
 def test_queues_go_forward_together() -> None:
-    first = next(slices([Range("t", "b", 0, 0, 1000), Range("t", "b", 1, 0, 100)], 110))
+    first = next(split_ranges([Range("t", "b", 0, 0, 1000), Range("t", "b", 1, 0, 100)], 110))
 
     assert [(each.queue_id, each.end) for each in first] == [(0, 100), (1, 10)]
 
@@ -90,7 +91,7 @@ def test_a_stream_has_a_filter_and_no_end() -> None:
 def test_exact_ranges_are_read_as_they_are() -> None:
     ranges = [Range("t", "b", 0, 5, 9), Range("t", "b", 3, 0, 2)]
 
-    found = read_options({"nameServer": "a:1", **exact_options(ranges)}, streaming=False)
+    found = read_options({"nameServer": "a:1", **range_options(ranges)}, streaming=False)
 
     assert found.assign == (("t", "b", 0), ("t", "b", 3))
     assert found.starting_offsets == {("t", "b", 0): 5, ("t", "b", 3): 0}
@@ -99,7 +100,7 @@ def test_exact_ranges_are_read_as_they_are() -> None:
 
 def test_an_option_is_not_given_twice() -> None:
     with pytest.raises(ConfigError, match="set by the pipeline"):
-        merged({"subscribe": "a"}, {"SUBSCRIBE": "b"})
+        merge_options({"subscribe": "a"}, {"SUBSCRIBE": "b"})
 
 
 @pytest.mark.parametrize(

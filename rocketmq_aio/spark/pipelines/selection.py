@@ -1,0 +1,170 @@
+"""Selection of messages: topics, range and filter, as options of the source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field, fields
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from rocketmq_aio.config.validation import settings
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.spark.offsets import Range, nested
+from rocketmq_aio.spark.options import values as values
+from rocketmq_aio.spark.options.source_options import OPTIONS, Connection, read_options
+from rocketmq_aio.spark.read.start_end import batch_ranges
+
+FORMAT: Final = "rocketmq"
+ALL: Final = "*"
+START_WORDS: Final = ("earliest", "latest", "group")
+END_WORDS: Final = ("latest",)
+
+
+@settings
+class Selection:
+    """Messages that a pipeline reads.
+
+    :param topics: names of topics; *pattern*, a regular expression, replaces them
+    :param start: ``earliest``, ``group``, a time, or offsets as JSON; in streams ``latest`` too
+    :param end: likewise, exclusive; ``latest`` is where the queues end when the pipeline starts
+    :param expression: tags such as ``"new || paid"``; *sql*, a condition, replaces it
+    :param fail_on_data_loss: False continues where messages have been deleted
+    :param options: further options of the source
+    """
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    start: str = "earliest"
+    end: str = "latest"
+    expression: str = ALL
+    sql: str | None = None
+    fail_on_data_loss: bool = True
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if bool(self.topics) == (self.pattern is not None):
+            raise ConfigError("topics", self.topics, "give topics or a pattern, one of them")
+        if self.sql is not None and self.expression != ALL:
+            raise ConfigError("sql", self.sql, "give an expression or sql, one of them")
+        start_options(self.start)  # raises on an invalid position
+        end_options(self.end)
+
+    @property
+    def filtered(self) -> bool:
+        """Whether the filter may exclude messages of the topics."""
+        return self.sql is not None or self.expression.strip() != ALL
+
+
+def batch_options(connection: Connection, selection: Selection) -> dict[str, str]:
+    """Return the options of a batch read."""
+    return merge_options(stream_options(connection, selection), end_options(selection.end))
+
+
+def stream_options(connection: Connection, selection: Selection) -> dict[str, str]:
+    """Return the options of a streaming read, which has no end."""
+    pattern = selection.pattern
+    topics = {"subscribe": ",".join(selection.topics)}
+    return merge_options(
+        connection_options(connection),
+        topics if pattern is None else {"subscribePattern": pattern},
+        start_options(selection.start),
+        _filter_options(selection),
+    )
+
+
+def _filter_options(selection: Selection) -> dict[str, str]:
+    found = {} if selection.fail_on_data_loss else {"failOnDataLoss": "false"}
+    if selection.sql is not None:
+        found |= {"subExpression": selection.sql, "expressionType": "SQL92"}
+    elif selection.filtered:
+        found["subExpression"] = selection.expression
+    return merge_options(found, selection.options)
+
+
+def connection_options(connection: Connection) -> dict[str, str]:
+    """Return *connection* as options, without those that have their default."""
+    given = {f.name: getattr(connection, f.name) for f in fields(connection)}
+    defaults = {f.name: f.default for f in fields(connection)}
+    return {
+        OPTIONS[name].name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in given.items()
+        if value != defaults[name]
+    }
+
+
+def start_options(text: str) -> dict[str, str]:
+    """Return the option for the start *text*: a word, a time or offsets as JSON.
+
+    :raises ConfigError: *text* is none of them
+    """
+    return _position("starting", text, START_WORDS)
+
+
+def end_options(text: str) -> dict[str, str]:
+    """Return the option for the exclusive end *text*; see `start_options`."""
+    return _position("ending", text, END_WORDS)
+
+
+def _position(kind: str, text: str, words: Sequence[str]) -> dict[str, str]:
+    plain = text.strip()
+    if plain.lower() in words or plain.startswith("{"):
+        return {f"{kind}Offsets": plain}
+    option = f"{kind}Timestamp"
+    try:
+        return {option: str(values.instant(option, plain))}
+    except ConfigError:
+        reason = f"expected {', '.join(words)}, a time with zone as 2026-01-31T08:00:00Z, "
+        raise ConfigError(option, text, reason + "milliseconds, or offsets as JSON") from None
+
+
+def range_options(ranges: Iterable[Range]) -> dict[str, str]:
+    """Return the options that read exactly *ranges*, even if the topics change meanwhile."""
+    chosen = list(ranges)
+    assigned: dict[str, dict[str, list[int]]] = {}
+    for topic, broker, queue_id in sorted(each.queue for each in chosen):
+        assigned.setdefault(topic, {}).setdefault(broker, []).append(queue_id)
+    return {
+        "assign": json.dumps(assigned),
+        "startingOffsets": json.dumps(nested({each.queue: each.start for each in chosen})),
+        "endingOffsets": json.dumps(nested({each.queue: each.end for each in chosen})),
+    }
+
+
+def merge_options(*options: Mapping[str, str]) -> dict[str, str]:
+    """Return all *options* in one dict.
+
+    :raises ConfigError: an option is given twice
+    """
+    found: dict[str, str] = {}
+    for group in options:
+        for name, text in group.items():
+            if name.lower() in {each.lower() for each in found}:
+                reason = "is set by the pipeline: leave it out of the further options"
+                raise ConfigError(name, "...", reason)
+            found[name] = text
+    return found
+
+
+def plan_ranges(connection: Connection, selection: Selection) -> list[Range]:
+    """Look up the current ranges of the selection: one per queue, sorted.
+
+    :raises ConfigError: an option is invalid
+    :raises RocketMQError: a request to a broker failed
+    """
+    options = read_options(batch_options(connection, selection), streaming=False)
+    ranges = batch_ranges(options)
+    return [each._replace(end=max(each.start, each.end)) for each in ranges]
+
+
+def read_ranges(
+    spark: SparkSession, connection: Connection, selection: Selection, ranges: Iterable[Range]
+) -> DataFrame:
+    """Return the messages of *ranges* that pass the filter of *selection*."""
+    options = merge_options(
+        connection_options(connection),
+        range_options(each for each in ranges if each.size > 0),
+        _filter_options(selection),
+    )
+    return spark.read.format(FORMAT).options(**options).load()

@@ -1,0 +1,217 @@
+"""Sending of rows through the sink: copies of messages, and checks of what brokers stored."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark programs
+
+from rocketmq_aio.consumer.pull.consumer import PullConsumer
+from rocketmq_aio.errors import RouteNotFoundError
+from rocketmq_aio.instance.instance import MQClientInstance
+from rocketmq_aio.model.properties import KEYS, RESERVED, SHARDING_KEY, TAGS
+from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.spark.arrow.batch_entries import ID_BYTES
+from rocketmq_aio.spark.arrow.row_encoder import MOST_PROPERTIES
+from rocketmq_aio.spark.offsets import Queue
+from rocketmq_aio.spark.options.source_options import Connection
+from rocketmq_aio.spark.pipelines.selection import FORMAT, connection_options, merge_options
+from rocketmq_aio.spark.read.queue_index import wait_indexed
+from rocketmq_aio.spark.runtime import Runtime
+
+# Property names that SQL conditions of consumers can use.
+COPIED_FROM: Final = "COPIED_FROM"  # topic/broker/queue id/offset of the original
+COPIED_ID: Final = "COPIED_ID"  # message id of the original
+# Option of the sink: a stored message may have any tag, and its copy keeps it.
+ANY_TAGS: Final = {"checkTags": "false"}
+PROPERTY_SEPARATORS: Final = 2  # bytes per property in addition to its name and value
+PATH_SEPARATOR: Final = "/"  # not allowed in names of topics and brokers
+
+STORED_SECONDS: Final = 10.0  # an acknowledged message reaches its queue some time later
+POLL_SECONDS: Final = 0.1
+
+
+# --- copies of messages -------------------------------------------------------------------------
+
+
+def origin_path() -> Column:
+    """Return the position of a message, in the form of `COPIED_FROM`."""
+    names = ("topic", "brokerName", "queueId", "queueOffset")
+    return F.concat_ws(PATH_SEPARATOR, *(F.col(name).cast("string") for name in names))
+
+
+def copy_messages(messages: DataFrame, topic: Column) -> DataFrame:
+    """Return rows for the sink that send *messages* to *topic*.
+
+    Bodies, keys, tags, flags and user properties stay; a message with a sharding key goes to the
+    queue of that key.  System properties are dropped: delays, retries, transactions and ids
+    belong to the original.  A copy of a copy has its own origin.
+    """
+    origin = F.create_map(F.lit(COPIED_FROM), origin_path(), F.lit(COPIED_ID), F.col("msgId"))
+    return messages.select(
+        topic.alias("topic"),
+        "body",
+        "tags",
+        split_keys().alias("keys"),
+        F.map_concat(user_properties(COPIED_FROM, COPIED_ID), origin).alias("properties"),
+        "flag",
+        F.col("properties")[SHARDING_KEY].alias("shardingKey"),
+    )
+
+
+def properties_fit() -> Column:
+    """Return whether the properties of a copy fit in a message.
+
+    A message near the limit has no room for `COPIED_FROM` and `COPIED_ID`.
+    """
+    properties = F.col("properties")
+    texts = F.concat_ws("", F.map_keys(properties), F.map_values(properties))
+    size = F.octet_length(texts) + PROPERTY_SEPARATORS * F.size(properties) + ID_BYTES
+    for name, text in (
+        (TAGS, F.col("tags")),
+        (KEYS, F.array_join("keys", " ")),
+        (SHARDING_KEY, F.col("shardingKey")),
+    ):
+        length = F.octet_length(text) + len(name) + PROPERTY_SEPARATORS
+        size = size + F.coalesce(length, F.lit(0))
+    return size <= MOST_PROPERTIES
+
+
+def split_keys() -> Column:
+    """Return the keys as an array; brokers store them joined by spaces."""
+    parts = F.filter(F.split("keys", " "), lambda key: F.trim(key) != "")
+    return F.when(F.size(parts) > 0, parts)
+
+
+def user_properties(*excluded: str) -> Column:
+    """Return the properties without system properties and those named in *excluded*."""
+    dropped = [*sorted(RESERVED), *excluded]
+
+    def keep(name: Column, value: Column) -> Column:
+        return ~name.isin(dropped) & (F.trim(name) != "") & (F.trim(value) != "")
+
+    return F.map_filter("properties", keep)
+
+
+# --- sending ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CopyCounts:
+    """Numbers of copies sent and *skipped*: these, such as *example*, have too large properties."""
+
+    sent: int = 0
+    skipped: int = 0
+    example: str | None = None
+
+    def __add__(self, other: CopyCounts) -> CopyCounts:
+        example = self.example or other.example
+        return CopyCounts(self.sent + other.sent, self.skipped + other.skipped, example)
+
+    @property
+    def problems(self) -> list[str]:
+        """The reason why copies were skipped."""
+        if not self.skipped:
+            return []
+        reason = "its properties have no room for COPIED_FROM and COPIED_ID"
+        return [f"{self.skipped} messages were not copied, such as {self.example}: {reason}"]
+
+
+def send_rows(rows: DataFrame, connection: Connection, options: Mapping[str, str]) -> int:
+    """Send *rows* through the sink and return their number.
+
+    :raises PySparkException: some rows could not be sent; others may be stored
+    """
+    seen = Observation()
+    counted = rows.observe(seen, F.count(F.lit(1)).alias("rows"))
+    _save(counted, connection, options)
+    return int(seen.get["rows"])
+
+
+def send_copies(rows: DataFrame, connection: Connection, options: Mapping[str, str]) -> CopyCounts:
+    """Send *rows*, made by `copy_messages`; skip those that do not fit in a message.
+
+    :raises PySparkException: some rows could not be sent; others may be stored
+    """
+    seen, fit = Observation(), properties_fit()
+    origin = F.when(~fit, F.col("properties")[COPIED_FROM])
+    counted = rows.observe(
+        seen,
+        F.count_if(fit).alias("sent"),
+        F.count_if(~fit).alias("skipped"),
+        F.min(origin).alias("example"),
+    )
+    _save(counted.where(fit), connection, options)
+    return CopyCounts(**seen.get)
+
+
+def _save(rows: DataFrame, connection: Connection, options: Mapping[str, str]) -> None:
+    chosen = merge_options(connection_options(connection), options)
+    rows.write.format(FORMAT).mode("append").options(**chosen).save()
+
+
+# --- checks at the brokers ----------------------------------------------------------------------
+
+
+class TopicGrowth:
+    """Growth of topics while a pipeline sends to them.
+
+    Other producers may send there too: more growth proves nothing, less growth is a loss.
+    """
+
+    def __init__(self, connection: Connection, topics: Iterable[str]) -> None:
+        self._connection = connection
+        self._topics = tuple(topics)
+        self._before = end_offsets(connection, self._topics)
+
+    def problems(self, sent: int) -> list[str]:
+        """Wait up to `STORED_SECONDS` for *sent* messages; return a problem if some are missing."""
+        found = self.stored()
+        deadline = time.monotonic() + STORED_SECONDS
+        while found < sent and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            found = self.stored()
+        if found >= sent:
+            return []
+        return [f"{', '.join(self._topics)}: {sent} messages were sent, {found} are stored"]
+
+    def stored(self) -> int:
+        """Return by how many messages the topics have grown so far."""
+        return growth(self._before, end_offsets(self._connection, self._topics))
+
+
+def growth(before: Mapping[Queue, int], after: Mapping[Queue, int]) -> int:
+    """Return how many messages were stored between two results of `end_offsets`."""
+    return sum(max(0, end - before.get(queue, 0)) for queue, end in after.items())
+
+
+def end_offsets(connection: Connection, topics: Iterable[str]) -> dict[Queue, int]:
+    """Return the end offsets of the readable queues of *topics*; an unknown topic has no queues.
+
+    Waits for the index of the queues, so that all messages stored before the call are counted.
+
+    :raises RocketMQError: a request to a broker failed
+    """
+    runtime = Runtime.get(connection)
+    return runtime.call(
+        indexed_end_offsets, runtime.instance, runtime.pull_consumer(), tuple(topics)
+    )
+
+
+async def indexed_end_offsets(
+    instance: MQClientInstance, consumer: PullConsumer, topics: tuple[str, ...]
+) -> dict[Queue, int]:
+    """Return the end offsets of *topics*; see `end_offsets`."""
+    queues: dict[Queue, MessageQueue] = {}
+    for topic in topics:
+        try:
+            found = await consumer.message_queues(topic)
+        except RouteNotFoundError:
+            continue
+        queues |= {(each.topic, each.broker_name, each.queue_id): each for each in found}
+    await wait_indexed(instance, queues)
+    return {key: await consumer.max_offset(queue) for key, queue in queues.items()}
