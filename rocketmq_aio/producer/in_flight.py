@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from copy import copy
+
+from rocketmq_aio.remoting.waiters import WaiterQueue
 
 
 class InFlightLimiter:
@@ -19,8 +20,8 @@ class InFlightLimiter:
         self.bytes = 0
         self._max_count = max_count
         self._max_bytes = max_bytes
-        # With their sizes.  An OrderedDict, because any caller may be cancelled at any time.
-        self._waiting: OrderedDict[asyncio.Future[None], int] = OrderedDict()
+        self._waiters = WaiterQueue(self._on_cancelled)
+        self._has_waiters = False  # a plain attribute, because every send looks at it
         self._error: Exception | None = None
         self._empty: asyncio.Future[None] | None = None
 
@@ -29,7 +30,7 @@ class InFlightLimiter:
         count = self.count
         if (
             count >= self._max_count
-            or self._waiting
+            or self._has_waiters
             or (self.bytes + size > self._max_bytes and count)
         ):
             return False
@@ -41,7 +42,7 @@ class InFlightLimiter:
         """Count *count* sends of *size* bytes in all as ended."""
         self.count -= count
         self.bytes -= size
-        if self._waiting:
+        if self._has_waiters:
             self._wake()
         if self._empty is not None and not self.count and not self._empty.done():
             self._empty.set_result(None)
@@ -53,25 +54,13 @@ class InFlightLimiter:
         """
         if self._error is not None:
             raise copy(self._error)  # a copy: raising changes an error
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[waiter] = size
-        try:
-            await waiter
-        except BaseException:
-            if waiter in self._waiting:
-                del self._waiting[waiter]
-                self._wake()
-            elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self.release(size)  # it was counted in the step of the cancellation
-            raise
+        self._has_waiters = True
+        await self._waiters.wait(size=size)
 
     def close(self, error: Exception) -> None:
         """Make all callers, waiting and later ones, raise *error*."""
         self._error, self._max_count = error, 0
-        waiting, self._waiting = self._waiting, OrderedDict()
-        for waiter in waiting:
-            if not waiter.done():
-                waiter.set_exception(copy(error))
+        self._waiters.fail_all(lambda: copy(error))
 
     async def wait_until_empty(self) -> None:
         """Return when nothing is in flight."""
@@ -79,16 +68,19 @@ class InFlightLimiter:
             self._empty = asyncio.get_running_loop().create_future()
             await self._empty
 
-    def _fits(self, size: int) -> bool:
-        if not self.count:
-            return True
-        return self.count < self._max_count and self.bytes + size <= self._max_bytes
+    def _on_cancelled(self, size: int, woken: bool) -> None:
+        if woken:
+            self.release(size)
+        else:
+            self._wake()
 
     def _wake(self) -> None:
-        waiting = self._waiting
-        while waiting and self._fits(waiting[next(iter(waiting))]):
-            waiter, size = waiting.popitem(last=False)
-            if not waiter.done():
-                self.count += 1
-                self.bytes += size
-                waiter.set_result(None)
+        waiters = self._waiters
+        while (size := waiters.first_size) is not None:
+            fits = self.count < self._max_count and self.bytes + size <= self._max_bytes
+            if self.count and not fits:
+                break
+            self.count += 1
+            self.bytes += size
+            waiters.wake_one()
+        self._has_waiters = len(waiters) > 0

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
+from rocketmq_aio.remoting.waiters import WaiterQueue
 
 OrderKey = tuple[str, str | None]  # topic and sharding key
 
@@ -12,7 +11,7 @@ class KeyedLock:
     """One holder per key, first come first served; a key that is not held takes no memory."""
 
     def __init__(self) -> None:
-        self._held: dict[OrderKey, deque[asyncio.Future[None]] | None] = {}  # and their waiters
+        self._held: dict[OrderKey, WaiterQueue | None] = {}
 
     def try_acquire(self, key: OrderKey) -> bool:
         """Acquire *key* if nobody holds it."""
@@ -23,27 +22,21 @@ class KeyedLock:
 
     def release(self, key: OrderKey) -> None:
         """Release *key*, or pass it to the caller that has waited longest."""
-        waiters = self._held.pop(key)
-        while waiters:
-            waiter = waiters.popleft()
-            if not waiter.done():
-                self._held[key] = waiters
-                waiter.set_result(None)
-                return
+        waiters = self._held[key]
+        if waiters is None or not waiters.wake_one():
+            del self._held[key]
 
     async def wait_and_acquire(self, key: OrderKey) -> None:
         """Wait in line for *key*, which is held."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_cancelled(_size: int, woken: bool) -> None:
+            if woken:
+                self.release(key)
+
         waiters = self._held[key]
         if waiters is None:
-            waiters = self._held[key] = deque()
-        waiters.append(waiter)
-        try:
-            await waiter
-        except BaseException:
-            if waiter.done() and not waiter.cancelled():
-                self.release(key)  # it was passed on in the step of the cancellation
-            raise
+            waiters = self._held[key] = WaiterQueue(on_cancelled)
+        await waiters.wait()
 
     def __contains__(self, key: OrderKey) -> bool:
         return key in self._held

@@ -150,7 +150,7 @@ async def test_waiters_that_leave_take_no_memory_behind_one_that_waits() -> None
         leaving.cancel()
         await asyncio.wait([leaving])
 
-    assert len(room._waiting) == 1
+    assert len(room._waiters) == 1
     room.release(1)
     await staying
 
