@@ -1,4 +1,4 @@
-"""Sends that travel together, read back from a real broker."""
+"""Batched sends on a real broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def numbered(topic: str, number: int) -> Message:
     return Message(topic, b"%d" % number, tags="new", keys=str(number), properties={"n": "röt"})
 
 
-async def test_thousands_of_sends_travel_together_and_are_where_their_results_say(
+async def test_thousands_of_batched_sends_are_stored_at_their_results(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     async with Producer(
@@ -70,7 +70,7 @@ async def test_batches_to_one_queue_keep_the_order_of_the_calls(
     assert bodies == [b"%d" % number for number in range(1000)]
 
 
-async def test_sends_that_are_cancelled_disturb_no_others(
+async def test_cancelled_sends_do_not_affect_others(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     choose = random.Random(7)
@@ -94,7 +94,7 @@ async def test_sends_that_are_cancelled_disturb_no_others(
     assert all(copies[number] == 1 for number in ok)
 
 
-async def test_what_waits_is_sent_by_flush_and_by_close(
+async def test_flush_and_close_send_pending_batches(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     config = ProducerConfig(auto_batch=AutoBatch(linger_seconds=30), send_timeout_seconds=60)
@@ -112,7 +112,7 @@ async def test_what_waits_is_sent_by_flush_and_by_close(
     assert {each.message_id for each in stored} == {each.message_id for each in results}
 
 
-async def test_a_batch_that_the_broker_finds_too_large_is_split_until_it_fits(
+async def test_a_batch_too_large_for_the_broker_is_split(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     batch = AutoBatch(linger_seconds=0.01, max_bytes=8 * MIB)
@@ -137,7 +137,7 @@ async def test_a_batch_that_the_broker_finds_too_large_is_split_until_it_fits(
     assert sorted(len(each.body) for each in stored) == [MIB, MIB, 2 * MIB]
 
 
-async def test_a_program_that_does_not_wait_is_told_when_there_is_no_room(
+async def test_send_nowait_raises_backpressure_error(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     config = ProducerConfig(max_in_flight=64)

@@ -1,4 +1,4 @@
-"""Delivery times and recalls on a real broker; brokers before 5.0 never get such a message."""
+"""Delayed messages and recall on a real broker; brokers before 5.0 get no delayed message."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def consumed(cluster: Cluster, group: str, topic: str, count: int) -> list
     return found
 
 
-async def test_messages_come_at_their_time_or_not_at_all(
+async def test_delayed_messages_are_delivered_at_their_time(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     at = datetime.now(UTC) + timedelta(seconds=5)
@@ -84,7 +84,7 @@ async def test_messages_come_at_their_time_or_not_at_all(
         assert waited.keys() == {b"now", b"level"}
 
 
-async def test_a_time_too_far_away_is_refused_in_the_brokers_words(
+async def test_a_too_late_delivery_time_raises_the_error_of_the_broker(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     message = Message(rocketmq_topic, b"x", delay_seconds=30 * 24 * 3600)
@@ -97,7 +97,7 @@ async def test_a_time_too_far_away_is_refused_in_the_brokers_words(
 
 
 @pytest.mark.usefixtures("recalls")
-async def test_a_recalled_message_does_not_come(
+async def test_a_recalled_message_is_not_delivered(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     async with Producer(rocketmq_group, namesrv=rocketmq_cluster.namesrv) as producer:
@@ -117,7 +117,7 @@ async def test_a_recalled_message_does_not_come(
     assert caught.value.code == 604  # its time has passed
 
 
-async def test_recalls_are_refused_unless_they_are_switched_on(
+async def test_recall_needs_the_broker_setting(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     allow_recalls(rocketmq_cluster, False)

@@ -1,4 +1,4 @@
-"""Two real brokers, one of which stands still: sends recover, and the log says why."""
+"""Fault strategy with a frozen real broker: sends recover, and the log has the reason."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def p99(seconds: list[float]) -> float:
     return sorted(seconds)[int(len(seconds) * 0.99)]
 
 
-async def test_a_broker_that_stands_still_is_left_out_and_comes_back(
+async def test_a_frozen_broker_is_excluded_and_restored(
     cluster: Cluster,
     topic: str,
     rocketmq_group: str,

@@ -1,4 +1,4 @@
-"""Ordered sends on a real broker: one queue for a key, in the order of the calls."""
+"""Keyed sends on a real broker: one queue per key, in the order of the calls."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def sending(producer: Producer, topic: str, keys: int) -> AsyncIterator[Se
         await asyncio.gather(*tasks)
 
 
-async def test_keys_in_flight_together_keep_their_order(
+async def test_concurrent_keys_keep_their_order(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str, config: ProducerConfig
 ) -> None:
     async with Producer(

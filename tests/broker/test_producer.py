@@ -1,4 +1,4 @@
-"""Everything a producer sends is read back from a real broker, byte for byte."""
+"""Producer on a real broker: stored messages equal the sent ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def config_of(cluster: Cluster, **settings: object) -> ClientConfig:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_a_message_is_read_back_as_it_was_sent(
+async def test_a_message_is_stored_as_it_was_sent(
     client: str, rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     config = config_of(rocketmq_cluster, **CLIENTS[client])
@@ -63,7 +63,7 @@ async def test_a_message_is_read_back_as_it_was_sent(
     assert int(result.offset_message_id[-16:], 16) == stored.log_offset
 
 
-async def test_every_queue_is_used_and_offsets_ascend(
+async def test_round_robin_uses_every_queue(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     async with Producer(rocketmq_group, namesrv=rocketmq_cluster.namesrv) as producer:
@@ -94,7 +94,7 @@ async def test_thousands_of_concurrent_sends_all_arrive_once(
 
 
 @pytest.mark.parametrize("kind", ["zlib", "lz4", "zstd"])
-async def test_a_compressed_body_is_stored_small_and_read_back_whole(
+async def test_a_compressed_body_is_stored_compressed(
     kind: Compression, rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     body = b"orders and payments " * 10_000
@@ -110,7 +110,7 @@ async def test_a_compressed_body_is_stored_small_and_read_back_whole(
     assert stored.sys_flag & 0x700 == {"zlib": 0x300, "lz4": 0x100, "zstd": 0x200}[kind]
 
 
-async def test_the_largest_body_is_stored_and_one_byte_more_is_refused_here(
+async def test_max_message_bytes_is_inclusive(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     body = os.urandom(4 * MIB)
@@ -124,7 +124,7 @@ async def test_the_largest_body_is_stored_and_one_byte_more_is_refused_here(
     assert stored.body == body
 
 
-async def test_what_the_broker_finds_too_large_is_refused_in_its_words_and_only_once(
+async def test_a_body_too_large_for_the_broker_raises_without_retry(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     config = ProducerConfig(max_message_bytes=8 * MIB, compression=None)
@@ -139,7 +139,7 @@ async def test_what_the_broker_finds_too_large_is_refused_in_its_words_and_only_
     assert read_topic(rocketmq_cluster, rocketmq_topic) == []
 
 
-async def test_properties_up_to_the_limit_survive(
+async def test_properties_up_to_the_limit_are_stored(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     # The name and separators, WAIT and the message id come beside the value.
@@ -155,7 +155,7 @@ async def test_properties_up_to_the_limit_survive(
     assert [each.properties["p"] for each in stored] == ["v" * room] * 3
 
 
-async def test_a_chosen_queue_and_a_selector_are_obeyed(
+async def test_queue_and_selector_choose_the_queue(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     async with Producer(rocketmq_group, namesrv=rocketmq_cluster.namesrv) as producer:
@@ -175,7 +175,7 @@ async def test_a_chosen_queue_and_a_selector_are_obeyed(
     assert len(keyed) == 1
 
 
-async def test_a_queue_that_does_not_exist_is_refused(
+async def test_an_unknown_queue_is_rejected(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     config = ProducerConfig(retries=0)
@@ -203,7 +203,7 @@ async def test_oneway_sends_arrive(
     assert all(each.properties.items() >= EXPECTED.items() for each in stored)
 
 
-async def test_a_delayed_message_arrives_later(
+async def test_a_delayed_message_is_delivered_later(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     async with Producer(rocketmq_group, namesrv=rocketmq_cluster.namesrv) as producer:
@@ -247,7 +247,7 @@ async def test_a_batch_is_read_back_message_by_message(
 
 
 @pytest.mark.parametrize(("count", "size"), [(2500, 10), (1100, 4000), (12, 900_000)])
-async def test_a_batch_of_any_size_is_split_so_that_the_broker_takes_it(
+async def test_a_large_batch_is_split(
     count: int, size: int, rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     filler = os.urandom(size)
@@ -303,9 +303,7 @@ async def knows(producer: Producer, topic: str) -> bool:
     return producer.client.routes.known(topic) is not None
 
 
-async def test_a_topic_that_can_only_be_read_cannot_be_sent_to(
-    rocketmq_cluster: Cluster, rocketmq_group: str
-) -> None:
+async def test_a_read_only_topic_raises(rocketmq_cluster: Cluster, rocketmq_group: str) -> None:
     topic = f"archive-{rocketmq_group[-12:]}"
     rocketmq_cluster.create_topic(topic, queues=2)
     fields = {
@@ -334,7 +332,7 @@ async def is_read_only(producer: Producer, topic: str) -> bool:
 # --- life ----------------------------------------------------------------------------------------
 
 
-async def test_the_broker_knows_the_producer_while_it_runs(
+async def test_the_producer_is_registered_while_it_runs(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     def is_known() -> bool:

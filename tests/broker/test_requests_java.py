@@ -1,4 +1,4 @@
-"""Requests and replies between this client and the official Java client, in both directions."""
+"""Request-reply between this client and the Java client, in both directions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def client(cluster: Cluster, namespace: list[str]) -> ClientConfig:
     return ClientConfig(namesrv=cluster.namesrv, namespace=namespace[0] if namespace else None)
 
 
-async def test_java_answers_what_this_client_asks(
+async def test_java_replies_to_requests_of_this_client(
     rocketmq_cluster: Cluster, topic: str, group: str, namespace: list[str]
 ) -> None:
     async with (
@@ -70,7 +70,7 @@ async def test_java_answers_what_this_client_asks(
     assert [each.body for each in replies] == [b"PYTHON%d" % n for n in range(20)]
 
 
-async def test_this_client_answers_what_java_asks_slowly_too(
+async def test_this_client_replies_to_requests_of_java(
     rocketmq_cluster: Cluster, topic: str, group: str, namespace: list[str]
 ) -> None:
     async with (

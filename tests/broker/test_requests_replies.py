@@ -1,4 +1,4 @@
-"""Requests and replies over a real broker, with a push consumer that answers."""
+"""Request-reply over a real broker, with a push consumer that replies."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_every_request_gets_its_own_reply(
         assert len(producer.client.replies) == 0
 
 
-async def test_a_large_reply_comes_whole(
+async def test_a_large_reply_arrives_unchanged(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     body = b"large " * 50_000
@@ -108,7 +108,7 @@ async def test_requests_and_replies_within_a_namespace(
             assert {each.property("INSTANCE_ID") for each in replies} == {"shop"}
 
 
-async def test_a_late_reply_is_dropped_and_one_to_a_closed_client_refused(
+async def test_a_late_reply_is_dropped_and_one_to_a_closed_client_fails(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     requests: asyncio.Queue[MessageExt] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""Real brokers do with half messages what the fake one does (`tests/faults`)."""
+"""Real brokers handle half messages like the fake one (`tests/faults`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def asks_by_itself() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-async def test_a_real_broker_treats_half_messages_as_the_fake(
+async def test_a_real_broker_handles_half_messages_like_the_fake_one(
     case: TransactionCase, cluster: Cluster, rocketmq_group: str
 ) -> None:
     topic = f"half-{rocketmq_group[-12:]}"

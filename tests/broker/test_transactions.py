@@ -1,4 +1,4 @@
-"""Transactions on a real broker: what was committed is there, once; the rest never is."""
+"""Transactions on a real broker: committed messages are stored once, others never."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def commit(producer: TransactionProducer, topic: str, body: str) -> Transa
 # --- decisions -----------------------------------------------------------------------------------
 
 
-async def test_consumers_get_what_was_committed_once_and_the_rest_never(
+async def test_consumers_get_committed_messages_once_and_no_others(
     cluster: Cluster, topic: str, rocketmq_group: str
 ) -> None:
     ledger = Ledger()
@@ -176,7 +176,7 @@ async def consumed(cluster: Cluster, topic: str, group: str, count: int) -> list
     return sorted(got)
 
 
-async def test_unknown_is_asked_again_until_it_is_known(
+async def test_unknown_is_checked_until_it_is_decided(
     cluster: Cluster, topic: str, rocketmq_group: str
 ) -> None:
     ledger = Ledger()
@@ -190,7 +190,7 @@ async def test_unknown_is_asked_again_until_it_is_known(
         assert await visible(cluster, topic, 1) == ["late"]
 
 
-async def test_a_check_during_the_local_part_changes_nothing(
+async def test_a_check_during_the_local_transaction_changes_nothing(
     cluster: Cluster, broker: Broker, topic: str, rocketmq_group: str
 ) -> None:
     ledger = Ledger()
@@ -276,7 +276,7 @@ async def test_the_example_announces_what_is_stored(cluster: Cluster, topic: str
 # --- faults --------------------------------------------------------------------------------------
 
 
-async def test_a_decision_that_got_lost_is_found_out_by_the_check(
+async def test_a_lost_decision_is_recovered_by_the_check(
     cluster: Cluster, broker: Broker, topic: str, rocketmq_group: str
 ) -> None:
     ledger = Ledger()
@@ -303,7 +303,7 @@ async def _rolled_back(producer: TransactionProducer, topic: str, body: str) -> 
         return await tx.rollback()
 
 
-async def test_another_member_answers_for_a_killed_process(
+async def test_another_member_replies_for_a_killed_process(
     cluster: Cluster, topic: str, rocketmq_group: str
 ) -> None:
     ledger = Ledger()
@@ -326,7 +326,7 @@ async def test_another_member_answers_for_a_killed_process(
         assert await visible(cluster, topic, 1) == ["done"]
 
 
-async def test_a_broker_that_dies_in_the_local_part_hears_the_decision_later(
+async def test_a_broker_killed_during_the_local_transaction_gets_the_decision_later(
     cluster: Cluster, broker: Broker, topic: str, rocketmq_group: str
 ) -> None:
     ledger = Ledger()
@@ -342,7 +342,7 @@ async def test_a_broker_that_dies_in_the_local_part_hears_the_decision_later(
     assert ledger.asked["across"] == 0
 
 
-async def test_no_local_part_runs_while_the_broker_is_away(
+async def test_no_local_transaction_runs_while_the_broker_is_down(
     cluster: Cluster, broker: Broker, topic: str, rocketmq_group: str
 ) -> None:
     ledger = Ledger()

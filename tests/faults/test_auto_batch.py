@@ -1,4 +1,4 @@
-"""Sends that travel together, under faults: what was ok is stored, once for each attempt."""
+"""Batched sends under faults: confirmed messages are stored, once per attempt."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def batches(run: Run) -> int:
 
 
 @pytest.mark.parametrize("reset", [False, True])
-async def test_cutting_all_connections_again_and_again(reset: bool) -> None:
+async def test_connections_cut_repeatedly(reset: bool) -> None:
     async with sending(brokers=2, producer=BATCHED) as run:
         for _ in range(10):
             for proxy in run.proxies:
@@ -36,7 +36,7 @@ async def test_cutting_all_connections_again_and_again(reset: bool) -> None:
         assert batches(run) > 0
 
 
-async def test_answers_to_batches_that_are_lost_make_copies_under_the_same_ids() -> None:
+async def test_lost_batch_responses_make_copies_with_the_same_ids() -> None:
     async with sending(brokers=2, producer=BATCHED) as run:
         for proxy in run.proxies:
             proxy.down.on(drop, code=BATCH, times=2)
@@ -45,7 +45,7 @@ async def test_answers_to_batches_that_are_lost_make_copies_under_the_same_ids()
         assert run.count(Outcome.FAIL) == 0
 
 
-async def test_answers_to_batches_that_come_twice_are_counted_once() -> None:
+async def test_duplicate_batch_responses_count_once() -> None:
     async with sending(producer=BATCHED) as run:
         run.proxies[0].down.on(duplicate, code=BATCH, times=20)
         await run.until_ok(100)
@@ -53,14 +53,14 @@ async def test_answers_to_batches_that_come_twice_are_counted_once() -> None:
         assert run.count(Outcome.OK) == len(run.history.sends)
 
 
-async def test_answers_to_batches_that_are_cut_short_heal() -> None:
+async def test_truncated_batch_responses() -> None:
     config = ProducerConfig(auto_batch=BATCHED.auto_batch, send_timeout_seconds=0.5)
     async with sending(producer=config) as run:
         run.proxies[0].down.on(truncate(30), code=BATCH)
         await run.until_ok(100)
 
 
-async def test_busy_brokers_take_batches_after_a_pause() -> None:
+async def test_busy_brokers_get_batches_after_a_pause() -> None:
     async with sending(brokers=2, producer=BATCHED) as run:
         for broker in run.cluster.brokers:
             broker.on(BATCH, Reply(2, remark="system busy"))
@@ -69,7 +69,7 @@ async def test_busy_brokers_take_batches_after_a_pause() -> None:
         assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0
 
 
-async def test_a_broker_that_hangs_is_left_out_until_it_answers_again(
+async def test_a_hanging_broker_is_excluded_until_it_responds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", "rocketmq_aio.producer.fault_strategy")
@@ -91,7 +91,7 @@ async def test_a_broker_that_hangs_is_left_out_until_it_answers_again(
         assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0
 
 
-async def test_callers_that_leave_at_any_moment_disturb_no_others() -> None:
+async def test_cancelled_callers_do_not_affect_others() -> None:
     async with sending(brokers=2, producer=BATCHED) as run:
         for number in range(100):
             leaving = [

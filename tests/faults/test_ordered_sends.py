@@ -1,4 +1,4 @@
-"""Ordered sends under faults: no key changes its queue, and what was ok lies in order."""
+"""Keyed sends under faults: keys keep their queue and order."""
 
 from __future__ import annotations
 
@@ -109,9 +109,7 @@ async def sending(producer_config: ProducerConfig | None) -> AsyncIterator[Run]:
 
 
 @pytest.mark.parametrize("reset", [False, True])
-async def test_cutting_all_connections_again_and_again(
-    reset: bool, config: ProducerConfig | None
-) -> None:
+async def test_connections_cut_repeatedly(reset: bool, config: ProducerConfig | None) -> None:
     async with sending(config) as run:
         for _ in range(5):
             for proxy in run.proxies:
@@ -119,7 +117,7 @@ async def test_cutting_all_connections_again_and_again(
             await run.go_on()
 
 
-async def test_a_broker_that_flaps_and_leaves_the_route_meanwhile(
+async def test_a_broker_flaps_and_leaves_the_route(
     config: ProducerConfig | None,
 ) -> None:
     async with sending(config) as run:
@@ -135,7 +133,7 @@ async def test_a_broker_that_flaps_and_leaves_the_route_meanwhile(
             await run.go_on()
 
 
-async def test_lost_answers_and_refusals_on_the_way(config: ProducerConfig | None) -> None:
+async def test_lost_responses_and_errors(config: ProducerConfig | None) -> None:
     async with sending(config) as run:
         for broker in run.cluster.brokers:
             for _ in range(5):

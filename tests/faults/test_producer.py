@@ -1,4 +1,4 @@
-"""Sends under faults: what was ok is stored, what failed is not, and it all heals."""
+"""Sends under faults: confirmed messages are stored, and the producer recovers."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def sending(
 
 
 @pytest.mark.parametrize("reset", [False, True])
-async def test_cutting_all_connections_again_and_again(reset: bool) -> None:
+async def test_connections_cut_repeatedly(reset: bool) -> None:
     async with sending(brokers=2) as run:
         for _ in range(10):
             for proxy in run.proxies:
@@ -130,7 +130,7 @@ async def test_cutting_all_connections_again_and_again(reset: bool) -> None:
         assert run.count(Outcome.FAIL) == 0
 
 
-async def test_a_broker_that_cannot_be_reached_costs_no_send() -> None:
+async def test_an_unreachable_broker_fails_no_send() -> None:
     async with sending(brokers=2) as run:
         run.proxies[0].refuse()
         run.proxies[0].cut()
@@ -141,7 +141,7 @@ async def test_a_broker_that_cannot_be_reached_costs_no_send() -> None:
         assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0
 
 
-async def test_the_only_broker_goes_and_comes_back() -> None:
+async def test_the_only_broker_restarts() -> None:
     async with sending() as run:
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -153,7 +153,7 @@ async def test_the_only_broker_goes_and_comes_back() -> None:
         run.history.fault = Fault(started=started, healed=healed, observed=True)
 
 
-async def test_a_broker_that_hangs_is_passed_over() -> None:
+async def test_a_hanging_broker_is_avoided() -> None:
     producer = ProducerConfig(send_timeout_seconds=1.0)
     async with sending(brokers=2, producer=producer) as run:
         before = run.count(Outcome.OK)
@@ -169,7 +169,7 @@ async def test_a_broker_that_hangs_is_passed_over() -> None:
 # --- frames --------------------------------------------------------------------------------------
 
 
-async def test_answers_that_are_lost_make_copies_under_one_id() -> None:
+async def test_lost_responses_make_copies_with_one_id() -> None:
     async with sending(brokers=2) as run:
         for proxy in run.proxies:
             proxy.down.on(drop, code=SEND, times=3)
@@ -180,7 +180,7 @@ async def test_answers_that_are_lost_make_copies_under_one_id() -> None:
         assert sum(len(each.messages("orders")) for each in stored) > run.count(Outcome.OK)
 
 
-async def test_answers_that_come_twice_are_counted_once() -> None:
+async def test_duplicate_responses_count_once() -> None:
     async with sending() as run:
         run.proxies[0].down.on(duplicate, code=SEND, times=50)
         await run.until_ok(100)
@@ -189,7 +189,7 @@ async def test_answers_that_come_twice_are_counted_once() -> None:
 
 
 @pytest.mark.parametrize("at", [0, 4, 5, 9, 40])
-async def test_damaged_answers_end_the_connection_and_heal(at: int) -> None:
+async def test_damaged_responses_end_the_connection(at: int) -> None:
     async with sending(producer=ProducerConfig(send_timeout_seconds=0.5)) as run:
         for _ in range(3):
             run.proxies[0].down.on(corrupt(at), code=SEND)
@@ -198,13 +198,13 @@ async def test_damaged_answers_end_the_connection_and_heal(at: int) -> None:
         assert run.count(Outcome.FAIL) == 0
 
 
-async def test_answers_that_are_cut_short_end_in_a_timeout_or_a_new_connection() -> None:
+async def test_truncated_responses_end_in_a_timeout_or_a_new_connection() -> None:
     async with sending(producer=ProducerConfig(send_timeout_seconds=0.5)) as run:
         run.proxies[0].down.on(truncate(30), code=SEND)
         await run.until_ok(100)
 
 
-async def test_cutting_in_mid_frame_both_ways() -> None:
+async def test_connections_cut_in_mid_frame() -> None:
     async with sending() as run:
         for lane in (run.proxies[0].up, run.proxies[0].down):
             for byte in (0, 1, 3, 4, 7, 8, 9, 30, 100):
@@ -214,7 +214,7 @@ async def test_cutting_in_mid_frame_both_ways() -> None:
 
 
 @pytest.mark.parametrize("code", [1, 2, 14, 215])
-async def test_refusals_for_now_under_load_cost_no_send(code: int) -> None:
+async def test_retryable_errors_under_load_fail_no_send(code: int) -> None:
     async with sending(brokers=2) as run:
         run.cluster.broker.on(SEND, Reply(code, remark="not now"), times=20)
         await run.until_ok(100)
@@ -222,7 +222,7 @@ async def test_refusals_for_now_under_load_cost_no_send(code: int) -> None:
         assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0
 
 
-async def test_a_broker_that_says_go_away_is_connected_to_anew() -> None:
+async def test_go_away_reconnects() -> None:
     async with sending() as run:
         for _ in range(3):
             run.proxies[0].down.on(with_code(1500), code=SEND)
@@ -236,7 +236,7 @@ async def test_a_broker_that_says_go_away_is_connected_to_anew() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7])
-async def test_bytes_that_drip_change_nothing(size: int) -> None:
+async def test_slow_bytes_change_no_result(size: int) -> None:
     async with sending() as run:
         run.proxies[0].up.slice_bytes = run.proxies[0].down.slice_bytes = size
         await run.until_ok(50, seconds=20.0)
@@ -256,7 +256,7 @@ async def test_a_delay_of_200_ms_causes_no_false_timeouts() -> None:
         assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0
 
 
-async def test_a_silent_cut_both_ways_ends_every_call_in_time_and_heals() -> None:
+async def test_a_silent_cut_ends_every_call_in_time() -> None:
     async with sending(producer=ProducerConfig(send_timeout_seconds=0.5)) as run:
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -271,7 +271,7 @@ async def test_a_silent_cut_both_ways_ends_every_call_in_time_and_heals() -> Non
 # --- cancellation --------------------------------------------------------------------------------
 
 
-async def test_senders_that_are_cancelled_under_faults_leave_nothing() -> None:
+async def test_cancelled_sends_under_faults_leak_nothing() -> None:
     async with sending(brokers=2) as run:
         for number in range(60):
             victims = [
@@ -296,7 +296,7 @@ async def test_senders_that_are_cancelled_under_faults_leave_nothing() -> None:
         ]
 
 
-async def test_a_producer_closed_under_load_ends_all_sends_in_time() -> None:
+async def test_close_under_load_ends_all_sends_in_time() -> None:
     async with (
         nothing_left(),
         FakeCluster(topics={"orders": 4}) as cluster,

@@ -1,4 +1,4 @@
-"""One send, disturbed at each of its stages, and topics that change under a producer."""
+"""Faults at each stage of a send, and changes of topics."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ WAYS: Final = [
 
 @pytest.mark.parametrize(("send", "config", "code"), WAYS)
 @pytest.mark.parametrize("stage", ["request", "answer"])
-async def test_a_broker_that_falls_at_any_stage_gets_the_message_at_last(
+async def test_a_broker_that_fails_at_any_stage_gets_the_message(
     send: Sending, config: ProducerConfig, code: RequestCode, stage: str
 ) -> None:
     async with (
@@ -83,7 +83,7 @@ async def test_a_broker_that_falls_at_any_stage_gets_the_message_at_last(
             assert len(stored) == len(BODIES)  # what never arrived is there once
 
 
-async def test_an_answer_that_is_lost_without_retries_is_unclear_and_makes_no_copy() -> None:
+async def test_a_lost_response_without_retries_is_unknown_and_makes_no_copy() -> None:
     config = ProducerConfig(retries=0, send_timeout_seconds=0.5)
     async with sending(producer=config) as run:
         run.proxies[0].down.on(drop, code=SEND, times=5)
@@ -95,7 +95,7 @@ async def test_an_answer_that_is_lost_without_retries_is_unclear_and_makes_no_co
         assert len(bodies) == len(set(bodies))
 
 
-async def test_with_retries_it_is_repeated_within_the_deadline_or_unclear() -> None:
+async def test_a_lost_response_with_retries_is_retried_or_unknown() -> None:
     async with (
         FakeCluster(topics={"orders": 1}) as cluster,
         FaultProxy(cluster.broker.address) as proxy,
@@ -122,7 +122,7 @@ async def test_with_retries_it_is_repeated_within_the_deadline_or_unclear() -> N
         ResponseCode.SLAVE_NOT_AVAILABLE,
     ],
 )
-async def test_what_is_stored_with_less_than_asked_for_is_stored_once_and_said_to_be(
+async def test_a_weaker_status_is_stored_once_and_returned(
     code: ResponseCode,
 ) -> None:
     async with sending(brokers=2, patience=15.0) as run:  # none is sent again for being slow
@@ -136,7 +136,7 @@ async def test_what_is_stored_with_less_than_asked_for_is_stored_once_and_said_t
         assert len(bodies) == len(set(bodies))
 
 
-async def test_a_broker_that_may_only_be_read_costs_no_send() -> None:
+async def test_a_read_only_broker_fails_no_send() -> None:
     """The others take what it refuses, until the route leaves it out."""
     async with sending(brokers=2) as run:
         closed = run.cluster.brokers[1]
@@ -154,7 +154,7 @@ async def test_a_broker_that_may_only_be_read_costs_no_send() -> None:
         assert len(closed.requests_of(SEND)) <= asked + 8  # those that were under way
 
 
-async def test_a_topic_that_is_deleted_ends_sends_with_words_and_works_again_when_made() -> None:
+async def test_a_deleted_topic_raises_until_it_is_created_again() -> None:
     async with FakeCluster(topics={"orders": 2}) as cluster:
         cluster.broker.state.auto_create_topics = False
         del cluster.broker.topics["TBW102"]

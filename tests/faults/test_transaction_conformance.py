@@ -1,4 +1,4 @@
-"""The fake broker does with half messages what real ones do (`tests/broker`)."""
+"""The fake broker handles half messages like real ones (`tests/broker`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.fakes.conformance.transactions import CASES, TransactionCase
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-async def test_the_fake_treats_half_messages_as_a_real_broker(
+async def test_the_fake_broker_handles_half_messages_like_a_real_one(
     case: TransactionCase, version: str
 ) -> None:
     async with FakeCluster(version=version, topics={"orders": QUEUES}) as cluster:

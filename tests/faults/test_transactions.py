@@ -1,4 +1,4 @@
-"""Transactions while frames and connections get lost: the ledger and the log agree in the end."""
+"""Transactions under faults: decisions and stored messages agree in the end."""
 
 from __future__ import annotations
 
@@ -137,9 +137,7 @@ async def running() -> AsyncIterator[tuple[Run, FaultProxy]]:
 @pytest.mark.parametrize("rule", [drop, cut])
 @pytest.mark.parametrize("upward", [True, False], ids=["request", "answer"])
 @pytest.mark.parametrize("code", [SEND, END, BEAT], ids=["half", "end", "heartbeat"])
-async def test_what_gets_lost_changes_no_outcome(
-    code: RequestCode, upward: bool, rule: Rule
-) -> None:
+async def test_lost_frames_change_no_decision(code: RequestCode, upward: bool, rule: Rule) -> None:
     async with running() as (run, proxy):
         lane = proxy.up if upward else proxy.down
         lane.on(rule, code=code, times=3)
@@ -153,7 +151,7 @@ async def test_what_gets_lost_changes_no_outcome(
         assert len(run.wanted) + len(run.refused) == TRANSACTIONS + 1
 
 
-async def test_a_question_that_gets_lost_is_asked_again() -> None:
+async def test_a_lost_check_is_repeated() -> None:
     async with running() as (run, proxy):
         await asyncio.gather(*(run.one(number) for number in range(TRANSACTIONS)))
         lost = proxy.down.hold(code=CHECK)
@@ -187,7 +185,7 @@ async def test_a_broker_that_restarts_at_any_stage_gets_every_decision(moment: s
 
 
 @pytest.mark.parametrize("upward", [True, False], ids=["answer", "question"])
-async def test_a_broker_that_restarts_while_it_asks_hears_the_decision_later(upward: bool) -> None:
+async def test_a_broker_that_restarts_during_a_check_gets_the_decision_later(upward: bool) -> None:
     async with running() as (run, proxy):
         await asyncio.gather(*(run.one(number) for number in range(TRANSACTIONS)))
         held = proxy.up.hold(code=END) if upward else proxy.down.hold(code=CHECK)
@@ -203,7 +201,7 @@ async def test_a_broker_that_restarts_while_it_asks_hears_the_decision_later(upw
         assert run.violations() == []
 
 
-async def test_many_producers_share_the_questions_of_their_group() -> None:
+async def test_producers_of_a_group_share_its_checks() -> None:
     wanted: dict[str, TransactionState] = {}
 
     async def check(message: MessageExt) -> TransactionState:

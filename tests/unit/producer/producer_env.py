@@ -1,4 +1,4 @@
-"""A producer on a scripted cluster, for as long as a block lasts."""
+"""Test environment: a producer on a scripted cluster."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ SEND: Final = RequestCode.SEND_MESSAGE_V2
 SEND_BATCH: Final = RequestCode.SEND_BATCH_MESSAGE
 ROUTE: Final = RequestCode.GET_ROUTEINFO_BY_TOPIC
 ORDER: Final = Message("orders", b"hello")
-PATIENT: Final = ProducerConfig(send_timeout_seconds=15)  # a slow machine fails no send
+PATIENT: Final = ProducerConfig(send_timeout_seconds=15)  # no send fails on a slow machine
 
 
 @dataclass
-class Shop:
-    """A producer, and the cluster that it sends to."""
+class ProducerEnv:
+    """A producer and its cluster."""
 
     cluster: FakeCluster
     producer: Producer
@@ -53,7 +53,7 @@ class Shop:
         return MessageQueue("orders", broker, number)
 
     def bodies(self, topic: str = "orders") -> list[bytes]:
-        """What all brokers stored."""
+        """The bodies that all brokers stored."""
         held = [each for each in self.brokers if topic in each.topics]
         return [stored.body for broker in held for stored in broker.messages(topic)]
 
@@ -77,14 +77,14 @@ class Shop:
 
 
 @asynccontextmanager
-async def open_shop(
+async def open_producer(
     *,
     brokers: int = 1,
     queues: int = 4,
     version: str = "5.5.0",
     config: ProducerConfig | None = None,
     client: ClientConfig | None = None,
-) -> AsyncIterator[Shop]:
+) -> AsyncIterator[ProducerEnv]:
     """Yield a started producer whose cluster has the topic ``orders``."""
     topics = {"orders": queues}
     async with FakeCluster(brokers=brokers, version=version, topics=topics) as cluster:
@@ -94,56 +94,54 @@ async def open_shop(
             **{name: value for name, value in vars(given).items() if name != "namesrv"},
         )
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(
-                faults, "SLOW_SECONDS", 60.0
-            )  # no broker is left out for a slow machine
+            patched.setattr(faults, "SLOW_SECONDS", 60.0)  # no broker is excluded on a slow machine
             async with Producer("shop", client=at, config=config or PATIENT) as producer:
-                yield Shop(cluster, producer)
+                yield ProducerEnv(cluster, producer)
 
 
-async def connected(shop: Shop) -> Shop:
-    """Have the route and a connection to every broker, as after a while of sending."""
-    for broker in shop.brokers:
-        await shop.producer.send(ORDER, queue=shop.queue(0, broker.name))
-    return shop
+async def connected(env: ProducerEnv) -> ProducerEnv:
+    """Send once to every broker, so that the route and all connections exist."""
+    for broker in env.brokers:
+        await env.producer.send(ORDER, queue=env.queue(0, broker.name))
+    return env
 
 
-async def reached(shop: Shop) -> Shop:
-    """Have the route and a connection to every broker, with nothing sent yet."""
-    await shop.producer.publish_queues("orders")
-    for broker in shop.brokers:
+async def reached(env: ProducerEnv) -> ProducerEnv:
+    """Create the route and a connection to every broker, without a send."""
+    await env.producer.publish_queues("orders")
+    for broker in env.brokers:
         header = GetMaxOffset(topic="orders", queue_id=0)
-        await shop.producer.client.remoting.request(broker.address, header)
-    return shop
+        await env.producer.client.remoting.request(broker.address, header)
+    return env
 
 
-async def stopped(shop: Shop, *brokers: FakeBroker) -> None:
+async def stopped(env: ProducerEnv, *brokers: FakeBroker) -> None:
     """Stop brokers and wait until the client has noticed."""
     for broker in brokers:
         await broker.stop()
-        await until(lambda at=broker.address: not shop.producer.client.remoting.is_connected(at))  # type: ignore[misc]  # a bound loop variable
+        await until(lambda at=broker.address: not env.producer.client.remoting.is_connected(at))  # type: ignore[misc]  # a bound loop variable
 
 
-def seconds_given(shop: Shop) -> list[float]:
-    """Return how many seconds each send from now on is given."""
-    return _noted(shop, shop.brokers, None, inf)
+def record_timeouts(env: ProducerEnv) -> list[float]:
+    """Return a list that gets the timeout of each send from now on."""
+    return _noted(env, env.brokers, None, inf)
 
 
-def hurried(shop: Shop, *brokers: FakeBroker, times: int | None = None) -> list[float]:
-    """Let sends to brokers that do not answer end at once, whatever time they are given.
+def time_out_sends(env: ProducerEnv, *brokers: FakeBroker, times: int | None = None) -> list[float]:
+    """Shorten the timeout of sends to brokers that do not respond.
 
-    The client has to be connected to these brokers: its sends really leave.
+    The client must be connected to these brokers, so that the sends are written.
 
-    :param times: so many sends; None: all
-    :return: how many seconds each of them was given
+    :param times: number of sends; None: all
+    :return: a list that gets the original timeout of each
     """
-    return _noted(shop, brokers, times, 0.05)
+    return _noted(env, brokers, times, 0.05)
 
 
 def _noted(
-    shop: Shop, brokers: Collection[FakeBroker], times: int | None, seconds: float
+    env: ProducerEnv, brokers: Collection[FakeBroker], times: int | None, seconds: float
 ) -> list[float]:
-    remoting, given = shop.producer.client.remoting, list[float]()
+    remoting, given = env.producer.client.remoting, list[float]()
     exchange = remoting.exchange
     addresses = {each.address for each in brokers}
 

@@ -1,4 +1,4 @@
-"""Large bodies are compressed in threads of the producer, and nothing else waits for them."""
+"""Compression pool."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rocketmq_aio.producer import send_request as outgoing
 from rocketmq_aio.producer.compression import CompressionPool
 from rocketmq_aio.protocol import compression
 from rocketmq_aio.protocol.compression import inflate
-from tests.unit.producer.producer_env import open_shop
+from tests.unit.producer.producer_env import open_producer
 from tests.unit.producer.test_send_request import made
 
 LARGE = b"orders and payments " * 5000
@@ -44,39 +44,39 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     return held
 
 
-async def test_other_sends_overtake_one_that_is_being_compressed(held: Held) -> None:
-    async with open_shop() as shop:
-        large = asyncio.ensure_future(shop.producer.send(Message("orders", LARGE)))
+async def test_compression_does_not_block_other_sends(held: Held) -> None:
+    async with open_producer() as env:
+        large = asyncio.ensure_future(env.producer.send(Message("orders", LARGE)))
         await asyncio.to_thread(held.begun.wait, 10)
-        await shop.producer.send(Message("orders", b"small"))
+        await env.producer.send(Message("orders", b"small"))
 
         assert not large.done()
         assert held.thread.startswith("rocketmq-compress")
 
         held.go_on.set()
         await large
-        (packed,) = (each for each in shop.bodies() if each != b"small")
-        *_, header = shop.sends()
+        (packed,) = (each for each in env.bodies() if each != b"small")
+        *_, header = env.sends()
 
         assert inflate(packed, header.sys_flag) == LARGE
 
 
-async def test_a_send_that_is_cancelled_meanwhile_never_leaves(held: Held) -> None:
-    async with open_shop() as shop:
-        large = asyncio.ensure_future(shop.producer.send(Message("orders", LARGE)))
+async def test_a_send_cancelled_during_compression_is_not_sent(held: Held) -> None:
+    async with open_producer() as env:
+        large = asyncio.ensure_future(env.producer.send(Message("orders", LARGE)))
         await asyncio.to_thread(held.begun.wait, 10)
         large.cancel()
         held.go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await large
-        await shop.producer.send(Message("orders", b"small"))
+        await env.producer.send(Message("orders", b"small"))
 
-        assert shop.bodies() == [b"small"]
+        assert env.bodies() == [b"small"]
 
 
 async def test_the_threads_end_with_the_producer() -> None:
-    async with open_shop() as shop:
-        await shop.producer.send(Message("orders", LARGE))
+    async with open_producer() as env:
+        await env.producer.send(Message("orders", LARGE))
         threads = _threads()
         assert threads
     for thread in threads:
@@ -84,7 +84,7 @@ async def test_the_threads_end_with_the_producer() -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
-async def test_a_compression_that_fails_is_told_to_its_sender_alone(
+async def test_a_compression_error_is_raised_by_its_send(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real = compression.compress
@@ -95,16 +95,16 @@ async def test_a_compression_that_fails_is_told_to_its_sender_alone(
         return real(body, kind, level)
 
     monkeypatch.setattr(outgoing, "compress", compress)
-    async with open_shop() as shop:
+    async with open_producer() as env:
         bodies = [b"bad" + LARGE, LARGE] * 4
-        sends = [shop.producer.send(Message("orders", body)) for body in bodies]
+        sends = [env.producer.send(Message("orders", body)) for body in bodies]
         ended = await asyncio.gather(*sends, return_exceptions=True)
 
         assert [type(each) for each in ended] == [MemoryError, SendResult] * 4
-        assert len(shop.bodies()) == 4
+        assert len(env.bodies()) == 4
 
 
-async def test_what_is_done_after_its_loop_is_closed_harms_nobody(
+async def test_a_result_after_the_loop_was_closed_is_ignored(
     held: Held, recwarn: pytest.WarningsRecorder
 ) -> None:
     pool = CompressionPool()
@@ -136,12 +136,12 @@ async def test_with_auto_batch_a_compression_that_fails_does_not_end_the_client(
         raise MemoryError
 
     monkeypatch.setattr(outgoing, "compress", compress)
-    async with open_shop(config=ProducerConfig(auto_batch=AutoBatch())) as shop:
+    async with open_producer(config=ProducerConfig(auto_batch=AutoBatch())) as env:
         with pytest.raises(MemoryError):
-            await shop.producer.send(Message("orders", LARGE), queue=shop.queue())
-        await shop.producer.send(Message("orders", b"small"), queue=shop.queue())
+            await env.producer.send(Message("orders", LARGE), queue=env.queue())
+        await env.producer.send(Message("orders", b"small"), queue=env.queue())
 
-        assert shop.bodies() == [b"small"]
+        assert env.bodies() == [b"small"]
 
 
 class NoThreads:
@@ -161,35 +161,35 @@ class NoThreads:
         monkeypatch.setattr(threading.Thread, "start", start)
 
 
-async def test_a_body_is_sent_as_it_is_while_no_thread_can_be_started(
+async def test_without_threads_a_body_is_sent_uncompressed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     threads = NoThreads(monkeypatch)
-    async with open_shop() as shop:
+    async with open_producer() as env:
         for _ in range(2):
-            await shop.producer.send(Message("orders", LARGE))
-        assert shop.bodies() == [LARGE, LARGE]
+            await env.producer.send(Message("orders", LARGE))
+        assert env.bodies() == [LARGE, LARGE]
         assert caplog.text.count("compression_without_threads") == 1
 
         threads.allowed = 1
-        await shop.producer.send(Message("orders", LARGE))
-        packed = min(shop.bodies(), key=len)
-        *_, header = shop.sends()
+        await env.producer.send(Message("orders", LARGE))
+        packed = min(env.bodies(), key=len)
+        *_, header = env.sends()
         assert len(packed) < len(LARGE)
         assert inflate(packed, header.sys_flag) == LARGE
 
 
-async def test_one_thread_serves_all_when_no_more_can_be_started(
+async def test_one_thread_is_enough_when_no_more_can_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     NoThreads(monkeypatch, allowed=1)
-    async with open_shop() as shop:
-        sends = [shop.producer.send(Message("orders", LARGE)) for _ in range(8)]
+    async with open_producer() as env:
+        sends = [env.producer.send(Message("orders", LARGE)) for _ in range(8)]
         await asyncio.gather(*sends)
 
         assert len(_threads()) == 1
-        assert all(len(body) < len(LARGE) for body in shop.bodies())
+        assert all(len(body) < len(LARGE) for body in env.bodies())
 
 
 async def test_a_closed_pool_starts_no_threads() -> None:

@@ -1,4 +1,4 @@
-"""Fault strategy: faults that exclude a broker, the duration, and the end of an exclusion."""
+"""Fault strategy: faults, durations, restores."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         (CodecError("msgId", 0, "missing"), False),
     ],
 )
-def test_what_speaks_against_a_broker(watch: Watch, cause: RocketMQError, held: bool) -> None:
+def test_causes_that_exclude_a_broker(watch: Watch, cause: RocketMQError, held: bool) -> None:
     watch.fail(cause)
 
     assert watch.excluded == ({A} if held else set())
@@ -115,7 +115,7 @@ def test_what_speaks_against_a_broker(watch: Watch, cause: RocketMQError, held: 
 
 
 @pytest.mark.parametrize(("seconds", "held"), [(0.4, False), (0.6, True)])
-def test_a_slow_answer_speaks_against_a_broker(watch: Watch, seconds: float, held: bool) -> None:
+def test_a_slow_response_excludes_a_broker(watch: Watch, seconds: float, held: bool) -> None:
     watch.answer(seconds)
 
     assert watch.excluded == ({A} if held else set())
@@ -129,7 +129,7 @@ def test_disabled_it_excludes_no_broker() -> None:
     assert watch.excluded == set()
 
 
-def test_many_failures_at_once_are_one_isolation(watch: Watch) -> None:
+def test_concurrent_failures_are_one_exclusion(watch: Watch) -> None:
     for _ in range(64):
         watch.fail()
 
@@ -146,7 +146,9 @@ def test_exclude_is_called_with_every_change(watch: Watch) -> None:
     assert watch.excluded_calls == [{A}, {A, B}, {B}]
 
 
-def test_the_evidence_is_logged(watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
+def test_exclusions_are_logged_with_their_reason(
+    watch: Watch, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "rocketmq_aio")
     watch.fail()
     watch.answer(at=NOW + 0.5)
@@ -162,7 +164,7 @@ def test_the_evidence_is_logged(watch: Watch, caplog: pytest.LogCaptureFixture) 
 # --- how long ------------------------------------------------------------------------------------
 
 
-def test_each_relapse_doubles_the_time(watch: Watch) -> None:
+def test_a_repeated_fault_doubles_the_exclusion(watch: Watch) -> None:
     lengths = []
     for number in range(7):
         now = NOW + 10 * number
@@ -173,7 +175,7 @@ def test_each_relapse_doubles_the_time(watch: Watch) -> None:
     assert lengths == [1, 2, 4, 8, 16, 30, 30]
 
 
-def test_after_a_good_while_it_is_a_first_failure_again(watch: Watch) -> None:
+def test_the_exclusion_time_is_reset_after_a_while(watch: Watch) -> None:
     watch.fail()
     watch.answer(at=NOW + 2)
     watch.fail(at=NOW + 40)
@@ -181,7 +183,7 @@ def test_after_a_good_while_it_is_a_first_failure_again(watch: Watch) -> None:
     assert watch.until() == NOW + 41
 
 
-def test_a_failure_from_before_the_forgiveness_counts_nothing(watch: Watch) -> None:
+def test_a_failure_begun_before_the_restore_is_ignored(watch: Watch) -> None:
     watch.fail()
     watch.answer(at=NOW + 2)
     watch.faults.failed(target(), LATE, NOW + 1, NOW + 2.5)
@@ -199,14 +201,14 @@ def test_while_a_broker_is_excluded_every_response_is_recorded(watch: Watch) -> 
     assert bounds == [0.5, 0.0, 0.5]
 
 
-def test_an_answer_to_a_send_from_before_the_isolation_forgives_nothing(watch: Watch) -> None:
+def test_a_response_begun_before_the_exclusion_does_not_restore(watch: Watch) -> None:
     watch.fail()
     watch.faults.answered(target(), NOW - 0.1, NOW + 0.1)
 
     assert watch.excluded == {A}
 
 
-def test_who_is_in_no_route_any_more_is_forgotten(watch: Watch) -> None:
+def test_brokers_outside_all_routes_are_dropped(watch: Watch) -> None:
     watch.fail()
     watch.fail(address=B)
     watch.faults.forget({B})
@@ -218,9 +220,7 @@ def test_who_is_in_no_route_any_more_is_forgotten(watch: Watch) -> None:
 # --- probes --------------------------------------------------------------------------------------
 
 
-async def test_a_probe_that_is_answered_ends_a_first_isolation(
-    watch: Watch, clock: list[float]
-) -> None:
+async def test_a_successful_probe_ends_a_first_exclusion(watch: Watch, clock: list[float]) -> None:
     watch.fail()
     watch.alive = {A}
     await watch.faults.probe_while_excluded()
@@ -229,7 +229,7 @@ async def test_a_probe_that_is_answered_ends_a_first_isolation(
     assert watch.excluded == set()
 
 
-async def test_who_does_not_answer_stays_out_and_is_probed_again(
+async def test_a_broker_with_failing_probes_stays_excluded(
     watch: Watch, clock: list[float]
 ) -> None:
     watch.fail()
@@ -246,7 +246,7 @@ async def test_who_does_not_answer_stays_out_and_is_probed_again(
     assert watch.excluded == set()
 
 
-async def test_one_that_comes_and_goes_stays_out_for_its_time(
+async def test_a_flapping_broker_stays_excluded_for_its_time(
     watch: Watch, clock: list[float]
 ) -> None:
     watch.fail()
@@ -263,7 +263,7 @@ async def test_one_that_comes_and_goes_stays_out_for_its_time(
     assert watch.excluded == set()
 
 
-async def test_a_broker_that_cannot_store_stays_out_although_it_answers_probes(
+async def test_a_broker_that_cannot_store_stays_excluded_despite_probes(
     watch: Watch, clock: list[float]
 ) -> None:
     watch.fail(DISK_FULL)
@@ -279,9 +279,7 @@ async def test_a_broker_that_cannot_store_stays_out_although_it_answers_probes(
     assert watch.until() == NOW + 4  # a relapse doubles its time
 
 
-async def test_probing_that_has_ended_begins_again_with_the_next_evidence(
-    watch: Watch, clock: list[float]
-) -> None:
+async def test_probing_restarts_with_the_next_fault(watch: Watch, clock: list[float]) -> None:
     watch.alive = {A}
     for number in range(3):
         watch.fail(at=NOW + 100 * number)
@@ -292,7 +290,7 @@ async def test_probing_that_has_ended_begins_again_with_the_next_evidence(
     assert watch.excluded == set()
 
 
-async def test_a_probe_that_hangs_is_no_sign_of_life(
+async def test_a_probe_that_times_out_is_a_failure(
     clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(faults_module, "PROBE_TIMEOUT", 0.001)

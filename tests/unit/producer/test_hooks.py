@@ -1,4 +1,4 @@
-"""Hooks around sends and the ends of transactions: told once each, and nothing they do matters."""
+"""Send hooks and end-transaction hooks."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ WAYS: dict[str, Callable[[Producer, Message], Awaitable[Any]]] = {
 
 @pytest.mark.parametrize("mode", [way for way in WAYS if way != "send_oneway"])
 @pytest.mark.parametrize("config", [None, ProducerConfig(auto_batch=AutoBatch())], ids=["", "auto"])
-async def test_every_way_of_sending_is_told_once(mode: str, config: ProducerConfig | None) -> None:
+async def test_hooks_run_once_for_every_method(mode: str, config: ProducerConfig | None) -> None:
     hook = Recorder()
     async with shop(hook, config=config) as (_, producer):
         said = await WAYS[mode](producer, ORDER)
@@ -138,7 +138,7 @@ async def test_every_way_of_sending_is_told_once(mode: str, config: ProducerConf
     assert context.seconds > 0
 
 
-async def test_of_a_oneway_send_no_outcome_is_known() -> None:
+async def test_a_oneway_send_has_no_outcome() -> None:
     hook = Recorder()
     async with shop(hook) as (_, producer):
         await producer.send_oneway(ORDER)
@@ -148,7 +148,7 @@ async def test_of_a_oneway_send_no_outcome_is_known() -> None:
 
 
 @pytest.mark.parametrize("message", [TIMED, KEYED], ids=["timed", "keyed"])
-async def test_sends_off_the_short_way_are_told_too(message: Message) -> None:
+async def test_hooks_run_for_keyed_and_delayed_sends(message: Message) -> None:
     hook = Recorder()
     async with shop(hook, config=ProducerConfig(auto_batch=AutoBatch())) as (_, producer):
         result = await producer.send(message)
@@ -157,7 +157,7 @@ async def test_sends_off_the_short_way_are_told_too(message: Message) -> None:
     assert hook.last.result is result
 
 
-async def test_the_chosen_queue_is_known_before() -> None:
+async def test_before_send_has_the_chosen_queue() -> None:
     hook, queue = Recorder(), MessageQueue("orders", "broker-a", 2)
     async with shop(hook) as (_, producer):
         result = await producer.send(ORDER, queue=queue)
@@ -165,7 +165,7 @@ async def test_the_chosen_queue_is_known_before() -> None:
     assert hook.last.queue == queue == result.queue
 
 
-async def test_a_batch_is_one_call_with_all_of_its_messages() -> None:
+async def test_hooks_run_once_per_batch() -> None:
     hook = Recorder()
     messages = [ORDER, Message("orders", b"second"), Message("orders", b"third")]
     async with shop(hook) as (_, producer):
@@ -176,7 +176,7 @@ async def test_a_batch_is_one_call_with_all_of_its_messages() -> None:
     assert list(hook.last.outcomes) == results
 
 
-async def test_of_a_batch_that_failed_in_part_each_outcome_is_known() -> None:
+async def test_after_send_has_the_outcomes_of_a_partly_failed_batch() -> None:
     hook = Recorder()
     config = ProducerConfig(max_message_bytes=150, retries=0)
     async with shop(hook, config=config) as (cluster, producer):
@@ -190,7 +190,7 @@ async def test_of_a_batch_that_failed_in_part_each_outcome_is_known() -> None:
 
 
 @pytest.mark.parametrize("mode", ["send", "send_nowait", "send_batch"])
-async def test_a_failed_send_is_told_with_its_error(mode: str) -> None:
+async def test_after_send_has_the_error(mode: str) -> None:
     hook = Recorder()
     async with shop(hook, config=ProducerConfig(retries=0)) as (cluster, producer):
         code = RequestCode.SEND_BATCH_MESSAGE if mode == "send_batch" else SEND
@@ -204,7 +204,7 @@ async def test_a_failed_send_is_told_with_its_error(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["send", "send_nowait"])
-async def test_a_cancelled_send_is_told(mode: str) -> None:
+async def test_after_send_runs_for_a_cancelled_send(mode: str) -> None:
     hook = Recorder()
     async with shop(hook) as (cluster, producer):
         await producer.send(ORDER)
@@ -218,7 +218,7 @@ async def test_a_cancelled_send_is_told(mode: str) -> None:
     assert isinstance(hook.last.error, asyncio.CancelledError)
 
 
-async def test_a_retried_send_is_told_once() -> None:
+async def test_hooks_run_once_for_a_retried_send() -> None:
     hook = Recorder()
     async with shop(hook) as (cluster, producer):
         cluster.broker.on(SEND, refuse)
@@ -232,7 +232,7 @@ async def test_a_retried_send_is_told_once() -> None:
 
 
 @pytest.mark.parametrize("mode", list(WAYS))
-async def test_a_hook_can_add_properties_that_the_message_of_the_caller_does_not_get(
+async def test_a_hook_adds_properties_to_a_copy_of_the_message(
     mode: str,
 ) -> None:
     message = Message("orders", b"hello", keys="42", properties={"color": "blue"})
@@ -247,7 +247,7 @@ async def test_a_hook_can_add_properties_that_the_message_of_the_caller_does_not
     assert (message.properties, message.encoded_properties) == before
 
 
-async def test_properties_of_a_batch_are_added_by_place() -> None:
+async def test_a_hook_adds_properties_by_position_in_a_batch() -> None:
     async with shop(Signing()) as (cluster, producer):
         await producer.send_batch([ORDER, ORDER])
         stored = cluster.broker.messages("orders")
@@ -255,7 +255,7 @@ async def test_properties_of_a_batch_are_added_by_place() -> None:
     assert [each.properties["signed"] for each in stored] == ["by-0", "by-1"]
 
 
-def test_a_property_that_is_there_is_replaced() -> None:
+def test_a_hook_replaces_a_property() -> None:
     message = Message("orders", b"hello", properties={"signed": "by-me"}, sharding_key="ann")
     context = SendContext(group="shop", mode="send", messages=(message,))
     context.add_properties({"signed": "by-you"})
@@ -266,7 +266,7 @@ def test_a_property_that_is_there_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("added", [{"UNIQ_KEY": "1"}, {"a": "b\x01c"}, {"a\x02": "b"}, {"a": " "}])
-def test_a_hook_cannot_add_what_cannot_be_sent(added: dict[str, str]) -> None:
+def test_a_hook_cannot_add_invalid_properties(added: dict[str, str]) -> None:
     context = SendContext(group="shop", mode="send", messages=(ORDER,))
     with pytest.raises(InvalidMessageError):
         context.add_properties(added)
@@ -275,7 +275,7 @@ def test_a_hook_cannot_add_what_cannot_be_sent(added: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("mode", list(WAYS))
-async def test_a_hook_that_forbids_is_heard_and_nothing_is_sent(mode: str) -> None:
+async def test_check_forbidden_prevents_the_send(mode: str) -> None:
     hook = Recorder()
     red = Message("orders", b"no", properties={"color": "red"})
     async with shop(hook, Forbidding()) as (cluster, producer):
@@ -289,7 +289,7 @@ async def test_a_hook_that_forbids_is_heard_and_nothing_is_sent(mode: str) -> No
 
 
 @pytest.mark.parametrize("mode", list(WAYS))
-async def test_hooks_that_fail_change_nothing_and_are_logged_once_per_kind(
+async def test_failing_hooks_are_logged_once_per_kind(
     mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     failing, hook = Failing(), Recorder()
@@ -310,7 +310,7 @@ class Waiting:
 
 
 @pytest.mark.parametrize("hooks", [5, [5], [Recorder], [print], [Waiting()]])
-def test_what_is_no_hook_is_refused(hooks: Sequence[object]) -> None:
+def test_an_invalid_hook_is_rejected(hooks: Sequence[object]) -> None:
     with pytest.raises(ConfigError) as caught:
         Producer("shop", namesrv="127.0.0.1:1", hooks=hooks)  # type: ignore[arg-type]
 
@@ -325,7 +325,7 @@ async def commit(message: object) -> TransactionState:
 
 
 @asynccontextmanager
-async def till(*hooks: AnySendHook) -> AsyncIterator[tuple[FakeCluster, TransactionProducer]]:
+async def env(*hooks: AnySendHook) -> AsyncIterator[tuple[FakeCluster, TransactionProducer]]:
     async with (
         FakeCluster(topics={"orders": 4}) as cluster,
         TransactionProducer("till", check=commit, namesrv=cluster.namesrv, hooks=hooks) as producer,
@@ -334,11 +334,11 @@ async def till(*hooks: AnySendHook) -> AsyncIterator[tuple[FakeCluster, Transact
 
 
 @pytest.mark.parametrize("state", list(TransactionState))
-async def test_a_transaction_is_told_from_its_half_message_to_its_end(
+async def test_hooks_run_for_half_message_and_end_of_a_transaction(
     state: TransactionState,
 ) -> None:
     hook = Recorder()
-    async with till(Failing(), hook, Signing()) as (cluster, producer):
+    async with env(Failing(), hook, Signing()) as (cluster, producer):
         result = await producer.send_in_transaction(ORDER, lambda running: state)
 
     assert hook.begun == ["transaction"]
@@ -350,9 +350,9 @@ async def test_a_transaction_is_told_from_its_half_message_to_its_end(
     assert end.transaction_id
 
 
-async def test_an_end_that_is_not_confirmed_is_told_with_its_cause() -> None:
+async def test_end_transaction_hook_has_the_error_of_an_unconfirmed_end() -> None:
     hook = Recorder()
-    async with till(hook) as (cluster, producer):
+    async with env(hook) as (cluster, producer):
         cluster.broker.on(RequestCode.END_TRANSACTION, Reply(1, remark="no"))
         result = await producer.send_in_transaction(ORDER, lambda _: TransactionState.COMMIT)
 
@@ -360,9 +360,9 @@ async def test_an_end_that_is_not_confirmed_is_told_with_its_cause() -> None:
     assert end.error is result.error is not None
 
 
-async def test_the_answer_to_a_check_is_told() -> None:
+async def test_end_transaction_hook_runs_for_a_check() -> None:
     hook = Recorder()
-    async with till(hook) as (cluster, producer):
+    async with env(hook) as (cluster, producer):
         await producer.send_in_transaction(ORDER, lambda _: TransactionState.UNKNOWN)
         await cluster.broker.ask_about_transactions()
         await cluster.broker.wait_for(RequestCode.END_TRANSACTION, 1)
@@ -375,9 +375,9 @@ async def test_the_answer_to_a_check_is_told() -> None:
     assert answered.message.body == ORDER.body
 
 
-async def test_a_forbidden_transaction_never_begins() -> None:
+async def test_check_forbidden_prevents_a_transaction() -> None:
     ran = []
-    async with till(Forbidding()) as (cluster, producer):
+    async with env(Forbidding()) as (cluster, producer):
         with pytest.raises(PermissionError):
             async with producer.transaction(Message("orders", b"x", properties={"color": "red"})):
                 ran.append(1)
@@ -386,7 +386,7 @@ async def test_a_forbidden_transaction_never_begins() -> None:
     assert not ran
 
 
-async def test_requests_and_replies_are_told() -> None:
+async def test_hooks_run_for_requests_and_replies() -> None:
     hook = Recorder()
     async with shop(hook) as (_, producer):
         with pytest.raises(TimeoutError):

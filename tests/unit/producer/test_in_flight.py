@@ -1,4 +1,4 @@
-"""The bound on unanswered sends."""
+"""In-flight limiter: limits, order, cancellation."""
 
 from __future__ import annotations
 
@@ -16,132 +16,132 @@ async def settle() -> None:
 
 
 class Line:
-    """Tasks that wait for room, and the order in which they got it."""
+    """Tasks that wait for the limiter, and the order in which they entered."""
 
-    def __init__(self, room: InFlightLimiter) -> None:
+    def __init__(self, limiter: InFlightLimiter) -> None:
         self.entered: list[str] = []
-        self._room = room
+        self._limiter = limiter
 
     def join(self, name: str, size: int = 1) -> asyncio.Task[None]:
         return asyncio.create_task(self._enter(name, size))
 
     async def _enter(self, name: str, size: int) -> None:
-        await self._room.wait_and_acquire(size)
+        await self._limiter.wait_and_acquire(size)
         self.entered.append(name)
 
 
-def test_room_is_counted_by_number_and_by_bytes() -> None:
+def test_sends_are_limited_by_count_and_by_bytes() -> None:
     by_count, by_bytes = InFlightLimiter(2, 1000), InFlightLimiter(1000, 10)
 
     assert [by_count.try_acquire(1) for _ in range(3)] == [True, True, False]
     assert [by_bytes.try_acquire(size) for size in (6, 5, 4)] == [True, False, True]
 
 
-def test_what_is_larger_than_the_whole_bound_goes_alone() -> None:
-    room = InFlightLimiter(1000, 10)
-    assert room.try_acquire(1)
-    assert not room.try_acquire(50)
-    room.release(1)
+def test_a_body_above_the_byte_limit_is_accepted_alone() -> None:
+    limiter = InFlightLimiter(1000, 10)
+    assert limiter.try_acquire(1)
+    assert not limiter.try_acquire(50)
+    limiter.release(1)
 
-    assert room.try_acquire(50)
-    assert not room.try_acquire(1)
+    assert limiter.try_acquire(50)
+    assert not limiter.try_acquire(1)
 
 
-def test_what_was_taken_is_given_back() -> None:
-    room = InFlightLimiter(1000, 10)
+def test_release_makes_room() -> None:
+    limiter = InFlightLimiter(1000, 10)
     for _ in range(100):
-        assert room.try_acquire(7)
-        room.release(7)
+        assert limiter.try_acquire(7)
+        limiter.release(7)
 
-    assert (room.count, room.bytes) == (0, 0)
+    assert (limiter.count, limiter.bytes) == (0, 0)
 
 
-async def test_those_who_wait_enter_in_order_and_nobody_overtakes_them() -> None:
-    room = InFlightLimiter(2, 10)
-    line = Line(room)
-    assert room.try_acquire(6)
+async def test_waiters_enter_in_order_and_are_not_overtaken() -> None:
+    limiter = InFlightLimiter(2, 10)
+    line = Line(limiter)
+    assert limiter.try_acquire(6)
     large, small = line.join("large", 8), line.join("small", 1)
     await settle()
-    assert not room.try_acquire(1)  # there is room, but somebody waits
+    assert not limiter.try_acquire(1)  # there is limiter, but somebody waits
     assert line.entered == []
-    room.release(6)
+    limiter.release(6)
     await asyncio.gather(large, small)
 
     assert line.entered == ["large", "small"]
 
 
-async def test_a_large_one_who_leaves_lets_the_small_ones_in() -> None:
-    room = InFlightLimiter(10, 10)
-    line = Line(room)
-    assert room.try_acquire(6)
+async def test_a_cancelled_large_waiter_lets_smaller_ones_in() -> None:
+    limiter = InFlightLimiter(10, 10)
+    line = Line(limiter)
+    assert limiter.try_acquire(6)
     large, small = line.join("large", 8), line.join("small", 1)
     await settle()
     large.cancel()
     await small
 
     assert line.entered == ["small"]
-    assert (room.count, room.bytes) == (2, 7)
+    assert (limiter.count, limiter.bytes) == (2, 7)
 
 
-async def test_room_given_to_one_who_leaves_in_that_moment_is_passed_on() -> None:
-    room = InFlightLimiter(1, 10)
-    line = Line(room)
-    assert room.try_acquire(1)
+async def test_a_place_given_to_a_waiter_that_is_cancelled_is_passed_on() -> None:
+    limiter = InFlightLimiter(1, 10)
+    line = Line(limiter)
+    assert limiter.try_acquire(1)
     leaving, staying = line.join("leaving"), line.join("staying")
     await settle()
-    room.release(1)  # the one who leaves has it, and has not run
+    limiter.release(1)  # the one who leaves has it, and has not run
     leaving.cancel()
     await asyncio.wait([leaving])
     await staying
 
     assert line.entered == ["staying"]
-    assert (room.count, room.bytes) == (1, 1)
+    assert (limiter.count, limiter.bytes) == (1, 1)
 
 
-async def test_everybody_in_line_can_leave_at_once() -> None:
-    room = InFlightLimiter(1, 10)
-    line = Line(room)
-    assert room.try_acquire(1)
+async def test_all_waiters_can_be_cancelled_at_once() -> None:
+    limiter = InFlightLimiter(1, 10)
+    line = Line(limiter)
+    assert limiter.try_acquire(1)
     waiting = [line.join(str(number)) for number in range(50)]
     await settle()
     for task in waiting:
         task.cancel()
     await asyncio.wait(waiting)
-    room.release(1)
+    limiter.release(1)
 
-    assert (room.count, room.bytes) == (0, 0)
-    assert room.try_acquire(1)
+    assert (limiter.count, limiter.bytes) == (0, 0)
+    assert limiter.try_acquire(1)
 
 
-async def test_a_closed_line_tells_who_waits_and_keeps_the_count() -> None:
-    room = InFlightLimiter(1, 10)
-    line = Line(room)
-    assert room.try_acquire(1)
+async def test_close_fails_waiters_and_keeps_the_count() -> None:
+    limiter = InFlightLimiter(1, 10)
+    line = Line(limiter)
+    assert limiter.try_acquire(1)
     waiting = [line.join("a"), line.join("b")]
     await settle()
-    room.close(LookupError("closed"))
+    limiter.close(LookupError("closed"))
     for task in waiting:
         with pytest.raises(LookupError, match="closed"):
             await task
 
-    assert (room.count, room.bytes) == (1, 1)
+    assert (limiter.count, limiter.bytes) == (1, 1)
 
 
-async def test_a_closed_line_lets_nobody_in_any_more() -> None:
-    room = InFlightLimiter(10, 10)
-    room.close(LookupError("closed"))
+async def test_a_closed_limiter_fails_later_callers() -> None:
+    limiter = InFlightLimiter(10, 10)
+    limiter.close(LookupError("closed"))
 
-    assert not room.try_acquire(1)
+    assert not limiter.try_acquire(1)
     for _ in range(2):
         with pytest.raises(LookupError, match="closed"):
-            await room.wait_and_acquire(1)
-    assert (room.count, room.bytes) == (0, 0)
+            await limiter.wait_and_acquire(1)
+    assert (limiter.count, limiter.bytes) == (0, 0)
 
 
-async def test_waiters_that_leave_take_no_memory_behind_one_that_waits() -> None:
-    room = InFlightLimiter(1, 10)
-    line = Line(room)
-    assert room.try_acquire(1)
+async def test_cancelled_waiters_take_no_memory_behind_a_waiting_one() -> None:
+    limiter = InFlightLimiter(1, 10)
+    line = Line(limiter)
+    assert limiter.try_acquire(1)
     staying = line.join("staying")
     await settle()
     for number in range(50):
@@ -150,16 +150,16 @@ async def test_waiters_that_leave_take_no_memory_behind_one_that_waits() -> None
         leaving.cancel()
         await asyncio.wait([leaving])
 
-    assert len(room._waiters) == 1
-    room.release(1)
+    assert len(limiter._waiters) == 1
+    limiter.release(1)
     await staying
 
 
-def test_the_cost_of_leaving_grows_with_the_number_of_waiters_not_its_square() -> None:
+def test_cancelling_waiters_is_linear() -> None:
     async def leave(count: int) -> None:
-        room = InFlightLimiter(1, 10)
-        assert room.try_acquire(1)
-        waiting = [asyncio.create_task(room.wait_and_acquire(1)) for _ in range(count)]
+        limiter = InFlightLimiter(1, 10)
+        assert limiter.try_acquire(1)
+        waiting = [asyncio.create_task(limiter.wait_and_acquire(1)) for _ in range(count)]
         await settle()
         for task in reversed(waiting):  # the last in line first
             task.cancel()
@@ -170,16 +170,16 @@ def test_the_cost_of_leaving_grows_with_the_number_of_waiters_not_its_square() -
     assert many < 50 * few  # 16 times as many; the square is 256
 
 
-async def test_empty_is_told_when_the_last_send_ends() -> None:
-    room = InFlightLimiter(10, 10)
-    await room.wait_until_empty()
-    assert room.try_acquire(1)
-    assert room.try_acquire(1)
-    empty = asyncio.create_task(room.wait_until_empty())
+async def test_wait_until_empty_returns_when_the_last_send_ends() -> None:
+    limiter = InFlightLimiter(10, 10)
+    await limiter.wait_until_empty()
+    assert limiter.try_acquire(1)
+    assert limiter.try_acquire(1)
+    empty = asyncio.create_task(limiter.wait_until_empty())
     await settle()
-    room.release(1)
+    limiter.release(1)
     await settle()
     assert not empty.done()
-    room.release(1)
+    limiter.release(1)
 
     await empty

@@ -1,4 +1,4 @@
-"""The producer, on a scripted cluster."""
+"""Producer on a scripted cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.queue_selectors import select_by_hash
 from rocketmq_aio.protocol.compression import inflate
 from tests.fakes.script import Reply
-from tests.unit.producer.producer_env import ORDER, SEND, open_shop
+from tests.unit.producer.producer_env import ORDER, SEND, open_producer
 
 ANY_ENCODING = [
     ClientConfig(),
@@ -48,86 +48,86 @@ async def test_a_message_is_stored_as_it_was_sent(version: str, client: ClientCo
         flag=7,
         wait_store_ok=False,
     )
-    async with open_shop(version=version, client=client) as shop:
-        result = await shop.producer.send(message)
-        (stored,) = shop.broker.messages("orders")
+    async with open_producer(version=version, client=client) as env:
+        result = await env.producer.send(message)
+        (stored,) = env.broker.messages("orders")
 
         assert stored.body == message.body
         expected = {"TAGS": "new", "KEYS": "42 43", "color": "röt", "WAIT": "false"}
         assert stored.properties.items() >= expected.items()
         assert stored.properties["UNIQ_KEY"] == result.message_id
-        (header,) = shop.sends()
+        (header,) = env.sends()
         assert (header.producer_group, header.topic, header.flag) == ("shop", "orders", 7)
         assert (header.batch, header.reconsume_times, header.unit_mode) == (False, 0, False)
         assert header.default_topic == "TBW102"
 
 
-async def test_the_result_says_where_it_is_stored() -> None:
-    async with open_shop() as shop:
-        results = [await shop.producer.send(ORDER, queue=shop.queue(2)) for _ in range(3)]
-        stored = shop.broker.messages("orders", 2)
+async def test_the_result_has_queue_offset_and_ids() -> None:
+    async with open_producer() as env:
+        results = [await env.producer.send(ORDER, queue=env.queue(2)) for _ in range(3)]
+        stored = env.broker.messages("orders", 2)
 
         assert [each.queue_offset for each in results] == [0, 1, 2]
-        assert {each.queue for each in results} == {shop.queue(2)}
+        assert {each.queue for each in results} == {env.queue(2)}
         assert [each.offset_message_id for each in results] == [each.message_id for each in stored]
         assert {each.status for each in results} == {SendStatus.SEND_OK}
         assert len({each.message_id for each in results}) == 3
         assert all(each.ok for each in results)
 
 
-async def test_queues_of_all_brokers_take_turns() -> None:
-    async with open_shop(brokers=2, queues=3) as shop:
-        results = [await shop.producer.send(ORDER) for _ in range(12)]
+async def test_round_robin_covers_all_brokers() -> None:
+    async with open_producer(brokers=2, queues=3) as env:
+        results = [await env.producer.send(ORDER) for _ in range(12)]
 
         assert set(Counter(each.queue for each in results).values()) == {2}
-        assert [len(broker.messages("orders")) for broker in shop.brokers] == [6, 6]
+        assert [len(broker.messages("orders")) for broker in env.brokers] == [6, 6]
 
 
 @pytest.mark.parametrize("kind", ["zlib", "lz4", "zstd"])
-async def test_a_large_body_travels_compressed(kind: Compression) -> None:
+async def test_a_large_body_is_sent_compressed(kind: Compression) -> None:
     body = b"orders and payments " * 1000
-    async with open_shop(config=ProducerConfig(compression=kind)) as shop:
-        await shop.producer.send(Message("orders", body))
-        (header,) = shop.sends()
-        (stored,) = shop.broker.messages("orders")
+    async with open_producer(config=ProducerConfig(compression=kind)) as env:
+        await env.producer.send(Message("orders", body))
+        (header,) = env.sends()
+        (stored,) = env.broker.messages("orders")
 
         assert len(stored.body) < len(body)
         assert inflate(stored.body, header.sys_flag) == body
 
 
 async def test_the_same_message_can_be_sent_again_and_gets_another_id() -> None:
-    async with open_shop() as shop:
-        results = await asyncio.gather(*(shop.producer.send(ORDER) for _ in range(10)))
+    async with open_producer() as env:
+        results = await asyncio.gather(*(env.producer.send(ORDER) for _ in range(10)))
 
         assert len({each.message_id for each in results}) == 10
-        assert shop.bodies() == [b"hello"] * 10
+        assert env.bodies() == [b"hello"] * 10
 
 
 async def test_concurrent_sends_share_writes_and_all_arrive() -> None:
     bodies = [b"%d" % number for number in range(500)]
-    async with open_shop() as shop:
-        await asyncio.gather(*(shop.producer.send(Message("orders", body)) for body in bodies))
+    async with open_producer() as env:
+        await asyncio.gather(*(env.producer.send(Message("orders", body)) for body in bodies))
 
-        assert sorted(shop.bodies()) == sorted(bodies)
-        assert len(shop.broker.connects) == 1
+        assert sorted(env.bodies()) == sorted(bodies)
+        assert len(env.broker.connects) == 1
 
 
 async def test_sends_of_one_task_to_one_queue_keep_their_order() -> None:
-    async with open_shop() as shop:
+    async with open_producer() as env:
         for number in range(50):
-            await shop.producer.send(Message("orders", b"%d" % number), queue=shop.queue(1))
+            await env.producer.send(Message("orders", b"%d" % number), queue=env.queue(1))
 
-        stored = shop.broker.messages("orders", 1)
+        stored = env.broker.messages("orders", 1)
         assert [each.body for each in stored] == [b"%d" % number for number in range(50)]
 
 
-async def test_what_the_broker_calls_the_queue_is_believed() -> None:
-    async with open_shop() as shop:
+async def test_the_queue_id_of_the_response_is_used() -> None:
+    async with open_producer() as env:
         answer = {"msgId": "0A", "queueId": "3", "queueOffset": "9"}
-        shop.broker.on(SEND, Reply(ext=answer))
-        result = await shop.producer.send(ORDER, queue=shop.queue(1))
+        env.broker.on(SEND, Reply(ext=answer))
+        result = await env.producer.send(ORDER, queue=env.queue(1))
 
-        assert (result.queue, result.queue_offset) == (shop.queue(3), 9)
+        assert (result.queue, result.queue_offset) == (env.queue(3), 9)
 
 
 @pytest.mark.parametrize(
@@ -138,16 +138,14 @@ async def test_what_the_broker_calls_the_queue_is_believed() -> None:
         (11, SendStatus.SLAVE_NOT_AVAILABLE),
     ],
 )
-async def test_stored_with_less_than_asked_for_is_a_result_and_no_error(
-    code: int, status: SendStatus
-) -> None:
-    async with open_shop() as shop:
+async def test_a_weaker_status_is_a_result(code: int, status: SendStatus) -> None:
+    async with open_producer() as env:
         answer = {"msgId": "0A", "queueId": "0", "queueOffset": "9"}
-        shop.broker.on(SEND, Reply(code, ext=answer))
-        result = await shop.producer.send(ORDER)
+        env.broker.on(SEND, Reply(code, ext=answer))
+        result = await env.producer.send(ORDER)
 
         assert (result.status, result.ok, result.queue_offset) == (status, False, 9)
-        assert len(shop.sends()) == 1
+        assert len(env.sends()) == 1
 
 
 # --- the choice of the queue ---------------------------------------------------------------------
@@ -161,32 +159,32 @@ async def test_a_selector_chooses_the_queue() -> None:
         seen.append((len(queues), message))
         return queues[-1]  # type: ignore[no-any-return]
 
-    async with open_shop() as shop:
-        result = await shop.producer.send(ORDER, selector=last)
+    async with open_producer() as env:
+        result = await env.producer.send(ORDER, selector=last)
 
-        assert result.queue == shop.queue(3)
+        assert result.queue == env.queue(3)
         assert seen == [(4, ORDER)]
 
 
 async def test_one_key_goes_to_one_queue() -> None:
-    async with open_shop() as shop:
+    async with open_producer() as env:
         results = [
-            await shop.producer.send(ORDER, selector=select_by_hash("customer-7")) for _ in range(5)
+            await env.producer.send(ORDER, selector=select_by_hash("customer-7")) for _ in range(5)
         ]
 
         assert len({each.queue for each in results}) == 1
 
 
-async def test_a_selector_that_fails_fails_the_send_and_takes_no_room() -> None:
+async def test_an_error_of_the_selector_is_raised_and_releases_the_place() -> None:
     def broken(queues: object, message: Message) -> MessageQueue:
         raise LookupError("no choice")
 
-    async with open_shop() as shop:
+    async with open_producer() as env:
         with pytest.raises(LookupError):
-            await shop.producer.send(ORDER, selector=broken)
+            await env.producer.send(ORDER, selector=broken)
 
-        assert shop.sends() == []
-        assert (shop.producer._in_flight.count, shop.producer._in_flight.bytes) == (0, 0)
+        assert env.sends() == []
+        assert (env.producer._in_flight.count, env.producer._in_flight.bytes) == (0, 0)
 
 
 async def choose(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
@@ -203,38 +201,38 @@ async def choose(queues: Sequence[MessageQueue], message: Message) -> MessageQue
         ("first", "expected a function"),
     ],
 )
-async def test_what_chooses_no_queue_is_told_by_name_and_sends_nothing(
+async def test_a_selector_without_a_queue_raises_config_error(
     selector: Any,  # noqa: ANN401 - what somebody may give
     words: str,
 ) -> None:
-    async with open_shop() as shop:
-        for send in (shop.producer.send, shop.producer.send_oneway):
+    async with open_producer() as env:
+        for send in (env.producer.send, env.producer.send_oneway):
             with pytest.raises(ConfigError, match=words) as caught:
                 await send(ORDER, selector=selector)
             assert caught.value.setting == "selector"
-        assert shop.sends() == []
-        assert (shop.producer._in_flight.count, shop.producer._in_flight.bytes) == (0, 0)
+        assert env.sends() == []
+        assert (env.producer._in_flight.count, env.producer._in_flight.bytes) == (0, 0)
 
 
-async def test_a_queue_and_a_selector_are_one_too_many() -> None:
-    async with open_shop() as shop:
+async def test_queue_and_selector_exclude_each_other() -> None:
+    async with open_producer() as env:
         with pytest.raises(ConfigError, match="either"):
-            await shop.producer.send(ORDER, queue=shop.queue(), selector=select_by_hash("x"))
+            await env.producer.send(ORDER, queue=env.queue(), selector=select_by_hash("x"))
 
 
-async def test_a_queue_of_another_topic_is_refused() -> None:
-    async with open_shop() as shop:
+async def test_a_queue_of_another_topic_is_rejected() -> None:
+    async with open_producer() as env:
         with pytest.raises(ConfigError, match="payments"):
-            await shop.producer.send(ORDER, queue=MessageQueue("payments", "broker-a", 0))
+            await env.producer.send(ORDER, queue=MessageQueue("payments", "broker-a", 0))
 
-        assert shop.sends() == []
+        assert env.sends() == []
 
 
-async def test_a_queue_that_does_not_exist_is_refused_by_the_broker() -> None:
+async def test_the_broker_rejects_an_unknown_queue() -> None:
     config = ProducerConfig(retries=0)
-    async with open_shop(version="5.5.0", config=config) as shop:
+    async with open_producer(version="5.5.0", config=config) as env:
         with pytest.raises(BrokerError, match="illegal"):
-            await shop.producer.send(ORDER, queue=shop.queue(99))
+            await env.producer.send(ORDER, queue=env.queue(99))
 
 
 # --- what is refused -----------------------------------------------------------------------------
@@ -248,38 +246,38 @@ async def test_a_queue_that_does_not_exist_is_refused_by_the_broker() -> None:
         Message("unheard-of", bytes(1001)),
     ],
 )
-async def test_a_message_that_breaks_a_rule_is_refused_before_anything_is_asked(
+async def test_an_invalid_message_is_rejected_before_any_request(
     message: Message,
 ) -> None:
-    async with open_shop(config=ProducerConfig(max_message_bytes=1000)) as shop:
-        asked = len(shop.cluster.name_server.requests)
-        for send in (shop.producer.send, shop.producer.send_oneway):
+    async with open_producer(config=ProducerConfig(max_message_bytes=1000)) as env:
+        asked = len(env.cluster.name_server.requests)
+        for send in (env.producer.send, env.producer.send_oneway):
             with pytest.raises(InvalidMessageError):
                 await send(message)
 
-        assert shop.broker.requests == []
-        assert len(shop.cluster.name_server.requests) == asked
+        assert env.broker.requests == []
+        assert len(env.cluster.name_server.requests) == asked
 
 
 @pytest.mark.parametrize("message", [None, b"bytes", "text", {"topic": "orders"}])
-async def test_what_is_no_message_is_refused(message: Message) -> None:
-    async with open_shop() as shop:
-        for send in (shop.producer.send, shop.producer.send_oneway):
+async def test_anything_but_a_message_is_rejected(message: Message) -> None:
+    async with open_producer() as env:
+        for send in (env.producer.send, env.producer.send_oneway):
             with pytest.raises(InvalidMessageError, match=r"expected Message\(topic, body\), got"):
                 await send(message)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, True, "3", float("nan"), float("inf")])
-async def test_a_deadline_that_is_none_is_refused(seconds: float) -> None:
-    async with open_shop() as shop:
+async def test_an_invalid_timeout_is_rejected(seconds: float) -> None:
+    async with open_producer() as env:
         with pytest.raises(ConfigError) as caught:
-            await shop.producer.send(ORDER, timeout_seconds=seconds)
+            await env.producer.send(ORDER, timeout_seconds=seconds)
 
         assert caught.value.setting == "timeout_seconds"
-        assert shop.sends() == []
+        assert env.sends() == []
 
 
-def test_bad_settings_are_refused_before_anything_happens() -> None:
+def test_invalid_arguments_are_rejected_by_the_constructor() -> None:
     with pytest.raises(ConfigError, match="ProducerConfig"):
         Producer("shop", namesrv="127.0.0.1:9876", config=ClientConfig())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="namesrv"):
@@ -289,26 +287,26 @@ def test_bad_settings_are_refused_before_anything_happens() -> None:
 # --- values --------------------------------------------------------------------------------------
 
 
-async def test_a_value_is_sent_as_the_codec_writes_it() -> None:
-    async with open_shop(config=ProducerConfig(codec=JSONCodec(dict[str, int]))) as shop:
-        result = await shop.producer.send_value(
-            "orders", {"id": 7}, queue=shop.queue(2), tags="new", keys="7"
+async def test_send_value_encodes_with_the_codec() -> None:
+    async with open_producer(config=ProducerConfig(codec=JSONCodec(dict[str, int]))) as env:
+        result = await env.producer.send_value(
+            "orders", {"id": 7}, queue=env.queue(2), tags="new", keys="7"
         )
-        (stored,) = shop.broker.messages("orders", 2)
+        (stored,) = env.broker.messages("orders", 2)
 
         assert stored.body == b'{"id":7}'
         assert stored.properties.items() >= {"TAGS": "new", "KEYS": "7"}.items()
         assert stored.properties["UNIQ_KEY"] == result.message_id
 
 
-async def test_a_value_that_cannot_be_written_is_not_sent() -> None:
-    async with open_shop(config=ProducerConfig(codec=JSONCodec())) as shop:
+async def test_a_value_that_the_codec_rejects_is_not_sent() -> None:
+    async with open_producer(config=ProducerConfig(codec=JSONCodec())) as env:
         with pytest.raises(PayloadError):
-            await shop.producer.send_value("orders", object())
-        assert shop.sends() == []
+            await env.producer.send_value("orders", object())
+        assert env.sends() == []
 
 
-async def test_values_need_a_codec() -> None:
-    async with open_shop() as shop:
+async def test_send_value_needs_a_codec() -> None:
+    async with open_producer() as env:
         with pytest.raises(ConfigError, match="ProducerConfig"):
-            await shop.producer.send_value("orders", {"id": 7})
+            await env.producer.send_value("orders", {"id": 7})

@@ -1,4 +1,4 @@
-"""The life of a producer, and sends that nobody answers."""
+"""Producer life cycle, and oneway sends."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 from tests.fakes.cluster import FakeCluster
 from tests.unit.instance.guests import nothing_left
-from tests.unit.producer.producer_env import ORDER, PATIENT, ROUTE, SEND, SEND_BATCH, open_shop
+from tests.unit.producer.producer_env import ORDER, PATIENT, ROUTE, SEND, SEND_BATCH, open_producer
 from tests.unit.remoting.until import until
 
 
-async def test_a_oneway_send_arrives_and_waits_for_nothing() -> None:
-    async with open_shop() as shop:
-        await shop.producer.send_oneway(ORDER)
-        (request,) = await shop.broker.wait_for(SEND)
+async def test_a_oneway_send_does_not_wait_for_a_response() -> None:
+    async with open_producer() as env:
+        await env.producer.send_oneway(ORDER)
+        (request,) = await env.broker.wait_for(SEND)
 
         assert request.is_oneway
         assert parse_properties(request.ext_fields()["i"].encode())["UNIQ_KEY"]
-        assert shop.bodies() == [b"hello"]
+        assert env.bodies() == [b"hello"]
 
 
-async def test_oneway_sends_before_a_close_are_not_lost() -> None:
+async def test_close_does_not_lose_oneway_sends() -> None:
     async with FakeCluster(topics={"orders": 4}) as cluster:
         async with Producer("shop", namesrv=cluster.namesrv) as producer:
             for _ in range(100):
@@ -54,25 +54,25 @@ async def test_oneway_sends_before_a_close_are_not_lost() -> None:
         assert len(cluster.broker.messages("orders")) == 100
 
 
-async def test_a_oneway_send_to_nobody_is_an_error() -> None:
-    async with open_shop() as shop:
-        await shop.producer.publish_queues("orders")
-        await shop.broker.stop()
+async def test_a_oneway_send_to_a_dead_broker_raises() -> None:
+    async with open_producer() as env:
+        await env.producer.publish_queues("orders")
+        await env.broker.stop()
 
         with pytest.raises(NotConnectedError):
-            await shop.producer.send_oneway(ORDER)
+            await env.producer.send_oneway(ORDER)
 
 
-async def test_a_oneway_send_goes_where_it_is_told() -> None:
-    async with open_shop() as shop:
-        await shop.producer.send_oneway(ORDER, queue=shop.queue(3))
-        await shop.producer.send_oneway(ORDER, selector=lambda queues, _: queues[2])
-        await shop.broker.wait_for(SEND, 2)
+async def test_a_oneway_send_uses_the_chosen_queue() -> None:
+    async with open_producer() as env:
+        await env.producer.send_oneway(ORDER, queue=env.queue(3))
+        await env.producer.send_oneway(ORDER, selector=lambda queues, _: queues[2])
+        await env.broker.wait_for(SEND, 2)
 
-        assert [len(shop.broker.messages("orders", n)) for n in range(4)] == [0, 0, 1, 1]
+        assert [len(env.broker.messages("orders", n)) for n in range(4)] == [0, 0, 1, 1]
 
 
-async def test_a_producer_that_is_not_running_says_so() -> None:
+async def test_calls_of_a_producer_that_does_not_run_raise() -> None:
     async with FakeCluster(topics={"orders": 4}) as cluster:
         producer = Producer("shop", namesrv=cluster.namesrv)
         with pytest.raises(NotRunningError, match="not started"):
@@ -127,22 +127,22 @@ async def test_two_producers_share_one_instance_and_its_connections() -> None:
         assert len(cluster.name_server.connects) == 1
 
 
-async def test_the_broker_learns_of_the_producer_and_of_its_leaving() -> None:
-    async with open_shop() as shop:
-        await shop.producer.send(ORDER)
-        await until(lambda: shop.broker.members.producers.get("shop"))
-        await shop.producer.close()
+async def test_the_producer_registers_and_unregisters_with_brokers() -> None:
+    async with open_producer() as env:
+        await env.producer.send(ORDER)
+        await until(lambda: env.broker.members.producers.get("shop"))
+        await env.producer.close()
 
-        assert shop.broker.members.producers["shop"] == {}
+        assert env.broker.members.producers["shop"] == {}
 
 
-async def test_message_ids_of_two_producers_never_meet() -> None:
-    async with open_shop() as shop, Producer("other", namesrv=shop.cluster.namesrv) as other:
+async def test_message_ids_of_two_producers_are_distinct() -> None:
+    async with open_producer() as env, Producer("other", namesrv=env.cluster.namesrv) as other:
         for _ in range(50):
-            await asyncio.gather(shop.producer.send(ORDER), other.send(ORDER))
+            await asyncio.gather(env.producer.send(ORDER), other.send(ORDER))
 
-        assert len(shop.ids()) == 100
-        assert {each[8:12] for each in shop.ids()} == {f"{os.getpid() & 0xFFFF:04X}"}
+        assert len(env.ids()) == 100
+        assert {each[8:12] for each in env.ids()} == {f"{os.getpid() & 0xFFFF:04X}"}
 
 
 @asynccontextmanager
@@ -180,7 +180,7 @@ async def closed_during_first_route(
     ],
     ids=["queue", "sharding_key", "selector"],
 )
-async def test_with_auto_batch_nothing_leaves_after_close_returned(
+async def test_no_batch_is_sent_after_close_returned(
     send: Callable[[Producer, MessageQueue], Coroutine[Any, Any, object]],
 ) -> None:
     config = ProducerConfig(send_timeout_seconds=15, auto_batch=AutoBatch(linger_seconds=0))
@@ -188,7 +188,7 @@ async def test_with_auto_batch_nothing_leaves_after_close_returned(
         assert not cluster.broker.requests_of(SEND)
 
 
-async def test_no_oneway_send_leaves_after_close_returned() -> None:
+async def test_no_oneway_message_is_sent_after_close_returned() -> None:
     def send(producer: Producer, _: MessageQueue) -> Coroutine[Any, Any, object]:
         return producer.send_oneway(Message("orders", b"large" * 10_000))
 
@@ -196,15 +196,15 @@ async def test_no_oneway_send_leaves_after_close_returned() -> None:
         assert not cluster.broker.requests_of(SEND)
 
 
-async def test_no_batch_of_a_list_leaves_after_close_returned() -> None:
+async def test_no_request_of_send_batch_is_sent_after_close_returned() -> None:
     config = ProducerConfig(send_timeout_seconds=15, max_message_bytes=300)
-    async with open_shop(config=config) as shop:
-        held = shop.broker.hold(SEND_BATCH)
+    async with open_producer(config=config) as env:
+        held = env.broker.hold(SEND_BATCH)
         messages = [Message("orders", bytes(150)) for _ in range(2 * MAX_CONCURRENT)]
-        sending = asyncio.create_task(shop.producer.send_batch(messages))
+        sending = asyncio.create_task(env.producer.send_batch(messages))
         await held.wait(MAX_CONCURRENT)
-        closing = asyncio.create_task(shop.producer.close())
-        await until(lambda: shop.producer._state is State.CLOSED)
+        closing = asyncio.create_task(env.producer.close())
+        await until(lambda: env.producer._state is State.CLOSED)
         await asyncio.sleep(0)
         held.release()
         await closing
@@ -213,7 +213,7 @@ async def test_no_batch_of_a_list_leaves_after_close_returned() -> None:
 
         kinds = [type(each) for each in caught.value.outcomes]
         assert kinds == [SendResult] * MAX_CONCURRENT + [ClosedError] * MAX_CONCURRENT
-        assert len(shop.bodies()) == MAX_CONCURRENT
+        assert len(env.bodies()) == MAX_CONCURRENT
 
 
 async def test_a_close_that_runs_out_of_time_leaves_nothing_of_the_producer() -> None:
@@ -248,7 +248,7 @@ def compressing() -> list[threading.Thread]:
     return [each for each in named if each.is_alive()]
 
 
-async def test_a_task_group_that_is_cancelled_takes_its_producer_with_it() -> None:
+async def test_a_cancelled_task_group_closes_its_producer() -> None:
     sent = asyncio.Event()
 
     async def produce(namesrv: str) -> None:
@@ -274,7 +274,7 @@ async def test_a_task_group_that_is_cancelled_takes_its_producer_with_it() -> No
         await until(lambda: cluster.broker.members.producers.get("shop") == {})
 
 
-def test_a_program_that_is_interrupted_ends_without_a_word(
+def test_an_interrupted_program_ends_without_output(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def interrupted() -> None:

@@ -1,4 +1,4 @@
-"""Sends while brokers come back, move, or are joined by others."""
+"""Sends while brokers restart, move or are added."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ from rocketmq_aio.producer import retry as retry_module
 from rocketmq_aio.producer import topic_publish_table as table_module
 from rocketmq_aio.remoting.backoff import Backoff
 from tests.fakes.script import Reply
-from tests.unit.producer.producer_env import ORDER, ROUTE, SEND, Shop, connected, open_shop, stopped
+from tests.unit.producer.producer_env import (
+    ORDER,
+    ROUTE,
+    SEND,
+    ProducerEnv,
+    connected,
+    open_producer,
+    stopped,
+)
 from tests.unit.remoting.until import succeeds, until, until_done
 
 BUSY = Reply(2, remark="system busy")
@@ -33,183 +41,183 @@ def without_refreshes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 60.0)
 
 
-async def test_a_broker_that_comes_back_is_sent_to_within_seconds() -> None:
-    async with open_shop(config=ONCE) as shop:
-        await connected(shop)
-        await shop.broker.stop()
+async def test_a_restarted_broker_is_used_within_seconds() -> None:
+    async with open_producer(config=ONCE) as env:
+        await connected(env)
+        await env.broker.stop()
         for _ in range(3):
             with pytest.raises(SendError):
-                await shop.producer.send(ORDER)
-        await shop.broker.start()
+                await env.producer.send(ORDER)
+        await env.broker.start()
 
-        await until_done(lambda: succeeds(shop.producer.send(ORDER)))
-
-
-async def test_a_restart_between_two_sends_fails_none() -> None:
-    async with open_shop() as shop:
-        await connected(shop)
-        await stopped(shop, shop.broker)
-        await shop.broker.start()
-
-        assert (await shop.producer.send(ORDER)).ok
+        await until_done(lambda: succeeds(env.producer.send(ORDER)))
 
 
-async def test_when_all_known_brokers_fail_those_that_came_meanwhile_are_tried() -> None:
-    async with open_shop(brokers=2) as shop:
-        known, late = shop.brokers
-        shop.cluster.name_server.unregister(late)
-        await shop.producer.send(ORDER)
-        shop.cluster.name_server.register(late)
-        await stopped(shop, known)
-        results = [await shop.producer.send(ORDER) for _ in range(20)]
+async def test_a_restart_between_sends_fails_none() -> None:
+    async with open_producer() as env:
+        await connected(env)
+        await stopped(env, env.broker)
+        await env.broker.start()
+
+        assert (await env.producer.send(ORDER)).ok
+
+
+async def test_new_brokers_are_tried_when_all_known_ones_fail() -> None:
+    async with open_producer(brokers=2) as env:
+        known, late = env.brokers
+        env.cluster.name_server.unregister(late)
+        await env.producer.send(ORDER)
+        env.cluster.name_server.register(late)
+        await stopped(env, known)
+        results = [await env.producer.send(ORDER) for _ in range(20)]
 
         assert {each.queue.broker_name for each in results} == {late.name}
 
 
 async def test_a_chosen_queue_is_followed_to_the_new_address_of_its_broker() -> None:
-    async with open_shop() as shop:
-        queue = shop.queue(1)
-        await shop.producer.send(ORDER, queue=queue)
-        await stopped(shop, shop.broker)
-        shop.broker.port = 0  # it comes back elsewhere
-        await shop.broker.start()
+    async with open_producer() as env:
+        queue = env.queue(1)
+        await env.producer.send(ORDER, queue=queue)
+        await stopped(env, env.broker)
+        env.broker.port = 0  # it comes back elsewhere
+        await env.broker.start()
 
-        assert (await shop.producer.send(ORDER, queue=queue)).queue == queue
+        assert (await env.producer.send(ORDER, queue=queue)).queue == queue
 
 
-async def test_many_sends_that_fail_are_no_storm_of_questions(
+async def test_many_failing_sends_share_route_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(table_module, "RENEW_SECONDS", 60.0)
     without_refreshes(monkeypatch)
-    async with open_shop() as shop:
-        await connected(shop)
-        await stopped(shop, shop.broker)
-        asked = len(shop.cluster.name_server.requests)
-        sends = (succeeds(shop.producer.send(ORDER)) for _ in range(500))
+    async with open_producer() as env:
+        await connected(env)
+        await stopped(env, env.broker)
+        asked = len(env.cluster.name_server.requests)
+        sends = (succeeds(env.producer.send(ORDER)) for _ in range(500))
         assert not any(await asyncio.gather(*sends))
 
-        assert len(shop.cluster.name_server.requests) - asked <= 1
+        assert len(env.cluster.name_server.requests) - asked <= 1
 
 
-async def test_a_name_server_that_hangs_does_not_take_the_time_of_a_retry() -> None:
-    async with open_shop() as shop:
-        await connected(shop)
-        shop.cluster.name_server.on(ROUTE, None, times=None)
-        shop.broker.on(SEND, BUSY)
+async def test_a_hanging_name_server_leaves_time_for_a_retry() -> None:
+    async with open_producer() as env:
+        await connected(env)
+        env.cluster.name_server.on(ROUTE, None, times=None)
+        env.broker.on(SEND, BUSY)
 
-        assert (await shop.producer.send(ORDER, timeout_seconds=0.6)).ok
+        assert (await env.producer.send(ORDER, timeout_seconds=0.6)).ok
 
 
-async def test_a_broker_that_was_not_tried_yet_is_waited_for_and_not_the_one_that_failed() -> None:
+async def test_a_retry_waits_for_the_broker_that_was_not_tried() -> None:
     """Brokers restart one after the other: the first is back, but still left alone."""
-    async with open_shop(brokers=2) as shop:
-        await connected(shop)
-        back, gone = shop.brokers
-        await stopped(shop, *shop.brokers)
-        remoting = shop.producer.client.remoting
+    async with open_producer(brokers=2) as env:
+        await connected(env)
+        back, gone = env.brokers
+        await stopped(env, *env.brokers)
+        remoting = env.producer.client.remoting
         for _ in range(3):  # so that it is left alone for almost a second
             remoting._count_failure(back.address, "it was down")
         await back.start()
 
-        assert (await shop.producer.send(ORDER)).queue.broker_name == back.name
+        assert (await env.producer.send(ORDER)).queue.broker_name == back.name
         assert gone.requests == [] or not remoting.is_connected(gone.address)
 
 
-async def test_what_was_not_tried_counts_as_no_attempt() -> None:
-    async with open_shop(config=ONCE) as shop:
-        await connected(shop)
-        await stopped(shop, shop.broker)
-        assert not await succeeds(shop.producer.send(ORDER))
-        await shop.broker.start()
+async def test_an_attempt_without_a_request_is_not_counted() -> None:
+    async with open_producer(config=ONCE) as env:
+        await connected(env)
+        await stopped(env, env.broker)
+        assert not await succeeds(env.producer.send(ORDER))
+        await env.broker.start()
 
-        assert (await shop.producer.send(ORDER)).ok  # although the broker is left alone at first
+        assert (await env.producer.send(ORDER)).ok  # although the broker is left alone at first
 
 
-async def test_with_the_broker_down_a_send_ends_by_its_deadline() -> None:
-    async with open_shop() as shop:
-        await connected(shop)
-        await stopped(shop, shop.broker)
-        remoting = shop.producer.client.remoting
+async def test_a_send_to_a_dead_broker_ends_at_its_deadline() -> None:
+    async with open_producer() as env:
+        await connected(env)
+        await stopped(env, env.broker)
+        remoting = env.producer.client.remoting
         for _ in range(2):
             late = asyncio.get_running_loop().time() + 60
-            remoting._retry_at[shop.broker.address] = late, "it was down"
-            sending = shop.producer.send(ORDER, timeout_seconds=0.4)
+            remoting._retry_at[env.broker.address] = late, "it was down"
+            sending = env.producer.send(ORDER, timeout_seconds=0.4)
             assert not await asyncio.wait_for(succeeds(sending), 14)
 
 
 # --- failovers ------------------------------------------------------------------------------------
 
 
-async def fail_over(shop: Shop) -> None:
+async def fail_over(env: ProducerEnv) -> None:
     """Leave the broker with a replica only, as name servers show it during a failover."""
-    shop.cluster.name_server.headless = {shop.broker.name}
-    await stopped(shop, shop.broker)
+    env.cluster.name_server.headless = {env.broker.name}
+    await stopped(env, env.broker)
 
 
-async def new_master(shop: Shop) -> None:
+async def new_master(env: ProducerEnv) -> None:
     """Have the broker back at another address, and name servers know it."""
-    shop.broker.port = 0
-    await shop.broker.start()
-    shop.cluster.name_server.headless = set()
+    env.broker.port = 0
+    await env.broker.start()
+    env.cluster.name_server.headless = set()
 
 
 @pytest.mark.parametrize("chosen", [False, True], ids=["any queue", "one queue"])
 async def test_a_send_waits_for_a_master_within_its_deadline(chosen: bool) -> None:
-    async with open_shop() as shop:
-        await connected(shop)
-        await fail_over(shop)
-        asked = len(shop.cluster.name_server.requests)
-        queue = shop.queue(1) if chosen else None
-        sending = asyncio.create_task(shop.producer.send(ORDER, queue=queue))
-        await until(lambda: len(shop.cluster.name_server.requests) > asked + 1)
-        await new_master(shop)
+    async with open_producer() as env:
+        await connected(env)
+        await fail_over(env)
+        asked = len(env.cluster.name_server.requests)
+        queue = env.queue(1) if chosen else None
+        sending = asyncio.create_task(env.producer.send(ORDER, queue=queue))
+        await until(lambda: len(env.cluster.name_server.requests) > asked + 1)
+        await new_master(env)
 
         assert (await sending).ok
 
 
-async def test_a_route_kept_for_others_does_not_hold_up_sends() -> None:
+async def test_a_pinned_route_does_not_delay_sends() -> None:
     """A consumer of the topic keeps its route known, also without a master."""
-    async with open_shop() as shop:
-        await connected(shop)
-        client = shop.producer.client
+    async with open_producer() as env:
+        await connected(env)
+        client = env.producer.client
         async with LitePullConsumer("billing", client=client) as consumer:
             await consumer.subscribe("orders")
-            await fail_over(shop)
+            await fail_over(env)
             await client.routes.fetch("orders")
             with pytest.raises(RouteNotFoundError, match=r"\(broker-a\) have no master now"):
-                await shop.producer.send(ORDER, timeout_seconds=0.3)
-            sending = asyncio.create_task(shop.producer.send(ORDER))
-            await new_master(shop)
+                await env.producer.send(ORDER, timeout_seconds=0.3)
+            sending = asyncio.create_task(env.producer.send(ORDER))
+            await new_master(env)
 
             assert (await sending).ok
 
 
-async def test_a_queue_whose_broker_has_no_master_is_waited_for_by_a_new_producer() -> None:
-    async with open_shop(brokers=2) as shop:
-        shop.cluster.name_server.headless = {"broker-b"}
-        queue = shop.queue(1, "broker-b")
+async def test_a_new_producer_waits_for_the_master_of_a_chosen_queue() -> None:
+    async with open_producer(brokers=2) as env:
+        env.cluster.name_server.headless = {"broker-b"}
+        queue = env.queue(1, "broker-b")
         with pytest.raises(SendError, match="broker-b: no route names a master"):
-            await shop.producer.send(ORDER, queue=queue, timeout_seconds=0.4)
+            await env.producer.send(ORDER, queue=queue, timeout_seconds=0.4)
         with pytest.raises(NotConnectedError, match="no route names a master"):
-            await shop.producer.send_oneway(ORDER, queue=queue)
-        sending = asyncio.create_task(shop.producer.send(ORDER, queue=queue))
-        shop.cluster.name_server.headless = set()
+            await env.producer.send_oneway(ORDER, queue=queue)
+        sending = asyncio.create_task(env.producer.send(ORDER, queue=queue))
+        env.cluster.name_server.headless = set()
 
         assert (await sending).queue == queue
 
 
-async def test_many_sends_without_a_master_are_no_storm_of_questions(
+async def test_many_sends_without_a_master_share_route_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(routes_module, "NEWER_SECONDS", 60.0)
     without_refreshes(monkeypatch)
-    async with open_shop() as shop:
-        await connected(shop)
-        await fail_over(shop)
-        await shop.producer.client.routes.fetch("orders")
-        asked = len(shop.cluster.name_server.requests)
-        sends = (succeeds(shop.producer.send(ORDER, timeout_seconds=0.3)) for _ in range(500))
+    async with open_producer() as env:
+        await connected(env)
+        await fail_over(env)
+        await env.producer.client.routes.fetch("orders")
+        asked = len(env.cluster.name_server.requests)
+        sends = (succeeds(env.producer.send(ORDER, timeout_seconds=0.3)) for _ in range(500))
         assert not any(await asyncio.gather(*sends))
 
-        assert len(shop.cluster.name_server.requests) - asked <= 1
+        assert len(env.cluster.name_server.requests) - asked <= 1

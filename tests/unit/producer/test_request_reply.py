@@ -1,4 +1,4 @@
-"""Requests and their replies, between producers on a scripted cluster."""
+"""Request-reply between producers on a scripted cluster."""
 
 from __future__ import annotations
 
@@ -25,33 +25,40 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.record import decode_message
 from tests.fakes.script import Close, Reply
-from tests.unit.producer.producer_env import ORDER, PATIENT, SEND, Shop, open_shop, reached
+from tests.unit.producer.producer_env import (
+    ORDER,
+    PATIENT,
+    SEND,
+    ProducerEnv,
+    open_producer,
+    reached,
+)
 from tests.unit.remoting.until import until
 
 REPLY = RequestCode.SEND_REPLY_MESSAGE_V2
 PUSH = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
 
 
-def requests_in(shop: Shop) -> list[MessageExt]:
+def requests_in(env: ProducerEnv) -> list[MessageExt]:
     """What responders would be given, queue by queue."""
     return [
         decode_message(stored.record, broker.name)
-        for broker in shop.brokers
+        for broker in env.brokers
         for stored in broker.messages("orders")
     ]
 
 
 @asynccontextmanager
-async def responder(shop: Shop) -> AsyncIterator[Producer]:
-    at = shop.cluster.namesrv
+async def responder(env: ProducerEnv) -> AsyncIterator[Producer]:
+    at = env.cluster.namesrv
     async with Producer("answers", namesrv=at, config=PATIENT) as producer:
         yield producer
 
 
-async def asked(shop: Shop, count: int = 1) -> list[MessageExt]:
+async def asked(env: ProducerEnv, count: int = 1) -> list[MessageExt]:
     """Return the requests once *count* are stored."""
-    await until(lambda: len(shop.bodies()) >= count)
-    return requests_in(shop)
+    await until(lambda: len(env.bodies()) >= count)
+    return requests_in(env)
 
 
 def request_of(body: bytes) -> Message:
@@ -62,10 +69,10 @@ def request_of(body: bytes) -> Message:
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
-async def test_a_reply_reaches_who_asked(version: str) -> None:
-    async with open_shop(version=version) as shop, responder(shop) as answers:
-        asking = asyncio.create_task(shop.producer.request(request_of(b"ping"), 5))
-        (request,) = await asked(shop)
+async def test_a_reply_reaches_the_requester(version: str) -> None:
+    async with open_producer(version=version) as env, responder(env) as answers:
+        asking = asyncio.create_task(env.producer.request(request_of(b"ping"), 5))
+        (request,) = await asked(env)
         sent = await answers.reply(request, b"pong", tags="t", keys="k", properties={"a": "1"})
         reply = await asking
 
@@ -76,40 +83,39 @@ async def test_a_reply_reaches_who_asked(version: str) -> None:
         assert reply.property("CORRELATION_ID") == request.property("CORRELATION_ID")
         assert reply.property("MSG_TYPE") == "reply"
         assert reply.born_host.startswith("127.0.0.1:")
-        assert reply.store_host == shop.broker.address
+        assert reply.store_host == env.broker.address
         assert abs(reply.store_time.timestamp() - reply.born_time.timestamp()) < 60
         assert sent.ok
-        assert len(shop.producer.client.replies) == 0
+        assert len(env.producer.client.replies) == 0
 
 
-async def test_a_request_says_whom_to_answer_and_for_how_long() -> None:
-    async with open_shop() as shop:
-        await reached(shop)
+async def test_a_request_has_reply_properties_and_ttl() -> None:
+    async with open_producer() as env:
+        await reached(env)
         with pytest.raises(ReplyTimeoutError):
-            await shop.producer.request(ORDER, 0.2)
-        (request,) = await asked(shop)
+            await env.producer.request(ORDER, 0.2)
+        (request,) = await asked(env)
 
-        assert request.property("REPLY_TO_CLIENT") == shop.producer.client.client_id
+        assert request.property("REPLY_TO_CLIENT") == env.producer.client.client_id
         assert 0 < int(request.property("TTL") or "") <= 200
         assert len(request.property("CORRELATION_ID") or "") == 32
 
 
-async def test_a_large_reply_travels_compressed() -> None:
-    async with open_shop() as shop, responder(shop) as answers:
-        asking = asyncio.create_task(shop.producer.request(ORDER, 30))
-        (request,) = await asked(shop)
+async def test_a_large_reply_is_sent_compressed() -> None:
+    async with open_producer() as env, responder(env) as answers:
+        asking = asyncio.create_task(env.producer.request(ORDER, 30))
+        (request,) = await asked(env)
         await answers.reply(request, b"pong " * 10_000)
 
         assert (await asking).body == b"pong " * 10_000
 
 
 async def test_many_replies_in_any_order_find_their_requests() -> None:
-    async with open_shop() as shop, responder(shop) as answers:
+    async with open_producer() as env, responder(env) as answers:
         asking = [
-            asyncio.create_task(shop.producer.request(request_of(b"%d" % n), 10))
-            for n in range(200)
+            asyncio.create_task(env.producer.request(request_of(b"%d" % n), 10)) for n in range(200)
         ]
-        requests = await asked(shop, 200)
+        requests = await asked(env, 200)
         await asyncio.gather(*(answers.reply(each, each.body) for each in reversed(requests)))
         replies = await asyncio.gather(*asking)
 
@@ -117,47 +123,47 @@ async def test_many_replies_in_any_order_find_their_requests() -> None:
 
 
 async def test_replies_go_to_the_broker_that_has_the_request() -> None:
-    async with open_shop(brokers=2) as shop, responder(shop) as answers:
-        for broker in shop.brokers:
+    async with open_producer(brokers=2) as env, responder(env) as answers:
+        for broker in env.brokers:
             asking = asyncio.create_task(
-                shop.producer.request(ORDER, 5, queue=shop.queue(0, broker.name))
+                env.producer.request(ORDER, 5, queue=env.queue(0, broker.name))
             )
             await until(lambda at=broker: len(at.messages("orders")) == 1)  # type: ignore[misc]  # a bound loop variable
             request = decode_message(broker.messages("orders")[0].record, broker.name)
             await answers.reply(request, b"pong")
             await asking
 
-        assert [len(each.requests_of(REPLY)) for each in shop.brokers] == [1, 1]
+        assert [len(each.requests_of(REPLY)) for each in env.brokers] == [1, 1]
 
 
-async def test_a_broker_knows_who_asks_before_it_has_the_request() -> None:
-    async with open_shop() as shop:
+async def test_a_heartbeat_precedes_the_request() -> None:
+    async with open_producer() as env:
         with pytest.raises(ReplyTimeoutError):
-            await shop.producer.request(ORDER, 0.1)
-        codes = [frame.command.code for frame in shop.broker.requests]
+            await env.producer.request(ORDER, 0.1)
+        codes = [frame.command.code for frame in env.broker.requests]
 
         assert codes.index(RequestCode.HEART_BEAT) < codes.index(SEND)
 
 
-async def test_a_producer_on_connections_of_others_is_told_of_too() -> None:
-    async with open_shop() as shop, responder(shop) as answers:
-        config = ClientConfig(namesrv=shop.cluster.namesrv)
+async def test_a_heartbeat_precedes_requests_over_shared_connections() -> None:
+    async with open_producer() as env, responder(env) as answers:
+        config = ClientConfig(namesrv=env.cluster.namesrv)
         async with MQClientInstance(config) as client, Producer("first", client=client) as first:
-            await first.send(ORDER, queue=shop.queue(1))
+            await first.send(ORDER, queue=env.queue(1))
             async with Producer("second", client=client) as second:
-                asking = asyncio.create_task(second.request(ORDER, 5, queue=shop.queue(0)))
-                await until(lambda: len(shop.broker.messages("orders", 0)) == 1)
-                (stored,) = shop.broker.messages("orders", 0)
+                asking = asyncio.create_task(second.request(ORDER, 5, queue=env.queue(0)))
+                await until(lambda: len(env.broker.messages("orders", 0)) == 1)
+                (stored,) = env.broker.messages("orders", 0)
                 await answers.reply(decode_message(stored.record, "broker-a"), b"pong")
 
                 assert (await asking).body == b"pong"
 
 
 async def test_requests_take_a_sharding_key() -> None:
-    async with open_shop() as shop, responder(shop) as answers:
-        expected = (await shop.producer.send(ORDER, sharding_key="a")).queue
-        asking = asyncio.create_task(shop.producer.request(ORDER, 5, sharding_key="a"))
-        _, request = await asked(shop, 2)
+    async with open_producer() as env, responder(env) as answers:
+        expected = (await env.producer.send(ORDER, sharding_key="a")).queue
+        asking = asyncio.create_task(env.producer.request(ORDER, 5, sharding_key="a"))
+        _, request = await asked(env, 2)
         await answers.reply(request, b"pong")
         await asking
 
@@ -167,101 +173,101 @@ async def test_requests_take_a_sharding_key() -> None:
 # --- no reply ------------------------------------------------------------------------------------
 
 
-async def test_without_a_reply_a_request_times_out_and_leaves_nothing() -> None:
-    async with open_shop() as shop:
+async def test_a_request_without_a_reply_times_out() -> None:
+    async with open_producer() as env:
         with pytest.raises(ReplyTimeoutError, match="may have been worked on") as caught:
-            await shop.producer.request(ORDER, 0.1)
-        (request,) = await asked(shop)
+            await env.producer.request(ORDER, 0.1)
+        (request,) = await asked(env)
 
         assert isinstance(caught.value, TimeoutError)
         assert caught.value.message_id == request.message_id
-        assert len(shop.producer.client.replies) == 0
-        assert shop.producer._request_reply._limiter.count == 0
+        assert len(env.producer.client.replies) == 0
+        assert env.producer._request_reply._limiter.count == 0
 
 
-async def test_a_late_reply_is_dropped_and_counted_and_its_sender_content() -> None:
-    async with open_shop() as shop, responder(shop) as answers:
+async def test_a_late_reply_is_dropped_and_counted() -> None:
+    async with open_producer() as env, responder(env) as answers:
         with pytest.raises(ReplyTimeoutError):
-            await shop.producer.request(ORDER, 0.1)
-        (request,) = await asked(shop)
+            await env.producer.request(ORDER, 0.1)
+        (request,) = await asked(env)
         assert (await answers.reply(request, b"late")).ok
 
-        assert shop.producer.dropped_replies == 1
+        assert env.producer.dropped_replies == 1
 
 
 async def test_the_second_reply_is_dropped() -> None:
-    async with open_shop() as shop, responder(shop) as answers:
-        asking = asyncio.create_task(shop.producer.request(ORDER, 30))
-        (request,) = await asked(shop)
+    async with open_producer() as env, responder(env) as answers:
+        asking = asyncio.create_task(env.producer.request(ORDER, 30))
+        (request,) = await asked(env)
         await answers.reply(request, b"first")
         await answers.reply(request, b"second")
 
         assert (await asking).body == b"first"
-        assert shop.producer.dropped_replies == 1
+        assert env.producer.dropped_replies == 1
 
 
-async def test_a_cancelled_request_leaves_nothing() -> None:
-    async with open_shop() as shop:
-        asking = asyncio.create_task(shop.producer.request(ORDER, 30))
-        await asked(shop)
+async def test_a_cancelled_request_is_forgotten() -> None:
+    async with open_producer() as env:
+        asking = asyncio.create_task(env.producer.request(ORDER, 30))
+        await asked(env)
         asking.cancel()
         await asyncio.wait([asking])
 
         assert asking.cancelled()
-        assert len(shop.producer.client.replies) == 0
-        assert shop.producer._request_reply._limiter.count == 0
+        assert len(env.producer.client.replies) == 0
+        assert env.producer._request_reply._limiter.count == 0
 
 
-async def test_a_request_that_cannot_be_sent_fails_as_a_send() -> None:
-    async with open_shop(config=ProducerConfig(retries=0)) as shop:
-        shop.broker.on(SEND, Reply(2, remark="busy"), times=None)
+async def test_a_failed_request_raises_the_error_of_a_send() -> None:
+    async with open_producer(config=ProducerConfig(retries=0)) as env:
+        env.broker.on(SEND, Reply(2, remark="busy"), times=None)
         with pytest.raises(SendError, match="busy"):
-            await shop.producer.request(ORDER, 30)
+            await env.producer.request(ORDER, 30)
 
-        assert len(shop.producer.client.replies) == 0
+        assert len(env.producer.client.replies) == 0
 
 
-async def test_a_reply_that_came_makes_up_for_a_lost_answer() -> None:
-    async with open_shop(config=ProducerConfig(retries=0)) as shop, responder(shop) as answers:
-        held = shop.broker.hold(SEND)
-        asking = asyncio.create_task(shop.producer.request(ORDER, 30))
+async def test_a_reply_replaces_a_lost_response() -> None:
+    async with open_producer(config=ProducerConfig(retries=0)) as env, responder(env) as answers:
+        held = env.broker.hold(SEND)
+        asking = asyncio.create_task(env.producer.request(ORDER, 30))
         await held.wait(1)
-        (request,) = await asked(shop)
+        (request,) = await asked(env)
         await answers.reply(request, b"pong")
 
         assert (await asking).body == b"pong"
         held.release()
 
 
-async def test_a_lost_answer_without_a_reply_is_an_unknown_outcome() -> None:
-    async with open_shop(config=ProducerConfig(retries=0)) as shop:
-        shop.broker.on(SEND, Close())
+async def test_a_lost_response_without_a_reply_raises_send_unknown() -> None:
+    async with open_producer(config=ProducerConfig(retries=0)) as env:
+        env.broker.on(SEND, Close())
         with pytest.raises(SendUnknownError):
-            await shop.producer.request(ORDER, 30)
+            await env.producer.request(ORDER, 30)
 
 
-async def test_further_requests_wait_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_beyond_the_limit_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests_replies, "MAX_REQUESTS", 1)
-    async with open_shop() as shop, responder(shop) as answers:
-        first = asyncio.create_task(shop.producer.request(ORDER, 30))
-        (request,) = await asked(shop)
+    async with open_producer() as env, responder(env) as answers:
+        first = asyncio.create_task(env.producer.request(ORDER, 30))
+        (request,) = await asked(env)
         with pytest.raises(ReplyTimeoutError, match="waiting for their replies") as caught:
-            await shop.producer.request(ORDER, 0.05)
+            await env.producer.request(ORDER, 0.05)
         await answers.reply(request, b"pong")
         await first
 
         assert caught.value.message_id is None
-        assert len(shop.bodies()) == 1
+        assert len(env.bodies()) == 1
 
 
-async def test_requests_end_with_their_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_close_fails_pending_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests_replies, "MAX_REQUESTS", 1)
-    async with open_shop() as shop:
-        first = asyncio.create_task(shop.producer.request(ORDER, 30))
-        await asked(shop)
-        second = asyncio.create_task(shop.producer.request(ORDER, 30))
+    async with open_producer() as env:
+        first = asyncio.create_task(env.producer.request(ORDER, 30))
+        await asked(env)
+        second = asyncio.create_task(env.producer.request(ORDER, 30))
         await asyncio.sleep(0)
-        await shop.producer.close()
+        await env.producer.close()
         outcomes = await asyncio.gather(first, second, return_exceptions=True)
 
         assert [type(each) for each in outcomes] == [ClosedError, ClosedError]
@@ -270,33 +276,33 @@ async def test_requests_end_with_their_producer(monkeypatch: pytest.MonkeyPatch)
 # --- replying ------------------------------------------------------------------------------------
 
 
-async def test_only_requests_can_be_answered() -> None:
-    async with open_shop() as shop:
-        await shop.producer.send(ORDER)
-        (plain,) = requests_in(shop)
+async def test_reply_rejects_messages_that_are_not_requests() -> None:
+    async with open_producer() as env:
+        await env.producer.send(ORDER)
+        (plain,) = requests_in(env)
         wrong: list[Callable[[], Awaitable[object]]] = [
-            lambda: shop.producer.reply(plain, b"x"),
-            lambda: shop.producer.reply(ORDER, b"x"),  # type: ignore[arg-type]
+            lambda: env.producer.reply(plain, b"x"),
+            lambda: env.producer.reply(ORDER, b"x"),  # type: ignore[arg-type]
         ]
         for call in wrong:
             with pytest.raises(ConfigError, match="request"):
                 await call()
 
 
-async def test_a_reply_to_somebody_who_has_left_fails() -> None:
-    async with open_shop() as shop, responder(shop) as answers:
-        asking = asyncio.create_task(shop.producer.request(ORDER, 30))
-        (request,) = await asked(shop)
+async def test_a_reply_to_a_closed_requester_fails() -> None:
+    async with open_producer() as env, responder(env) as answers:
+        asking = asyncio.create_task(env.producer.request(ORDER, 30))
+        (request,) = await asked(env)
         asking.cancel()
         await asyncio.wait([asking])
-        await shop.producer.close()
+        await env.producer.close()
         with pytest.raises(SendError, match="not found"):
             await answers.reply(request, b"pong")
 
 
-async def test_a_reply_of_nobody_is_answered_all_the_same() -> None:
-    async with open_shop() as shop:
-        await shop.producer.send(ORDER)
+async def test_an_unexpected_reply_is_acknowledged() -> None:
+    async with open_producer() as env:
+        await env.producer.send(ORDER)
         fields = {
             "producerGroup": "g",
             "topic": "DefaultCluster_REPLY_TOPIC",
@@ -313,8 +319,8 @@ async def test_a_reply_of_nobody_is_answered_all_the_same() -> None:
         }
         push = Command(PUSH, 0, body=b"pong")
         push.ext = fields
-        answer = await shop.broker.push(push)
+        answer = await env.broker.push(push)
 
         assert answer is not None
         assert answer.code == 0
-        assert shop.producer.dropped_replies == 1
+        assert env.producer.dropped_replies == 1

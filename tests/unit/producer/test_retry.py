@@ -1,4 +1,4 @@
-"""What a failed attempt means."""
+"""Retry policy."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def ended(*causes: RocketMQError) -> RocketMQError:
         (UNREADABLE, False),
     ],
 )
-def test_only_what_can_end_differently_is_tried_again(error: RocketMQError, retried: bool) -> None:
+def test_is_retryable(error: RocketMQError, retried: bool) -> None:
     assert is_retryable(error) is retried
 
 
@@ -80,9 +80,7 @@ def test_only_what_can_end_differently_is_tried_again(error: RocketMQError, retr
         ((LOST, ClosedError("closed")), SendUnknownError),
     ],
 )
-def test_what_may_be_stored_is_told_from_what_is_not(
-    causes: tuple[RocketMQError, ...], kind: type[SendError]
-) -> None:
+def test_may_have_stored(causes: tuple[RocketMQError, ...], kind: type[SendError]) -> None:
     error = ended(*causes)
 
     assert type(error) is kind
@@ -92,12 +90,12 @@ def test_what_may_be_stored_is_told_from_what_is_not(
 
 
 @pytest.mark.parametrize("last", [ILLEGAL, DENIED, ClosedError("closed")])
-def test_a_final_refusal_is_raised_as_it_is(last: RocketMQError) -> None:
+def test_failure_returns_a_final_error_as_it_is(last: RocketMQError) -> None:
     assert ended(last) is last
     assert ended(REFUSED, last) is last
 
 
-def test_a_broker_that_stays_busy_is_an_attempt_that_failed() -> None:
+def test_failure_of_a_busy_broker_is_a_send_error() -> None:
     error = ended(BUSY, BUSY)
 
     assert type(error) is SendError

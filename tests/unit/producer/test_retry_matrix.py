@@ -1,4 +1,4 @@
-"""What follows the first answer to a send: every kind of answer, every way of sending."""
+"""Retries by response code and send method."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.unit.producer.producer_env import (
     ORDER,
     SEND,
     SEND_BATCH,
-    Shop,
-    hurried,
-    open_shop,
+    ProducerEnv,
+    open_producer,
     reached,
+    time_out_sends,
 )
 
 SECONDS = 15.0  # for a whole send
@@ -76,30 +76,28 @@ WEAKER = {
 }
 BETTER = ProducerConfig(retry_other_broker=True)
 
-Send = Callable[[Shop, float], Awaitable[object]]  # and how many seconds it may take
+Send = Callable[[ProducerEnv, float], Awaitable[object]]  # and how many seconds it may take
 WAYS: dict[str, tuple[Send, Then]] = {
     "any queue": (
-        lambda shop, seconds: shop.producer.send(ORDER, timeout_seconds=seconds),
+        lambda env, seconds: env.producer.send(ORDER, timeout_seconds=seconds),
         Then.ELSEWHERE,
     ),
     "any queue, a batch": (
-        lambda shop, seconds: shop.producer.send_batch([ORDER, ORDER], timeout_seconds=seconds),
+        lambda env, seconds: env.producer.send_batch([ORDER, ORDER], timeout_seconds=seconds),
         Then.ELSEWHERE,
     ),
     "a chosen queue": (
-        lambda shop, seconds: shop.producer.send(
-            ORDER, queue=shop.queue(), timeout_seconds=seconds
-        ),
+        lambda env, seconds: env.producer.send(ORDER, queue=env.queue(), timeout_seconds=seconds),
         Then.SAME,
     ),
     "a selector": (
-        lambda shop, seconds: shop.producer.send(
+        lambda env, seconds: env.producer.send(
             ORDER, selector=lambda queues, _: queues[1], timeout_seconds=seconds
         ),
         Then.SAME,
     ),
     "a key": (
-        lambda shop, seconds: shop.producer.send(ORDER, sharding_key="42", timeout_seconds=seconds),
+        lambda env, seconds: env.producer.send(ORDER, sharding_key="42", timeout_seconds=seconds),
         Then.SAME,
     ),
 }
@@ -110,7 +108,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry_module, "Backoff", partial(Backoff, first=0.001))
 
 
-def answer_first(shop: Shop, outcome: Outcome) -> None:
+def answer_first(env: ProducerEnv, outcome: Outcome) -> None:
     """Give the first send to any broker *outcome*; all others are stored."""
     left = [outcome]
 
@@ -124,18 +122,18 @@ def answer_first(shop: Shop, outcome: Outcome) -> None:
 
         return answer
 
-    for broker in shop.brokers:
+    for broker in env.brokers:
         for code in (SEND, SEND_BATCH):
             broker.on(code, handler(broker), times=None)
 
 
-async def outcome_of(shop: Shop, send: Send, seconds: float = SECONDS) -> Then:
+async def outcome_of(env: ProducerEnv, send: Send, seconds: float = SECONDS) -> Then:
     """Send; return what the requests on the wire say about it."""
     try:
-        result = await send(shop, seconds)
+        result = await send(env, seconds)
     except RocketMQError:
         result = None
-    tried = [(each.broker_name, each.queue_id) for each in shop.sends()]
+    tried = [(each.broker_name, each.queue_id) for each in env.sends()]
     if len(tried) == 1:
         return Then.RAISED if result is None else Then.RETURNED
     assert len(tried) == 2
@@ -148,73 +146,73 @@ async def outcome_of(shop: Shop, send: Send, seconds: float = SECONDS) -> Then:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("answer", RETRIED)
-async def test_what_can_end_differently_is_tried_again(answer: str, way: str) -> None:
+async def test_retryable_outcomes_are_retried(answer: str, way: str) -> None:
     send, then = WAYS[way]
-    async with open_shop(brokers=2) as shop:
-        answer_first(shop, RETRIED[answer])
+    async with open_producer(brokers=2) as env:
+        answer_first(env, RETRIED[answer])
 
-        assert await outcome_of(shop, send) is then
+        assert await outcome_of(env, send) is then
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("answer", RAISED)
-async def test_what_no_retry_can_change_is_raised(answer: str, way: str) -> None:
+async def test_final_outcomes_are_raised_without_retry(answer: str, way: str) -> None:
     send, _ = WAYS[way]
-    async with open_shop(brokers=2) as shop:
-        answer_first(shop, RAISED[answer])
+    async with open_producer(brokers=2) as env:
+        answer_first(env, RAISED[answer])
 
-        assert await outcome_of(shop, send) is Then.RAISED
+        assert await outcome_of(env, send) is Then.RAISED
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("answer", WEAKER)
-async def test_what_is_stored_with_less_is_returned(answer: str, way: str) -> None:
+async def test_a_weaker_status_is_returned(answer: str, way: str) -> None:
     send, _ = WAYS[way]
-    async with open_shop(brokers=2) as shop:
-        answer_first(shop, WEAKER[answer])
+    async with open_producer(brokers=2) as env:
+        answer_first(env, WEAKER[answer])
 
-        assert await outcome_of(shop, send) is Then.RETURNED
+        assert await outcome_of(env, send) is Then.RETURNED
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("answer", WEAKER)
-async def test_or_tried_again_at_another_broker_if_that_is_wanted(answer: str, way: str) -> None:
+async def test_retry_other_broker_retries_a_weaker_status(answer: str, way: str) -> None:
     send, then = WAYS[way]
-    async with open_shop(brokers=2, config=BETTER) as shop:
-        answer_first(shop, WEAKER[answer])
+    async with open_producer(brokers=2, config=BETTER) as env:
+        answer_first(env, WEAKER[answer])
         expected = then if then is Then.ELSEWHERE else Then.RETURNED
 
-        assert await outcome_of(shop, send) is expected
+        assert await outcome_of(env, send) is expected
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_an_answer_that_does_not_come_leaves_time_for_another_broker(way: str) -> None:
+async def test_a_missing_response_leaves_time_for_another_broker(way: str) -> None:
     send, then = WAYS[way]
-    async with open_shop(brokers=2) as shop:
-        await reached(shop)
-        answer_first(shop, None)
+    async with open_producer(brokers=2) as env:
+        await reached(env)
+        answer_first(env, None)
         if then is Then.ELSEWHERE:
-            given = hurried(shop, *shop.brokers, times=1)
+            given = time_out_sends(env, *env.brokers, times=1)
 
-            assert await outcome_of(shop, send) is Then.ELSEWHERE
+            assert await outcome_of(env, send) is Then.ELSEWHERE
             assert given[0] <= SECONDS / 2
         else:  # waited for to the end: it would hardly answer a second request sooner
-            assert await outcome_of(shop, send, 0.3) is Then.RAISED
+            assert await outcome_of(env, send, 0.3) is Then.RAISED
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_broker_that_goes_away_is_asked_again_over_a_new_connection(way: str) -> None:
+async def test_go_away_retries_over_a_new_connection(way: str) -> None:
     send, _ = WAYS[way]
-    async with open_shop(brokers=2) as shop:
-        answer_first(shop, refused(1500))
+    async with open_producer(brokers=2) as env:
+        answer_first(env, refused(1500))
 
-        assert await outcome_of(shop, send) is Then.SAME
+        assert await outcome_of(env, send) is Then.SAME
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_without_retries_the_first_failure_is_the_end(way: str) -> None:
+async def test_without_retries_the_first_failure_is_raised(way: str) -> None:
     send, _ = WAYS[way]
-    async with open_shop(brokers=2, config=ProducerConfig(retries=0)) as shop:
-        answer_first(shop, RETRIED["SYSTEM_BUSY"])
+    async with open_producer(brokers=2, config=ProducerConfig(retries=0)) as env:
+        answer_first(env, RETRIED["SYSTEM_BUSY"])
 
-        assert await outcome_of(shop, send) is Then.RAISED
+        assert await outcome_of(env, send) is Then.RAISED

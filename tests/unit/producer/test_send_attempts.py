@@ -1,4 +1,4 @@
-"""Sends that do not succeed at the first attempt."""
+"""Send attempts after a failure."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from tests.unit.producer.producer_env import (
     ORDER,
     SEND,
     connected,
-    hurried,
-    open_shop,
+    open_producer,
     reached,
-    seconds_given,
+    record_timeouts,
     stopped,
+    time_out_sends,
 )
 
 BUSY = Reply(2, remark="system busy")
@@ -59,57 +59,57 @@ def causes(error: SendError) -> list[type[BaseException]]:
 
 
 async def test_with_one_of_two_brokers_dead_no_send_fails() -> None:
-    async with open_shop(brokers=2) as shop:
-        await connected(shop)
-        dead, alive = shop.brokers
-        await stopped(shop, dead)
-        results = [await shop.producer.send(ORDER) for _ in range(100)]
+    async with open_producer(brokers=2) as env:
+        await connected(env)
+        dead, alive = env.brokers
+        await stopped(env, dead)
+        results = [await env.producer.send(ORDER) for _ in range(100)]
 
         assert {each.queue.broker_name for each in results} == {alive.name}
 
 
 async def test_a_retry_goes_to_another_broker_under_the_same_id() -> None:
-    async with open_shop(brokers=2) as shop:
-        for broker in shop.brokers:
+    async with open_producer(brokers=2) as env:
+        for broker in env.brokers:
             broker.on(SEND, Close(reset=True))
-        result = await shop.producer.send(ORDER)
+        result = await env.producer.send(ORDER)
 
-        tried = [str(each.broker_name) for each in shop.sends()]
+        tried = [str(each.broker_name) for each in env.sends()]
         assert sorted(tried[:2]) == ["broker-a", "broker-b"]
         assert len(tried) == 3
-        assert shop.ids() == {result.message_id}
+        assert env.ids() == {result.message_id}
 
 
-async def test_a_broker_that_hangs_leaves_time_for_the_other() -> None:
-    async with open_shop(brokers=2) as shop:
-        await reached(shop)
-        shop.brokers[0].on(SEND, None, times=None)
-        given = hurried(shop, shop.brokers[0])
-        results = [await shop.producer.send(ORDER, timeout_seconds=20) for _ in range(8)]
+async def test_a_hanging_broker_leaves_time_for_another() -> None:
+    async with open_producer(brokers=2) as env:
+        await reached(env)
+        env.brokers[0].on(SEND, None, times=None)
+        given = time_out_sends(env, env.brokers[0])
+        results = [await env.producer.send(ORDER, timeout_seconds=20) for _ in range(8)]
 
         assert {each.queue.broker_name for each in results} == {"broker-b"}
         assert given
         assert all(5 < each <= 10 for each in given)
 
 
-async def test_a_message_that_a_hanging_broker_stored_after_all_has_one_id() -> None:
-    async with open_shop(brokers=2) as shop:
-        await connected(shop)
-        sent = shop.ids()
-        held = [broker.hold(SEND, times=1) for broker in shop.brokers]
-        hurried(shop, *shop.brokers, times=2)
-        result = await shop.producer.send(ORDER)
+async def test_copies_of_a_hanging_broker_have_the_same_id() -> None:
+    async with open_producer(brokers=2) as env:
+        await connected(env)
+        sent = env.ids()
+        held = [broker.hold(SEND, times=1) for broker in env.brokers]
+        time_out_sends(env, *env.brokers, times=2)
+        result = await env.producer.send(ORDER)
 
-        assert len(shop.bodies()) == 2 + 3  # stored twice without an answer, then with one
-        assert shop.ids() - sent == {result.message_id}
+        assert len(env.bodies()) == 2 + 3  # stored twice without an answer, then with one
+        assert env.ids() - sent == {result.message_id}
         for each in held:
             each.release()
 
 
-async def test_brokers_that_refuse_for_now_are_passed_over() -> None:
-    async with open_shop(brokers=2) as shop:
-        shop.brokers[0].on(SEND, BUSY, times=None)
-        results = [await shop.producer.send(ORDER) for _ in range(10)]
+async def test_retryable_errors_go_to_another_broker() -> None:
+    async with open_producer(brokers=2) as env:
+        env.brokers[0].on(SEND, BUSY, times=None)
+        results = [await env.producer.send(ORDER) for _ in range(10)]
 
         assert {each.queue.broker_name for each in results} == {"broker-b"}
 
@@ -118,91 +118,91 @@ async def test_brokers_that_refuse_for_now_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize("code", [1, 2, 14, 17, 215, 16])
-async def test_a_refusal_for_now_is_tried_again(code: int) -> None:
-    async with open_shop() as shop:
-        shop.broker.on(SEND, Reply(code, remark="not now"), times=2)
-        result = await shop.producer.send(ORDER)
+async def test_a_retryable_error_is_retried(code: int) -> None:
+    async with open_producer() as env:
+        env.broker.on(SEND, Reply(code, remark="not now"), times=2)
+        result = await env.producer.send(ORDER)
 
         assert result.ok
-        assert len(shop.sends()) == 3
-        assert shop.ids() == {result.message_id}
+        assert len(env.sends()) == 3
+        assert env.ids() == {result.message_id}
 
 
 @pytest.mark.parametrize("code", [13, 3, 26, 28, 31999])
-async def test_a_refusal_for_good_is_raised_as_the_broker_said_it(code: int) -> None:
-    async with open_shop() as shop:
-        shop.broker.on(SEND, Reply(code, remark="never"))
+async def test_a_final_error_is_raised_as_it_is(code: int) -> None:
+    async with open_producer() as env:
+        env.broker.on(SEND, Reply(code, remark="never"))
         with pytest.raises(BrokerError) as caught:
-            await shop.producer.send(ORDER)
+            await env.producer.send(ORDER)
 
         assert (caught.value.code, caught.value.remark) == (code, "never")
-        assert caught.value.address == shop.broker.address
-        assert len(shop.sends()) == 1
+        assert caught.value.address == env.broker.address
+        assert len(env.sends()) == 1
 
 
 @pytest.mark.parametrize(
     "refused",
     [Reply(1, remark="AclException: No accessKey"), Reply(16, remark="check signature failed.")],
 )
-async def test_a_wrong_account_is_not_tried_again(refused: Reply) -> None:
+async def test_an_auth_error_is_not_retried(refused: Reply) -> None:
     account = ClientConfig(credentials=Credentials(access_key="x", secret_key="y"))
-    async with open_shop(client=account) as shop:
-        shop.broker.on(SEND, refused, times=None)
+    async with open_producer(client=account) as env:
+        env.broker.on(SEND, refused, times=None)
         with pytest.raises(AuthError):
-            await shop.producer.send(ORDER)
+            await env.producer.send(ORDER)
 
-        assert len(shop.sends()) == 1
+        assert len(env.sends()) == 1
 
 
-async def test_a_topic_that_may_not_be_written_to_is_told_as_that() -> None:
-    async with open_shop(config=ONCE) as shop:
-        shop.broker.on(SEND, Reply(16, remark="the broker[broker-a] sending message is forbidden"))
+async def test_a_read_only_topic_raises_permission_denied() -> None:
+    async with open_producer(config=ONCE) as env:
+        env.broker.on(SEND, Reply(16, remark="the broker[broker-a] sending message is forbidden"))
         with pytest.raises(SendError) as caught:
-            await shop.producer.send(ORDER)
+            await env.producer.send(ORDER)
 
         assert causes(caught.value) == [PermissionDeniedError]
 
 
 async def test_a_chosen_queue_is_kept_over_all_attempts() -> None:
-    async with open_shop(brokers=2) as shop:
-        shop.brokers[1].on(SEND, BUSY, times=2)
-        queue = shop.queue(2, "broker-b")
-        by_queue = await shop.producer.send(ORDER, queue=queue)
-        shop.brokers[1].on(SEND, Close(), times=2)
-        by_selector = await shop.producer.send(ORDER, selector=lambda queues, _: queue)
+    async with open_producer(brokers=2) as env:
+        env.brokers[1].on(SEND, BUSY, times=2)
+        queue = env.queue(2, "broker-b")
+        by_queue = await env.producer.send(ORDER, queue=queue)
+        env.brokers[1].on(SEND, Close(), times=2)
+        by_selector = await env.producer.send(ORDER, selector=lambda queues, _: queue)
 
         assert by_queue.queue == by_selector.queue == queue
-        assert {(each.broker_name, each.queue_id) for each in shop.sends()} == {("broker-b", 2)}
-        assert len(shop.sends()) == 6
+        assert {(each.broker_name, each.queue_id) for each in env.sends()} == {("broker-b", 2)}
+        assert len(env.sends()) == 6
 
 
-async def test_a_chosen_queue_on_a_dead_broker_fails_and_goes_nowhere_else() -> None:
-    async with open_shop(brokers=2) as shop:
-        await connected(shop)
-        await stopped(shop, shop.brokers[0])
-        before = len(shop.bodies())
+async def test_a_chosen_queue_on_a_dead_broker_fails() -> None:
+    async with open_producer(brokers=2) as env:
+        await connected(env)
+        await stopped(env, env.brokers[0])
+        before = len(env.bodies())
         with pytest.raises(SendError) as caught:
-            await shop.producer.send(ORDER, queue=shop.queue(0, "broker-a"))
+            await env.producer.send(ORDER, queue=env.queue(0, "broker-a"))
 
         assert type(caught.value) is SendError
-        assert len(shop.bodies()) == before
+        assert len(env.bodies()) == before
 
 
 # --- how it ends ---------------------------------------------------------------------------------
 
 
-async def test_with_nobody_there_the_message_is_surely_not_stored() -> None:
-    async with open_shop(brokers=2) as shop:
-        await connected(shop)
-        await stopped(shop, *shop.brokers)
+async def test_without_any_broker_a_send_raises_send_error() -> None:
+    async with open_producer(brokers=2) as env:
+        await connected(env)
+        await stopped(env, *env.brokers)
         with pytest.raises(SendError) as caught:
-            await shop.producer.send(ORDER)
+            await env.producer.send(ORDER)
 
         assert type(caught.value) is SendError
         assert all(issubclass(each, NotConnectedError) for each in causes(caught.value))
         assert len(caught.value.attempts) >= 3
         tried = {attempt.address for attempt in caught.value.attempts}
-        assert tried == {broker.address for broker in shop.brokers}
+        assert tried == {broker.address for broker in env.brokers}
 
 
 @pytest.mark.parametrize(
@@ -218,96 +218,96 @@ async def test_with_nobody_there_the_message_is_surely_not_stored() -> None:
         (Reply(ext={"msgId": "0A", "queueId": "x", "queueOffset": "0"}), CodecError),
     ],
 )
-async def test_sent_and_not_clearly_answered_it_may_be_stored(
+async def test_a_send_without_a_clear_response_raises_send_unknown(
     answer: object, cause: type[RocketMQError]
 ) -> None:
-    async with open_shop(config=ONCE) as shop:
-        await connected(shop)
-        sent = shop.ids()
-        shop.broker.on(SEND, answer)  # type: ignore[arg-type]  # each is an outcome
+    async with open_producer(config=ONCE) as env:
+        await connected(env)
+        sent = env.ids()
+        env.broker.on(SEND, answer)  # type: ignore[arg-type]  # each is an outcome
         if answer is None:
-            hurried(shop, shop.broker, times=1)
+            time_out_sends(env, env.broker, times=1)
         with pytest.raises(SendUnknownError, match="may have been stored") as caught:
-            await shop.producer.send(ORDER)
+            await env.producer.send(ORDER)
 
         assert causes(caught.value) == [cause]
-        assert {caught.value.message_id} == shop.ids() - sent
+        assert {caught.value.message_id} == env.ids() - sent
         assert caught.value.topic == "orders"
-        assert (await shop.producer.send(ORDER)).ok
+        assert (await env.producer.send(ORDER)).ok
 
 
-async def test_one_unclear_attempt_makes_the_whole_send_unclear() -> None:
-    async with open_shop() as shop:
-        shop.broker.on(SEND, Close())
-        shop.broker.on(SEND, DOWN, times=2)
+async def test_one_unknown_attempt_makes_the_send_unknown() -> None:
+    async with open_producer() as env:
+        env.broker.on(SEND, Close())
+        env.broker.on(SEND, DOWN, times=2)
         with pytest.raises(SendUnknownError) as caught:
-            await shop.producer.send(ORDER)
+            await env.producer.send(ORDER)
 
         assert causes(caught.value) == [ConnectionLostError, BrokerError, BrokerError]
 
 
-async def test_a_final_refusal_after_an_unclear_attempt_leaves_it_unclear() -> None:
-    async with open_shop() as shop:
-        shop.broker.on(SEND, Close())
-        shop.broker.on(SEND, ILLEGAL)
+async def test_a_final_error_after_an_unknown_attempt_stays_unknown() -> None:
+    async with open_producer() as env:
+        env.broker.on(SEND, Close())
+        env.broker.on(SEND, ILLEGAL)
 
         with pytest.raises(SendUnknownError):
-            await shop.producer.send(ORDER)
+            await env.producer.send(ORDER)
 
 
-async def test_the_number_of_attempts_is_bounded() -> None:
-    async with open_shop(config=ProducerConfig(retries=4)) as shop:
-        shop.broker.on(SEND, DOWN, times=None)
+async def test_retries_limits_the_attempts() -> None:
+    async with open_producer(config=ProducerConfig(retries=4)) as env:
+        env.broker.on(SEND, DOWN, times=None)
         with pytest.raises(SendError) as caught:
-            await shop.producer.send(ORDER, timeout_seconds=10)
+            await env.producer.send(ORDER, timeout_seconds=10)
 
-        assert len(shop.sends()) == len(caught.value.attempts) == 5
+        assert len(env.sends()) == len(caught.value.attempts) == 5
 
 
-async def test_a_busy_broker_is_given_the_whole_deadline() -> None:
-    async with open_shop() as shop:
-        shop.broker.on(SEND, BUSY, times=6)
-        result = await shop.producer.send(ORDER)
+async def test_a_busy_broker_is_retried_until_the_deadline() -> None:
+    async with open_producer() as env:
+        env.broker.on(SEND, BUSY, times=6)
+        result = await env.producer.send(ORDER)
 
         assert result.ok
-        assert len(shop.sends()) == 7
+        assert len(env.sends()) == 7
 
 
-async def test_without_retries_busy_is_final() -> None:
-    async with open_shop(config=ONCE) as shop:
-        shop.broker.on(SEND, BUSY, times=None)
+async def test_without_retries_a_busy_broker_fails_the_send() -> None:
+    async with open_producer(config=ONCE) as env:
+        env.broker.on(SEND, BUSY, times=None)
         with pytest.raises(SendError) as caught:
-            await shop.producer.send(ORDER)
+            await env.producer.send(ORDER)
 
-        assert len(shop.sends()) == len(caught.value.attempts) == 1
+        assert len(env.sends()) == len(caught.value.attempts) == 1
 
 
-async def test_the_deadline_holds_over_all_attempts_and_pauses(
+async def test_the_deadline_covers_all_attempts_and_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(retry_module, "Backoff", Backoff)
     config = ProducerConfig(send_timeout_seconds=0.5)
-    async with open_shop(config=config) as shop:
-        shop.broker.on(SEND, BUSY, times=None)
-        given = seconds_given(shop)
+    async with open_producer(config=config) as env:
+        env.broker.on(SEND, BUSY, times=None)
+        given = record_timeouts(env)
         loop = asyncio.get_running_loop()
         started = loop.time()
         with pytest.raises(SendError):
-            await asyncio.wait_for(shop.producer.send(ORDER), 15)
+            await asyncio.wait_for(env.producer.send(ORDER), 15)
 
         assert loop.time() - started > 0.3
         assert given == sorted(given, reverse=True)
         assert all(each <= 0.5 for each in given)
-        assert len(shop.sends()) < 10  # a busy broker is not hammered
+        assert len(env.sends()) < 10  # a busy broker is not hammered
 
 
 async def test_a_send_with_its_own_deadline_keeps_it() -> None:
-    async with open_shop() as shop:
-        await connected(shop)
-        shop.broker.on(SEND, None, times=None)
-        given = seconds_given(shop)
+    async with open_producer() as env:
+        await connected(env)
+        env.broker.on(SEND, None, times=None)
+        given = record_timeouts(env)
         with pytest.raises(SendUnknownError):
-            await asyncio.wait_for(shop.producer.send(ORDER, timeout_seconds=0.2), 14)
+            await asyncio.wait_for(env.producer.send(ORDER, timeout_seconds=0.2), 14)
 
         assert all(each <= 0.2 for each in given)
 
@@ -315,44 +315,44 @@ async def test_a_send_with_its_own_deadline_keeps_it() -> None:
 # --- weaker guarantees ---------------------------------------------------------------------------
 
 
-async def test_stored_with_less_another_broker_is_tried_if_that_is_wanted() -> None:
-    async with open_shop(brokers=2, config=BETTER) as shop:
-        shop.brokers[0].on(SEND, WEAKER, times=None)
-        results = [await shop.producer.send(ORDER) for _ in range(4)]
+async def test_retry_other_broker_tries_another_broker_after_a_weaker_status() -> None:
+    async with open_producer(brokers=2, config=BETTER) as env:
+        env.brokers[0].on(SEND, WEAKER, times=None)
+        results = [await env.producer.send(ORDER) for _ in range(4)]
 
         assert {each.status for each in results} == {SendStatus.SEND_OK}
         assert {each.queue.broker_name for each in results} == {"broker-b"}
 
 
-async def test_stored_with_less_everywhere_is_stored_with_less() -> None:
-    async with open_shop(brokers=2, config=BETTER) as shop:
-        for broker in shop.brokers:
+async def test_a_weaker_status_everywhere_is_returned() -> None:
+    async with open_producer(brokers=2, config=BETTER) as env:
+        for broker in env.brokers:
             broker.on(SEND, WEAKER, times=None)
-        result = await shop.producer.send(ORDER)
+        result = await env.producer.send(ORDER)
 
         assert result.status is SendStatus.FLUSH_DISK_TIMEOUT
-        assert Counter(each.broker_name for each in shop.sends()) == {"broker-a": 1, "broker-b": 1}
+        assert Counter(each.broker_name for each in env.sends()) == {"broker-a": 1, "broker-b": 1}
 
 
 @pytest.mark.parametrize("chosen", [False, True])
-async def test_the_only_broker_is_not_asked_to_store_it_twice(chosen: bool) -> None:
-    async with open_shop(config=BETTER) as shop:
-        shop.broker.on(SEND, WEAKER, times=None)
-        result = await shop.producer.send(ORDER, queue=shop.queue() if chosen else None)
+async def test_a_single_broker_stores_a_weaker_result_once(chosen: bool) -> None:
+    async with open_producer(config=BETTER) as env:
+        env.broker.on(SEND, WEAKER, times=None)
+        result = await env.producer.send(ORDER, queue=env.queue() if chosen else None)
 
         assert result.status is SendStatus.FLUSH_DISK_TIMEOUT
-        assert len(shop.sends()) == 1
+        assert len(env.sends()) == 1
 
 
-async def test_a_failure_after_it_was_stored_with_less_is_no_failure() -> None:
-    async with open_shop(brokers=2, config=BETTER) as shop:
-        first = await shop.producer.send(ORDER)
-        shop.brokers[0].on(SEND, WEAKER, times=None)
-        shop.brokers[1].on(SEND, ILLEGAL, times=None)
+async def test_a_failure_after_a_weaker_status_returns_the_weaker_result() -> None:
+    async with open_producer(brokers=2, config=BETTER) as env:
+        first = await env.producer.send(ORDER)
+        env.brokers[0].on(SEND, WEAKER, times=None)
+        env.brokers[1].on(SEND, ILLEGAL, times=None)
         results = []
         for _ in range(8):  # each queue comes first once
             try:
-                results.append((await shop.producer.send(ORDER)).status)
+                results.append((await env.producer.send(ORDER)).status)
             except BrokerError:
                 results.append(SendStatus.SEND_OK)  # the other broker came first
 

@@ -1,4 +1,4 @@
-"""A message made ready: its limits, its properties, its compression."""
+"""Send request: limits, properties, compression."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def made(message: Message, **settings: object) -> SendRequest:
     return make_request(message, PUBLISH.next_target(), ID, 0, config)
 
 
-def test_its_id_and_properties_are_encoded() -> None:
+def test_id_and_properties_are_encoded() -> None:
     message = Message("orders", b"x", tags="new", keys=["a", "b"], properties={"color": "red"})
 
     assert parse_properties(made(message).properties) == {
@@ -47,7 +47,7 @@ def test_its_id_and_properties_are_encoded() -> None:
     }
 
 
-def test_extra_properties_come_beside_the_messages_own() -> None:
+def test_extra_properties_are_appended() -> None:
     message = Message("orders", b"x", tags="new")
     ready = make_request(message, PUBLISH.next_target(), ID, 0, ProducerConfig(), "TTL\x013000\x02")
 
@@ -60,7 +60,7 @@ def test_extra_properties_come_beside_the_messages_own() -> None:
 
 
 @pytest.mark.parametrize("kind", ["message", "batch", "reply"])
-def test_a_prepared_frame_says_what_its_header_says(kind: str) -> None:
+def test_a_prepared_frame_equals_the_typed_header(kind: str) -> None:
     sent = made(Message("orders", b"x", tags="new", flag=7))
     sent.batch, sent.is_reply, sent.born_ms = kind == "batch", kind == "reply", 1_763_668_800_123
     head, body = sent.frame(5)
@@ -72,14 +72,14 @@ def test_a_prepared_frame_says_what_its_header_says(kind: str) -> None:
     assert command.ext_fields() == to_ext_fields(header)
 
 
-def test_small_bodies_stay_as_they_are() -> None:
+def test_small_bodies_are_not_compressed() -> None:
     ready = made(Message("orders", b"x" * 4095))
 
     assert (ready.body, ready.sys_flag) == (b"x" * 4095, 0)
 
 
 @pytest.mark.parametrize(("kind", "bits"), [("zlib", 0x300), ("lz4", 0x100), ("zstd", 0x200)])
-def test_large_bodies_are_compressed_and_say_how(kind: str, bits: int) -> None:
+def test_large_bodies_are_compressed_and_flagged(kind: str, bits: int) -> None:
     body = b"orders and payments " * 500
     ready = made(Message("orders", body), compression=kind)
     ready.compress()
@@ -89,20 +89,20 @@ def test_large_bodies_are_compressed_and_say_how(kind: str, bits: int) -> None:
     assert inflate(ready.body, ready.sys_flag) == body
 
 
-def test_very_large_bodies_are_left_for_a_thread() -> None:
+def test_very_large_bodies_are_left_to_the_pool() -> None:
     small, large = (made(Message("orders", bytes(size))) for size in (8_191, 8_192))
 
     assert (small.compression, large.compression) == (None, ("zlib", 5))
     assert len(small.body) < len(large.body) == 8_192
 
 
-def test_compression_can_be_switched_off() -> None:
+def test_compression_can_be_disabled() -> None:
     body = bytes(100_000)
 
     assert made(Message("orders", body), compression=None).body == body
 
 
-def test_what_does_not_shrink_is_not_compressed() -> None:
+def test_a_body_that_does_not_shrink_is_sent_uncompressed() -> None:
     body = os.urandom(4 * 1024 * 1024)
     ready = made(Message("orders", body))
     ready.compress()
@@ -111,7 +111,7 @@ def test_what_does_not_shrink_is_not_compressed() -> None:
     assert ready.sys_flag == 0
 
 
-def test_the_message_itself_is_not_changed() -> None:
+def test_the_message_is_not_changed() -> None:
     message = Message("orders", bytes(100_000))
     before = (message.body, dict(message.properties), message.encoded_properties)
     made(message)
@@ -119,7 +119,7 @@ def test_the_message_itself_is_not_changed() -> None:
     assert (message.body, message.properties, message.encoded_properties) == before
 
 
-def test_a_body_of_the_largest_size_is_allowed_and_one_byte_more_is_not() -> None:
+def test_max_message_bytes_is_inclusive() -> None:
     made(Message("orders", bytes(1000)), max_message_bytes=1000)
     with pytest.raises(InvalidMessageError, match="1001 bytes") as caught:
         made(Message("orders", bytes(1001)), max_message_bytes=1000)
@@ -127,7 +127,7 @@ def test_a_body_of_the_largest_size_is_allowed_and_one_byte_more_is_not() -> Non
     assert caught.value.topic == "orders"
 
 
-def test_properties_that_do_not_fit_the_record_are_refused() -> None:
+def test_properties_too_long_for_the_record_are_rejected() -> None:
     room = MAX_PROPERTIES - PROPERTIES_SPARE - len(made(Message("orders", b"x")).properties)
     name = "p"
     fits = "v" * (room - len(name) - 2)
@@ -146,7 +146,7 @@ def test_sizes_are_checked_in_bytes() -> None:
     "message",
     [Message("orders", bytes(1001)), Message("orders", b"x", properties={"p": "v" * 40_000})],
 )
-def test_what_would_be_refused_can_be_refused_before_the_route_is_asked_for(
+def test_check_sizes_rejects_what_make_request_rejects(
     message: Message,
 ) -> None:
     with pytest.raises(InvalidMessageError):

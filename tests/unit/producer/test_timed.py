@@ -1,4 +1,4 @@
-"""Messages with a delivery time: only to brokers that keep it; and recalls."""
+"""Delayed messages and recall."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.server import VERSIONS
-from tests.unit.producer.producer_env import open_shop, stopped
+from tests.unit.producer.producer_env import open_producer, stopped
 
 LATER = Message("orders", b"later", delay_seconds=3600)
 
@@ -54,7 +54,7 @@ def test_a_delivery_time_is_a_property(fields: dict[str, object], name: str, val
     assert message.timed == (name != "DELAY")
 
 
-def test_no_delay_is_no_property() -> None:
+def test_no_delay_sets_no_property() -> None:
     for message in (Message("orders", b"x"), Message("orders", b"x", delay_seconds=0)):
         assert message.properties.keys() == {"WAIT"}
         assert not message.delayed
@@ -74,7 +74,7 @@ def test_no_delay_is_no_property() -> None:
         {"deliver_at": 1893456000},
     ],
 )
-def test_a_bad_delivery_time_is_refused(fields: dict[str, object]) -> None:
+def test_an_invalid_delivery_time_is_rejected(fields: dict[str, object]) -> None:
     with pytest.raises(InvalidMessageError):
         properties_of(**fields)
 
@@ -82,90 +82,90 @@ def test_a_bad_delivery_time_is_refused(fields: dict[str, object]) -> None:
 # --- sends ---------------------------------------------------------------------------------------
 
 
-async def test_a_timed_message_is_kept_until_its_time() -> None:
-    async with open_shop() as shop:
-        shop.broker.timers.hurry = 1000
-        result = await shop.producer.send(Message("orders", b"later", delay_seconds=30))
-        kept = shop.bodies()
-        await shop.broker.state.store.changed.until(lambda: shop.bodies() != [], "the message")
+async def test_a_delayed_message_is_delivered_at_its_time() -> None:
+    async with open_producer() as env:
+        env.broker.timers.hurry = 1000
+        result = await env.producer.send(Message("orders", b"later", delay_seconds=30))
+        kept = env.bodies()
+        await env.broker.state.store.changed.until(lambda: env.bodies() != [], "the message")
 
         assert kept == []
         assert result.recall_handle is not None
-        assert shop.bodies() == [b"later"]
+        assert env.bodies() == [b"later"]
 
 
 @pytest.mark.parametrize("when", ["delay_seconds", "deliver_at"])
-async def test_brokers_before_5_never_get_one(when: str) -> None:
+async def test_brokers_before_5_get_no_delayed_messages(when: str) -> None:
     value = 60 if when == "delay_seconds" else datetime.now(UTC) + timedelta(minutes=1)
     message = Message("orders", b"later", **{when: value})  # type: ignore[arg-type]
-    async with open_shop(version="4.9.7") as shop:
+    async with open_producer(version="4.9.7") as env:
         with pytest.raises(NotSupportedError, match=r"from 5\.0"):
-            await shop.producer.send(message)
+            await env.producer.send(message)
         with pytest.raises(NotSupportedError):
-            await shop.producer.send(message, queue=shop.queue())
+            await env.producer.send(message, queue=env.queue())
         with pytest.raises(NotSupportedError):
-            await shop.producer.send(message, sharding_key="a")
+            await env.producer.send(message, sharding_key="a")
         with pytest.raises(NotSupportedError):
-            await shop.producer.send_oneway(message)
+            await env.producer.send_oneway(message)
 
-        assert shop.bodies() == []
+        assert env.bodies() == []
 
 
-async def test_of_mixed_brokers_only_those_from_5_get_one() -> None:
-    async with open_shop(brokers=2) as shop:
-        shop.brokers[0].version = VERSIONS["4.9.7"]
-        results = await asyncio.gather(*(shop.producer.send(LATER) for _ in range(8)))
+async def test_among_mixed_versions_only_brokers_from_5_get_delayed_messages() -> None:
+    async with open_producer(brokers=2) as env:
+        env.brokers[0].version = VERSIONS["4.9.7"]
+        results = await asyncio.gather(*(env.producer.send(LATER) for _ in range(8)))
 
         assert {each.queue.broker_name for each in results} == {"broker-b"}
         with pytest.raises(NotSupportedError):
-            await shop.producer.send(LATER, queue=shop.queue(0, "broker-a"))
-        assert shop.brokers[0].requests_of(RequestCode.SEND_MESSAGE_V2) == []
+            await env.producer.send(LATER, queue=env.queue(0, "broker-a"))
+        assert env.brokers[0].requests_of(RequestCode.SEND_MESSAGE_V2) == []
 
 
-async def test_a_broker_that_cannot_be_asked_gets_none() -> None:
-    async with open_shop(brokers=2) as shop:
-        await stopped(shop, shop.brokers[0])
-        results = [await shop.producer.send(LATER) for _ in range(4)]
+async def test_a_broker_of_unknown_version_gets_no_delayed_messages() -> None:
+    async with open_producer(brokers=2) as env:
+        await stopped(env, env.brokers[0])
+        results = [await env.producer.send(LATER) for _ in range(4)]
 
         assert {each.queue.broker_name for each in results} == {"broker-b"}
 
 
-async def test_without_a_broker_to_ask_the_send_fails() -> None:
-    async with open_shop() as shop:
-        await stopped(shop, shop.broker)
+async def test_a_delayed_send_fails_if_no_version_is_known() -> None:
+    async with open_producer() as env:
+        await stopped(env, env.broker)
         with pytest.raises(SendError, match="does not say"):
-            await shop.producer.send(LATER, timeout_seconds=1)
+            await env.producer.send(LATER, timeout_seconds=1)
 
 
-async def test_a_time_too_far_away_is_refused_in_the_brokers_words() -> None:
-    async with open_shop() as shop:
+async def test_a_too_late_delivery_time_raises_the_error_of_the_broker() -> None:
+    async with open_producer() as env:
         with pytest.raises(BrokerError, match="max delay") as caught:
-            await shop.producer.send(Message("orders", b"x", delay_seconds=4 * 24 * 3600))
+            await env.producer.send(Message("orders", b"x", delay_seconds=4 * 24 * 3600))
 
         assert caught.value.code == 13
 
 
-async def test_delayed_messages_travel_alone() -> None:
-    async with open_shop() as shop:
+async def test_delayed_messages_are_not_batched() -> None:
+    async with open_producer() as env:
         with pytest.raises(InvalidMessageError, match="delayed"):
-            await shop.producer.send_batch([LATER, LATER])
+            await env.producer.send_batch([LATER, LATER])
 
 
 # --- recalls -------------------------------------------------------------------------------------
 
 
 async def test_a_recalled_message_is_not_delivered() -> None:
-    async with open_shop() as shop:
-        shop.broker.timers.recall_enabled = True
-        shop.broker.timers.hurry = 10_000
-        sent = await shop.producer.send(LATER)
-        recalled = await shop.producer.recall("orders", sent.recall_handle)
-        await shop.producer.send(Message("orders", b"other", delay_seconds=3600.5))
-        await shop.broker.state.store.changed.until(lambda: shop.bodies() != [], "the other")
+    async with open_producer() as env:
+        env.broker.timers.recall_enabled = True
+        env.broker.timers.hurry = 10_000
+        sent = await env.producer.send(LATER)
+        recalled = await env.producer.recall("orders", sent.recall_handle)
+        await env.producer.send(Message("orders", b"other", delay_seconds=3600.5))
+        await env.broker.state.store.changed.until(lambda: env.bodies() != [], "the other")
 
         assert recalled == sent.message_id
-        assert shop.bodies() == [b"other"]
-        (asked,) = shop.broker.requests_of(RequestCode.RECALL_MESSAGE)
+        assert env.bodies() == [b"other"]
+        (asked,) = env.broker.requests_of(RequestCode.RECALL_MESSAGE)
         assert asked.ext_fields()["bname"] == "broker-a"
         assert asked.ext_fields()["producerGroup"] == "shop"
 
@@ -191,22 +191,22 @@ async def test_a_message_of_a_namespace_can_be_recalled(topic: str) -> None:
 
 
 async def test_recalls_go_to_the_broker_of_the_message() -> None:
-    async with open_shop(brokers=2) as shop:
-        for broker in shop.brokers:
+    async with open_producer(brokers=2) as env:
+        for broker in env.brokers:
             broker.timers.recall_enabled = True
         for _ in range(8):
-            sent = await shop.producer.send(LATER)
-            assert await shop.producer.recall("orders", sent.recall_handle) == sent.message_id
+            sent = await env.producer.send(LATER)
+            assert await env.producer.recall("orders", sent.recall_handle) == sent.message_id
 
-        counts = [len(b.requests_of(RequestCode.RECALL_MESSAGE)) for b in shop.brokers]
+        counts = [len(b.requests_of(RequestCode.RECALL_MESSAGE)) for b in env.brokers]
         assert counts == [4, 4]
 
 
-async def test_a_broker_that_allows_no_recalls_says_so() -> None:
-    async with open_shop() as shop:
-        sent = await shop.producer.send(LATER)
+async def test_a_broker_without_recall_permission_raises() -> None:
+    async with open_producer() as env:
+        sent = await env.producer.send(LATER)
         with pytest.raises(PermissionDeniedError, match="forbidden"):
-            await shop.producer.recall("orders", sent.recall_handle)
+            await env.producer.recall("orders", sent.recall_handle)
 
 
 def handle(text: str) -> str:
@@ -227,15 +227,15 @@ def handle(text: str) -> str:
         ("%DLQ%g", handle("v1 %DLQ%g broker-a 1 id")),
     ],
 )
-async def test_what_cannot_be_recalled_is_refused_here(topic: str, given: str) -> None:
-    async with open_shop() as shop:
+async def test_an_invalid_recall_handle_raises(topic: str, given: str) -> None:
+    async with open_producer() as env:
         with pytest.raises(ConfigError):
-            await shop.producer.recall(topic, given)
+            await env.producer.recall(topic, given)
 
-        assert shop.broker.requests_of(RequestCode.RECALL_MESSAGE) == []
+        assert env.broker.requests_of(RequestCode.RECALL_MESSAGE) == []
 
 
-async def test_a_broker_before_5_knows_no_recalls() -> None:
-    async with open_shop(version="4.9.7") as shop:
+async def test_recall_needs_a_newer_broker() -> None:
+    async with open_producer(version="4.9.7") as env:
         with pytest.raises(NotSupportedError):
-            await shop.producer.recall("orders", handle("v1 orders broker-a 1 id"))
+            await env.producer.recall("orders", handle("v1 orders broker-a 1 id"))

@@ -1,4 +1,4 @@
-"""Where messages go: the turns that queues take, and topics that do not exist yet."""
+"""Topic publish info: round-robin, targets, routes of new topics."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def find_in(routes: Routes, topic: str) -> TopicPublishInfo:
     return await find_publish_info(routes, topic, "shop", CONFIG)  # type: ignore[arg-type]  # no table
 
 
-def test_queues_take_turns() -> None:
+def test_queues_are_used_round_robin() -> None:
     made = publish()
     used = [made.next_target().queue for _ in range(8)]
 
@@ -68,11 +68,11 @@ def test_queues_take_turns() -> None:
     assert set(used) == set(made.queues)
 
 
-def test_producers_do_not_all_begin_with_the_same_queue() -> None:
+def test_round_robin_starts_at_a_random_queue() -> None:
     assert len({publish().next_target().queue for _ in range(100)}) == 4
 
 
-def test_a_failed_broker_is_avoided_while_there_is_another() -> None:
+def test_a_failed_broker_is_avoided_while_another_is_left() -> None:
     made = publish()
     brokers = Counter(
         made.next_target_avoiding(frozenset({"broker-a"})).queue.broker_name for _ in range(20)
@@ -81,20 +81,20 @@ def test_a_failed_broker_is_avoided_while_there_is_another() -> None:
     assert brokers == {"broker-b": 20}
 
 
-def test_when_all_have_failed_any_will_do() -> None:
+def test_any_queue_is_used_when_all_brokers_failed() -> None:
     made = publish()
     failed = frozenset({"broker-a", "broker-b"})
 
     assert made.next_target_avoiding(failed).queue in made.queues
 
 
-def test_each_queue_knows_the_address_of_its_master() -> None:
+def test_a_target_has_the_address_of_the_master() -> None:
     made = publish()
 
     assert {made.target(queue).address for queue in made.queues} == {A, B}
 
 
-def test_with_a_vip_channel_messages_go_to_the_second_port() -> None:
+def test_vip_channel_sends_to_the_second_port() -> None:
     made = publish(client=ClientConfig(vip_channel=True))
     targets = [made.target(queue) for queue in made.queues]
 
@@ -107,7 +107,7 @@ def test_with_a_vip_channel_messages_go_to_the_second_port() -> None:
     assert {made.next_target().broker_name for _ in range(8)} == {"broker-b"}
 
 
-def test_a_unit_is_part_of_what_a_send_says() -> None:
+def test_unit_mode_is_part_of_the_send_header() -> None:
     queue = publish().queues[0]
 
     assert publish(client=ClientConfig(unit_mode=True)).header(queue).unit_mode is True
@@ -115,14 +115,14 @@ def test_a_unit_is_part_of_what_a_send_says() -> None:
 
 
 @pytest.mark.parametrize("queue", [None, "orders/broker-a/0", MessageQueue("other", "broker-a", 0)])
-def test_what_is_no_queue_of_the_topic_is_refused(queue: MessageQueue) -> None:
+def test_a_queue_of_another_topic_raises(queue: MessageQueue) -> None:
     with pytest.raises(ConfigError) as caught:
         publish().target(queue)
 
     assert caught.value.setting == "queue"
 
 
-def test_a_queue_on_a_broker_without_a_master_is_aimed_at_the_name_of_the_broker() -> None:
+def test_a_target_without_a_master_has_the_broker_name_as_address() -> None:
     one_headless = route(
         queues(), queues("broker-b"), broker(master=A), broker("broker-b", replica=B)
     )
@@ -133,7 +133,7 @@ def test_a_queue_on_a_broker_without_a_master_is_aimed_at_the_name_of_the_broker
     assert (target.address, target.master) == ("broker-b", "broker-b")
 
 
-def test_a_queue_on_a_broker_that_the_route_does_not_name_cannot_be_sent_to() -> None:
+def test_a_queue_of_a_broker_outside_the_route_raises() -> None:
     with pytest.raises(RouteNotFoundError, match="broker-z"):
         publish().target(MessageQueue("orders", "broker-z", 0))
 
@@ -148,19 +148,19 @@ def test_a_queue_on_a_broker_that_the_route_does_not_name_cannot_be_sent_to() ->
         ("訂單", 1117164),
     ],
 )
-def test_a_key_goes_to_the_queue_that_java_would_choose(key: str, java_hash: int) -> None:
+def test_select_by_hash_chooses_the_queue_of_the_java_client(key: str, java_hash: int) -> None:
     chosen = [MessageQueue("orders", "broker-a", number) for number in range(7)]
 
     assert select_by_hash(key)(chosen, MESSAGE).queue_id == abs(java_hash) % 7
 
 
-async def test_an_existing_topic_has_its_own_queues() -> None:
+async def test_an_existing_topic_uses_its_own_queues() -> None:
     found = await find("orders", orders=TWO_BROKERS, TBW102=route(queues(write=8)))
 
     assert len(found.queues) == 4
 
 
-async def test_a_topic_that_may_be_created_borrows_queues_of_the_template() -> None:
+async def test_a_topic_to_be_created_uses_the_queues_of_the_template() -> None:
     template = route(queues(write=8), broker(master=A))
     found = await find("later", TBW102=template)
 
@@ -168,20 +168,20 @@ async def test_a_topic_that_may_be_created_borrows_queues_of_the_template() -> N
     assert found.topic == "later"
 
 
-async def test_a_topic_that_may_not_be_created_is_not_found() -> None:
+async def test_a_topic_that_cannot_be_created_is_not_found() -> None:
     with pytest.raises(RouteNotFoundError, match="create it") as caught:
         await find("later")
 
     assert caught.value.topic == "later"
 
 
-async def test_a_topic_that_can_only_be_read_cannot_be_sent_to() -> None:
+async def test_a_read_only_topic_raises() -> None:
     with pytest.raises(RouteNotFoundError, match="read-only"):
         await find("orders", orders=route(queues(perm=READ), broker(master=A)))
 
 
 @pytest.mark.parametrize("topic", ["orders", "later"])
-async def test_a_topic_without_a_master_is_waited_for(topic: str) -> None:
+async def test_find_waits_for_a_master(topic: str) -> None:
     headless, back = route(queues(), broker(replica=A)), route(queues(), broker(master=B))
     known = "orders" if topic == "orders" else CONFIG.template_topic
     routes = Routes(**{known: headless})
@@ -190,7 +190,7 @@ async def test_a_topic_without_a_master_is_waited_for(topic: str) -> None:
     assert {(await find_in(routes, topic)).next_target().address} == {B}
 
 
-async def test_a_topic_whose_permission_has_changed_is_looked_at_once_more() -> None:
+async def test_a_read_only_route_is_fetched_once_more() -> None:
     routes = Routes(orders=route(queues(perm=READ), broker(master=A)))
     routes.later["orders"] = route(queues(), broker(master=A))
 

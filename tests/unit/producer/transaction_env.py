@@ -1,4 +1,4 @@
-"""A transaction producer on a scripted cluster, for as long as a block lasts."""
+"""Test environment: a transaction producer on a scripted cluster."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 PATIENT = ClientConfig(request_timeout_seconds=15)  # a slow machine fails no request
 
 
-class Ledger:
-    """The application's check: notes what it was asked, answers what it was told to."""
+class CheckRecorder:
+    """A check function that records its calls and returns *result*."""
 
-    def __init__(self, answer: object = TransactionState.UNKNOWN) -> None:
-        self.asked: list[MessageExt] = []
-        self.answer = answer
+    def __init__(self, result: object = TransactionState.UNKNOWN) -> None:
+        self.calls: list[MessageExt] = []
+        self.result = result
 
     async def __call__(self, message: MessageExt) -> TransactionState:
-        self.asked.append(message)
-        answer = self.answer(message) if callable(self.answer) else self.answer
-        if inspect.isawaitable(answer):
-            answer = await answer
-        if isinstance(answer, BaseException):
-            raise answer
-        return cast(TransactionState, answer)  # also what is none
+        self.calls.append(message)
+        result = self.result(message) if callable(self.result) else self.result
+        if inspect.isawaitable(result):
+            result = await result
+        if isinstance(result, BaseException):
+            raise result
+        return cast(TransactionState, result)  # or any other object
 
 
 @dataclass
-class Till:
-    """A producer, the cluster that it sends to, and the application's check."""
+class TransactionEnv:
+    """A transaction producer, its cluster, and its check."""
 
     cluster: FakeCluster
     producer: TransactionProducer
-    ledger: Ledger
+    check: CheckRecorder
 
     @property
     def broker(self) -> FakeBroker:
@@ -57,12 +57,12 @@ class Till:
 
     @property
     def visible(self) -> list[bytes]:
-        """What consumers see."""
+        """The bodies that consumers can see."""
         return [each.body for broker in self.cluster.brokers for each in broker.messages("orders")]
 
     @property
     def open(self) -> list[Stored]:
-        """Half messages that wait for a decision."""
+        """The half messages without a decision."""
         return [half for broker in self.cluster.brokers for half in broker.transactions.open]
 
     def ends(self) -> list[EndTransaction]:
@@ -73,18 +73,18 @@ class Till:
         ]
 
     def flags(self) -> list[int]:
-        """What the brokers were told, in order."""
+        """The decisions that brokers got, in order."""
         return [each.commit_or_rollback for each in self.ends()]
 
-    async def ask(self, count: int) -> list[int]:
-        """Have the broker ask once; return what it was told in all, once that is *count*."""
+    async def run_check(self, count: int) -> list[int]:
+        """Have the broker check once; return all decisions when there are *count*."""
         await self.broker.ask_about_transactions()
         await self.broker.wait_for(END, count)
         return self.flags()
 
 
 @asynccontextmanager
-async def open_till(
+async def open_transactions(
     *,
     check: Callable[[MessageExt], Any] | None = None,
     version: str = "5.5.0",
@@ -93,17 +93,17 @@ async def open_till(
     client: ClientConfig | None = None,
     check_concurrency: int = 16,
     hooks: tuple[AnySendHook, ...] = (),
-) -> AsyncIterator[Till]:
+) -> AsyncIterator[TransactionEnv]:
     """Yield a started transaction producer whose cluster has the topic ``orders``."""
-    ledger = Ledger()
+    recorder = CheckRecorder()
     async with FakeCluster(brokers=brokers, version=version, topics={"orders": 4}) as cluster:
         at = replace(client or PATIENT, namesrv=cluster.namesrv)
         async with TransactionProducer(
             "till",
-            check=check or ledger,
+            check=check or recorder,
             client=at,
             config=config or ProducerConfig(send_timeout_seconds=15),
             check_concurrency=check_concurrency,
             hooks=hooks,
         ) as producer:
-            yield Till(cluster, producer, ledger)
+            yield TransactionEnv(cluster, producer, recorder)

@@ -1,4 +1,4 @@
-"""Sends that travel together."""
+"""Batch accumulator."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from tests.unit.producer.producer_env import (
     ORDER,
     SEND,
     SEND_BATCH,
-    Shop,
+    ProducerEnv,
     connected,
-    open_shop,
+    open_producer,
     reached,
 )
 from tests.unit.remoting.until import until
@@ -95,22 +95,22 @@ def begun(sends: Iterable[Awaitable[SendResult]]) -> list[asyncio.Future[SendRes
 
 
 def send_all(
-    shop: Shop,
+    env: ProducerEnv,
     what: Iterable[Message],
     **how: Any,  # noqa: ANN401 - arguments of send
 ) -> list[asyncio.Future[SendResult]]:
-    return begun(shop.producer.send(each, **how) for each in what)
+    return begun(env.producer.send(each, **how) for each in what)
 
 
-def room_taken(shop: Shop) -> tuple[int, int]:
-    return shop.producer._in_flight.count, shop.producer._in_flight.bytes
+def room_taken(env: ProducerEnv) -> tuple[int, int]:
+    return env.producer._in_flight.count, env.producer._in_flight.bytes
 
 
-def requests(shop: Shop) -> list[int]:
+def requests(env: ProducerEnv) -> list[int]:
     """The codes of the sends that reached a broker."""
     return [
         each.command.code
-        for broker in shop.brokers
+        for broker in env.brokers
         for each in broker.requests
         if each.command.code in (SEND, SEND_BATCH)
     ]
@@ -119,138 +119,138 @@ def requests(shop: Shop) -> list[int]:
 # --- together ------------------------------------------------------------------------------------
 
 
-async def test_concurrent_sends_travel_together_and_each_gets_its_own_result() -> None:
-    async with open_shop(config=TURN) as shop:
-        results = await asyncio.gather(*send_all(shop, messages(50)))
+async def test_concurrent_sends_share_a_batch_and_get_their_own_results() -> None:
+    async with open_producer(config=TURN) as env:
+        results = await asyncio.gather(*send_all(env, messages(50)))
 
-        assert requests(shop) == [SEND_BATCH]
-        stored = {each.message_id: each for each in shop.broker.messages("orders")}
+        assert requests(env) == [SEND_BATCH]
+        stored = {each.message_id: each for each in env.broker.messages("orders")}
         for number, result in enumerate(results):
             assert stored[result.offset_message_id].body == b"%d" % number
             assert stored[result.offset_message_id].offset == result.queue_offset
             assert stored[result.offset_message_id].properties["UNIQ_KEY"] == result.message_id
         assert len({each.message_id for each in results}) == 50
-        assert room_taken(shop) == (0, 0)
+        assert room_taken(env) == (0, 0)
 
 
-async def test_without_the_setting_each_travels_alone() -> None:
-    async with open_shop() as shop:
-        await asyncio.gather(*send_all(shop, messages(5)))
+async def test_without_auto_batch_each_message_is_sent_alone() -> None:
+    async with open_producer() as env:
+        await asyncio.gather(*send_all(env, messages(5)))
 
-        assert requests(shop) == [SEND] * 5
+        assert requests(env) == [SEND] * 5
 
 
-async def test_what_waited_long_enough_leaves(
+async def test_a_batch_is_sent_after_linger_seconds(
     departures: dict[float, Callable[[], object]],
 ) -> None:
-    async with open_shop(config=waiting()) as shop:
-        await shop.producer.publish_queues("orders")
-        sends = send_all(shop, messages(3))
+    async with open_producer(config=waiting()) as env:
+        await env.producer.publish_queues("orders")
+        sends = send_all(env, messages(3))
         await turns()
-        sends += send_all(shop, messages(3))
+        sends += send_all(env, messages(3))
         await turns()
         departures[LONG]()
         await asyncio.gather(*sends)
 
-        assert requests(shop) == [SEND_BATCH]
+        assert requests(env) == [SEND_BATCH]
 
 
-async def test_a_message_that_found_no_company_travels_as_such() -> None:
-    async with open_shop(config=TURN) as shop:
-        result = await shop.producer.send(ORDER)
+async def test_a_single_message_is_not_sent_as_a_batch() -> None:
+    async with open_producer(config=TURN) as env:
+        result = await env.producer.send(ORDER)
 
-        assert requests(shop) == [SEND]
-        assert result.message_id in shop.ids()
+        assert requests(env) == [SEND]
+        assert result.message_id in env.ids()
 
 
-async def test_a_full_batch_leaves_at_once() -> None:
-    async with open_shop(config=waiting(max_messages=4)) as shop:
-        results = await asyncio.gather(*send_all(shop, messages(8)))
+async def test_a_full_batch_is_sent_at_once() -> None:
+    async with open_producer(config=waiting(max_messages=4)) as env:
+        results = await asyncio.gather(*send_all(env, messages(8)))
 
-        assert requests(shop) == [SEND_BATCH, SEND_BATCH]
+        assert requests(env) == [SEND_BATCH, SEND_BATCH]
         assert all(each.ok for each in results)
 
 
-async def test_a_batch_has_no_more_bytes_than_allowed() -> None:
+async def test_max_bytes_limits_a_batch() -> None:
     batch = AutoBatch(linger_seconds=0, max_bytes=1000)
-    async with open_shop(config=ProducerConfig(auto_batch=batch)) as shop:
+    async with open_producer(config=ProducerConfig(auto_batch=batch)) as env:
         bodies = [Message("orders", bytes([n]) * 300) for n in range(1, 8)]
         too_large = Message("orders", bytes(2000))
-        await asyncio.gather(*send_all(shop, [*bodies, too_large]))
+        await asyncio.gather(*send_all(env, [*bodies, too_large]))
 
         sizes = [
             len(each.command.body)
-            for each in shop.broker.requests
+            for each in env.broker.requests
             if each.command.code == SEND_BATCH
         ]
         assert sizes
         assert max(sizes) <= 1000
-        assert len(shop.bodies()) == 8
+        assert len(env.bodies()) == 8
 
 
-async def test_topics_wait_flags_and_time_limits_are_kept_apart() -> None:
-    async with open_shop(config=TURN) as shop:
-        shop.broker.create_topic("payments")
-        await shop.producer.client.routes.fetch("payments")
+async def test_topics_wait_flags_and_timeouts_are_not_mixed() -> None:
+    async with open_producer(config=TURN) as env:
+        env.broker.create_topic("payments")
+        await env.producer.client.routes.fetch("payments")
         fast = Message("orders", b"x", wait_store_ok=False)
         pay = Message("payments", b"x")
-        sends = [*send_all(shop, [ORDER, fast, pay] * 2)]
-        sends += send_all(shop, [ORDER] * 2, timeout_seconds=30)
+        sends = [*send_all(env, [ORDER, fast, pay] * 2)]
+        sends += send_all(env, [ORDER] * 2, timeout_seconds=30)
         await asyncio.gather(*sends)
 
-        assert requests(shop) == [SEND_BATCH] * 4
+        assert requests(env) == [SEND_BATCH] * 4
 
 
-async def test_a_send_with_little_time_left_does_not_take_the_time_of_others() -> None:
-    async with open_shop(config=waiting()) as shop:
-        await shop.producer.publish_queues("orders")
+async def test_a_send_with_an_earlier_deadline_gets_its_own_batch() -> None:
+    async with open_producer(config=waiting()) as env:
+        await env.producer.publish_queues("orders")
         loop_time = monotonic()
-        batcher, room = shop.producer._batched_sends.accumulator, shop.producer._in_flight
+        batcher, room = env.producer._batched_sends.accumulator, env.producer._in_flight
         for left in (60.0, 30.0, 60.0):  # as after a long wait for room
             assert room.try_acquire(1)
             batcher.add(Message("orders", b"x"), None, 60.0, loop_time + left)
-        await shop.producer.flush()
+        await env.producer.flush()
 
-        assert requests(shop) == [SEND, SEND, SEND]
+        assert requests(env) == [SEND, SEND, SEND]
 
 
-async def test_a_message_larger_than_a_batch_does_not_wait_for_company() -> None:
+async def test_a_message_above_max_bytes_is_sent_at_once() -> None:
     batch = AutoBatch(linger_seconds=LONG, max_bytes=1000)
     config = ProducerConfig(auto_batch=batch, compression=None, send_timeout_seconds=PATIENT)
-    async with open_shop(config=config) as shop:
-        sending = shop.producer.send(Message("orders", bytes(1000)))
+    async with open_producer(config=config) as env:
+        sending = env.producer.send(Message("orders", bytes(1000)))
         assert (await asyncio.wait_for(sending, WAIT)).ok
 
 
-async def test_a_body_above_the_bound_is_refused_whatever_is_compressed() -> None:
+async def test_a_body_above_max_message_bytes_is_rejected() -> None:
     config = waiting(max_message_bytes=1000, compress_above_bytes=5000)
-    async with open_shop(config=config) as shop:
-        for queue in (None, shop.queue()):
+    async with open_producer(config=config) as env:
+        for queue in (None, env.queue()):
             with pytest.raises(InvalidMessageError, match="max_message_bytes"):
-                await shop.producer.send(Message("orders", bytes(1001)), queue=queue)
+                await env.producer.send(Message("orders", bytes(1001)), queue=queue)
 
-        assert room_taken(shop) == (0, 0)
+        assert room_taken(env) == (0, 0)
 
 
-async def test_other_time_limits_do_not_overtake_in_a_queue() -> None:
-    async with open_shop(config=waiting()) as shop:
-        await shop.producer.publish_queues("orders")
-        sends = send_all(shop, messages(2), queue=shop.queue(1))
-        sends += send_all(shop, messages(2, first=2), queue=shop.queue(1), timeout_seconds=30)
-        sends += send_all(shop, messages(2, first=4), queue=shop.queue(1))
+async def test_other_timeouts_keep_the_order_of_a_queue() -> None:
+    async with open_producer(config=waiting()) as env:
+        await env.producer.publish_queues("orders")
+        sends = send_all(env, messages(2), queue=env.queue(1))
+        sends += send_all(env, messages(2, first=2), queue=env.queue(1), timeout_seconds=30)
+        sends += send_all(env, messages(2, first=4), queue=env.queue(1))
         await turns()
-        await shop.producer.flush()
+        await env.producer.flush()
         results = await asyncio.gather(*sends)
 
         assert [each.queue_offset for each in results] == list(range(6))
 
 
-async def test_a_send_leaves_while_there_is_time_for_its_request(
+async def test_lingering_leaves_half_of_the_timeout(
     departures: dict[float, Callable[[], object]],
 ) -> None:
-    async with open_shop(config=waiting()) as shop:
-        await shop.producer.publish_queues("orders")
-        (sending,) = send_all(shop, [ORDER], timeout_seconds=20)
+    async with open_producer(config=waiting()) as env:
+        await env.producer.publish_queues("orders")
+        (sending,) = send_all(env, [ORDER], timeout_seconds=20)
         await until(lambda: departures)
         ((seconds, leave),) = departures.items()
         leave()
@@ -267,244 +267,244 @@ async def test_a_send_leaves_while_there_is_time_for_its_request(
         Message("%RETRY%billing", b"again"),
     ],
 )
-async def test_what_may_not_be_batched_goes_alone_and_at_once(alone: Message) -> None:
-    async with open_shop(config=waiting()) as shop:
-        assert (await asyncio.wait_for(shop.producer.send(alone), WAIT)).ok
+async def test_unbatchable_messages_are_sent_alone_at_once(alone: Message) -> None:
+    async with open_producer(config=waiting()) as env:
+        assert (await asyncio.wait_for(env.producer.send(alone), WAIT)).ok
 
-        assert requests(shop) == [SEND]
+        assert requests(env) == [SEND]
 
 
 # --- order ---------------------------------------------------------------------------------------
 
 
-async def test_batches_to_one_queue_go_one_after_another() -> None:
-    async with open_shop(config=waiting(max_messages=10)) as shop:
-        held = shop.broker.hold(SEND_BATCH, times=1)
-        sends = send_all(shop, messages(30), queue=shop.queue(1))
+async def test_batches_to_one_queue_are_sequential() -> None:
+    async with open_producer(config=waiting(max_messages=10)) as env:
+        held = env.broker.hold(SEND_BATCH, times=1)
+        sends = send_all(env, messages(30), queue=env.queue(1))
         await held.wait(1)
         await turns()
-        assert requests(shop) == [SEND_BATCH]
+        assert requests(env) == [SEND_BATCH]
         held.release()
         results = await asyncio.gather(*sends)
 
         assert [each.queue_offset for each in results] == list(range(30))
-        assert shop.bodies() == [b"%d" % number for number in range(30)]
+        assert env.bodies() == [b"%d" % number for number in range(30)]
 
 
-async def test_what_goes_alone_keeps_its_place_in_the_order_of_its_queue() -> None:
-    async with open_shop(config=TURN) as shop:
-        await connected(shop)
+async def test_an_unbatchable_message_keeps_its_order_in_the_queue() -> None:
+    async with open_producer(config=TURN) as env:
+        await connected(env)
         large = Message("orders", b"large " * 1000)
         what = [*messages(3), large, *messages(3, first=3)]
-        queue = shop.queue(2)
+        queue = env.queue(2)
         results = await asyncio.gather(
-            *send_all(shop, what, selector=lambda _queues, _message: queue)
+            *send_all(env, what, selector=lambda _queues, _message: queue)
         )
 
         assert [each.queue_offset for each in results] == list(range(7))
-        assert requests(shop)[1:] == [SEND_BATCH, SEND, SEND_BATCH]
+        assert requests(env)[1:] == [SEND_BATCH, SEND, SEND_BATCH]
 
 
-async def test_an_ordered_batch_is_tried_again_at_its_queue_before_the_next_one_leaves() -> None:
-    async with open_shop(brokers=2, config=waiting(max_messages=5)) as shop:
-        queue = shop.queue(0, "broker-b")
-        shop.brokers[1].on(SEND_BATCH, Reply(2, remark="busy"))
-        await asyncio.gather(*send_all(shop, messages(10), queue=queue))
+async def test_a_batch_is_retried_before_the_next_to_its_queue() -> None:
+    async with open_producer(brokers=2, config=waiting(max_messages=5)) as env:
+        queue = env.queue(0, "broker-b")
+        env.brokers[1].on(SEND_BATCH, Reply(2, remark="busy"))
+        await asyncio.gather(*send_all(env, messages(10), queue=queue))
 
-        assert [each.body for each in shop.brokers[1].messages("orders", 0)] == [
+        assert [each.body for each in env.brokers[1].messages("orders", 0)] == [
             b"%d" % number for number in range(10)
         ]
-        assert requests(shop) == [SEND_BATCH] * 3
+        assert requests(env) == [SEND_BATCH] * 3
 
 
-async def test_whose_turn_does_not_come_in_time_was_not_sent() -> None:
-    async with open_shop(config=waiting(max_messages=2, retries=0)) as shop:
-        await reached(shop)
-        shop.broker.on(SEND_BATCH, None)
-        sends = send_all(shop, messages(4), queue=shop.queue(), timeout_seconds=0.3)
+async def test_a_message_that_stays_in_line_until_its_deadline_is_not_sent() -> None:
+    async with open_producer(config=waiting(max_messages=2, retries=0)) as env:
+        await reached(env)
+        env.broker.on(SEND_BATCH, None)
+        sends = send_all(env, messages(4), queue=env.queue(), timeout_seconds=0.3)
         await asyncio.wait(sends)
 
         kinds = [type(each.exception()) for each in sends]
         assert kinds == [SendUnknownError, SendUnknownError, SendError, SendError]
-        assert requests(shop) == [SEND_BATCH]
+        assert requests(env) == [SEND_BATCH]
 
 
-async def test_sends_with_a_key_travel_together_in_the_order_of_the_calls() -> None:
-    async with open_shop(config=TURN) as shop:
-        first = await shop.producer.send(Message("orders", b"0", sharding_key="42"))
+async def test_keyed_sends_share_batches_in_the_order_of_the_calls() -> None:
+    async with open_producer(config=TURN) as env:
+        first = await env.producer.send(Message("orders", b"0", sharding_key="42"))
         own = [Message("orders", b"%d" % number, sharding_key="42") for number in range(1, 30)]
-        sends = send_all(shop, own)
-        sends += send_all(shop, messages(30, first=30), sharding_key="42")
+        sends = send_all(env, own)
+        sends += send_all(env, messages(30, first=30), sharding_key="42")
         results = [first, *await asyncio.gather(*sends)]
 
-        stored = shop.broker.messages("orders")
+        stored = env.broker.messages("orders")
         assert [each.body for each in stored] == [b"%d" % number for number in range(60)]
         assert {each.properties["__SHARDINGKEY"] for each in stored} == {"42"}
         assert [each.queue_offset for each in results] == list(range(60))
         assert len({each.queue for each in results}) == 1
-        assert requests(shop) == [SEND, SEND_BATCH]
+        assert requests(env) == [SEND, SEND_BATCH]
 
 
-async def test_the_first_sends_with_a_key_keep_their_order_while_queues_are_asked_for() -> None:
-    async with open_shop(config=TURN) as shop:
-        sends = send_all(shop, messages(20), sharding_key="42")
+async def test_keyed_sends_keep_their_order_while_the_route_is_fetched() -> None:
+    async with open_producer(config=TURN) as env:
+        sends = send_all(env, messages(20), sharding_key="42")
         await asyncio.gather(*sends)
 
-        assert shop.bodies() == [b"%d" % number for number in range(20)]
+        assert env.bodies() == [b"%d" % number for number in range(20)]
 
 
 async def test_a_message_that_gets_its_key_with_the_call_is_not_changed() -> None:
-    async with open_shop(config=TURN) as shop:
+    async with open_producer(config=TURN) as env:
         message = Message("orders", b"x")
-        await shop.producer.send(message, sharding_key="42")
-        await shop.producer.send(message, sharding_key="43")
+        await env.producer.send(message, sharding_key="42")
+        await env.producer.send(message, sharding_key="43")
 
         assert message.sharding_key is None
-        keys = [each.properties["__SHARDINGKEY"] for each in shop.broker.messages("orders")]
+        keys = [each.properties["__SHARDINGKEY"] for each in env.broker.messages("orders")]
         assert sorted(keys) == ["42", "43"]
 
 
-async def test_what_gathers_while_others_are_on_their_way_to_its_queue_leaves_together() -> None:
-    async with open_shop(config=TURN) as shop:
-        await connected(shop)
-        begun_with = len(requests(shop))
-        held = shop.broker.hold(SEND, times=1)
-        sends = send_all(shop, messages(1), sharding_key="42")
+async def test_messages_behind_a_batch_in_flight_share_the_next_one() -> None:
+    async with open_producer(config=TURN) as env:
+        await connected(env)
+        begun_with = len(requests(env))
+        held = env.broker.hold(SEND, times=1)
+        sends = send_all(env, messages(1), sharding_key="42")
         await held.wait(1)
         for number in range(1, 9):
-            sends += send_all(shop, messages(1, first=number), sharding_key="42")
+            sends += send_all(env, messages(1, first=number), sharding_key="42")
             await turns()
         held.release()
         results = await asyncio.gather(*sends)
 
-        assert requests(shop)[begun_with:] == [SEND, SEND_BATCH]
+        assert requests(env)[begun_with:] == [SEND, SEND_BATCH]
         assert [each.queue_offset for each in results] == list(range(9))
 
 
-async def test_who_waits_for_others_to_the_same_queue_waits_no_longer_than_it_may() -> None:
-    async with open_shop(config=TURN) as shop:
-        await connected(shop)
-        held = shop.broker.hold(SEND, times=1)
-        first = send_all(shop, messages(1), sharding_key="42")
+async def test_waiting_behind_other_batches_ends_at_the_deadline() -> None:
+    async with open_producer(config=TURN) as env:
+        await connected(env)
+        held = env.broker.hold(SEND, times=1)
+        first = send_all(env, messages(1), sharding_key="42")
         await held.wait(1)
-        late = send_all(shop, messages(2, first=1), sharding_key="42", timeout_seconds=0.2)
+        late = send_all(env, messages(2, first=1), sharding_key="42", timeout_seconds=0.2)
         for each in late:
             with pytest.raises(SendError, match="took all the time"):
                 await each
         assert not first[0].done()
         held.release()
-        last = send_all(shop, messages(1, first=3), sharding_key="42")
+        last = send_all(env, messages(1, first=3), sharding_key="42")
         assert [each.ok for each in await asyncio.gather(*first, *last)] == [True, True]
 
-        assert shop.bodies()[-2:] == [b"0", b"3"]
-        assert room_taken(shop) == (0, 0)
+        assert env.bodies()[-2:] == [b"0", b"3"]
+        assert room_taken(env) == (0, 0)
 
 
-async def test_a_client_that_is_closed_ends_those_who_wait_for_others() -> None:
-    async with open_shop(config=TURN) as shop:
-        await connected(shop)
-        held = shop.broker.hold(SEND, times=1)
-        sends = send_all(shop, messages(1), sharding_key="42")
+async def test_closing_the_client_fails_batches_in_line() -> None:
+    async with open_producer(config=TURN) as env:
+        await connected(env)
+        held = env.broker.hold(SEND, times=1)
+        sends = send_all(env, messages(1), sharding_key="42")
         await held.wait(1)
-        sends += send_all(shop, messages(2, first=1), sharding_key="42")
+        sends += send_all(env, messages(2, first=1), sharding_key="42")
         await turns()
-        await shop.producer.client.close()
+        await env.producer.client.close()
         await asyncio.wait(sends, timeout=WAIT)
 
         kinds = [type(each.exception()) for each in sends]
         assert kinds[1:] == [ClosedError, ClosedError]
-        assert room_taken(shop) == (0, 0)
+        assert room_taken(env) == (0, 0)
         held.release()
 
 
 # --- errors --------------------------------------------------------------------------------------
 
 
-async def test_each_caller_gets_an_error_of_its_own() -> None:
-    async with open_shop(config=TURN) as shop:
-        shop.broker.on(SEND_BATCH, Close(), times=None)
-        sends = send_all(shop, messages(3))
+async def test_each_caller_gets_its_own_error() -> None:
+    async with open_producer(config=TURN) as env:
+        env.broker.on(SEND_BATCH, Close(), times=None)
+        sends = send_all(env, messages(3))
         await asyncio.wait(sends)
         errors = [each.exception() for each in sends]
 
         assert all(type(each) is SendUnknownError for each in errors)
         assert len({getattr(each, "message_id", "") for each in errors}) == 3
-        assert room_taken(shop) == (0, 0)
+        assert room_taken(env) == (0, 0)
 
 
-async def test_that_there_is_no_such_queue_is_told_to_all() -> None:
-    async with open_shop(config=TURN) as shop:
-        sends = [shop.producer.send_nowait(ORDER, queue=shop.queue(0, "gone")) for _ in range(2)]
+async def test_an_unknown_queue_fails_every_caller() -> None:
+    async with open_producer(config=TURN) as env:
+        sends = [env.producer.send_nowait(ORDER, queue=env.queue(0, "gone")) for _ in range(2)]
         await asyncio.wait(sends)
 
         assert [type(each.exception()) for each in sends] == [RouteNotFoundError] * 2
         assert sends[0].exception() is not sends[1].exception()
 
 
-async def test_a_message_that_breaks_a_rule_is_refused_before_it_joins() -> None:
+async def test_an_invalid_message_is_rejected_before_it_joins_a_batch() -> None:
     config = waiting(max_message_bytes=1000, compression=None)
-    async with open_shop(config=config) as shop:
+    async with open_producer(config=config) as env:
         with pytest.raises(InvalidMessageError, match="max_message_bytes"):
-            await shop.producer.send(Message("orders", bytes(1001)))
+            await env.producer.send(Message("orders", bytes(1001)))
         with pytest.raises(InvalidMessageError):
-            shop.producer.send_nowait(Message("orders", b"x", properties={"p": "v" * 32_700}))
+            env.producer.send_nowait(Message("orders", b"x", properties={"p": "v" * 32_700}))
 
-        assert room_taken(shop) == (0, 0)
+        assert room_taken(env) == (0, 0)
 
 
-async def test_one_message_that_the_broker_refuses_does_not_take_the_others_along() -> None:
+async def test_a_rejected_message_does_not_fail_the_rest_of_its_batch() -> None:
     def refusing(command: Command, connection: FakeConnection) -> Outcome:
         if b"poison" in command.body:
             return Reply(13, remark="the message is illegal")
-        outcome = shop.broker.answer(command, connection)
+        outcome = env.broker.answer(command, connection)
         assert isinstance(outcome, Reply)
         return outcome
 
-    async with open_shop(config=TURN) as shop:
+    async with open_producer(config=TURN) as env:
         for code in (SEND, SEND_BATCH):
-            shop.broker.on(code, refusing, times=None)
+            env.broker.on(code, refusing, times=None)
         what = [*messages(5), Message("orders", b"poison"), *messages(5, first=5)]
-        sends = send_all(shop, what)
+        sends = send_all(env, what)
         await asyncio.wait(sends)
 
         assert [number for number, each in enumerate(sends) if each.exception()] == [5]
         assert isinstance(sends[5].exception(), BrokerError)
-        assert sorted(shop.bodies(), key=int) == [b"%d" % number for number in range(10)]
+        assert sorted(env.bodies(), key=int) == [b"%d" % number for number in range(10)]
 
 
 # --- cancellation --------------------------------------------------------------------------------
 
 
-async def test_a_cancelled_send_that_has_not_left_is_taken_out() -> None:
-    async with open_shop(config=waiting()) as shop:
-        sends = send_all(shop, messages(5))
+async def test_a_cancelled_message_is_removed_from_a_pending_batch() -> None:
+    async with open_producer(config=waiting()) as env:
+        sends = send_all(env, messages(5))
         await turns()
         sends[2].cancel()
         await turns()
-        await shop.producer.flush()
+        await env.producer.flush()
 
         assert [each.cancelled() for each in sends] == [False, False, True, False, False]
-        assert shop.bodies() == [b"0", b"1", b"3", b"4"]
-        assert room_taken(shop) == (0, 0)
+        assert env.bodies() == [b"0", b"1", b"3", b"4"]
+        assert room_taken(env) == (0, 0)
 
 
-async def test_a_batch_whose_callers_have_all_gone_is_not_sent() -> None:
-    async with open_shop(config=waiting()) as shop:
-        sends = send_all(shop, messages(3))
+async def test_a_batch_with_only_cancelled_messages_is_not_sent() -> None:
+    async with open_producer(config=waiting()) as env:
+        sends = send_all(env, messages(3))
         await turns()
         for each in sends:
             each.cancel()
         await turns()
-        await shop.producer.flush()
-        await until(lambda: room_taken(shop) == (0, 0))
+        await env.producer.flush()
+        await until(lambda: room_taken(env) == (0, 0))
 
-        assert requests(shop) == []
+        assert requests(env) == []
 
 
-async def test_a_send_that_is_cancelled_on_its_way_disturbs_no_other() -> None:
-    async with open_shop(config=TURN) as shop:
-        held = shop.broker.hold(SEND_BATCH, times=1)
-        sends = send_all(shop, messages(3))
+async def test_a_send_cancelled_in_flight_does_not_affect_others() -> None:
+    async with open_producer(config=TURN) as env:
+        held = env.broker.hold(SEND_BATCH, times=1)
+        sends = send_all(env, messages(3))
         await held.wait(1)
         sends[0].cancel()
         held.release()
@@ -525,7 +525,7 @@ class Idle:
 
 
 @pytest.mark.parametrize("hooks", [(), (Idle(),)])
-async def test_an_error_that_comes_as_its_caller_leaves_is_told_to_nobody(
+async def test_an_error_set_while_its_caller_is_cancelled_is_not_logged(
     hooks: tuple[Idle, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[dict[str, Any]] = []
@@ -538,9 +538,9 @@ async def test_an_error_that_comes_as_its_caller_leaves_is_told_to_nobody(
             each.cancel()
 
     monkeypatch.setattr(accumulator_module, "fail", fail_and_cancel)
-    async with open_shop(config=TURN) as shop:
-        shop.broker.on(SEND_BATCH, Reply(16, remark="no permission"), times=None)
-        client = shop.producer.client
+    async with open_producer(config=TURN) as env:
+        env.broker.on(SEND_BATCH, Reply(16, remark="no permission"), times=None)
+        client = env.producer.client
         async with Producer("leavers", client=client, config=TURN, hooks=hooks) as producer:
             left += [asyncio.create_task(producer.send(each)) for each in messages(3)]
             await asyncio.wait(left)
@@ -556,64 +556,64 @@ async def test_an_error_that_comes_as_its_caller_leaves_is_told_to_nobody(
 
 
 @pytest.mark.parametrize("config", [None, TURN])
-async def test_a_send_without_waiting_gives_a_future(config: ProducerConfig | None) -> None:
-    async with open_shop(config=config) as shop:
-        futures = [shop.producer.send_nowait(each) for each in messages(10)]
+async def test_send_nowait_returns_a_future(config: ProducerConfig | None) -> None:
+    async with open_producer(config=config) as env:
+        futures = [env.producer.send_nowait(each) for each in messages(10)]
         results = await asyncio.gather(*futures)
 
-        assert requests(shop) == [SEND_BATCH]
+        assert requests(env) == [SEND_BATCH]
         assert [each.queue_offset for each in results] == list(range(10))
 
 
 @pytest.mark.parametrize(
     "bounds", [{"max_in_flight": 3}, {"max_in_flight_bytes": len(ORDER.body) * 3}]
 )
-async def test_without_room_it_raises_instead_of_waiting(bounds: dict[str, int]) -> None:
-    async with open_shop(config=ProducerConfig(**bounds)) as shop:  # type: ignore[arg-type]  # numbers
-        futures = [shop.producer.send_nowait(ORDER) for _ in range(3)]
+async def test_send_nowait_raises_backpressure_error_at_the_limit(bounds: dict[str, int]) -> None:
+    async with open_producer(config=ProducerConfig(**bounds)) as env:  # type: ignore[arg-type]  # numbers
+        futures = [env.producer.send_nowait(ORDER) for _ in range(3)]
         with pytest.raises(BackpressureError) as caught:
-            shop.producer.send_nowait(ORDER)
+            env.producer.send_nowait(ORDER)
         await asyncio.gather(*futures)
 
         assert (caught.value.in_flight, caught.value.topic) == (3, "orders")
-        assert (await shop.producer.send_nowait(ORDER)).ok
+        assert (await env.producer.send_nowait(ORDER)).ok
 
 
-async def test_it_does_not_overtake_those_who_wait_for_room() -> None:
-    async with open_shop(config=ProducerConfig(max_in_flight=1)) as shop:
-        held = shop.broker.hold(SEND)
-        sends = send_all(shop, messages(2))
+async def test_send_nowait_does_not_overtake_waiting_sends() -> None:
+    async with open_producer(config=ProducerConfig(max_in_flight=1)) as env:
+        held = env.broker.hold(SEND)
+        sends = send_all(env, messages(2))
         await held.wait(1)
         with pytest.raises(BackpressureError):
-            shop.producer.send_nowait(ORDER)
-        shop.broker.off(SEND)
+            env.producer.send_nowait(ORDER)
+        env.broker.off(SEND)
         held.release()
 
         assert all(each.ok for each in await asyncio.gather(*sends))
 
 
-async def test_a_queue_of_another_topic_is_refused() -> None:
-    async with open_shop(config=TURN) as shop:
+async def test_a_queue_of_another_topic_is_rejected() -> None:
+    async with open_producer(config=TURN) as env:
         with pytest.raises(ConfigError):
-            shop.producer.send_nowait(Message("payments", b"x"), queue=shop.queue())
+            env.producer.send_nowait(Message("payments", b"x"), queue=env.queue())
         with pytest.raises(ConfigError):
-            await shop.producer.send(Message("payments", b"x"), queue=shop.queue())
+            await env.producer.send(Message("payments", b"x"), queue=env.queue())
 
-        assert room_taken(shop) == (0, 0)
+        assert room_taken(env) == (0, 0)
 
 
-async def test_a_message_that_needs_an_order_has_to_be_awaited() -> None:
-    async with open_shop() as shop:
+async def test_send_nowait_rejects_a_sharding_key() -> None:
+    async with open_producer() as env:
         with pytest.raises(InvalidMessageError, match="awaited"):
-            shop.producer.send_nowait(Message("orders", b"x", sharding_key="42"))
+            env.producer.send_nowait(Message("orders", b"x", sharding_key="42"))
 
 
-async def test_flushing_returns_when_all_has_its_outcome() -> None:
-    async with open_shop(config=waiting()) as shop:
-        held = shop.broker.hold(SEND_BATCH, times=1)
-        sends = send_all(shop, messages(5))
+async def test_flush_returns_when_all_messages_have_results() -> None:
+    async with open_producer(config=waiting()) as env:
+        held = env.broker.hold(SEND_BATCH, times=1)
+        sends = send_all(env, messages(5))
         await turns()
-        flushing = asyncio.create_task(shop.producer.flush())
+        flushing = asyncio.create_task(env.producer.flush())
         await held.wait(1)
         assert not flushing.done()
         held.release()
@@ -621,57 +621,57 @@ async def test_flushing_returns_when_all_has_its_outcome() -> None:
         await turns()
 
         assert all(each.result().ok for each in sends)
-        await shop.producer.flush()  # nothing waits
+        await env.producer.flush()  # nothing waits
 
 
-async def test_closing_sends_what_waits() -> None:
-    async with open_shop(config=waiting()) as shop:
-        sends = send_all(shop, messages(5))
+async def test_close_sends_pending_batches() -> None:
+    async with open_producer(config=waiting()) as env:
+        sends = send_all(env, messages(5))
         await turns()
-        await shop.producer.close()
+        await env.producer.close()
 
         assert all(each.result().ok for each in sends)
         with pytest.raises(ClosedError):
-            shop.producer.send_nowait(ORDER)
+            env.producer.send_nowait(ORDER)
 
 
-async def test_a_shared_client_that_is_closed_ends_what_waits() -> None:
-    async with open_shop(config=waiting()) as shop:
-        sends = [*send_all(shop, messages(2)), *send_all(shop, messages(2), queue=shop.queue())]
+async def test_closing_a_shared_client_fails_pending_batches() -> None:
+    async with open_producer(config=waiting()) as env:
+        sends = [*send_all(env, messages(2)), *send_all(env, messages(2), queue=env.queue())]
         await turns(50)
-        await shop.producer.client.close()
-        shop.producer._batched_sends.accumulator.close_all()
+        await env.producer.client.close()
+        env.producer._batched_sends.accumulator.close_all()
         await asyncio.wait(sends, timeout=15)
 
         assert [type(each.exception()) for each in sends] == [ClosedError] * 4
-        assert room_taken(shop) == (0, 0)
+        assert room_taken(env) == (0, 0)
 
 
-async def test_a_client_that_is_closed_ends_what_is_on_its_way_as_unclear(
+async def test_closing_the_client_ends_batches_in_flight_as_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(attempts_module, "LEAST_SECONDS", 100.0)  # no second attempt
-    async with open_shop(config=TURN) as shop:
-        await connected(shop)
-        shop.broker.on(SEND_BATCH, None, times=None)
-        sends = [*send_all(shop, messages(2)), *send_all(shop, messages(4), queue=shop.queue())]
-        await until(lambda: requests(shop).count(SEND_BATCH) == 2)
-        later = send_all(shop, messages(2), queue=shop.queue())  # behind the one under way
+    async with open_producer(config=TURN) as env:
+        await connected(env)
+        env.broker.on(SEND_BATCH, None, times=None)
+        sends = [*send_all(env, messages(2)), *send_all(env, messages(4), queue=env.queue())]
+        await until(lambda: requests(env).count(SEND_BATCH) == 2)
+        later = send_all(env, messages(2), queue=env.queue())  # behind the one under way
         await turns()
-        await shop.producer.client.close()
+        await env.producer.client.close()
         await asyncio.wait([*sends, *later], timeout=15)
 
         assert [type(each.exception()) for each in sends] == [SendUnknownError] * 6
         assert all(isinstance(each.exception(), ClosedError | SendError) for each in later)
-        assert room_taken(shop) == (0, 0)
+        assert room_taken(env) == (0, 0)
 
 
 async def test_batches_cost_no_task_per_message() -> None:
-    async with open_shop(config=TURN) as shop:
-        await shop.producer.send(ORDER)
-        held = shop.broker.hold(SEND_BATCH)
+    async with open_producer(config=TURN) as env:
+        await env.producer.send(ORDER)
+        held = env.broker.hold(SEND_BATCH)
         before = asyncio.all_tasks()
-        futures = [shop.producer.send_nowait(each) for each in messages(200)]
+        futures = [env.producer.send_nowait(each) for each in messages(200)]
         await held.wait(1)
 
         begun = asyncio.all_tasks() - before  # the batch, what the fake does, what watches it all

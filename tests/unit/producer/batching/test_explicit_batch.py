@@ -1,4 +1,4 @@
-"""Which messages travel together."""
+"""Explicit batches: grouping and splitting."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stored(**changes: object) -> SendResult:
     return SendResult(**(fields | changes))  # type: ignore[arg-type]
 
 
-def test_messages_of_one_topic_travel_together_in_their_order() -> None:
+def test_messages_of_one_topic_share_a_batch_in_order() -> None:
     (batch,) = split([Message("orders", b"%d" % number, flag=number) for number in range(3)])
 
     assert batch.positions == [0, 1, 2]
@@ -54,7 +54,7 @@ def test_each_message_has_an_id_and_its_own_properties() -> None:
     assert properties[1]["KEYS"] == "k"
 
 
-def test_topics_are_kept_apart() -> None:
+def test_topics_get_their_own_batches() -> None:
     made = split([Message(topic, b"x") for topic in ("a", "b", "a", "c", "b")])
 
     assert [(batch.topic, batch.positions) for batch in made] == [
@@ -64,7 +64,7 @@ def test_topics_are_kept_apart() -> None:
     ]
 
 
-def test_messages_that_wait_for_the_store_travel_apart_from_those_that_do_not() -> None:
+def test_wait_store_ok_splits_batches() -> None:
     waits = [True, False, True]
 
     assert places(split([Message("a", b"x", wait_store_ok=each) for each in waits])) == [
@@ -73,40 +73,40 @@ def test_messages_that_wait_for_the_store_travel_apart_from_those_that_do_not() 
     ]
 
 
-def test_a_batch_is_split_where_it_would_become_too_large() -> None:
+def test_a_batch_is_split_by_bytes() -> None:
     made = split([Message("orders", bytes(400)) for _ in range(5)], max_message_bytes=1024)
 
     assert places(made) == [[0, 1], [2, 3], [4]]
     assert all(batch.size == len(b"".join(batch.parts)) <= 1024 for batch in made)
 
 
-def test_a_batch_is_split_where_it_has_too_many_messages() -> None:
+def test_a_batch_is_split_by_count() -> None:
     made = split([Message("orders", b"x") for _ in range(MAX_BATCH_MESSAGES + 1)])
 
     assert [len(batch.positions) for batch in made] == [MAX_BATCH_MESSAGES, 1]
 
 
-def test_nothing_to_send_is_no_batch() -> None:
+def test_no_messages_make_no_batch() -> None:
     assert split([]) == []
 
 
-def test_a_message_too_large_for_any_batch_is_refused() -> None:
+def test_a_message_too_large_for_a_batch_is_rejected() -> None:
     with pytest.raises(InvalidMessageError, match="max_message_bytes"):
         split([Message("orders", b"x"), Message("orders", bytes(1024))], max_message_bytes=1024)
 
 
-def test_a_delayed_message_is_refused() -> None:
+def test_a_delayed_message_is_rejected() -> None:
     with pytest.raises(InvalidMessageError, match="delayed"):
         split([Message("orders", b"x", delay_level=3)])
 
 
-def test_a_retry_topic_is_refused() -> None:
+def test_a_retry_topic_is_rejected() -> None:
     with pytest.raises(InvalidMessageError, match="retry"):
         split([Message("%RETRY%billing", b"x")])
 
 
 @pytest.mark.parametrize("other", [None, b"bytes", "text", object()])
-def test_what_is_no_message_is_refused(other: Message) -> None:
+def test_anything_but_a_message_is_rejected(other: Message) -> None:
     with pytest.raises(InvalidMessageError, match=r"expected Message\(topic, body\), got"):
         split([Message("orders", b"x"), other])
 
@@ -122,14 +122,14 @@ def test_each_message_gets_its_own_result() -> None:
     assert {each.queue for _, each in results} == {QUEUE}
 
 
-def test_a_weaker_status_is_that_of_every_message() -> None:
+def test_a_weaker_status_applies_to_every_message() -> None:
     (batch,) = split([Message("orders", b"x") for _ in range(2)])
     whole = stored(status=SendStatus.FLUSH_DISK_TIMEOUT)
 
     assert {each.status for _, each in batch.results(whole)} == {SendStatus.FLUSH_DISK_TIMEOUT}
 
 
-def test_one_id_for_a_whole_batch_is_everybodys() -> None:
+def test_a_single_offset_id_applies_to_every_message() -> None:
     (batch,) = split([Message("orders", b"x") for _ in range(2)])
 
     ids = [each.offset_message_id for _, each in batch.results(stored(offset_message_id="ONE"))]

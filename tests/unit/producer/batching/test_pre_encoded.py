@@ -1,4 +1,4 @@
-"""What the caller has encoded is sent as it is."""
+"""Pre-encoded sends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.batching.pre_encoded import Encoded
 from rocketmq_aio.protocol.record import encode_batch_entry
 from tests.fakes.script import Reply
-from tests.unit.producer.producer_env import SEND_BATCH, open_shop
+from tests.unit.producer.producer_env import SEND_BATCH, open_producer
 
 IDS = [f"{number:032X}" for number in range(3)]
 
@@ -47,83 +47,83 @@ def single(**changes: object) -> Encoded:
     [ClientConfig(), ClientConfig(credentials=Credentials(access_key="a", secret_key="secret1"))],
     ids=["prepared", "signed"],
 )
-async def test_a_batch_is_stored_with_the_ids_it_was_given(client: ClientConfig) -> None:
-    async with open_shop(client=client) as shop:
-        result = await shop.producer.send_encoded(batch(), queue=shop.queue(2))
-        stored = shop.broker.messages("orders", 2)
+async def test_an_encoded_batch_is_stored_with_its_ids(client: ClientConfig) -> None:
+    async with open_producer(client=client) as env:
+        result = await env.producer.send_encoded(batch(), queue=env.queue(2))
+        stored = env.broker.messages("orders", 2)
 
-        assert len(shop.broker.requests_of(SEND_BATCH)) == 1
+        assert len(env.broker.requests_of(SEND_BATCH)) == 1
         assert [each.body for each in stored] == [b"body 0", b"body 1", b"body 2"]
         assert [each.properties["UNIQ_KEY"] for each in stored] == IDS
         assert (result.message_id, result.queue_offset) == (IDS[0], 0)
 
 
 async def test_a_message_is_stored_as_it_was_encoded() -> None:
-    async with open_shop() as shop:
-        await shop.producer.send_encoded(single())
-        (stored,) = shop.broker.messages("orders")
+    async with open_producer() as env:
+        await env.producer.send_encoded(single())
+        (stored,) = env.broker.messages("orders")
 
         assert stored.body == b"one"
-        assert shop.sends()[0].flag == 7
+        assert env.sends()[0].flag == 7
         assert stored.properties["UNIQ_KEY"] == IDS[1]
         assert stored.properties["TAGS"] == "new"
 
 
-async def test_every_attempt_carries_the_same_ids() -> None:
-    async with open_shop(brokers=2) as shop:
-        shop.brokers[0].on(SEND_BATCH, Reply(code=2, remark="busy"))
-        shop.brokers[1].on(SEND_BATCH, Reply(code=2, remark="busy"))
-        await shop.producer.send_encoded(batch(), timeout_seconds=5)
-        stored = [each for broker in shop.brokers for each in broker.messages("orders")]
+async def test_every_attempt_has_the_same_ids() -> None:
+    async with open_producer(brokers=2) as env:
+        env.brokers[0].on(SEND_BATCH, Reply(code=2, remark="busy"))
+        env.brokers[1].on(SEND_BATCH, Reply(code=2, remark="busy"))
+        await env.producer.send_encoded(batch(), timeout_seconds=5)
+        stored = [each for broker in env.brokers for each in broker.messages("orders")]
 
         assert [each.properties["UNIQ_KEY"] for each in stored] == IDS
 
 
-async def test_a_key_goes_where_it_was_said_to_go() -> None:
+async def test_an_encoded_send_uses_the_queue_of_its_key() -> None:
     keys = [f"customer {number}" for number in range(20)]
-    async with open_shop(brokers=2) as shop:
-        queues = await shop.producer.queues_of_keys("orders", keys)
-        results = [await shop.producer.send_encoded(single(), sharding_key=key) for key in keys]
+    async with open_producer(brokers=2) as env:
+        queues = await env.producer.queues_of_keys("orders", keys)
+        results = [await env.producer.send_encoded(single(), sharding_key=key) for key in keys]
 
         assert [each.queue for each in results] == queues
         assert len(set(queues)) > 1
 
 
-async def test_a_delivery_time_needs_a_broker_that_keeps_it() -> None:
-    async with open_shop(version="4.9.7") as shop:
+async def test_an_encoded_delivery_time_needs_a_broker_from_5() -> None:
+    async with open_producer(version="4.9.7") as env:
         with pytest.raises(NotSupportedError):
-            await shop.producer.send_encoded(single(timed=True))
+            await env.producer.send_encoded(single(timed=True))
 
-        assert shop.bodies() == []
+        assert env.bodies() == []
 
 
-async def test_what_cannot_be_sent_is_refused_before_anybody_is_asked() -> None:
-    async with open_shop(config=ProducerConfig(max_message_bytes=10)) as shop:
+async def test_an_invalid_encoded_send_is_rejected_before_any_request() -> None:
+    async with open_producer(config=ProducerConfig(max_message_bytes=10)) as env:
         with pytest.raises(InvalidMessageError, match="the batch has"):
-            await shop.producer.send_encoded(batch())
+            await env.producer.send_encoded(batch())
         with pytest.raises(InvalidMessageError, match="the body has 11 bytes"):
-            await shop.producer.send_encoded(single(body=bytes(11)))
+            await env.producer.send_encoded(single(body=bytes(11)))
         with pytest.raises(ConfigError, match="sharding_key"):
-            await shop.producer.send_encoded(single(), sharding_key=" ")
+            await env.producer.send_encoded(single(), sharding_key=" ")
         with pytest.raises(ConfigError, match="topic"):
-            await shop.producer.queues_of_keys("no topic", ["a"])
+            await env.producer.queues_of_keys("no topic", ["a"])
 
-        assert shop.sends() == []
+        assert env.sends() == []
 
 
-async def test_a_retry_topic_takes_no_batch() -> None:
-    async with open_shop() as shop:
+async def test_an_encoded_batch_to_a_retry_topic_is_rejected() -> None:
+    async with open_producer() as env:
         with pytest.raises(InvalidMessageError, match="retry topic"):
-            await shop.producer.send_encoded(batch("%RETRY%group"))
+            await env.producer.send_encoded(batch("%RETRY%group"))
 
 
-async def test_what_failed_is_told_with_topic_and_id() -> None:
-    async with open_shop(config=ProducerConfig(retries=0)) as shop:
-        shop.broker.on(SEND_BATCH, Reply(code=2, remark="busy"))
+async def test_errors_of_encoded_sends_have_topic_and_id() -> None:
+    async with open_producer(config=ProducerConfig(retries=0)) as env:
+        env.broker.on(SEND_BATCH, Reply(code=2, remark="busy"))
         with pytest.raises(SendError) as failed:
-            await shop.producer.send_encoded(batch())
+            await env.producer.send_encoded(batch())
         unknown = MessageQueue("orders", "broker-z", 0)
         with pytest.raises(RouteNotFoundError):
-            await shop.producer.send_encoded(single(), queue=unknown)
+            await env.producer.send_encoded(single(), queue=unknown)
 
     assert (failed.value.topic, failed.value.message_id) == ("orders", IDS[0])

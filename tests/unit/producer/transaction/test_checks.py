@@ -1,4 +1,4 @@
-"""What brokers ask about transactions, and what they are answered."""
+"""Transaction checks."""
 
 from __future__ import annotations
 
@@ -25,17 +25,24 @@ from rocketmq_aio.producer.transaction.transaction_log import TransactionLog
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
-from tests.unit.producer.transaction_env import COMMIT, END, ROLLBACK, UNKNOWN, Till, open_till
+from tests.unit.producer.transaction_env import (
+    COMMIT,
+    END,
+    ROLLBACK,
+    UNKNOWN,
+    TransactionEnv,
+    open_transactions,
+)
 from tests.unit.remoting.until import until
 
 ORDER = Message("orders", b'"paid"', keys="42")
 
 
-async def leave_open(till: Till, count: int = 1) -> list[str]:
+async def leave_open(env: TransactionEnv, count: int = 1) -> list[str]:
     """Leave transactions to the check; return their message ids."""
     ids = []
     for _ in range(count):
-        async with till.producer.transaction(ORDER) as tx:
+        async with env.producer.transaction(ORDER) as tx:
             tx.unknown()
         ids.append(tx.message_id)
     return ids
@@ -53,53 +60,53 @@ async def leave_open(till: Till, count: int = 1) -> list[str]:
         (TransactionState.UNKNOWN, UNKNOWN, 0),
     ],
 )
-async def test_the_application_decides_what_was_left_open(
+async def test_check_is_called_after_unknown(
     version: str, answer: TransactionState, flag: int, visible: int
 ) -> None:
-    async with open_till(version=version) as till:
-        (message_id,) = await leave_open(till)
-        till.ledger.answer = answer
+    async with open_transactions(version=version) as env:
+        (message_id,) = await leave_open(env)
+        env.check.result = answer
 
-        assert await till.ask(1) == [flag]
-        (message,) = till.ledger.asked
+        assert await env.run_check(1) == [flag]
+        (message,) = env.check.calls
         assert (message.message_id, message.topic, message.keys) == (message_id, "orders", ("42",))
         assert (message.body, message.queue.topic) == (b'"paid"', "orders")
-        assert len(till.visible) == visible
-        (end,) = till.ends()
+        assert len(env.visible) == visible
+        (end,) = env.ends()
         assert end.from_transaction_check is True
         assert (end.msg_id, end.transaction_id) == (message_id, message_id)
         assert (end.topic, end.producer_group) == ("orders", "till")
-        assert len(till.open) == (answer is TransactionState.UNKNOWN)
+        assert len(env.open) == (answer is TransactionState.UNKNOWN)
 
 
-async def test_a_broker_that_was_told_unknown_asks_again() -> None:
-    async with open_till() as till:
-        await leave_open(till)
-        await till.ask(1)
-        till.ledger.answer = TransactionState.COMMIT
+async def test_the_broker_repeats_the_check_after_unknown() -> None:
+    async with open_transactions() as env:
+        await leave_open(env)
+        await env.run_check(1)
+        env.check.result = TransactionState.COMMIT
 
-        assert await till.ask(2) == [UNKNOWN, COMMIT]
+        assert await env.run_check(2) == [UNKNOWN, COMMIT]
 
 
 @pytest.mark.parametrize(
     "answer",
     [ValueError("no database"), asyncio.CancelledError(), GeneratorExit(), None, "COMMIT"],
 )
-async def test_a_check_that_gives_no_answer_means_unknown(answer: object) -> None:
-    async with open_till() as till:
-        await leave_open(till)
-        till.ledger.answer = answer
+async def test_a_check_without_a_state_results_in_unknown(answer: object) -> None:
+    async with open_transactions() as env:
+        await leave_open(env)
+        env.check.result = answer
 
-        assert await till.ask(1) == [UNKNOWN]
+        assert await env.run_check(1) == [UNKNOWN]
 
 
-async def test_a_check_that_hangs_means_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_check_that_times_out_results_in_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction_checks, "CHECK_SECONDS", 0.05)
-    async with open_till() as till:
-        await leave_open(till)
-        till.ledger.answer = lambda message: asyncio.Event().wait()
+    async with open_transactions() as env:
+        await leave_open(env)
+        env.check.result = lambda message: asyncio.Event().wait()
 
-        assert await till.ask(1) == [UNKNOWN]
+        assert await env.run_check(1) == [UNKNOWN]
 
 
 async def test_a_plain_check_runs_in_a_thread() -> None:
@@ -109,14 +116,14 @@ async def test_a_plain_check_runs_in_a_thread() -> None:
         threads.append(threading.current_thread())
         return TransactionState.COMMIT
 
-    async with open_till(check=check) as till:
-        await leave_open(till)
+    async with open_transactions(check=check) as env:
+        await leave_open(env)
 
-        assert await till.ask(1) == [COMMIT]
+        assert await env.run_check(1) == [COMMIT]
         assert threads != [threading.main_thread()]
 
 
-async def test_plain_checks_that_hang_take_no_more_threads_than_allowed(
+async def test_check_concurrency_limits_the_threads_of_hanging_checks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transaction_checks, "CHECK_SECONDS", 0.05)
@@ -129,27 +136,27 @@ async def test_plain_checks_that_hang_take_no_more_threads_than_allowed(
         return TransactionState.COMMIT
 
     try:
-        async with open_till(check=check, check_concurrency=2) as till:
-            await leave_open(till, 3)
+        async with open_transactions(check=check, check_concurrency=2) as env:
+            await leave_open(env, 3)
             for count in (3, 6, 9):
-                assert await till.ask(count) == [UNKNOWN] * count
+                assert await env.run_check(count) == [UNKNOWN] * count
             assert len(running) == 2
             resume.set()
             monkeypatch.setattr(transaction_checks, "CHECK_SECONDS", 60)
-            assert await till.ask(12) == [UNKNOWN] * 9 + [COMMIT] * 3
+            assert await env.run_check(12) == [UNKNOWN] * 9 + [COMMIT] * 3
             assert len(set(running)) == 2
     finally:
         resume.set()
 
 
-async def test_a_plain_check_that_raises_stop_iteration_means_unknown() -> None:
+async def test_a_check_that_raises_stop_iteration_results_in_unknown() -> None:
     def check(message: MessageExt) -> TransactionState:
         return next(iter(()))
 
-    async with open_till(check=check) as till:
-        await leave_open(till)
+    async with open_transactions(check=check) as env:
+        await leave_open(env)
 
-        assert await till.ask(1) == [UNKNOWN]
+        assert await env.run_check(1) == [UNKNOWN]
 
 
 async def test_the_threads_of_plain_checks_end_with_the_producer() -> None:
@@ -159,131 +166,131 @@ async def test_the_threads_of_plain_checks_end_with_the_producer() -> None:
         threads.append(threading.current_thread())
         return TransactionState.COMMIT
 
-    async with open_till(check=check) as till:
-        await leave_open(till)
-        await till.ask(1)
+    async with open_transactions(check=check) as env:
+        await leave_open(env)
+        await env.run_check(1)
 
     await asyncio.to_thread(threads[0].join, 15)
     assert not threads[0].is_alive()
 
 
-async def test_the_message_of_a_check_is_decoded_as_its_bodies_are_made() -> None:
-    async with open_till(config=ProducerConfig(codec=JSONCodec(str))) as till:
-        await leave_open(till)
-        await till.ask(1)
+async def test_the_message_of_a_check_has_the_codec() -> None:
+    async with open_transactions(config=ProducerConfig(codec=JSONCodec(str))) as env:
+        await leave_open(env)
+        await env.run_check(1)
 
-        assert [message.value for message in till.ledger.asked] == ["paid"]
+        assert [message.value for message in env.check.calls] == ["paid"]
 
 
 # --- what is known here --------------------------------------------------------------------------
 
 
-async def test_a_check_while_the_local_part_runs_is_answered_unknown() -> None:
-    async with open_till() as till:
-        async with till.producer.transaction(ORDER):
-            assert await till.ask(1) == [UNKNOWN]
+async def test_a_check_during_the_local_transaction_gets_unknown() -> None:
+    async with open_transactions() as env:
+        async with env.producer.transaction(ORDER):
+            assert await env.run_check(1) == [UNKNOWN]
 
-        assert (till.flags(), till.ledger.asked) == ([UNKNOWN, COMMIT], [])
-        assert (len(till.visible), till.open) == (1, [])
+        assert (env.flags(), env.check.calls) == ([UNKNOWN, COMMIT], [])
+        assert (len(env.visible), env.open) == (1, [])
 
 
-async def test_a_check_before_the_answer_to_the_half_message_is_answered_unknown() -> None:
-    async with open_till() as till:
-        held = till.broker.hold(RequestCode.SEND_MESSAGE_V2, times=1)
+async def test_a_check_before_the_half_message_is_confirmed_gets_unknown() -> None:
+    async with open_transactions() as env:
+        held = env.broker.hold(RequestCode.SEND_MESSAGE_V2, times=1)
 
         async def commit() -> None:
-            async with till.producer.transaction(ORDER):
+            async with env.producer.transaction(ORDER):
                 pass
 
         sending = asyncio.create_task(commit())
         await held.wait(1)
-        assert await till.ask(1) == [UNKNOWN]
+        assert await env.run_check(1) == [UNKNOWN]
         held.release()
         await sending
 
         # The message has moved before the broker asked: it is committed where it is now.
-        assert (len(till.visible), till.open) == (1, [])
+        assert (len(env.visible), env.open) == (1, [])
 
 
-async def test_a_check_while_the_decision_is_on_its_way_is_answered_unknown() -> None:
-    async with open_till() as till:
-        async with till.producer.transaction(ORDER) as tx:
-            held = till.broker.hold(END, times=1)
+async def test_a_check_while_the_decision_is_in_flight_gets_unknown() -> None:
+    async with open_transactions() as env:
+        async with env.producer.transaction(ORDER) as tx:
+            held = env.broker.hold(END, times=1)
             ending = asyncio.create_task(tx.commit())
             await held.wait(1)
-            till.broker.transactions.reopen(tx.message_id)
-            assert await till.ask(2) == [COMMIT, UNKNOWN]
+            env.broker.transactions.reopen(tx.message_id)
+            assert await env.run_check(2) == [COMMIT, UNKNOWN]
             held.release()
             await ending
 
-        assert len(till.visible) == 1
+        assert len(env.visible) == 1
 
 
-async def test_a_rolled_back_message_is_rolled_back_again() -> None:
-    async with open_till() as till:
-        async with till.producer.transaction(ORDER) as tx:
+async def test_a_check_after_a_rollback_gets_rollback() -> None:
+    async with open_transactions() as env:
+        async with env.producer.transaction(ORDER) as tx:
             await tx.rollback()
-        till.broker.transactions.reopen(tx.message_id)
+        env.broker.transactions.reopen(tx.message_id)
 
-        assert await till.ask(2) == [ROLLBACK, ROLLBACK]
-        assert (till.visible, till.ledger.asked) == ([], [])
+        assert await env.run_check(2) == [ROLLBACK, ROLLBACK]
+        assert (env.visible, env.check.calls) == ([], [])
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
 async def test_a_check_after_a_confirmed_commit_discards_the_copy(version: str) -> None:
-    async with open_till(version=version) as till:
-        async with till.producer.transaction(ORDER) as tx:
+    async with open_transactions(version=version) as env:
+        async with env.producer.transaction(ORDER) as tx:
             pass
-        till.broker.transactions.reopen(tx.message_id)
+        env.broker.transactions.reopen(tx.message_id)
 
         # First the broker is asked to end a transaction that it never had, which it refuses.
-        assert await till.ask(3) == [COMMIT, ROLLBACK, ROLLBACK]
-        assert (len(till.visible), till.open, till.ledger.asked) == (1, [], [])
+        assert await env.run_check(3) == [COMMIT, ROLLBACK, ROLLBACK]
+        assert (len(env.visible), env.open, env.check.calls) == (1, [], [])
 
 
-async def test_a_broker_is_examined_once_per_connection() -> None:
-    async with open_till() as till:
+async def test_proxies_are_detected_once_per_connection() -> None:
+    async with open_transactions() as env:
         for count in (3, 5):
-            async with till.producer.transaction(ORDER) as tx:
+            async with env.producer.transaction(ORDER) as tx:
                 pass
-            till.broker.transactions.reopen(tx.message_id)
-            await till.ask(count)
-        assert till.flags() == [COMMIT, ROLLBACK, ROLLBACK, COMMIT, ROLLBACK]
+            env.broker.transactions.reopen(tx.message_id)
+            await env.run_check(count)
+        assert env.flags() == [COMMIT, ROLLBACK, ROLLBACK, COMMIT, ROLLBACK]
 
-        await till.broker.restart()
-        await till.producer.client.heartbeats.send(till.broker.address)
-        async with till.producer.transaction(ORDER) as tx:
+        await env.broker.restart()
+        await env.producer.client.heartbeats.send(env.broker.address)
+        async with env.producer.transaction(ORDER) as tx:
             pass
-        till.broker.transactions.reopen(tx.message_id)
-        await till.ask(8)
-        assert till.flags()[5:] == [COMMIT, ROLLBACK, ROLLBACK]
-        assert (len(till.visible), till.open) == (3, [])
+        env.broker.transactions.reopen(tx.message_id)
+        await env.run_check(8)
+        assert env.flags()[5:] == [COMMIT, ROLLBACK, ROLLBACK]
+        assert (len(env.visible), env.open) == (3, [])
 
 
 async def test_a_commit_confirmed_by_a_proxy_is_repeated_when_the_broker_checks() -> None:
-    async with open_till() as till:
-        till.broker.transactions.behind_proxy = True
+    async with open_transactions() as env:
+        env.broker.transactions.behind_proxy = True
         for _ in range(3):
-            async with till.producer.transaction(ORDER) as tx:
+            async with env.producer.transaction(ORDER) as tx:
                 pass
             assert tx.result is not None
             assert tx.result.confirmed
-        assert till.visible == []  # the proxy has dropped the commits
+        assert env.visible == []  # the proxy has dropped the commits
 
-        await till.broker.ask_about_transactions()
-        await until(lambda: not till.open)
+        await env.broker.ask_about_transactions()
+        await until(lambda: not env.open)
 
-        assert (len(till.visible), till.ledger.asked) == (3, [])
+        assert (len(env.visible), env.check.calls) == (3, [])
 
 
 async def test_a_rollback_confirmed_by_a_proxy_is_repeated_when_the_broker_checks() -> None:
-    async with open_till() as till:
-        till.broker.transactions.behind_proxy = True
-        async with till.producer.transaction(ORDER) as tx:
+    async with open_transactions() as env:
+        env.broker.transactions.behind_proxy = True
+        async with env.producer.transaction(ORDER) as tx:
             await tx.rollback()
 
-        assert await till.ask(2) == [ROLLBACK, ROLLBACK]
-        assert (till.visible, till.open) == ([], [])
+        assert await env.run_check(2) == [ROLLBACK, ROLLBACK]
+        assert (env.visible, env.open) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -294,78 +301,78 @@ async def test_a_rollback_confirmed_by_a_proxy_is_repeated_when_the_broker_check
         Reply(),
     ],
 )
-async def test_a_commit_is_repeated_unless_the_peer_refuses_unknown_transactions(
+async def test_a_commit_is_repeated_unless_the_peer_rejects_unknown_transactions(
     outcome: Reply,
 ) -> None:
-    async with open_till() as till:
-        async with till.producer.transaction(ORDER) as tx:
+    async with open_transactions() as env:
+        async with env.producer.transaction(ORDER) as tx:
             pass
-        till.broker.transactions.reopen(tx.message_id)
-        till.broker.on(END, lambda command, connection: outcome, times=1)
+        env.broker.transactions.reopen(tx.message_id)
+        env.broker.on(END, lambda command, connection: outcome, times=1)
 
-        assert await till.ask(3) == [COMMIT, ROLLBACK, COMMIT]
+        assert await env.run_check(3) == [COMMIT, ROLLBACK, COMMIT]
 
 
 async def test_a_check_by_another_broker_than_the_one_that_confirmed_repeats_the_commit() -> None:
-    async with open_till(brokers=2) as till:
-        async with till.producer.transaction(ORDER) as tx:
+    async with open_transactions(brokers=2) as env:
+        async with env.producer.transaction(ORDER) as tx:
             pass
-        first, second = till.cluster.brokers
+        first, second = env.cluster.brokers
         if tx.sent.queue.broker_name == second.name:
             first, second = second, first
         # A new master, which may not have the commit.
         first.transactions.replicate(tx.message_id, second.transactions)
-        await till.producer.client.heartbeats.send(second.address)
+        await env.producer.client.heartbeats.send(second.address)
         await second.ask_about_transactions()
         await second.wait_for(END, 1)
 
-        assert till.flags() == [COMMIT, COMMIT]
+        assert env.flags() == [COMMIT, COMMIT]
         assert len(second.messages("orders")) == 1
 
 
-async def test_a_broker_that_fell_after_it_confirmed_is_told_again() -> None:
-    async with open_till() as till:
-        async with till.producer.transaction(ORDER) as tx:
+async def test_a_restarted_broker_gets_the_decision_again() -> None:
+    async with open_transactions() as env:
+        async with env.producer.transaction(ORDER) as tx:
             pass
-        await till.broker.restart()
-        till.broker.transactions.reopen(tx.message_id)
-        await till.producer.client.heartbeats.send(till.broker.address)
+        await env.broker.restart()
+        env.broker.transactions.reopen(tx.message_id)
+        await env.producer.client.heartbeats.send(env.broker.address)
 
-        assert await till.ask(2) == [COMMIT, COMMIT]
-        assert till.ledger.asked == []
-
-
-async def test_what_the_application_decided_is_not_asked_again() -> None:
-    async with open_till() as till:
-        (message_id,) = await leave_open(till)
-        till.ledger.answer = TransactionState.ROLLBACK
-        await till.ask(1)
-        till.broker.transactions.reopen(message_id)
-
-        assert await till.ask(2) == [ROLLBACK, ROLLBACK]
-        assert len(till.ledger.asked) == 1
+        assert await env.run_check(2) == [COMMIT, COMMIT]
+        assert env.check.calls == []
 
 
-async def test_another_member_answers_for_one_that_is_gone() -> None:
-    async with open_till() as till:
-        await leave_open(till)
-        await till.producer.close()
-        await until(lambda: not till.broker.connections)
+async def test_check_is_not_called_again_after_a_decision() -> None:
+    async with open_transactions() as env:
+        (message_id,) = await leave_open(env)
+        env.check.result = TransactionState.ROLLBACK
+        await env.run_check(1)
+        env.broker.transactions.reopen(message_id)
+
+        assert await env.run_check(2) == [ROLLBACK, ROLLBACK]
+        assert len(env.check.calls) == 1
+
+
+async def test_another_member_of_the_group_replies_to_the_check() -> None:
+    async with open_transactions() as env:
+        await leave_open(env)
+        await env.producer.close()
+        await until(lambda: not env.broker.connections)
 
         async def check(message: MessageExt) -> TransactionState:
             return TransactionState.COMMIT
 
         async with TransactionProducer(
-            "till", check=check, namesrv=till.cluster.namesrv, topics=["orders"]
+            "till", check=check, namesrv=env.cluster.namesrv, topics=["orders"]
         ):
             # It has sent nothing, and is known to the broker all the same.
-            assert await till.ask(1) == [COMMIT]
+            assert await env.run_check(1) == [COMMIT]
 
 
 # --- many of them --------------------------------------------------------------------------------
 
 
-async def test_no_more_checks_run_at_once_than_allowed() -> None:
+async def test_check_concurrency_limits_concurrent_checks() -> None:
     running, most, gate = 0, 0, asyncio.Event()
 
     async def check(message: MessageExt) -> TransactionState:
@@ -376,17 +383,17 @@ async def test_no_more_checks_run_at_once_than_allowed() -> None:
         running -= 1
         return TransactionState.COMMIT
 
-    async with open_till(check=check, check_concurrency=3) as till:
-        await leave_open(till, 10)
-        await till.broker.ask_about_transactions()
+    async with open_transactions(check=check, check_concurrency=3) as env:
+        await leave_open(env, 10)
+        await env.broker.ask_about_transactions()
         await until(lambda: running == 3)
         gate.set()
-        await till.broker.wait_for(END, 10)
+        await env.broker.wait_for(END, 10)
 
-        assert (most, till.flags()) == (3, [COMMIT] * 10)
+        assert (most, env.flags()) == (3, [COMMIT] * 10)
 
 
-async def test_a_second_check_of_one_message_waits_for_the_first_and_gets_its_answer() -> None:
+async def test_a_repeated_check_gets_the_state_of_the_running_one() -> None:
     gate = asyncio.Event()
     asked: list[MessageExt] = []
 
@@ -395,21 +402,21 @@ async def test_a_second_check_of_one_message_waits_for_the_first_and_gets_its_an
         await gate.wait()
         return TransactionState.COMMIT
 
-    async with open_till(check=check) as till:
-        await leave_open(till)
-        await till.broker.ask_about_transactions()
+    async with open_transactions(check=check) as env:
+        await leave_open(env)
+        await env.broker.ask_about_transactions()
         await until(lambda: asked)
-        await till.broker.ask_about_transactions()
+        await env.broker.ask_about_transactions()
         # Whatever else the client does with that broker comes after the second check.
-        await till.producer.send(ORDER)
+        await env.producer.send(ORDER)
         gate.set()
-        await till.broker.wait_for(END, 1)
-        await until(lambda: not till.open)
+        await env.broker.wait_for(END, 1)
+        await until(lambda: not env.open)
 
-        assert (len(asked), till.flags(), len(till.visible)) == (1, [COMMIT], 2)
+        assert (len(asked), env.flags(), len(env.visible)) == (1, [COMMIT], 2)
 
 
-async def test_a_flood_of_checks_is_dropped_and_asked_again(
+async def test_checks_beyond_the_limit_are_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transaction_checks, "MAX_WAITING", 2)
@@ -419,18 +426,18 @@ async def test_a_flood_of_checks_is_dropped_and_asked_again(
         await gate.wait()
         return TransactionState.COMMIT
 
-    async with open_till(check=check, check_concurrency=1) as till:
-        await leave_open(till, 3)
-        await till.broker.ask_about_transactions()
-        await till.producer.send(ORDER)
+    async with open_transactions(check=check, check_concurrency=1) as env:
+        await leave_open(env, 3)
+        await env.broker.ask_about_transactions()
+        await env.producer.send(ORDER)
         gate.set()
-        await till.broker.wait_for(END, 2)
+        await env.broker.wait_for(END, 2)
 
-        assert await till.ask(3) == [COMMIT] * 3
-        assert till.open == []
+        assert await env.run_check(3) == [COMMIT] * 3
+        assert env.open == []
 
 
-async def test_checks_that_wait_when_the_producer_closes_are_left_to_other_members() -> None:
+async def test_close_drops_waiting_checks() -> None:
     gate = asyncio.Event()
     asked: list[MessageExt] = []
 
@@ -459,20 +466,20 @@ async def test_checks_that_wait_when_the_producer_closes_are_left_to_other_membe
         assert (len(asked), len(cluster.broker.requests_of(END))) == (1, 1)
 
 
-async def test_a_group_without_a_transaction_producer_answers_nothing() -> None:
-    async with open_till() as till:
-        await leave_open(till)
-        await till.producer.close()
-        async with Producer("till", namesrv=till.cluster.namesrv) as plain:
+async def test_a_group_without_a_transaction_producer_ignores_checks() -> None:
+    async with open_transactions() as env:
+        await leave_open(env)
+        await env.producer.close()
+        async with Producer("till", namesrv=env.cluster.namesrv) as plain:
             await plain.send(ORDER)
             await plain.client.heartbeats.send_all()
-            await till.broker.ask_about_transactions()
+            await env.broker.ask_about_transactions()
             await plain.send(ORDER)
 
-        assert till.flags() == []
+        assert env.flags() == []
 
 
-async def test_the_producers_of_a_shared_client_are_asked_for_their_own_groups() -> None:
+async def test_checks_reach_the_producer_of_their_group() -> None:
     groups: list[tuple[str, str | None]] = []
 
     def noting(group: str) -> CheckFunction:
@@ -510,10 +517,10 @@ class Decided:
         self.seen.append(context)
 
 
-async def test_hooks_see_the_decision_after_a_check_during_the_local_part() -> None:
+async def test_hooks_get_the_decision_after_an_early_check() -> None:
     hook = Decided()
-    async with open_till(hooks=(hook,)) as till, till.producer.transaction(ORDER):
-        await till.ask(1)
+    async with open_transactions(hooks=(hook,)) as env, env.producer.transaction(ORDER):
+        await env.run_check(1)
 
     assert [(each.state, each.from_check) for each in hook.seen] == [
         (TransactionState.UNKNOWN, True),
@@ -522,18 +529,18 @@ async def test_hooks_see_the_decision_after_a_check_during_the_local_part() -> N
     assert hook.seen[1].message.body == ORDER.body
 
 
-async def test_hooks_see_one_end_of_a_commit_whose_copy_is_discarded() -> None:
+async def test_hooks_run_once_for_a_commit_with_a_discarded_copy() -> None:
     hook = Decided()
-    async with open_till(hooks=(hook,)) as till:
-        async with till.producer.transaction(ORDER) as tx:
+    async with open_transactions(hooks=(hook,)) as env:
+        async with env.producer.transaction(ORDER) as tx:
             pass
-        till.broker.transactions.reopen(tx.message_id)
-        await till.ask(3)
+        env.broker.transactions.reopen(tx.message_id)
+        await env.run_check(3)
 
     assert [each.state for each in hook.seen] == [TransactionState.COMMIT]
 
 
-async def test_remembered_decisions_keep_no_messages() -> None:
+async def test_logged_decisions_keep_no_messages() -> None:
     class Order(Message):
         """Can be watched by a weak reference."""
 
@@ -547,15 +554,15 @@ async def test_remembered_decisions_keep_no_messages() -> None:
         alive.add(message)
         return message
 
-    async with open_till(hooks=(Deaf(),)) as till:
-        async with till.producer.transaction(order()):
-            await till.ask(1)
-        async with till.producer.transaction(order()) as tx:
+    async with open_transactions(hooks=(Deaf(),)) as env:
+        async with env.producer.transaction(order()):
+            await env.run_check(1)
+        async with env.producer.transaction(order()) as tx:
             tx.unknown()
         del tx
-        till.broker.on(RequestCode.SEND_MESSAGE_V2, lambda *_: None)
-        entering = asyncio.create_task(till.producer.transaction(order()).__aenter__())
-        await till.broker.wait_for(RequestCode.SEND_MESSAGE_V2, 3)
+        env.broker.on(RequestCode.SEND_MESSAGE_V2, lambda *_: None)
+        entering = asyncio.create_task(env.producer.transaction(order()).__aenter__())
+        await env.broker.wait_for(RequestCode.SEND_MESSAGE_V2, 3)
         entering.cancel()
         await asyncio.wait([entering])
         del entering
@@ -573,7 +580,7 @@ def half(message_id: str) -> HalfMessage:
     )
 
 
-def test_the_oldest_decisions_are_forgotten() -> None:
+def test_the_oldest_decisions_are_dropped() -> None:
     log = TransactionLog(max_decisions=2)
     for name in "abc":
         log.decide(half(name), TransactionState.COMMIT)
@@ -581,7 +588,7 @@ def test_the_oldest_decisions_are_forgotten() -> None:
     assert [log.find(name) is not None for name in "abc"] == [False, True, True]
 
 
-def test_a_copy_at_another_broker_does_not_change_where_the_message_is() -> None:
+def test_a_check_of_a_copy_does_not_change_the_location() -> None:
     there = half("a")
     location = there.location
     there.on_check(HalfMessageLocation("127.0.0.1:2", "broker-b", 5, 5))
