@@ -1,4 +1,4 @@
-"""The settings of a consumer group: what may be said, and what is there."""
+"""Settings of consumer groups: validation, and conversion to and from JSON bodies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_INT: Final = 2**31 - 1
 
 
 class GroupSettings(TypedDict, total=False):
-    """What may be said of a consumer group; `GroupConfig` says what it means.
+    """Settings of a consumer group; `GroupConfig` describes them.
 
     ``orderly``, ``consume_timeout_minutes`` and ``attributes`` need 5.x brokers.
     """
@@ -43,7 +43,7 @@ WIRE_NAMES: Final = {
 }
 COUNTS: Final = frozenset({"retry_queues", "max_retries", "consume_timeout_minutes"})
 SINCE_5: Final = frozenset({"orderly", "consume_timeout_minutes", "attributes"})
-FIRST_OF_BODY: Final = {  # what brokers of all releases understand of a new group
+NEW_GROUP: Final = {  # fields that all releases support
     "consumeEnable": True,
     "consumeFromMinEnable": True,
     "consumeBroadcastEnable": True,
@@ -56,9 +56,9 @@ FIRST_OF_BODY: Final = {  # what brokers of all releases understand of a new gro
 
 
 def check_settings(settings: GroupSettings) -> None:
-    """Refuse what cannot be.
+    """Validate *settings*.
 
-    :raises ConfigError: it says what
+    :raises ConfigError: a setting is unknown, or its value invalid
     """
     for name, value in settings.items():
         if name not in WIRE_NAMES:
@@ -70,11 +70,11 @@ def check_settings(settings: GroupSettings) -> None:
 
 
 def changed_body(body: Mapping[str, Any], settings: GroupSettings) -> dict[str, Any]:
-    """Return the JSON *body* of a group with *settings* in it; all else stays as brokers wrote."""
+    """Return the JSON *body* of a group with *settings* changed, and all other fields kept."""
     result = dict(body)
     for name, value in settings.items():
         result[WIRE_NAMES[name]] = value
-    if "attributes" in settings:  # with the signs of topic attributes
+    if "attributes" in settings:  # with the signs that topic attributes have
         named = settings["attributes"].items()
         result["attributes"] = {
             (f"-{n}" if text is None else f"+{n}"): text or "" for n, text in named
@@ -85,12 +85,12 @@ def changed_body(body: Mapping[str, Any], settings: GroupSettings) -> dict[str, 
 
 
 def new_body(group: str, settings: GroupSettings) -> dict[str, Any]:
-    """Return the JSON body of a group that is not there yet."""
-    return changed_body({"groupName": group, **FIRST_OF_BODY}, settings)
+    """Return the JSON body of a new group."""
+    return changed_body({"groupName": group, **NEW_GROUP}, settings)
 
 
 def config_of(broker_name: str, group: str, body: SubscriptionGroupBody) -> GroupConfig:
-    """Return what a broker says of *group*."""
+    """Return the settings in *body*."""
     return GroupConfig(
         group=group,
         broker_name=broker_name,

@@ -50,7 +50,7 @@ NO_PRODUCER: Final = "not exist"
 
 
 class HeldGroup(NamedTuple):
-    """A group on a broker: *body* is None where it is not."""
+    """A group on a broker; *body* is None if it does not exist there."""
 
     body: dict[str, Any] | None
     address: str
@@ -178,7 +178,7 @@ class GroupAdmin:
     # --- inside ---------------------------------------------------------------------------------
 
     async def connections(self, group: str, masters: Masters) -> dict[str, ConsumerConnections]:
-        """Return what the brokers say at which a member is."""
+        """Return the connections by broker, for brokers with members."""
 
         async def members(_: str, address: str) -> ConsumerConnections | None:
             self._requests.check_running()
@@ -243,7 +243,7 @@ def _no_group(group: str, brokers: list[str]) -> SubscriptionError:
 
 
 def _members(found: Mapping[str, Iterable[Connection]]) -> tuple[ClientConnection, ...]:
-    """Return each client once, with all brokers that it is connected to."""
+    """Return each client once, with all its brokers."""
     seen: dict[str, Connection] = {}
     brokers: dict[str, list[str]] = {}
     for name, connections in found.items():

@@ -30,9 +30,9 @@ Wanted = Callable[[MessageExt], bool]
 MAX_MILLIS: Final = 2**63 - 1
 MAX_OFFSET: Final = 2**63 - 1
 MAX_PORT: Final = 65535
-ID_BYTES: Final = (16, 28)  # of an offset message id: IPv4 or IPv6 address, port, offset
+ID_BYTES: Final = (16, 28)  # IPv4 or IPv6 address, port, offset
 SIGNED_QUERY_VERSION: Final = 399  # see QueryMessage
-DEFAULT_MAX_MESSAGES: Final = 64  # what a broker returns by default of its settings
+DEFAULT_MAX_MESSAGES: Final = 64  # the default limit of brokers
 
 _SIZE: Final = Struct(">i")
 
@@ -81,7 +81,7 @@ class MessageAdmin:
         try:
             return (await self._requests.ask(address, ViewMessage(offset=offset))).body
         except BrokerError as error:
-            # Where no message begins brokers stumble over what they find there.
+            # Brokers fail with a system error where no message begins.
             if error.code != ResponseCode.SYSTEM_ERROR or is_about_account(error):
                 raise
             raise _not_found(address, offset) from error
@@ -108,7 +108,7 @@ class MessageAdmin:
                 except CodecError as fault:
                     unreadable.append((self._found(stored), fault))
                     continue
-                whole = wanted(stored)  # brokers find a batch by what all of it has
+                whole = wanted(stored)  # brokers index a batch as a whole
                 found += [self._found(each) for each in inside if whole or wanted(each)]
             return found
 
@@ -139,7 +139,7 @@ class MessageAdmin:
 def read_offset_id(text: str) -> tuple[str, int]:
     """Return the address of the broker and the offset in its commit log.
 
-    :raises ConfigError: *text* is no offset message id
+    :raises ConfigError: *text* is not an offset message id
     """
     try:
         data = binascii.unhexlify(text)
@@ -201,9 +201,9 @@ def _millis(setting: str, when: datetime | None, default: int) -> int:
 
 
 def records(body: bytes) -> Iterator[bytes]:
-    """Yield the stored records in *body*, one by one: they are of several queues.
+    """Yield the stored records in *body*, which may be of several queues.
 
-    :raises CodecError: their sizes do not add up
+    :raises CodecError: the sizes of the records are inconsistent
     """
     at = 0
     while at < len(body):

@@ -19,10 +19,10 @@ from rocketmq_aio.protocol.record import stored_message
 from rocketmq_aio.protocol.requests.pull import PullMessage, PullMessageResponse
 from rocketmq_aio.remoting.response_errors import broker_error
 
-TOOLS: Final = "TOOLS_CONSUMER"  # a group that all brokers have for tools
-INNER_NUM: Final = "INNER_NUM"  # how many messages a record holds
+TOOLS: Final = "TOOLS_CONSUMER"  # a group that exists on all brokers
+INNER_NUM: Final = "INNER_NUM"  # the number of messages in a record
 MILLISECOND: Final = timedelta(milliseconds=1)
-REFUSALS: Final = (AuthError, PermissionDeniedError, SubscriptionError)  # to read as that group
+REFUSALS: Final = (AuthError, PermissionDeniedError, SubscriptionError)  # of reads as that group
 GAPS: Final = (
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -39,7 +39,7 @@ class OffsetSearch:
     async def offset_at(self, queue: MessageQueue, millis: int) -> int:
         """Return the first offset stored at or after *millis* since 1970, or the queue's end.
 
-        Where the account may not read, a broker's answer has only to be an offset that there is.
+        If the account may not read, the answer of the broker is only limited to existing offsets.
         """
         broker = self._requests.instance.broker
         least = max(0, await broker.min_offset(queue))
@@ -56,9 +56,9 @@ class OffsetSearch:
     async def _stored(
         self, queue: MessageQueue, offset: int, most: int, count: int
     ) -> list[tuple[int, int]]:
-        """Return offsets and store times of the next messages below *most*; none: no more.
+        """Return offsets and store times of the next messages below *most*, if any.
 
-        :raises BrokerError: the broker has less than it said before
+        :raises BrokerError: the queue ends before *most*
         """
         while offset < most:
             body, answer = await self._pull(queue, offset, count)
@@ -76,7 +76,7 @@ class OffsetSearch:
                     f"it has nothing at offset {offset} of {queue}, and says that it ends at {most}"
                 )
                 raise BrokerError(ResponseCode.PULL_NOT_FOUND, remark, queue.broker_name)
-            offset = answer.next_begin_offset  # behind a gap
+            offset = answer.next_begin_offset  # after a gap
         return []
 
     async def _pull(

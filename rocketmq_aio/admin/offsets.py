@@ -40,13 +40,13 @@ ANSWERED: Final = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
 
 
 class _Reading(Body, frozen=True):
-    """What a member reads; the rest of its answer is of no interest here."""
+    """The assigned queues in the running info of a member."""
 
     mq_table: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class _Move(NamedTuple):
-    """What is asked of one broker: *millis* says it as a time, None where that cannot be."""
+    """A reset on one broker; *millis* is the target as a time, None if it has none."""
 
     group: str
     topic: str
@@ -123,7 +123,7 @@ class OffsetAdmin:
     # --- inside ---------------------------------------------------------------------------------
 
     async def _readers(self, group: str) -> tuple[dict[MessageQueue, str], dict[str, str]]:
-        """Return who reads which queue, and why others do not say what they read."""
+        """Return the reader of each queue, and the members that failed to report."""
         masters = await self._requests.masters()
         connected = await self._groups.connections(group, masters)
         readers: dict[MessageQueue, str] = {}
@@ -162,7 +162,7 @@ class OffsetAdmin:
         return {queue: await self._search.offset_at(queue, _millis(to) or 0) for queue in queues}
 
     async def _copied(self, group: str, topic: str) -> dict[MessageQueue, int]:
-        """Return where *group* is in *topic*, or where a queue begins that has lost that place."""
+        """Return the committed offsets of *group* in *topic*, at least the minimum offsets."""
         broker = self._requests.instance.broker
         offsets: dict[MessageQueue, int] = {}
         with self._requests.instance.routes.pin(topic):
@@ -199,10 +199,10 @@ class OffsetAdmin:
     async def _move_at_broker(
         self, move: _Move, *, online: bool
     ) -> tuple[dict[MessageQueue, int], str]:
-        """Let a 5.x broker keep the offsets, one queue after the other.
+        """Store the offsets in a 5.x broker, one queue at a time.
 
-        One that is configured not to understands "back to the end of the topic, and only
-        backwards", which moves nobody, and answers with other offsets.
+        A broker configured not to store them takes the request for a reset by time, to the end
+        and only backwards.  That changes nothing and returns other offsets.
         """
         for queue, offset in move.offsets.items():
             header = InvokeResetOffset(
@@ -223,7 +223,7 @@ class OffsetAdmin:
         return move.offsets, "broker"
 
     async def _move_logical(self, move: _Move, *, online: bool) -> dict[MessageQueue, int]:
-        """Commit: brokers reset physical queues only, and members do not know these."""
+        """Commit: brokers reset only physical queues, which members do not know."""
         if online:
             code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             reason = "brokers cannot move a connected group in a static topic: stop its members"
@@ -231,7 +231,7 @@ class OffsetAdmin:
         return await self._commit(move)
 
     async def _move_members(self, move: _Move) -> dict[MessageQueue, int]:
-        """Let the broker tell its members."""
+        """Reset by time through the connected members."""
         if move.millis is None:
             code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             reason = "this broker moves a connected group by time only: stop its members first"
@@ -243,7 +243,7 @@ class OffsetAdmin:
         return read_reset_offsets(command.body)
 
     async def _commit(self, move: _Move) -> dict[MessageQueue, int]:
-        """Commit for a group without members, and make sure that the broker has it."""
+        """Commit for a group without members, and verify it."""
         broker = self._requests.instance.broker
         for queue, offset in move.offsets.items():
             await broker.update_offset(move.group, queue, offset)
@@ -255,9 +255,9 @@ class OffsetAdmin:
 
 
 def _millis(to: Target) -> int | None:
-    """Return *to* as brokers understand a time; None: offsets are none.
+    """Return *to* as a timestamp of brokers; None for offsets.
 
-    :raises ConfigError: it is nothing to reset to
+    :raises ConfigError: *to* is invalid
     """
     if isinstance(to, Mapping):
         return None

@@ -28,9 +28,9 @@ from rocketmq_aio.remoting.response_errors import broker_error
 
 T = TypeVar("T")
 
-AT_ONCE: Final = 16  # servers asked in parallel
+AT_ONCE: Final = 16  # concurrent requests
 
-Masters = Mapping[str, str | None]  # address by name of the broker; None: it has no master now
+Masters = Mapping[str, str | None]  # address by broker name; None: no master now
 
 
 class AdminRequests:
@@ -45,7 +45,7 @@ class AdminRequests:
 
     async def cluster_info(self) -> ClusterInfo:
         self.check_running()
-        # One that has just restarted knows some of the brokers only.
+        # A restarted name server may lack some of the brokers.
         answers = await self.instance.name_servers.ask_all(GetClusterInfo())
         tables = [read_body(each.body, ClusterInfoBody).broker_addr_table for each in answers]
         brokers = [each for table in tables for each in table.values()]
@@ -65,9 +65,9 @@ class AdminRequests:
         return await self.instance.name_servers.ask(header)
 
     async def route(self, topic: str) -> TopicRouteData:
-        """Return where *topic* is now.
+        """Return the current route of *topic*.
 
-        :raises RouteNotFoundError: the name server knows no such topic
+        :raises RouteNotFoundError: there is no such topic
         """
         self.check_running()
         return await self.instance.name_servers.route(topic)
@@ -77,9 +77,9 @@ class AdminRequests:
     async def on_each(
         self, action: str, targets: Masters, call: Callable[[str, str], Awaitable[T]]
     ) -> dict[str, T]:
-        """Return what *call*, with name and address, returned for each of *targets*.
+        """Call *call* with name and address of each of *targets*; return the results by name.
 
-        :raises AdminError: it failed for some of them; a refusal of all is raised as it came
+        :raises AdminError: some calls failed; an error common to all is raised itself
         """
 
         async def call_one(name: str) -> T:
@@ -91,14 +91,14 @@ class AdminRequests:
         return done
 
     async def on_name_servers(self, action: str, *headers: RequestHeader) -> None:
-        """Tell all name servers, which do not tell each other."""
+        """Send *headers* to all name servers, which do not replicate to each other."""
 
-        async def tell(_: str, address: str) -> None:
+        async def send(_: str, address: str) -> None:
             for header in headers:
                 await self.ask(address, header)
 
         addresses = self.instance.name_servers.addresses
-        await self.on_each(action, {each: each for each in addresses}, tell)
+        await self.on_each(action, {each: each for each in addresses}, send)
 
     async def masters(
         self, cluster: str | None = None, brokers: Iterable[str] | None = None
@@ -106,7 +106,7 @@ class AdminRequests:
         """Return the masters of *cluster*, those named by *brokers*, or all.
 
         :raises ConfigError: there is no such cluster, or no such broker
-        :raises NotConnectedError: the name servers know no broker at all
+        :raises NotConnectedError: no broker is registered
         """
         known = (await self.cluster_info()).brokers
         if not known:
@@ -122,7 +122,7 @@ class AdminRequests:
     async def masters_of(self, topic: str) -> Masters:
         """Return the masters of the brokers that have *topic*.
 
-        :raises RouteNotFoundError: no name server knows such a topic
+        :raises RouteNotFoundError: there is no such topic
         """
         self.check_running()
         routes = await self.instance.name_servers.routes(topic)
@@ -136,18 +136,18 @@ class AdminRequests:
         return name if namespace is None else namespace.outer(name)
 
     def inner_names(self, names: Iterable[str]) -> set[str]:
-        """Return the *names* that are in the client's namespace, as the application has them."""
+        """Return the *names* in the namespace of the client, without it."""
         return names_inside(self.instance.remoting.namespace, names)
 
 
 def broker_info(data: BrokerData) -> BrokerInfo:
-    """Return what a name server says of a broker."""
+    """Return the addresses of a broker, sorted by id."""
     addresses = dict(sorted(data.broker_addrs.items()))
     return BrokerInfo(broker_name=data.broker_name, cluster=data.cluster, addresses=addresses)
 
 
 def _merged(brokers: Iterable[BrokerData]) -> list[BrokerInfo]:
-    """Return each broker once, with all addresses that are known of it."""
+    """Return each broker once, with the addresses from all name servers."""
     merged: dict[str, BrokerData] = {}
     for each in brokers:
         known = merged.setdefault(each.broker_name, each)
@@ -175,7 +175,7 @@ def _known(name: str, address: str | None) -> str:
 def _failure(
     action: str, done: Mapping[str, object], failed: Mapping[str, RocketMQError]
 ) -> RocketMQError:
-    """Return the error that tells most: one for all servers where all refuse alike."""
+    """Return the common error of all servers, or `AdminError`."""
     first, *others = failed.values()
     if done or not all(_is_same(first, each) for each in others):
         return AdminError(action, done, failed)

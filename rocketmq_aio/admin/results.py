@@ -1,4 +1,4 @@
-"""What administrators get to see: plain values, each with a form for JSON."""
+"""Results of `AdminClient`: frozen values with a JSON form."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.message_fields import EPOCH
 from rocketmq_aio.model.values import MessageQueue
 
-LAST_MILLIS: Final = 253_402_300_799_999  # the year 9999 ends
-PERMISSIONS: Final = (("R", 4), ("W", 2), ("X", 1))  # X: topics made by sends are made after it
+LAST_MILLIS: Final = 253_402_300_799_999  # the end of the year 9999
+PERMISSIONS: Final = (("R", 4), ("W", 2), ("X", 1))  # X: a template for topics that sends create
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all results."""
 
-    computed: ClassVar[tuple[str, ...]] = ()  # properties that `to_dict` shows besides the fields
+    computed: ClassVar[tuple[str, ...]] = ()  # properties that `to_dict` includes
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values as JSON knows them: times as ISO text, names as they are here."""
+        """Return JSON values by field name; times are ISO 8601 text."""
         names = (*self.__struct_fields__, *self.computed)
         return {name: _plain(getattr(self, name)) for name in names}
 
@@ -30,8 +30,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 class TopicConfig(Result, frozen=True):
     """The settings of a topic on one broker.
 
-    :ivar perm: ``R``, ``W`` or ``RW``; ``X`` besides: topics that sends create are made after it
-    :ivar order: the name servers keep an order configuration; 4.9 brokers do not tell
+    :ivar perm: ``R``, ``W`` or ``RW``, with ``X`` for a template of topics that sends create
+    :ivar order: the name servers have an order configuration; not reported by 4.9 brokers
     :ivar attributes: of 5.x brokers, such as ``message.type``
     """
 
@@ -45,7 +45,7 @@ class TopicConfig(Result, frozen=True):
 
 
 class QueueCount(Result, frozen=True):
-    """How many queues of a topic a broker has, and what may be done with them."""
+    """The queues of a topic on one broker, and their permissions."""
 
     broker_name: str
     read_queues: int
@@ -54,7 +54,7 @@ class QueueCount(Result, frozen=True):
 
 
 class BrokerInfo(Result, frozen=True):
-    """A broker as name servers know it; ``addresses`` by id, where 0 is the master."""
+    """A broker registered with name servers; ``addresses`` by id, 0 is the master."""
 
     broker_name: str
     cluster: str
@@ -64,12 +64,12 @@ class BrokerInfo(Result, frozen=True):
 
     @property
     def master(self) -> str | None:
-        """The address of the master; None: it has none now."""
+        """The address of the master, None if it has none now."""
         return self.addresses.get(0)
 
 
 class TopicRouteInfo(Result, frozen=True):
-    """Where a topic is, as a name server says."""
+    """The route of a topic from a name server."""
 
     topic: str
     queues: tuple[QueueCount, ...]
@@ -78,7 +78,7 @@ class TopicRouteInfo(Result, frozen=True):
 
 
 class QueueStats(Result, frozen=True):
-    """The ends of a queue: the first message that is stored, and one past the last."""
+    """The first offset of a queue, and the offset after its last message."""
 
     queue: MessageQueue
     min_offset: int
@@ -89,7 +89,7 @@ class QueueStats(Result, frozen=True):
 
     @property
     def count(self) -> int:
-        """How many messages there are."""
+        """The number of messages."""
         return self.max_offset - self.min_offset
 
 
@@ -103,17 +103,17 @@ class TopicStats(Result, frozen=True):
 
     @property
     def count(self) -> int:
-        """How many messages there are."""
+        """The number of messages."""
         return sum(queue.count for queue in self.queues)
 
 
 class GroupConfig(Result, frozen=True):
     """The settings of a consumer group on one broker.
 
-    :ivar enabled: False: the group is given nothing
-    :ivar retry_queues: of the retry topic; 0: what is sent back is dropped
-    :ivar max_retries: tries before a message goes to the dead letters
-    :ivar consume_timeout_minutes: 5.x; 15 where a broker does not say
+    :ivar enabled: False stops delivery to the group
+    :ivar retry_queues: queues of the retry topic; 0 drops messages that are sent back
+    :ivar max_retries: retries before a message goes to the dead-letter topic
+    :ivar consume_timeout_minutes: 5.x brokers; 15 if not reported
     """
 
     group: str
@@ -130,7 +130,7 @@ class GroupConfig(Result, frozen=True):
 
 
 class ClientConnection(Result, frozen=True):
-    """A client as brokers see it: ``address`` is where it comes from."""
+    """A connected client; ``address`` is its remote address."""
 
     client_id: str
     address: str
@@ -140,7 +140,7 @@ class ClientConnection(Result, frozen=True):
 
 
 class SubscriptionInfo(Result, frozen=True):
-    """What a group wants of a topic."""
+    """The subscription of a group to a topic."""
 
     topic: str
     expression: str
@@ -148,7 +148,7 @@ class SubscriptionInfo(Result, frozen=True):
 
 
 class GroupConnections(Result, frozen=True):
-    """Who is connected for a group; without members it is offline, and the rest says nothing."""
+    """The connected members of a group; without any, the other fields are empty."""
 
     group: str
     members: tuple[ClientConnection, ...]
@@ -166,12 +166,12 @@ class GroupConnections(Result, frozen=True):
 
 
 class QueueProgress(Result, frozen=True):
-    """How far a group is in a queue.
+    """The committed offset and lag of a group in a queue.
 
-    :ivar broker_offset: one past the last message
-    :ivar consumer_offset: what is committed; 0 where nothing is
-    :ivar last_time: when the last message that was consumed had been stored; None: it is gone
-    :ivar client_id: who reads the queue; None: nobody, or it was not asked for
+    :ivar broker_offset: the offset after the last message
+    :ivar consumer_offset: the committed offset; 0 if there is none
+    :ivar last_time: the store time of the last consumed message; None if it was deleted
+    :ivar client_id: the member that reads the queue; None if unknown or not requested
     """
 
     queue: MessageQueue
@@ -184,15 +184,15 @@ class QueueProgress(Result, frozen=True):
 
     @property
     def lag(self) -> int:
-        """How many messages are still to come."""
+        """The number of messages not consumed yet."""
         return self.broker_offset - self.consumer_offset
 
 
 class GroupProgress(Result, frozen=True):
-    """How far a group is in all its queues.
+    """The committed offsets and lag of a group in all its queues.
 
-    :ivar consume_tps: messages a second, as brokers count what they hand out
-    :ivar silent: members that did not say what they read, and why
+    :ivar consume_tps: messages per second delivered by the brokers
+    :ivar silent: members that did not report their queues, with the reason
     """
 
     group: str
@@ -204,16 +204,16 @@ class GroupProgress(Result, frozen=True):
 
     @property
     def lag(self) -> int:
-        """How many messages are still to come."""
+        """The number of messages not consumed yet."""
         return sum(queue.lag for queue in self.queues)
 
 
 class OffsetReset(Result, frozen=True):
-    """Where a group continues in a queue.
+    """The new offset of a group in a queue.
 
-    :ivar before: what was committed; None: nothing, or nobody said
-    :ivar how: ``members``: they were told, ``broker``: it tells whoever reads next,
-        ``committed``: nobody was connected
+    :ivar before: the offset committed before; None if there was none
+    :ivar how: ``members``: sent to the connected members; ``broker``: stored by the broker for
+        the next reader; ``committed``: committed, since no member was connected
     """
 
     queue: MessageQueue
@@ -223,7 +223,7 @@ class OffsetReset(Result, frozen=True):
 
 
 class ClusterInfo(Result, frozen=True):
-    """All brokers that a name server knows."""
+    """All brokers registered with name servers."""
 
     brokers: tuple[BrokerInfo, ...]
 
@@ -236,7 +236,7 @@ class ClusterInfo(Result, frozen=True):
 
 
 class BrokerRuntime(Result, frozen=True):
-    """How a broker is; the names of ``stats`` differ from release to release."""
+    """Runtime statistics of a broker; the names in ``stats`` depend on its release."""
 
     broker_name: str
     address: str
@@ -255,7 +255,7 @@ class BrokerRuntime(Result, frozen=True):
 
 
 def describe_message(message: MessageExt) -> dict[str, Any]:
-    """Return *message* as JSON knows it; ``body`` is None where it is no text."""
+    """Return *message* as JSON values; ``body`` is None if it is not UTF-8."""
     return {
         "message_id": message.message_id,
         "offset_message_id": message.offset_message_id,
@@ -277,7 +277,7 @@ def describe_message(message: MessageExt) -> dict[str, Any]:
 
 
 def time_of(millis: int) -> datetime | None:
-    """Return a broker's time; None where it says that there is none, or one of no calendar."""
+    """Return the time of *millis*; None if it is 0 or out of range."""
     return EPOCH + timedelta(milliseconds=millis) if 0 < millis <= LAST_MILLIS else None
 
 

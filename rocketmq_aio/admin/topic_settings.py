@@ -1,4 +1,4 @@
-"""The settings of a topic: what may be said, what is there, what is to be sent."""
+"""Settings of topics: validation, and conversion to and from requests."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rocketmq_aio.protocol.requests.admin_topics import CreateTopic, TopicConfig
 
 DEFAULT_QUEUES: Final = 8
 MAX_QUEUES: Final = 65_536
-NOT_IN_WORDS: Final = frozenset(",=+ ")
+FORBIDDEN_IN_ATTRIBUTES: Final = frozenset(",=+ ")
 Perm: TypeAlias = Literal["RW", "R", "W", "RWX", "RX", "WX"]
 PERMS: Final = get_args(Perm)
 
 
 class TopicSettings(TypedDict, total=False):
-    """What may be said of a topic.
+    """Settings of a topic.
 
-    ``queues`` stands for both ``read_queues``, those consumers see, and ``write_queues``, those
-    producers see.  ``perm`` is ``"RW"``, ``"R"`` or ``"W"``.  With ``order`` the name servers keep
-    which broker has how many queues, so that keys keep theirs while a broker is away.
+    ``queues`` sets both ``read_queues`` (used by consumers) and ``write_queues`` (used by
+    producers).  ``perm`` is ``"RW"``, ``"R"`` or ``"W"``.  With ``order`` name servers store the
+    number of queues by broker, so that keys stay on their queues while a broker is down.
     ``attributes`` need 5.x brokers: ``{"message.type": "FIFO"}``; None removes one.
     """
 
@@ -38,9 +38,9 @@ class TopicSettings(TypedDict, total=False):
 
 
 def checked(settings: TopicSettings) -> TopicSettings:
-    """Return *settings* without ``queues``.
+    """Return valid *settings*, with ``queues`` replaced.
 
-    :raises ConfigError: one of them cannot be
+    :raises ConfigError: a setting is unknown, or its value invalid
     """
     for name, value in settings.items():
         if name not in TopicSettings.__annotations__:
@@ -55,7 +55,7 @@ def checked(settings: TopicSettings) -> TopicSettings:
 
 
 def changed(config: TopicConfig, settings: TopicSettings) -> TopicConfig:
-    """Return *config* with *settings* in it."""
+    """Return *config* with *settings* changed."""
     attributes = {**config.attributes, **settings.get("attributes", {})}
     kept = {name: text for name, text in attributes.items() if text is not None}
     others = {name: value for name, value in settings.items() if name != "attributes"}
@@ -63,7 +63,7 @@ def changed(config: TopicConfig, settings: TopicSettings) -> TopicConfig:
 
 
 def new_topic(topic: str, broker_name: str, settings: TopicSettings) -> TopicConfig:
-    """Return the settings of a topic that is not there yet."""
+    """Return the settings of a new topic."""
     bare = TopicConfig(
         topic=topic,
         broker_name=broker_name,
@@ -74,7 +74,7 @@ def new_topic(topic: str, broker_name: str, settings: TopicSettings) -> TopicCon
 
 
 def config_of(broker_name: str, topic: str, body: TopicConfigBody) -> TopicConfig:
-    """Return what a broker says of *topic*."""
+    """Return the settings in *body*."""
     return TopicConfig(
         topic=topic,
         broker_name=broker_name,
@@ -89,7 +89,7 @@ def config_of(broker_name: str, topic: str, body: TopicConfigBody) -> TopicConfi
 def to_request(
     config: TopicConfig, attributes: Mapping[str, str | None], sys_flag: int
 ) -> CreateTopic:
-    """Return the request that makes a topic like *config*; of attributes it names *attributes*."""
+    """Return the request that creates or changes a topic, with changes of *attributes*."""
     signed = [f"-{n}" if text is None else f"+{n}={text}" for n, text in attributes.items()]
     return CreateTopic(
         topic=config.topic,
@@ -113,5 +113,5 @@ def _without_queues(settings: TopicSettings) -> TopicSettings:
 
 def _check_attribute(name: str, text: str | None) -> None:
     for word in (name, "-" if text is None else text):
-        if not isinstance(word, str) or not word or set(word) & NOT_IN_WORDS:
+        if not isinstance(word, str) or not word or set(word) & FORBIDDEN_IN_ATTRIBUTES:
             raise ConfigError("attributes", {name: text}, "expected words without , = + and spaces")

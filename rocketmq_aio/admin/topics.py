@@ -51,13 +51,13 @@ from rocketmq_aio.protocol.requests.admin_topics import (
     TopicStatsTable,
 )
 
-FIND_SECONDS: Final = 10.0  # brokers tell name servers of a new topic at once, as a rule
-LOOK_SECONDS: Final = 0.05
+FIND_SECONDS: Final = 10.0  # brokers usually register a new topic at once
+POLL_SECONDS: Final = 0.05
 ORDER_CONF: Final = "ORDER_TOPIC_CONFIG"
 
 
 class Held(NamedTuple):
-    """A topic on a broker: *body* is None where it is not."""
+    """A topic on a broker; *body* is None if it does not exist there."""
 
     body: TopicConfigBody | None
     address: str
@@ -238,9 +238,9 @@ class TopicAdmin:
     async def _keep_order(
         self, topic: str, configs: Iterable[TopicConfig], order: bool | None
     ) -> None:
-        """Let the name servers say how many queues of keys each of these brokers has.
+        """Store the number of queues by broker in the name servers.
 
-        :param order: None: only of those brokers of which they say it already
+        :param order: None updates only the brokers that are stored already
         """
         key = self._requests.outer(topic)
         before = await self._ordered(key)
@@ -256,13 +256,13 @@ class TopicAdmin:
         )
 
     async def _order_without(self, topic: str, masters: Masters) -> PutKVConfig | DeleteKVConfig:
-        """Return what leaves the order configuration of *topic* to brokers of other clusters."""
+        """Return the request that removes *masters* from the order configuration of *topic*."""
         key = self._requests.outer(topic)
         counts = await self._ordered(key)
         return _order(key, {name: n for name, n in counts.items() if name not in masters})
 
     async def _ordered(self, key: str) -> dict[str, str]:
-        """Return what a name server says: brokers of older releases do not know it."""
+        """Return the order configuration from a name server; older brokers do not store it."""
         address = self._requests.instance.name_servers.addresses[0]
         try:
             command = await self._requests.ask(address, GetKVConfig(namespace=ORDER_CONF, key=key))
@@ -280,7 +280,7 @@ class TopicAdmin:
             while missing:
                 missing = brokers - await self._found_on(topic)
                 if missing:
-                    await anyio.sleep(LOOK_SECONDS)
+                    await anyio.sleep(POLL_SECONDS)
         if missing:
             reason = f"it was made, and the name server does not know it on {sorted(missing)} yet"
             raise RouteNotFoundError(topic, reason)
@@ -297,14 +297,14 @@ def _check_equal(topic: str, held: Mapping[str, Held], wanted: TopicSettings) ->
         if each.body is None:
             continue
         config = config_of(name, topic, each.body)
-        if each.version < V5_0_0:  # it does not keep whether a topic is ordered
+        if each.version < V5_0_0:  # they do not store `order`
             config = msgspec.structs.replace(config, order=wanted.get("order", False))
         if changed(config, wanted) != config:
             raise ConfigError("topic", topic, f"it is there as {config}; use update_topic")
 
 
 def _order(key: str, counts: Mapping[str, str]) -> PutKVConfig | DeleteKVConfig:
-    """Return the request that keeps *counts* as the order configuration of a topic."""
+    """Return the request that stores *counts* as the order configuration of a topic."""
     if not counts:
         return DeleteKVConfig(namespace=ORDER_CONF, key=key)
     value = ";".join(f"{name}:{count}" for name, count in sorted(counts.items()))

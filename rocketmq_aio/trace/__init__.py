@@ -1,1 +1,1 @@
-"""Message trace: what became of each message, as the official tools and dashboard show it."""
+"""Message trace in the format of the official tools and dashboard."""

@@ -1,7 +1,6 @@
-"""Trace records, in the text form that the official tools read.
+"""Trace records in the text format of the official tools.
 
-Fields end with U+0001, a record with U+0002.  What is not there is the text ``null``, as Java
-writes it.
+Fields end with U+0001, records with U+0002.  A missing value is the text ``null``, as in Java.
 """
 
 from __future__ import annotations
@@ -31,56 +30,56 @@ from rocketmq_aio.protocol.codes import TRANSACTION_PREPARED
 from rocketmq_aio.protocol.record import decode_batch
 
 NOTHING: Final = "null"
-NORMAL, HALF, ENDED, DELAYED, ORDERED = range(5)  # kinds of messages
-SUCCESS, TIMED_OUT, EXCEPTION, NO_ANSWER, FAILED = range(5)  # how handlers end
+NORMAL, HALF, ENDED, DELAYED, ORDERED = range(5)  # message types
+SUCCESS, TIMED_OUT, EXCEPTION, NO_ANSWER, FAILED = range(5)  # outcomes of handlers
 STATES: Final = {
     TransactionState.COMMIT: "COMMIT_MESSAGE",
     TransactionState.ROLLBACK: "ROLLBACK_MESSAGE",
     TransactionState.UNKNOWN: "UNKNOW",
 }
 BOOLS: Final = ("false", "true")
-_OK: Final = SendStatus.SEND_OK  # to ask an enum for its member takes longer
+_OK: Final = SendStatus.SEND_OK  # faster than the attribute of the enum
 _SHARDING: Final = f"{PAIR_END}{SHARDING_KEY}{NAME_END}"
 _DELAYS: Final = [
     f"{PAIR_END}{each}{NAME_END}" for each in (DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 ]
 
 
-# Where it is written, what it is about, the record, the message's id and keys
+# Trace topic, topic, record, id and keys of the message
 Traced = tuple[str, str, str, str, str]
-# A request that stored something, the answer, how long it took, and the size of its body
+# A successful request, its result, its duration and the size of its body
 StoredSend = tuple[SendRequest, SendResult, float, int]
 
 
 class TraceBatch(NamedTuple):
-    """Records about one topic that go to one topic, with what they are to be found by.
+    """Records of one topic for one trace topic, with the keys to find them by.
 
-    Columns, not rows: what is made for many messages at once costs each of them less.
+    Columns, not rows: formatting many messages together is cheaper.
     """
 
-    where: str
+    trace_topic: str
     records: Sequence[str]
     ids: Sequence[str]
     keys: Sequence[str]  # of each message, empty if it has none
 
     def halves(self) -> tuple[TraceBatch, TraceBatch]:
-        """Return two parcels with half of it each."""
+        """Return two batches with half of the records each."""
         middle = len(self.records) // 2
         columns = self[1:]
         first, second = (
             [each[cut] for each in columns] for cut in (slice(middle), slice(middle, None))
         )
-        return TraceBatch(self.where, *first), TraceBatch(self.where, *second)
+        return TraceBatch(self.trace_topic, *first), TraceBatch(self.trace_topic, *second)
 
 
-def sent(where: str, group: str, sends: Sequence[StoredSend]) -> TraceBatch:
-    """Return the records of messages that were stored, all of one topic and in one region."""
+def sent(trace_topic: str, group: str, sends: Sequence[StoredSend]) -> TraceBatch:
+    """Return the records of sends to one topic and region."""
     out, result, _, _ = sends[0]
     rest = f"{result.region_id}\x01{group}\x01{out.topic}\x01"
     # Concurrent sends share their millisecond.
     starts = {at: f"Pub\x01{at}\x01{rest}" for at in {out.born_ms for out, _, _, _ in sends}}
     named = [out.message_properties or parse_properties(out.properties) for out, _, _, _ in sends]
-    # Looking closely is seldom worth its time: all names of delays hold those letters.
+    # A cheap test first: all property names of delays contain "DEL".
     kinds = [
         _kind(out) if out.sys_flag or out.fixed or b"DEL" in out.properties else NORMAL
         for out, _, _, _ in sends
@@ -93,11 +92,11 @@ def sent(where: str, group: str, sends: Sequence[StoredSend]) -> TraceBatch:
         for (out, result, seconds, size), names, kind in zip(sends, named, kinds, strict=True)
     ]
     ids = [result.message_id for _, result, _, _ in sends]
-    return TraceBatch(where, made, ids, [names.get(KEYS, "") for names in named])
+    return TraceBatch(trace_topic, made, ids, [names.get(KEYS, "") for names in named])
 
 
 def parts_of_batch(stored: StoredSend) -> Iterator[StoredSend]:
-    """Yield the messages of a batch that was stored, each as if it had been sent alone."""
+    """Yield the messages of a stored batch as single sends."""
     out, result, seconds, _ = stored
     offset_ids = result.offset_message_id.split(",")
     for place, (_, body, properties) in enumerate(decode_batch(out.body)):
@@ -119,35 +118,35 @@ def _kind(out: SendRequest) -> int:
     return ORDERED if _SHARDING in properties else NORMAL
 
 
-def handed_over(
+def consume_before(
     group: str, message: MessageExt, request_id: str, region: str, keys: str, now_ms: int
 ) -> str:
-    """Return the record of a message that a handler is about to get."""
+    """Return the record written before a handler runs."""
     return (
         f"SubBefore\x01{now_ms}\x01{region}\x01{group}\x01{request_id}\x01{message.message_id}"
         f"\x01{message.reconsume_times}\x01{keys or NOTHING}\x02"
     )
 
 
-def handled(
+def consume_after(
     group: str,
     message_id: str,
     request_id: str,
     keys: str,
     cost_ms: int,
-    how: int,
+    outcome: int,
     now_ms: int | None,
 ) -> str:
-    """Return the record of a message that a handler is done with; *now_ms* is None in clouds."""
+    """Return the record written after a handler has run; *now_ms* is None for clouds."""
     tail = "" if now_ms is None else f"{now_ms}\x01{group}"
     return (
-        f"SubAfter\x01{request_id}\x01{message_id}\x01{cost_ms}\x01{BOOLS[how == SUCCESS]}"
-        f"\x01{keys or NOTHING}\x01{how}\x01{tail}\x02"
+        f"SubAfter\x01{request_id}\x01{message_id}\x01{cost_ms}\x01{BOOLS[outcome == SUCCESS]}"
+        f"\x01{keys or NOTHING}\x01{outcome}\x01{tail}\x02"
     )
 
 
 def transaction_ended(context: EndTransactionContext, region: str, keys: str, now_ms: int) -> str:
-    """Return the record of a decision."""
+    """Return the record of the end of a transaction."""
     message = context.message
     return (
         f"EndTransaction\x01{now_ms}\x01{region}\x01{context.group}\x01{message.topic}"
@@ -158,5 +157,5 @@ def transaction_ended(context: EndTransactionContext, region: str, keys: str, no
 
 
 def recalled(group: str, topic: str, message_id: str, region: str, now_ms: int) -> str:
-    """Return the record of a message that was taken back."""
+    """Return the record of a recall."""
     return f"Recall\x01{now_ms}\x01{region}\x01{group}\x01{topic}\x01{message_id}\x01true\x02"

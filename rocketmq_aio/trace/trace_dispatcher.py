@@ -1,4 +1,4 @@
-"""What was traced waits here, bounded, until there is enough for a message; sending never waits."""
+"""Trace dispatcher: buffers trace records and sends them in batches in the background."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from rocketmq_aio.trace.records import StoredSend, TraceBatch, Traced
 
 logger = get_logger(__name__)
 
-SENDERS: Final = 4  # messages under way at once
-MAX_RECORDS: Final = 200  # in a message
-MAX_TEXT: Final = 120_000  # characters in a message; readers take 128 000
-MAX_KEYS: Final = 7_500  # characters of the keys of a message, by which its records are found
-MOST_KEYS: Final = 32_000  # bytes; properties take no more
+SENDERS: Final = 4  # concurrent sends
+MAX_RECORDS: Final = 200  # per message
+MAX_TEXT: Final = 120_000  # characters per message; readers accept 128 000
+MAX_KEYS: Final = 7_500  # characters of keys per message, by which its records are found
+MOST_KEYS: Final = 32_000  # bytes: the limit of properties
 SEND_SECONDS: Final = 5.0
 CLOSE_SECONDS: Final = 5.0
 LEAST_SECONDS: Final = 0.1
-MAX_GROUP: Final = 200  # characters of a group's name that are part of the sender's
+MAX_GROUP: Final = 200  # characters of the group in the name of the producer
 
-Waiting = Traced | StoredSend
+TraceEntry = Traced | StoredSend
 
 _numbers = count()
 
 
 class TraceDispatcher:
-    """Sends trace records in messages of their own, and drops what there is no room for.
+    """Sends trace records in batches; drops records that exceed *max_waiting*.
 
-    :param counts: is told what was sent and dropped: (sent, dropped)
-    :param parcels: makes the records of sends, late and many at once: then they cost least
+    :param on_count: called with the numbers of sent and dropped records
+    :param make_batches: formats entries; called for many at once, when they are sent
     """
 
     def __init__(
@@ -50,38 +50,38 @@ class TraceDispatcher:
         instance: MQClientInstance,
         group: str,
         *,
-        most: int,
+        max_waiting: int,
         flush_seconds: float,
-        counts: Callable[[int, int], None],
-        parcels: Callable[[list[Waiting]], Iterable[TraceBatch]],
+        on_count: Callable[[int, int], None],
+        make_batches: Callable[[list[TraceEntry]], Iterable[TraceBatch]],
     ) -> None:
         self._instance = instance
         self._group = group
-        self._most = most
+        self._max_waiting = max_waiting
         self._flush_seconds = flush_seconds
-        self._counts = counts
-        self._parcels = parcels
+        self._on_count = on_count
+        self._make_batches = make_batches
         host = ip_address(instance.address).packed
         self.ids = MessageIdGenerator(host, 0, 0)  # see `MessageIdGenerator.renew`
         name = f"_INNER_TRACE_PRODUCER-{group[:MAX_GROUP]}-{next(_numbers)}"
-        # Compressing would cost more than all the rest of a trace.
+        # Compression would cost more than the rest of the trace.
         config = ProducerConfig(send_timeout_seconds=SEND_SECONDS, compression=None)
         self._producer = Producer(name, client=instance, config=config)
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[TraceEntry] = deque()
         self._senders = 0
-        self._start_at = MAX_RECORDS  # that wait; more where a sender is about to take some
-        self._due = False  # what waits is sent although it is little
+        self._start_at = MAX_RECORDS  # length of the buffer that starts a sender
+        self._due = False  # send a partial batch
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._close_by: float | None = None
         self._empty: asyncio.Future[None] | None = None
-        self._told = False
+        self._drop_logged = False
         self._dropped = 0
 
-    def add(self, traced: Waiting) -> None:
-        """Take what is to be sent some time, or drop it."""
+    def add(self, traced: TraceEntry) -> None:
+        """Buffer an entry, or drop it."""
         waiting = self._waiting
-        if len(waiting) >= self._most or self._loop is None:
+        if len(waiting) >= self._max_waiting or self._loop is None:
             self._drop(1, "more is traced than can be sent")
             return
         waiting.append(traced)
@@ -91,7 +91,7 @@ class TraceDispatcher:
             self._start_sender()
 
     async def open(self) -> None:
-        """Get ready; what cannot be is told, and traces nothing."""
+        """Start the producer; a failure is logged and disables the trace."""
         try:
             self.ids.renew()
             await self._producer.start()
@@ -101,7 +101,7 @@ class TraceDispatcher:
             self._loop = asyncio.get_running_loop()
 
     async def close(self) -> None:
-        """Send what waits, within some seconds."""
+        """Send the buffered entries, within `CLOSE_SECONDS`."""
         loop, self._loop = self._loop, None
         if loop is not None:
             self._close_by = monotonic() + CLOSE_SECONDS
@@ -112,7 +112,7 @@ class TraceDispatcher:
         if self._waiting:
             self._drop(len(self._waiting), "they could not be sent before the close")
             self._waiting.clear()
-        await self._producer.close()  # what is under way ends, by its own deadline
+        await self._producer.close()  # sends in flight end by their own deadline
         if self._dropped:
             logger.warning("trace_incomplete", group=self._group, dropped=self._dropped)
 
@@ -145,22 +145,22 @@ class TraceDispatcher:
             while traced := self._take():
                 try:
                     await self._send_all(traced)
-                except Exception as error:  # noqa: BLE001 - whatever it is, the client goes on
+                except Exception as error:  # noqa: BLE001 - a trace must not stop the client
                     self._drop(len(traced), repr(error))
         finally:
             self._senders -= 1
             if not self._senders and self._empty is not None and not self._empty.done():
                 self._empty.set_result(None)
 
-    async def _send_all(self, traced: list[Waiting]) -> None:
-        for each in self._parcels(traced):
+    async def _send_all(self, traced: list[TraceEntry]) -> None:
+        for each in self._make_batches(traced):
             for message, number in messages_of(each, self._next_id):
                 await self._send(message, number)
 
     def _next_id(self) -> str:
         return self.ids.next_id(time_ns() // 1_000_000)
 
-    def _take(self) -> list[Waiting]:
+    def _take(self) -> list[TraceEntry]:
         waiting, closing = self._waiting, self._close_by is not None
         if len(waiting) < MAX_RECORDS and not self._due and not closing:
             return []
@@ -181,34 +181,31 @@ class TraceDispatcher:
             self._drop(number, "the client was closed")
             raise
         else:
-            self._counts(number, 0)
+            self._on_count(number, 0)
 
     def _drop(self, number: int, reason: str) -> None:
         self._dropped += number
-        self._counts(0, number)
-        if not self._told:
-            self._told = True
+        self._on_count(0, number)
+        if not self._drop_logged:
+            self._drop_logged = True
             logger.warning("trace_dropped", group=self._group, records=number, reason=reason)
 
 
-def messages_of(parcel: TraceBatch, next_id: Callable[[], str]) -> Iterator[tuple[Encoded, int]]:
-    """Yield messages with the records of *parcel*, to be found by ids and keys, and their numbers.
-
-    They are as few as what fits into one allows.
-    """
-    body = "".join(parcel.records)
-    keys = " ".join(filter(None, dict.fromkeys(chain(parcel.ids, parcel.keys))))
-    number = len(parcel.records)
+def messages_of(batch: TraceBatch, next_id: Callable[[], str]) -> Iterator[tuple[Encoded, int]]:
+    """Yield messages with the records of *batch*, as few as fit, and the number of records."""
+    body = "".join(batch.records)
+    keys = " ".join(filter(None, dict.fromkeys(chain(batch.ids, batch.keys))))
+    number = len(batch.records)
     if number > 1 and (len(body) > MAX_TEXT or len(keys) > MAX_KEYS):
-        for half in parcel.halves():
+        for half in batch.halves():
             yield from messages_of(half, next_id)
         return
-    if len(keys.encode()) > MOST_KEYS:  # of one message that is so by itself
-        keys = parcel.ids[0]
+    if len(keys.encode()) > MOST_KEYS:  # of a single record
+        keys = batch.ids[0]
     message_id = next_id()
     properties = f"KEYS\x01{keys}\x02WAIT\x01true\x02UNIQ_KEY\x01{message_id}\x02"
     message = Encoded(
-        topic=parcel.where,
+        topic=batch.trace_topic,
         body=body.encode(),
         message_id=message_id,
         properties=properties.encode(),

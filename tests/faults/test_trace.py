@@ -10,7 +10,7 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import SendMessage
-from rocketmq_aio.trace import trace_dispatcher as outbox
+from rocketmq_aio.trace import trace_dispatcher as trace_dispatcher
 from rocketmq_aio.trace.message_trace import MessageTrace
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.connection import FakeConnection
@@ -41,17 +41,19 @@ def to_traces(cluster: FakeCluster, outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize("outcome", [None, Reply(1, remark="no")], ids=["silent", "refusing"])
-async def test_a_broker_that_takes_no_traces_is_no_matter_of_the_application(
+async def test_rejected_traces_do_not_affect_the_application(
     outcome: Outcome, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox, "SEND_SECONDS", 0.5)
-    monkeypatch.setattr(outbox, "CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr(trace_dispatcher, "SEND_SECONDS", 0.5)
+    monkeypatch.setattr(trace_dispatcher, "CLOSE_SECONDS", 0.5)
     trace = MessageTrace(flush_seconds=0.01, max_waiting=50)
     async with FakeCluster(topics={"orders": 4, TRACE: 1}) as cluster:
         to_traces(cluster, outcome)
         assert await run(cluster, trace, 700) == 700
 
     assert (trace.sent, trace.dropped) == (0, 700)
-    told = [each.getMessage() for each in caplog.records if each.name.endswith("outbox")]
-    assert ["trace_dropped" in each for each in told] == [True, False]
-    assert "dropped=700" in told[1]
+    events = [
+        each.getMessage() for each in caplog.records if each.name.endswith("trace_dispatcher")
+    ]
+    assert ["trace_dropped" in each for each in events] == [True, False]
+    assert "dropped=700" in events[1]
