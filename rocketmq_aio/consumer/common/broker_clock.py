@@ -1,16 +1,16 @@
-"""What time it is at a broker, learned from its answers, whatever the clock here says."""
+"""Broker clock: estimates the time at a broker from its responses."""
 
 from __future__ import annotations
 
 from typing import Final
 
-STALE_SECONDS: Final = 60.0  # clocks drift: a measurement this old gives way to any newer one
+STALE_SECONDS: Final = 60.0  # clocks drift: any measurement replaces one this old
 
 
 class BrokerClock:
     """Relates the event loop's clock to a broker's; both in seconds.
 
-    The answer that travelled fastest tells the difference best.
+    The fastest response gives the best estimate.
     """
 
     def __init__(self) -> None:
@@ -18,14 +18,14 @@ class BrokerClock:
         self._measured_at = 0.0
 
     def now_ms(self, now: float) -> int:
-        """Return the broker's time at *now*, in ms since 1970; 0 while it is not known."""
+        """Return the broker's time at *now*, in ms since 1970; 0 if unknown."""
         return 0 if self._lag is None else int((now - self._lag) * 1000)
 
-    def heard(self, broker_ms: int, asked_at: float, now: float) -> float:
-        """An answer stamped *broker_ms* came *now*; return its age, at most."""
+    def note_response(self, broker_ms: int, asked_at: float, now: float) -> float:
+        """Note a response stamped *broker_ms* that came *now*; return its maximum age."""
         lag, longest = now - broker_ms / 1000, now - asked_at
         known = self._lag
-        # Nothing is older than its request: else one of the clocks was set.
+        # No response is older than its request, unless a clock was set.
         age = longest if known is None else min(max(0.0, lag - known), longest)
         if known is None or lag < known or lag - known > longest or self._is_stale(now):
             self._lag, self._measured_at = lag, now

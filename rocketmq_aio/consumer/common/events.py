@@ -1,4 +1,4 @@
-"""What a consumer reports besides messages: events, as values, for whoever wants to watch."""
+"""Consumer events: values that a consumer publishes, and streams of them."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from rocketmq_aio.model.values import MessageQueue
 
 logger = get_logger(__name__)
 
-MAX_UNREAD: Final = 1000  # a reader that does not read loses the oldest ones
+MAX_UNREAD: Final = 1000  # per stream; then the oldest events are dropped
 
 
 class QueuesAssigned(msgspec.Struct, frozen=True, kw_only=True):
-    """This consumer reads these queues from now on."""
+    """Queues were assigned to this consumer."""
 
     queues: tuple[MessageQueue, ...]
 
 
 class QueuesRevoked(msgspec.Struct, frozen=True, kw_only=True):
-    """These queues are given up; what was settled is committed."""
+    """Queues were revoked, and their progress committed."""
 
     queues: tuple[MessageQueue, ...]
 
 
 class SubscriptionsDiffer(msgspec.Struct, frozen=True, kw_only=True):
-    """Members of the group want different things of a topic, so messages are lost for some.
+    """Members of the group subscribe to a topic differently, so that some miss messages.
 
-    *ours* is this member's expression, *theirs* that of another member or the one that brokers
-    hold for the group; None where the topic is not subscribed to.
+    *ours* is this member's expression, *theirs* that of another member or of the broker's table for
+    the group; None where the topic is not subscribed to.
     """
 
     topic: str
@@ -45,10 +45,10 @@ class SubscriptionsDiffer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientIdNotUnique(msgspec.Struct, frozen=True, kw_only=True):
-    """Another client has this one's id, so both read the same queues and leave others alone.
+    """Another client has the same id, so both read the same queues and nobody reads the others.
 
     *addresses* are those of both as a broker sees them.  Give each its own ``instance_name``.  Pop
-    consumers do not emit it: brokers share messages out to them without looking at ids.
+    consumers do not emit it: brokers assign messages to them without client ids.
     """
 
     client_id: str
@@ -56,11 +56,11 @@ class ClientIdNotUnique(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicMissing(msgspec.Struct, frozen=True, kw_only=True):
-    """No name server knows a subscribed topic, so nothing is read of it; emitted once per outage.
+    """No name server knows a subscribed topic; emitted once per outage.
 
     *namesrv* are the name servers in use.  *nearest* is the existing topic with the most similar
-    name, None when there is none or topics cannot be listed.  The consumer reads the topic as soon
-    as it exists, and emits `TopicFound`.
+    name, None if there is none or topics cannot be listed.  The consumer reads the topic as soon as
+    it exists, and emits `TopicFound`.
     """
 
     topic: str
@@ -69,13 +69,13 @@ class TopicMissing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicFound(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic that was reported by `TopicMissing` exists now."""
+    """A topic that `TopicMissing` reported exists now."""
 
     topic: str
 
 
 class SubscriptionMatchesNothing(msgspec.Struct, frozen=True, kw_only=True):
-    """So many messages of a topic were passed over, and none came through the filter."""
+    """The filter matched none of the last *messages* messages of a topic."""
 
     topic: str
     expression: str
@@ -83,10 +83,10 @@ class SubscriptionMatchesNothing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffsetCorrected(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker said that *requested* does not exist; reading goes on at *corrected*.
+    """The offset *requested* does not exist at the broker; reading continues at *corrected*.
 
-    *policy* is the ``offset_illegal`` setting; *remark* holds the broker's words, for example
-    OFFSET_RESET when an administrator moved the group.  *dropped* messages were in the cache.
+    *policy* is the ``offset_illegal`` setting; *remark* is the broker's, such as OFFSET_RESET after
+    an administrator reset offsets.  *dropped* cached messages were discarded.
     """
 
     queue: MessageQueue
@@ -98,10 +98,10 @@ class OffsetCorrected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueHeld(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker said that *requested* does not exist, and ``offset_illegal`` is ``"error"``.
+    """The offset *requested* does not exist at the broker, and ``offset_illegal`` is ``"error"``.
 
-    Nothing is pulled of the queue until a `seek` says where to go on; the broker would do so at
-    *suggested*.  *remark* holds its words.
+    The queue is not pulled until you call `seek`; the broker suggests the offset *suggested*.
+    *remark* is the broker's.
     """
 
     queue: MessageQueue
@@ -113,8 +113,8 @@ class QueueHeld(msgspec.Struct, frozen=True, kw_only=True):
 class MessageUnreadable(msgspec.Struct, frozen=True, kw_only=True):
     """The stored message at *offset* cannot be read; *policy* is the ``unreadable`` setting.
 
-    With ``"hold"`` the queue waits there and is asked again, until it can be read or somebody
-    seeks.  A popped message comes again by itself, whatever the setting is.
+    With ``"hold"`` the queue waits there and retries until the message can be read or you call
+    `seek`.  A popped message is redelivered whatever the setting is.
     """
 
     queue: MessageQueue
@@ -124,7 +124,7 @@ class MessageUnreadable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageUndecodable(msgspec.Struct, frozen=True, kw_only=True):
-    """The codec cannot read a message; *policy* is the ``undecodable`` setting, and is followed."""
+    """The codec cannot decode a message; *policy* is the ``undecodable`` setting."""
 
     queue: MessageQueue
     offset: int
@@ -134,21 +134,21 @@ class MessageUndecodable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PullFailed(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing can be pulled of the queue now; told once, and tried again until it works."""
+    """Pulling a queue fails; emitted once per outage, retried until it succeeds."""
 
     queue: MessageQueue
     reason: str
 
 
 class CommitFailed(msgspec.Struct, frozen=True, kw_only=True):
-    """Progress of some queues could not be stored; it is kept and tried again."""
+    """Offsets of some queues could not be committed; the commit is retried."""
 
     queues: tuple[MessageQueue, ...]
     reason: str
 
 
 class HandlerStuck(msgspec.Struct, frozen=True, kw_only=True):
-    """The handler has been working on the message at *offset* for *seconds*; told once."""
+    """A handler has been working on the message at *offset* for *seconds*; emitted once."""
 
     queue: MessageQueue
     offset: int
@@ -157,7 +157,7 @@ class HandlerStuck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageDeadLettered(msgspec.Struct, frozen=True, kw_only=True):
-    """The message failed so often, or in such a way, that it went to the dead letters."""
+    """A message went to the dead-letter topic."""
 
     queue: MessageQueue
     offset: int
@@ -167,9 +167,9 @@ class MessageDeadLettered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageDropped(msgspec.Struct, frozen=True, kw_only=True):
-    """A broadcasting consumer gave up a message: nobody tries it again.
+    """A broadcasting consumer dropped a message: it is not retried.
 
-    A concurrent one does so when the handler fails, an orderly one where others have dead letters.
+    A concurrent consumer does so when the handler fails, an orderly one when retries are used up.
     """
 
     queue: MessageQueue
@@ -179,13 +179,13 @@ class MessageDropped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseLost(msgspec.Struct, frozen=True, kw_only=True):
-    """The lock of an orderly queue ran out or is somebody else's: nothing more is delivered."""
+    """The lock of an orderly queue expired or was lost: its delivery stops."""
 
     queue: MessageQueue
 
 
 class AckFailed(msgspec.Struct, frozen=True, kw_only=True):
-    """A popped message is done, and the group will, or may, get it again all the same."""
+    """The acknowledgement of a popped message failed: it is, or may be, redelivered."""
 
     queue: MessageQueue
     offset: int
@@ -217,7 +217,7 @@ ConsumerEvent: TypeAlias = (
 
 
 class EventStream:
-    """Yields events from the moment it was made, until the consumer is closed."""
+    """Yields events from its creation until the consumer is closed."""
 
     def __init__(self, *, ended: bool) -> None:
         self._unread: deque[ConsumerEvent] = deque(maxlen=MAX_UNREAD)
@@ -236,20 +236,20 @@ class EventStream:
         return self._unread.popleft()
 
     def add(self, event: ConsumerEvent) -> None:
-        """Something happened."""
+        """Add an event."""
         self._unread.append(event)
         self._changed.set()
 
     def end(self) -> None:
-        """Nothing will happen any more; what is unread still comes."""
+        """End the stream after its unread events."""
         self._ended = True
         self._changed.set()
 
 
 class EventStreams:
-    """Hands every event to every stream that somebody still holds, and to the listener.
+    """Publishes events to all open streams and to *listener*.
 
-    :param listener: called at once with every event; must not wait
+    :param listener: called synchronously with every event; must not block
     """
 
     def __init__(self, listener: Callable[[ConsumerEvent], object] | None = None) -> None:
@@ -258,13 +258,13 @@ class EventStreams:
         self._ended = False
 
     def open(self) -> EventStream:
-        """Return a stream of what happens from now on."""
+        """Return a stream of the events from now on."""
         stream = EventStream(ended=self._ended)
         self._streams.add(stream)
         return stream
 
     def publish(self, event: ConsumerEvent) -> None:
-        """Give *event* to all streams; never blocks."""
+        """Add *event* to all streams; never blocks."""
         for stream in list(self._streams):
             stream.add(event)
         if self._listener is not None:
@@ -274,7 +274,7 @@ class EventStreams:
                 logger.exception("event_listener_failed", event_value=repr(event))
 
     def close(self) -> None:
-        """End every stream after what it still holds."""
+        """End every stream after its unread events."""
         self._ended = True
         for stream in list(self._streams):
             stream.end()

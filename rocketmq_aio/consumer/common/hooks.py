@@ -1,4 +1,4 @@
-"""Calls the hooks of an application, so that whatever they do changes nothing else."""
+"""Consume and filter hooks: calls the application's hooks and isolates their failures."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ METHODS: Final = ("before", "after", "filter")
 
 
 def checked_hooks(hooks: Iterable[object]) -> tuple[ConsumeHooks, FilterHooks]:
-    """Return *hooks* by what they do, in the order given; one may do both.
+    """Return the consume hooks and the filter hooks of *hooks*, in the given order.
 
-    :raises ConfigError: one does neither, or does it in a coroutine
+    :raises ConfigError: one is neither, or is async
     """
     given = list(hooks)
     for hook in given:
@@ -28,10 +28,10 @@ def checked_hooks(hooks: Iterable[object]) -> tuple[ConsumeHooks, FilterHooks]:
     )
 
 
-def handing_hooks(hooks: Iterable[object]) -> ConsumeHooks:
-    """Return *hooks* of a consumer that has no handlers.
+def checked_consume_hooks(hooks: Iterable[object]) -> ConsumeHooks:
+    """Return *hooks* of a consumer without handlers.
 
-    :raises ConfigError: one is no `ConsumeHook`, or is one in a coroutine
+    :raises ConfigError: one is not a `ConsumeHook`, or is async
     """
     given: list[ConsumeHook] = []
     for hook in hooks:
@@ -42,7 +42,7 @@ def handing_hooks(hooks: Iterable[object]) -> ConsumeHooks:
 
 
 class ConsumeHooks:
-    """Runs consume hooks around a handler; false when there are none, so that they cost nothing."""
+    """Runs consume hooks around a handler; false without hooks."""
 
     def __init__(self, hooks: Sequence[ConsumeHook] = ()) -> None:
         self._before = bound_methods(hooks, "before")
@@ -53,20 +53,20 @@ class ConsumeHooks:
         return bool(self._before)
 
     def before(self, context: ConsumeContext) -> None:
-        """Tell all hooks that a handler is about to run."""
+        """Call `before` of all hooks."""
         self._runner.run(self._before, context)
 
     def after(self, context: ConsumeContext) -> None:
-        """Tell all hooks how it ended."""
+        """Call `after` of all hooks."""
         self._runner.run(self._after, context)
 
-    def handed_out(self, group: str, mode: str, messages: Iterable[MessageExt]) -> None:
-        """Tell of *messages* that a caller is about to get, those of each queue together."""
+    def run_for(self, group: str, mode: str, messages: Iterable[MessageExt]) -> None:
+        """Run the hooks for *messages* that a caller is about to get, once per queue."""
         by_queues: dict[MessageQueue, list[MessageExt]] = {}
         for message in messages:
             by_queues.setdefault(message.queue, []).append(message)
         for queue, several in by_queues.items():
-            topic = several[0].topic  # of one that comes again it is not the queue's
+            topic = several[0].topic  # that of a redelivered message is not the queue's
             context = ConsumeContext(
                 group=group, topic=topic, queue=queue, messages=several, mode=mode
             )
@@ -86,10 +86,10 @@ class FilterHooks:
         return bool(self._hooks)
 
     def filter(self, messages: list[MessageExt]) -> list[MessageExt]:
-        """Return those of *messages* that no hook leaves out, in the order they came."""
+        """Return those of *messages* that every hook keeps, in their order."""
         for hook in self._hooks:
             try:
-                # By identity: what a hook adds, repeats or puts in another order is not followed.
+                # By identity: messages that a hook adds, repeats or reorders are ignored.
                 kept = {id(each) for each in hook.filter(tuple(messages))}
             except APPLICATION_ERRORS as error:
                 self._runner.log_failure(hook, error)

@@ -1,4 +1,4 @@
-"""Listeners of the application: plain or async functions, called one after another."""
+"""Application listeners: plain or async functions, called one after another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import anyio
 
 from rocketmq_aio.config.functions import (
-    is_async as is_async,  # also for those who import it from here
+    is_async as is_async,  # re-exported
 )
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.log import get_logger
@@ -17,7 +17,7 @@ from rocketmq_aio.remoting.background_tasks import call_isolated
 
 logger = get_logger(__name__)
 
-LISTENER_SECONDS: Final = 5.0  # the longest that a listener may hold up a rebalance
+LISTENER_SECONDS: Final = 5.0  # the longest that a listener may delay a rebalance
 
 AssignmentListener: TypeAlias = Callable[[tuple[MessageQueue, ...]], Awaitable[object] | object]
 """`on_assigned` and `on_revoked`: takes the queues; plain or async."""
@@ -36,9 +36,9 @@ NO_LISTENERS: Final = AssignmentListeners()
 
 
 def check_listener(setting: str, listener: object, *, may_be_async: bool = True) -> None:
-    """Refuse what cannot be called, or would never be awaited.
+    """Validate a listener.
 
-    :raises ConfigError: it says why
+    :raises ConfigError: it cannot be called, or is async and would not be awaited
     """
     if listener is None:
         return
@@ -49,9 +49,9 @@ def check_listener(setting: str, listener: object, *, may_be_async: bool = True)
 
 
 async def call_listener(listener: Callable[..., Any] | None, *args: object) -> None:
-    """Call *listener* in a task of its own; it is cancelled when it takes too long.
+    """Call *listener* in a task of its own; cancel it after `LISTENER_SECONDS`.
 
-    Whatever it raises is logged, also a CancelledError, which is never the caller's.
+    Exceptions are logged, also a CancelledError, which is not the caller's.
     """
     if listener is None:
         return

@@ -1,4 +1,4 @@
-"""The state of a consumer as administration tools ask for it, over the broker."""
+"""Running info: the state of a consumer, as administration tools request it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ MIB: Final = 1024 * 1024
 
 
 class Kind(NamedTuple):
-    """What tools are told about a consumer besides its settings."""
+    """The kind of a consumer, for administration tools."""
 
-    consume_type: str = "CONSUME_ACTIVELY"  # CONSUME_PASSIVELY where handlers are called
+    consume_type: str = "CONSUME_ACTIVELY"  # CONSUME_PASSIVELY for push consumers
     orderly: bool = False
-    concurrency: int = 0  # handlers at once
+    concurrency: int = 0  # of handlers
 
 
 def running_info(
@@ -42,9 +42,9 @@ def running_info(
     is_locked: Callable[[MessageQueue], bool] = lambda queue: False,
     popped: Mapping[MessageQueue, PopProcessQueueInfo] | None = None,
 ) -> ConsumerRunningInfo:
-    """Return the answer to GET_CONSUMER_RUNNING_INFO.
+    """Return the response to GET_CONSUMER_RUNNING_INFO.
 
-    :param config: the settings of the consumer, whichever kind it is
+    :param config: the settings of the consumer, of any kind
     :param popped: queues that are popped, not pulled
     """
     wanted = [each.to_body() for each in subscriptions]
@@ -62,7 +62,7 @@ def running_info(
 def _properties(instance: MQClientInstance, kind: Kind) -> dict[str, str]:
     return {
         "PROP_CONSUME_TYPE": kind.consume_type,
-        "PROP_CONSUMEORDERLY": _flag(kind.orderly),  # spelled so
+        "PROP_CONSUMEORDERLY": _flag(kind.orderly),  # Java's spelling
         "PROP_THREADPOOL_CORE_SIZE": str(kind.concurrency),
         "PROP_CLIENT_VERSION": "V5_5_0",
         "PROP_NAMESERVER_ADDR": ";".join(instance.name_servers.addresses),
@@ -89,12 +89,12 @@ def _info(
 
 
 def _clock() -> Callable[[float], int]:
-    """Return what makes milliseconds since 1970 of monotonic seconds; 0 of 0, which is never."""
+    """Return a function from monotonic seconds to ms since 1970; 0 (never) stays 0."""
     monotonic, wall = time.monotonic(), time.time()
     return lambda seconds: int((wall - monotonic + seconds) * 1000) if seconds else 0
 
 
-# --- settings under the names that the Java client gives them -------------------------------------
+# --- settings under the names of the Java client -------------------------------------
 
 
 def _flag(value: bool) -> str:

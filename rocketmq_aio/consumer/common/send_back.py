@@ -1,4 +1,4 @@
-"""Messages that could not be consumed: back to the broker, to come again or to lie dead."""
+"""Send-back: returns failed messages to a broker for redelivery or the dead-letter topic."""
 
 from __future__ import annotations
 
@@ -33,13 +33,17 @@ from rocketmq_aio.remoting.response_errors import broker_error
 logger = get_logger(__name__)
 
 DEAD_LETTER: Final = -1  # as a delay level
-FIRST_LEVEL: Final = 3  # of the first retry, 10 s by default; each further one waits a level longer
-COPY_ATTEMPTS: Final = 3  # brokers that are tried
-INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"  # by this name brokers know such sends
+FIRST_LEVEL: Final = (
+    3  # of the first retry (10 s by default); one level more for each further retry
+)
+COPY_ATTEMPTS: Final = 3  # brokers to try
+INNER_GROUP: Final = (
+    "CLIENT_INNER_PRODUCER"  # the producer group of such sends, as in the Java client
+)
 ANY_QUEUE: Final = -1
 COMPRESSION_LEVEL: Final = 5
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
-# They would delay the copy again, or make it half of a transaction.
+# They would delay the copy again, or make it a half message.
 NOT_COPIED: Final = frozenset(
     {DELAY, "TRAN_MSG", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"}
 )
@@ -54,18 +58,18 @@ STORED: Final = frozenset(
 
 
 def restore_topic(message: MessageExt) -> None:
-    """Show a message of a retry topic under the topic that it was sent to; its queue stays."""
+    """Set the original topic of a message from a retry topic; its queue stays."""
     if message.queue.topic.startswith(RETRY_PREFIX):
         message.topic = message.property(RETRY_TOPIC) or message.topic
 
 
 class SendBack:
-    """Hands messages of *group* back to the brokers; they are never changed.
+    """Sends failed messages of *group* back to brokers, unchanged.
 
-    The broker that stored a message is asked to store it again.  Where it cannot, a copy is sent to
-    the retry topic of any broker, so that a message may come twice rather than never.
+    The broker that stored a message stores it again.  If it cannot, a copy is sent to the retry
+    topic at any broker: a message may be delivered twice rather than lost.
 
-    :param max_reconsume_times: a message that has been retried so often goes to the dead letters
+    :param max_reconsume_times: retries before a message goes to the dead-letter topic
     """
 
     def __init__(self, instance: MQClientInstance, group: str, *, max_reconsume_times: int) -> None:
@@ -75,42 +79,42 @@ class SendBack:
         self._max_reconsume_times = max_reconsume_times
 
     async def send_back(self, message: MessageExt, delay_level: int = 0) -> None:
-        """Return when *message* is stored for another try.
+        """Return when *message* is stored for a retry.
 
-        :param delay_level: 1 to 18 of the broker's table; 0: longer with each try, from level 3;
-            -1: no further try, to the dead letters
-        :raises RocketMQError: no broker took it: it has to be kept, and tried again
+        :param delay_level: 1 to 18 of the broker's table; 0: increasing, from level 3; -1: no
+            retry, to the dead-letter topic
+        :raises RocketMQError: no broker stored it: keep the message and try again
         """
-        if not self._can_be_asked(message):
+        if not self._can_restore(message):
             await self._send_copy(message, delay_level)
             return
         try:
-            await self._ask(message, delay_level)
+            await self._request_restore(message, delay_level)
         except RocketMQError as error:
             logger.warning("send_back_failed", **_named(message), reason=str(error))
             await self._send_copy(message, delay_level)
 
     async def dead_letter(self, message: MessageExt, reason: str) -> None:
-        """Return when *message* is in ``%DLQ%<group>``, as it was sent; errors as `send_back`."""
+        """Return when *message* is in ``%DLQ%<group>``; raises as `send_back`."""
         await self.send_back(message, DEAD_LETTER)
         logger.warning("message_dead", group=self._group, **_named(message), reason=reason)
 
-    # --- by the broker that has it ----------------------------------------------------------------
+    # --- by the broker that stored it -----------------------------------------------------------
 
-    def _can_be_asked(self, message: MessageExt) -> bool:
-        """Whether the broker of *message* would store it as it is, and it alone."""
+    def _can_restore(self, message: MessageExt) -> bool:
+        """Whether the broker of *message* would store exactly this message."""
         if message.local_retries or is_logical(message.queue):
-            return False  # its record does not tell of all tries, or may be at another broker
+            return False  # the stored message lacks local retries, or may be at another broker
         if message.sys_flag & INNER_BATCH:
-            return False  # all of the batch would come again
+            return False  # the whole batch would be redelivered
         broker = message.queue.broker_name
         route = self._instance.routes.known(self._retry_topic)
         if route is None or broker not in route.brokers:
-            return True  # it makes the topic when it is asked
-        # A broker without a retry queue for the group says yes, and drops the message.
+            return True  # it creates the topic on request
+        # A broker without a retry queue of the group confirms, and drops the message.
         return any(queue.broker_name == broker for queue in route.publish_queues)
 
-    async def _ask(self, message: MessageExt, delay_level: int) -> None:
+    async def _request_restore(self, message: MessageExt, delay_level: int) -> None:
         header = ConsumerSendMsgBack(
             offset=message.commit_log_offset,
             group=self._group,
@@ -148,7 +152,7 @@ class SendBack:
         raise failure
 
     async def _brokers(self, message: MessageExt) -> list[str]:
-        """Return brokers that can take a copy; the one that did not help comes last."""
+        """Return brokers that can store a copy; the one that failed comes last."""
         routes = self._instance.routes
         origin = routes.broker_of(message.queue)
         try:
@@ -167,9 +171,9 @@ class SendBack:
 
 
 def copy_of(message: MessageExt, retry_topic: str, level: int | None) -> tuple[SendMessage, bytes]:
-    """Return header and body of a send that does what sending *message* back would have done.
+    """Return header and body of a send with the effect of sending *message* back.
 
-    :param level: delay level; None for the dead letters
+    :param level: delay level; None for the dead-letter topic
     """
     properties = _properties(message)
     if level is not None:
@@ -188,7 +192,7 @@ def copy_of(message: MessageExt, retry_topic: str, level: int | None) -> tuple[S
         properties=encode_properties(properties),
         reconsume_times=times + 1,
         unit_mode=False,
-        # The limit decides where the broker puts it: releases differ about equal numbers.
+        # The limit selects retry or dead letter: releases differ about equal numbers.
         max_reconsume_times=times if level is None else times + 2,
         batch=False,
     )
@@ -196,7 +200,9 @@ def copy_of(message: MessageExt, retry_topic: str, level: int | None) -> tuple[S
 
 
 def _properties(message: MessageExt) -> dict[str, str]:
-    stored = parse_properties(message.raw_properties)  # a handler may have changed the others
+    stored = parse_properties(
+        message.raw_properties
+    )  # as stored: a handler may have changed the others
     kept = {name: value for name, value in stored.items() if name not in NOT_COPIED}
     kept.setdefault(RETRY_TOPIC, message.queue.topic)
     kept.setdefault(ORIGIN_MESSAGE_ID, message.offset_message_id)
@@ -204,7 +210,7 @@ def _properties(message: MessageExt) -> dict[str, str]:
 
 
 def _body(message: MessageExt) -> tuple[bytes, int]:
-    """Return the body as it was stored: inflated it could be too large for the broker."""
+    """Return the body as stored: decompressed it may be too large for the broker."""
     bits = message.sys_flag
     if not bits & COMPRESSED or bits & INNER_BATCH:
         return message.body, 0

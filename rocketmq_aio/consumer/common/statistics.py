@@ -1,4 +1,4 @@
-"""How fast a consumer pulls and consumes: sums per topic, looked at over sliding windows."""
+"""Consume statistics: rates and averages by topic over sliding windows."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from rocketmq_aio.protocol.bodies import ConsumeStatus
 
 MINUTE: Final = 60.0
 HOUR: Final = 3600.0
-SAMPLES: Final = 6  # per window: one ends 0 to 1/6 of itself later than it says
-LEAST_SECONDS: Final = 1.0  # rates of a consumer that has just started
+SAMPLES: Final = 6  # per window: a window is up to 1/6 longer than its name
+LEAST_SECONDS: Final = 1.0  # least window, of a consumer that has just started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStatistics:
     """What a consumer did with one topic during the last minute.
 
-    :param pull_seconds: from asking to having messages, on average; waiting for some counts
-    :param consume_seconds: of one call of the handler, on average; during the last hour where the
-        minute had none
+    :param pull_seconds: average time of a pull, including the wait for messages
+    :param consume_seconds: average time of a handler call; of the last hour if the minute had none
     """
 
     pull_seconds: float = 0.0
@@ -33,7 +32,7 @@ class TopicStatistics:
     failed_last_hour: int = 0
 
     def to_body(self) -> ConsumeStatus:
-        """Return it as administration tools read it, times in milliseconds."""
+        """Return the values for administration tools, times in milliseconds."""
         return ConsumeStatus(
             pull_rt=self.pull_seconds * 1000,
             pull_tps=self.pulled_per_second,
@@ -45,9 +44,9 @@ class TopicStatistics:
 
 
 class ConsumeStatistics:
-    """Counts what is done with each topic; a batch costs a few additions, a message nothing.
+    """Counts pulls and handler calls by topic; a batch costs a few additions, a message nothing.
 
-    :param clock: seconds that never go back
+    :param clock: monotonic seconds
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -55,7 +54,7 @@ class ConsumeStatistics:
         self._topics: dict[str, _Counts] = {}
 
     def note_pull(self, topic: str, messages: int, seconds: float) -> None:
-        """A pull brought *messages*, *seconds* after it was sent."""
+        """Count a pull with *messages* after *seconds*."""
         counts = self._counts(topic)
         counts.pulls += 1
         counts.pulled += messages
@@ -64,9 +63,9 @@ class ConsumeStatistics:
     def note_consumed(
         self, topic: str, ok: int, failed: int, seconds: float, *, calls: int = 1
     ) -> None:
-        """A handler returned after *seconds*: *ok* messages are done, *failed* come again.
+        """Count handler calls: *ok* messages are done, *failed* are retried.
 
-        :param calls: how many calls of it the other numbers are the sums of
+        :param seconds: of all *calls* together
         """
         counts = self._counts(topic)
         counts.calls += calls
@@ -75,20 +74,20 @@ class ConsumeStatistics:
         counts.call_seconds += seconds
 
     def snapshot(self, topic: str) -> TopicStatistics:
-        """Return what is known of *topic* now; zeros when nothing is."""
+        """Return the statistics of *topic*; zeros if nothing was counted."""
         counts = self._topics.get(topic)
-        return counts.look(self._clock()) if counts is not None else TopicStatistics()
+        return counts.read(self._clock()) if counts is not None else TopicStatistics()
 
     def snapshots(self) -> dict[str, TopicStatistics]:
-        """Return what is known of every topic."""
+        """Return the statistics of every topic."""
         return {topic: self.snapshot(topic) for topic in self._topics}
 
     def topics(self) -> list[str]:
-        """Return the topics of which something is known."""
+        """Return the topics with counts."""
         return list(self._topics)
 
     def forget(self, topic: str) -> None:
-        """The topic is not consumed any more."""
+        """Remove the counts of *topic*."""
         self._topics.pop(topic, None)
 
     def _counts(self, topic: str) -> _Counts:
@@ -102,7 +101,7 @@ class ConsumeStatistics:
 
 
 class _Sums(NamedTuple):
-    """What had been counted at an instant."""
+    """The counts at one time."""
 
     pulls: int
     pulled: int
@@ -114,7 +113,7 @@ class _Sums(NamedTuple):
 
 
 class _Window:
-    """Sums at the beginnings of the slices that a window is cut into; empty slices have none."""
+    """A sliding window: the sums at the start of each slice with counts."""
 
     def __init__(self, seconds: float, start: float) -> None:
         self._seconds = seconds
@@ -123,7 +122,7 @@ class _Window:
         self._start = start
 
     def note(self, now: float, sums: _Sums) -> None:
-        """Remember *sums* if something is about to be counted for the first time in a slice."""
+        """Store *sums* before the first count of a slice."""
         number = int(now // self._slice)
         samples = self._samples
         if not samples or samples[-1][0] != number:
@@ -131,8 +130,8 @@ class _Window:
         while samples[0][0] <= number - SAMPLES:
             samples.popleft()
 
-    def look(self, now: float, sums: _Sums) -> tuple[_Sums, float]:
-        """Return what was counted during the window, and for how many seconds it has been."""
+    def read(self, now: float, sums: _Sums) -> tuple[_Sums, float]:
+        """Return the counts of the window and its length in seconds."""
         first = int(now // self._slice) - SAMPLES + 1
         before = next((sample for number, sample in self._samples if number >= first), sums)
         since = max(first * self._slice, self._start)
@@ -164,18 +163,18 @@ class _Counts:
         self.sample(start)
 
     def sample(self, now: float) -> None:
-        """A new slice of the shorter window begins, and perhaps one of the longer."""
+        """Start a slice of the shorter window, and of the longer one if due."""
         sums = self._sums()
         self._minute.note(now, sums)
         self._hour.note(now, sums)
         slice_seconds = MINUTE / SAMPLES
         self.sample_due = (now // slice_seconds + 1) * slice_seconds
 
-    def look(self, now: float) -> TopicStatistics:
+    def read(self, now: float) -> TopicStatistics:
         """Return rates and averages at *now*."""
         sums = self._sums()
-        minute, seconds = self._minute.look(now, sums)
-        hour, _ = self._hour.look(now, sums)
+        minute, seconds = self._minute.read(now, sums)
+        hour, _ = self._hour.read(now, sums)
         calls = minute if minute.calls else hour
         return TopicStatistics(
             pull_seconds=minute.pull_seconds / max(1, minute.pulls),

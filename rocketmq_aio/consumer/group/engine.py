@@ -251,7 +251,7 @@ class GroupEngine(Generic[Q]):
         return self._subscriptions
 
     def _wanted(self, shares: Mapping[str, Collection[MessageQueue]]) -> Iterable[MessageQueue]:
-        """Return the queues to hold; called when the change is made, for topics may have changed."""
+        """Return the queues to hold; evaluated at the change, as topics may have changed."""
         if not self._running:
             return ()
         return [q for t, share in shares.items() if t in self._subscriptions for q in share]

@@ -13,7 +13,7 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.config.validation import checked_count, checked_seconds
 from rocketmq_aio.consumer.common.context import ConsumerContext
-from rocketmq_aio.consumer.common.hooks import handing_hooks
+from rocketmq_aio.consumer.common.hooks import checked_consume_hooks
 from rocketmq_aio.consumer.common.listeners import (
     AssignmentListener,
     AssignmentListeners,
@@ -70,7 +70,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
         )
         self._engine = LitePullEngine(context, AssignmentListeners(on_assigned, on_revoked))
         self._ready = self._engine.ready
-        self._hooks = handing_hooks(self._bind_hooks(hooks))
+        self._hooks = checked_consume_hooks(self._bind_hooks(hooks))
         self._hooked = bool(self._hooks)
         self._reader: asyncio.Task[object] | None = None  # that polled last
 
@@ -170,7 +170,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
             message = ready.take_one()
             if message is not None:
                 if self._hooked:
-                    self._hooks.handed_out(self._group, "poll", (message,))
+                    self._hooks.run_for(self._group, "poll", (message,))
                 return message
             if (failure := ready.failure() or self._start_error()) is not None:
                 raise failure
@@ -292,7 +292,7 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
 
     def _with_hooks(self, messages: list[MessageExt[V]]) -> list[MessageExt[V]]:
         if self._hooked and messages:
-            self._hooks.handed_out(self._group, "poll", messages)
+            self._hooks.run_for(self._group, "poll", messages)
         return messages
 
     def _start_error(self) -> RocketMQError | None:

@@ -131,7 +131,7 @@ class PopClient:
         now = asyncio.get_running_loop().time()
         if command.code == ResponseCode.SUCCESS:
             answer = read_header(command, PopMessageResponse)
-            age = clock.heard(answer.pop_time, asked_at, now)
+            age = clock.note_response(answer.pop_time, asked_at, now)
             decoded = await self._decoder.decode(command.body, source)
             return Popped(*read_popped(decoded, answer, source, now, age))
         if command.code not in NOTHING:
@@ -296,4 +296,4 @@ def _note_time(command: Command, clock: BrokerClock, asked_at: float, now: float
     except CodecError:
         return
     if answered.pop_time > 0:
-        clock.heard(answered.pop_time, asked_at, now)
+        clock.note_response(answered.pop_time, asked_at, now)

@@ -12,7 +12,7 @@ from rocketmq_aio.config.consumer import MAX_POP, PopConfig
 from rocketmq_aio.config.validation import checked_count, checked_seconds
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import ConsumerEvent
-from rocketmq_aio.consumer.common.hooks import handing_hooks
+from rocketmq_aio.consumer.common.hooks import checked_consume_hooks
 from rocketmq_aio.consumer.pop.client import PopRequest
 from rocketmq_aio.consumer.pop.engine import PopEngine, Worker
 from rocketmq_aio.consumer.pop.message import PoppedMessage
@@ -57,7 +57,7 @@ class PopConsumer(ClientBase, Generic[V]):
         self._config = config or PopConfig()
         context = ConsumerContext(self._instance, group, self._config, on_failed=self.on_failed)
         self._engine = PopEngine(context)
-        self._hooks = handing_hooks(self._bind_hooks(hooks))
+        self._hooks = checked_consume_hooks(self._bind_hooks(hooks))
 
     # --- subscriptions --------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class PopConsumer(ClientBase, Generic[V]):
     def handed_out(self, messages: Iterable[PoppedMessage]) -> None:
         """Call the hooks before *messages* are returned."""
         if self._hooks:
-            self._hooks.handed_out(self._group, "receive", messages)
+            self._hooks.run_for(self._group, "receive", messages)
 
     def check_here(self) -> None:
         """Raise unless messages can be received; StopAsyncIteration after the close."""

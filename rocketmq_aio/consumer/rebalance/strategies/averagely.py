@@ -1,7 +1,7 @@
-"""Which queues of a topic a member of a group reads: every member computes it for itself.
+"""Allocation of queues: every member computes its own share with the same strategy.
 
-Members agree because they sort the same lists in the same way and use the same strategy; with
-Java members among them, text is therefore compared as Java does it.
+Members agree because they sort the same lists in the same order; text is compared as in Java, for
+groups with Java members.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rocketmq_aio.model.values import MessageQueue
 
 
 class AllocateAveragely:
-    """Blocks of neighbouring queues; the first members get one more where it does not divide."""
+    """Contiguous blocks; the first members get one queue more if the division has a remainder."""
 
     name: ClassVar[str] = "AVG"
 
@@ -33,14 +33,14 @@ class AllocateAveragely:
 
 
 class AllocateAveragelyByCircle:
-    """Queues dealt out one by one, like cards."""
+    """Queues in round-robin order."""
 
     name: ClassVar[str] = "AVG_BY_CIRCLE"
 
     def __call__(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return every n-th queue, beginning at the place of *client_id*; nothing when unlisted."""
+        """Return every n-th queue from the index of *client_id*; nothing when it is not listed."""
         if client_id not in client_ids:
             return []
         return list(queues[client_ids.index(client_id) :: len(client_ids)])
@@ -49,9 +49,9 @@ class AllocateAveragelyByCircle:
 def strategy_for(
     choice: AllocateStrategy | Mapping[str, AllocateStrategy] | None, topic: str
 ) -> AllocateStrategy:
-    """Return the strategy for *topic*: the only one, that of its name, or `AllocateAveragely`.
+    """Return the strategy for *topic*, by default `AllocateAveragely`.
 
-    Topics that a mapping does not name, retry topics among them, are shared averagely.
+    Topics that a mapping does not name, such as retry topics, use the default.
     """
     if isinstance(choice, Mapping):
         choice = choice.get(topic)
@@ -64,14 +64,12 @@ def allocate(
     queues: Iterable[MessageQueue],
     client_ids: Iterable[str],
 ) -> list[MessageQueue] | None:
-    """Return the queues that *strategy* gives to *client_id*, the inputs in any order.
+    """Return the queues that *strategy* allocates to *client_id*; inputs in any order.
 
-    None means that it cannot be known, because *client_ids* lacks *client_id*: a broker that has
-    just restarted knows nobody yet.  Keep what you hold and ask again soon.  A client id that is
-    listed twice (over a connection that is about to go) counts once.
+    None: *client_ids* lacks *client_id*, as after a restart of the broker; keep the current queues
+    and try again soon.  A client id that is listed twice (over an old connection) counts once.
 
-    :raises ConfigError: the strategy says that it is wrongly used, failed otherwise, or its
-        answer cannot be an allocation
+    :raises ConfigError: the strategy raised, or its result is not an allocation
     """
     members = sorted(set(client_ids), key=java_order)
     if client_id not in members:
@@ -90,18 +88,18 @@ def allocate(
 
 
 def strategy_name(strategy: AllocateStrategy) -> str:
-    """Return the name brokers and people know *strategy* by."""
+    """Return the name of *strategy*, as brokers know it."""
     name = getattr(strategy, "name", None) or getattr(strategy, "__name__", None)
     return name if isinstance(name, str) else type(strategy).__name__
 
 
 def java_order(text: str) -> bytes:
-    """Return a key that sorts as Java compares strings: by UTF-16 units, not by characters."""
+    """Return a sort key in Java's order: by UTF-16 units, not by characters."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
 def queue_order(queue: MessageQueue) -> tuple[bytes, bytes, int]:
-    """Return a key that sorts queues as the Java client does: topic, broker name, number."""
+    """Return a sort key in the order of the Java client: topic, broker name, number."""
     return java_order(queue.topic), java_order(queue.broker_name), queue.queue_id
 
 

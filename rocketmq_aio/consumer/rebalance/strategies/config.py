@@ -1,4 +1,4 @@
-"""Queues named by hand instead of worked out."""
+"""Allocation by configuration."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rocketmq_aio.model.values import MessageQueue
 
 
 class AllocateByConfig:
-    """This member reads *queues* and no others, whoever else there is.
+    """This member reads exactly *queues*.
 
-    Together the members must name every queue once: nothing checks that, and what nobody names
-    nobody reads.  Queues that the topic does not have at the moment are left out until it has.
-    The retry topic of the group, whose queues nobody names, is shared averagely.
+    The members together must name every queue once: this is not checked, and a queue that no
+    member names is not read.  Queues that do not exist yet are read as soon as they do.  The retry
+    topic of the group is allocated with `AllocateAveragely`.
 
-    :raises ConfigError: *queues* holds something else, or nothing
+    :raises ConfigError: *queues* is empty or holds other values
     """
 
     name: ClassVar[str] = "CONFIG"
@@ -29,7 +29,7 @@ class AllocateByConfig:
     def __call__(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return what was configured, of the topic and in its order."""
+        """Return the configured queues of the topic, in its order."""
         if queues and queues[0].topic.startswith(RETRY_PREFIX):
             return AllocateAveragely()(client_id, queues, client_ids)
         return [queue for queue in queues if queue in self.queues]

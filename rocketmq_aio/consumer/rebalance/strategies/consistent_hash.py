@@ -1,4 +1,4 @@
-"""Consistent hashing: a member that joins takes queues, and moves none between the others."""
+"""Consistent hashing: a joining member moves no queues between the others."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rocketmq_aio.model.values import MessageQueue
 
 
 class AllocateConsistentHash:
-    """Each queue goes to the next member on a ring; shares are uneven, but moves are few.
+    """Allocates each queue to the next member on a hash ring: uneven shares, few moves.
 
-    Every member stands on the ring *virtual_nodes* times; more of them make shares more even.
+    Every member is on the ring *virtual_nodes* times; more nodes make shares more even.
 
     :param hash: ``text -> int`` in place of the Java client's (the first 4 bytes of MD5)
     :raises ConfigError: *virtual_nodes* is below 1, or *hash* cannot be called
@@ -37,7 +37,7 @@ class AllocateConsistentHash:
     def __call__(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return the queues whose next place on the ring belongs to *client_id*."""
+        """Return the queues whose next node on the ring belongs to *client_id*."""
         if client_id not in client_ids:
             return []
         ring = {
@@ -50,7 +50,7 @@ class AllocateConsistentHash:
 
     def _next(self, places: list[int], queue: MessageQueue) -> int:
         at = bisect_left(places, self._hash(_java_text(queue)))
-        return places[at % len(places)]  # after the last comes the first
+        return places[at % len(places)]  # the ring wraps around
 
 
 def _java_hash(text: str) -> int:
@@ -59,7 +59,7 @@ def _java_hash(text: str) -> int:
 
 
 def _java_text(queue: MessageQueue) -> str:
-    """Return *queue* as the Java client prints it: members must hash the same text."""
+    """Return *queue* as the Java client prints it, so that all members hash the same text."""
     return (
         f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, "
         f"queueId={queue.queue_id}]"

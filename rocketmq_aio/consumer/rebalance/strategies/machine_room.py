@@ -1,4 +1,4 @@
-"""Strategies that know in which machine room a broker or a client stands."""
+"""Allocation by machine room."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ ROOM_SEPARATOR: Final = "@"
 
 
 class MachineRoomResolver(Protocol):
-    """Says where things stand; every member of a group must say the same.
+    """Returns the machine rooms of brokers and clients, the same in every member of a group.
 
-    Both answers are non-empty strings; anything else fails the round, which changes nothing.
+    Rooms are non-empty strings; anything else fails the round, which changes nothing.
     """
 
     def room_of_broker(self, queue: MessageQueue) -> str:
@@ -26,15 +26,15 @@ class MachineRoomResolver(Protocol):
         ...
 
     def room_of_client(self, client_id: str) -> str:
-        """Return the room of a member; its own address is the part before the ``@``."""
+        """Return the room of a member; its address is the part before the ``@``."""
         ...
 
 
 class AllocateByMachineRoom:
-    """The queues of brokers named ``<room>@<broker>`` in *rooms*, in blocks; others nobody reads.
+    """Allocates queues of brokers named ``<room>@<broker>`` in *rooms*; others are not read.
 
     :raises ConfigError: *rooms* is not a collection of names; when called: no broker of the
-        topic is named so
+        topic has such a name
     """
 
     name: ClassVar[str] = "MACHINE_ROOM"
@@ -49,7 +49,7 @@ class AllocateByMachineRoom:
     def __call__(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return the block of *client_id*, and one of those left over behind all blocks."""
+        """Return the block of *client_id*, and its one of the remaining queues."""
         if client_id not in client_ids:
             return []
         kept = [queue for queue in queues if _room_in_name(queue) in self.rooms]
@@ -62,11 +62,11 @@ class AllocateByMachineRoom:
 
 
 class AllocateMachineRoomNearby:
-    """Members read the queues of their own room; those of rooms without members are for all.
+    """Allocates the queues of each room to its members, or to all members if it has none.
 
-    *inner* shares out the queues of each room: among the room's members, or among all.
+    *inner* allocates the queues within a room.
 
-    :raises ConfigError: *inner* is no strategy or *resolver* no resolver; when called: the
+    :raises ConfigError: *inner* is not a strategy or *resolver* not a resolver; when called: the
         resolver does not know a room
     """
 

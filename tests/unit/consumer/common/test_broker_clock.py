@@ -14,7 +14,9 @@ START_MS = 1_700_000_000_000  # the broker's time when the clock here says 0
 def clock_of(*answers: tuple[float, float, float]) -> tuple[BrokerClock, list[Any]]:
     """Return a clock that heard (asked at, stamped at, came at), and the ages it gave."""
     clock = BrokerClock()
-    ages = [clock.heard(START_MS + int(at * 1000), asked, now) for asked, at, now in answers]
+    ages = [
+        clock.note_response(START_MS + int(at * 1000), asked, now) for asked, at, now in answers
+    ]
     return clock, [pytest.approx(age, abs=0.002) for age in ages]
 
 

@@ -11,8 +11,8 @@ import pytest
 from rocketmq_aio.consumer.common.hooks import (
     ConsumeHooks,
     FilterHooks,
+    checked_consume_hooks,
     checked_hooks,
-    handing_hooks,
 )
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import ConsumeContext
@@ -234,7 +234,7 @@ def test_what_is_handed_out_is_told_by_queues() -> None:
             told.append(context)
 
     taken = [message(0), message(0, queue(1)), message(1)]
-    handing_hooks([Listener()]).handed_out("billing", "poll", taken)
+    checked_consume_hooks([Listener()]).run_for("billing", "poll", taken)
 
     assert [(each.queue, list(each.messages)) for each in told] == [
         (taken[0].queue, [taken[0], taken[2]]),
@@ -249,4 +249,4 @@ def test_who_hands_out_takes_no_filters() -> None:
             return messages
 
     with pytest.raises(ConfigError, match=r"before\(\), after\(\)"):
-        handing_hooks([Filter()])
+        checked_consume_hooks([Filter()])
