@@ -1,4 +1,4 @@
-"""Messages that a read should return and that are not there any more: an error, or a warning."""
+"""Data loss: an error with ``failOnDataLoss=true``, else one warning for each queue."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rocketmq_aio.spark.offsets import Offsets, Queue
 
 logger = get_logger(__name__)
 
-WAY_OUT: Final = "set failOnDataLoss=false to go on without them"
+WAY_OUT: Final = "set failOnDataLoss=false to skip them"
 
 
 class DataLossError(RocketMQError):
-    """Messages are gone, or may be; reading goes on only with ``failOnDataLoss=false``."""
+    """Messages are lost, or may be; ``failOnDataLoss=false`` skips them."""
 
     def __init__(self, queue: Queue, wanted: int, extent: Extent, reason: str) -> None:
         topic, broker, queue_id = queue
@@ -35,23 +35,23 @@ class TopicGoneError(RocketMQError):
     def __init__(self, topic: str) -> None:
         super().__init__(
             f"topic {topic!r} is unknown to every name server (subscribe): create it, or set "
-            "failOnDataLoss=false to go on without it"
+            "failOnDataLoss=false to skip it"
         )
         self.topic = topic
 
 
 class Extent(NamedTuple):
-    """What a queue holds: offsets from *minimum* up to, but without, *maximum*."""
+    """The offsets that a queue holds: from *minimum* to *maximum*, which is excluded."""
 
     minimum: int
     maximum: int
 
 
 class OffsetOutOfRange(NamedTuple):
-    """A queue whose position does not exist any more, and where reading goes on instead.
+    """A position that its queue does not hold, and the offset at which reading resumes.
 
-    :ivar unread: messages of the old log that were seen and not read
-    :ivar replaced: the position belongs to another log than the queue has now
+    :ivar unread: messages of the old log that were stored and not read
+    :ivar replaced: the position belongs to an earlier log of the queue
     """
 
     queue: Queue
@@ -63,95 +63,110 @@ class OffsetOutOfRange(NamedTuple):
 
     @property
     def was_cut(self) -> bool:
-        """The queue ends below the position: its log was cut, or the topic was made anew."""
+        """The queue ends below the position: its log was truncated or the topic recreated."""
         return self.wanted > self.extent.maximum
 
     @property
     def skipped(self) -> int:
-        """How many messages are known to be lost."""
+        """The number of messages that are known to be lost."""
         return max(0, self.unread, self.resume_at - self.wanted)
 
     @property
     def reason(self) -> str:
-        """What happened, for errors and logs."""
+        """The reason in errors and logs."""
         if self.replaced:
             return "the log was replaced (topic deleted and created again), messages may be lost"
         return "messages may be lost" if self.was_cut else "messages are lost"
-
-    def error(self) -> DataLossError:
-        """Return what to raise with ``failOnDataLoss=true``."""
-        return DataLossError(self.queue, self.wanted, self.extent, self.reason)
 
 
 def find_out_of_range(
     positions: Mapping[Queue, int], extents: Mapping[Queue, Extent]
 ) -> list[OffsetOutOfRange]:
-    """Return the queues whose position is outside of what they hold; unknown ones are left out."""
+    """Return the positions outside of *extents*; queues without an extent are ignored."""
     found = []
     for queue, wanted in sorted(positions.items()):
         extent = extents.get(queue)
-        if extent is not None and (resume_at := clamp(wanted, extent)) != wanted:
-            found.append(OffsetOutOfRange(queue, wanted, extent, resume_at))
+        if extent is None or extent.minimum <= wanted <= extent.maximum:
+            continue
+        resume_at = min(max(wanted, extent.minimum), extent.maximum)
+        found.append(OffsetOutOfRange(queue, wanted, extent, resume_at))
     return found
 
 
-def clamp(offset: int, extent: Extent) -> int:
-    """Return the nearest offset that the queue has; its end is one."""
-    return min(max(offset, extent.minimum), extent.maximum)
+class LossPolicy:
+    """Raises or logs data loss found by the driver.
 
-
-def resume_offsets(
-    found: Iterable[OffsetOutOfRange], *, fail: bool, warn_once: WarnOnce | None = None
-) -> Offsets:
-    """Return where the queues go on, and warn of each.
-
-    :raises DataLossError: there is one, and *fail* is set
+    :param fail: raise, as ``failOnDataLoss=true`` requires
     """
-    warn_once = warn_once or WarnOnce()
-    resume_at = {}
-    for each in found:
-        if fail:
-            raise each.error()
-        warn_once.warn("data_loss", (each.queue, each.wanted), **_values(each))
-        resume_at[each.queue] = each.resume_at
-    return resume_at
+
+    def __init__(self, *, fail: bool) -> None:
+        self._fail = fail
+        self._warn_once = WarnOnce()
+
+    def resume_offsets(self, found: Iterable[OffsetOutOfRange]) -> Offsets:
+        """Return the offsets at which the queues resume.
+
+        :raises DataLossError: *found* is not empty and losses are errors
+        """
+        resume_at = {}
+        for each in found:
+            if self._fail:
+                raise DataLossError(each.queue, each.wanted, each.extent, each.reason)
+            values = loss_values(each.queue, each.wanted, each.skipped, each.extent, each.reason)
+            about = (each.queue, each.wanted)
+            self._warn_once.warn("data_loss", about, resumes_at=each.resume_at, **values)
+            resume_at[each.queue] = each.resume_at
+        return resume_at
+
+    def check_gone(self, gone: Set[str]) -> None:
+        """Raise or log that no name server knows the topics *gone*.
+
+        :raises TopicGoneError: there is one and losses are errors
+        """
+        self._warn_once.retain("topic_gone", gone)
+        for topic in sorted(gone):
+            if self._fail:
+                raise TopicGoneError(topic)
+            self._warn_once.warn("topic_gone", topic, topic=topic)
 
 
-def _values(each: OffsetOutOfRange) -> dict[str, object]:
-    topic, broker, queue_id = each.queue
+def loss_values(
+    queue: Queue, wanted: int, skipped: int, extent: Extent, reason: str
+) -> dict[str, object]:
+    """Return the values of the log event ``data_loss``."""
+    topic, broker, queue_id = queue
     return {
         "topic": topic,
         "broker": broker,
         "queue": queue_id,
-        "wanted": each.wanted,
-        "resumes_at": each.resume_at,
-        "skipped": each.skipped,
-        "minimum": each.extent.minimum,
-        "maximum": each.extent.maximum,
-        "reason": each.reason,
+        "wanted": wanted,
+        "skipped": skipped,
+        "minimum": extent.minimum,
+        "maximum": extent.maximum,
+        "reason": reason,
     }
 
 
 class WarnOnce:
-    """Warns of each thing once: an idle stream looks a hundred times a second."""
+    """Logs each warning once: an idle stream repeats its checks a hundred times a second."""
 
     def __init__(self) -> None:
         self._warned: dict[str, set[Hashable]] = {}
 
     def warn(self, event: str, about: Hashable, **values: object) -> None:
-        """Warn, if nothing was said about it before."""
+        """Log *event* unless it was logged for *about* before."""
         warned = self._warned.setdefault(event, set())
         if about not in warned:
             warned.add(about)
             warn(event, **values)
 
     def retain(self, event: str, present: Set[Hashable]) -> None:
-        """Forget what is not *present* any more: it would be news again."""
+        """Keep only what is *present*: anything else is logged again when it returns."""
         self._warned.get(event, set()).intersection_update(present)
 
 
 def warn(event: str, **values: object) -> None:
-    """Log a warning where Spark keeps what its Python processes say, if nobody configured that."""
+    """Log a warning; to stderr, which Spark keeps, if no log handler is configured."""
     package = logging.getLogger("rocketmq_aio")
     if not logging.getLogger().handlers and all(
         isinstance(each, logging.NullHandler) for each in package.handlers

@@ -1,4 +1,4 @@
-"""Pulls ranges of queues with many requests in flight, and hands the results over in order."""
+"""Fetcher: pulls ranges of queues with many requests in flight and returns results in order."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from rocketmq_aio.spark.read.retrying_puller import (
     is_filtered,
 )
 
-READ_AHEAD: Final = 2  # times the window: steps that may be taken before the first of them is done
-MAX_BUFFERED_BYTES: Final = 16 * 1024 * 1024  # of results that wait for an earlier one
+READ_AHEAD: Final = 2  # times the window: segments that may start before the first one is complete
+MAX_BUFFERED_BYTES: Final = 16 * 1024 * 1024  # in results that wait for an earlier one
 CHUNK_BYTES: Final = 256 * 1024
 CHUNK_RESULTS: Final = 64
-MAX_QUEUED_CHUNKS: Final = 4  # that wait for the thread of the task
+MAX_QUEUED_CHUNKS: Final = 4  # waiting for the thread of the task
 
 
 class FetchedMessages(NamedTuple):
-    """Stored messages; those from *start* up to, but without, *end* are meant."""
+    """Stored messages in *body*; only those from *start* to *end* (excluded) are wanted."""
 
     part: Range
     start: int
@@ -47,13 +47,13 @@ class FetchedMessages(NamedTuple):
 
 
 class MissingOffsets(NamedTuple):
-    """Nobody has the offsets from *start* up to, but without, *end*."""
+    """The offsets from *start* to *end* (excluded) do not exist any more."""
 
     part: Range
     start: int
     end: int
     extent: Extent
-    was_cut: bool  # the queue ends before them
+    was_cut: bool  # the queue ends below them
 
 
 FetchResult = FetchedMessages | MissingOffsets
@@ -62,21 +62,21 @@ Chunk = list[FetchResult]
 
 @dataclass(eq=False)
 class _Segment:
-    """Offsets of a part that are asked for one after the other."""
+    """Offsets of a range that one worker pulls in order."""
 
     cursor: RangeCursor
     start: int
     end: int
-    results: Chunk = field(default_factory=list)  # found, and not handed over yet
+    results: Chunk = field(default_factory=list)  # not delivered yet
     done: bool = False
     error: RocketMQError | None = None
     updated: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Fetcher:
-    """Reads *ranges* one after the other, with up to ``pullWindow`` pulls in flight.
+    """Fetches *ranges* in order with up to ``pullWindow`` pulls in flight.
 
-    It lives on the loop; only the `chunks` are taken by the thread of the task.
+    Runs on the loop; the thread of the task calls only `chunks`.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Fetcher:
         self._options = options
         self._cursors = [cursor_of(each, options) for each in ranges if each.size > 0]
         self._current = 0
-        self._segments: deque[_Segment] = deque()  # taken and not handed over, in order
+        self._segments: deque[_Segment] = deque()  # started and not delivered, in order
         self._buffered_bytes = 0
         self._changed = asyncio.Event()
         self._chunks: SimpleQueue[Chunk | None] = SimpleQueue()
@@ -96,22 +96,22 @@ class Fetcher:
     # --- the thread of the task -------------------------------------------------------------------
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield the results in order, as they come; blocks.  `end` ends it."""
+        """Yield the results in order until `finish`; blocks."""
         while (chunk := self._chunks.get()) is not None:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._chunk_permits.release)
             yield chunk
 
     def finish(self) -> None:
-        """Let `chunks` end after what is there."""
+        """Let `chunks` end after the queued results."""
         self._chunks.put(None)
 
     # --- the loop ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Fetch everything.
+        """Fetch all ranges.
 
-        :raises ReadError: a queue cannot be read; what came before it was handed over
+        :raises ReadError: a queue cannot be read; earlier results were delivered
         """
         self._loop = asyncio.get_running_loop()
         failure: RocketMQError | None = None
@@ -128,7 +128,7 @@ class Fetcher:
             raise failure
 
     async def refetch(self, wanted: Range, start: int, end: int) -> Chunk:
-        """Fetch offsets once more, of which an answer could be read in part only."""
+        """Fetch the offsets of a response again that was decoded only in part."""
         cursor = cursor_of(wanted, self._options)
         cursor.position = wanted.end
         segment = _Segment(cursor, start, end)
@@ -172,7 +172,7 @@ class Fetcher:
         )
 
     async def _deliver(self) -> None:
-        """Give what is found to the thread, in order."""
+        """Pass the results to the thread of the task, in order."""
         chunk: Chunk = []
         size = 0
         while (segment := await self._first_updated()) is not None:
@@ -192,7 +192,7 @@ class Fetcher:
         await self._put_chunk(chunk)
 
     async def _first_updated(self) -> _Segment | None:
-        """Return the first segment when there is something new of it; None at the end."""
+        """Return the first segment as soon as it has results or is done; None at the end."""
         while not self._segments:
             if self._current >= len(self._cursors):
                 return None
@@ -212,7 +212,7 @@ class Fetcher:
     # --- one segment ------------------------------------------------------------------------------
 
     async def _pull_segment(self, segment: _Segment) -> None:
-        """Ask until nothing of the segment is left."""
+        """Pull until the segment is complete."""
         at = segment.start
         while at < segment.end:
             while self._buffered_bytes >= MAX_BUFFERED_BYTES and segment is not self._segments[0]:
@@ -222,7 +222,7 @@ class Fetcher:
             segment.updated.set()
 
     async def _pull_once(self, segment: _Segment, at: int) -> int:
-        """Ask once for what is at *at*, and return where to go on."""
+        """Pull once at offset *at* and return the next offset."""
         count = min(self._options.pull_batch_size, segment.end - at)
         try:
             answer = await self._pulls.pull(segment.cursor, at, count)
@@ -232,7 +232,7 @@ class Fetcher:
         return self._add_response(segment, at, count, answer)
 
     def _add_response(self, segment: _Segment, at: int, count: int, answer: RawPull) -> int:
-        """Enter *answer* in the segment, and return where to go on."""
+        """Add *answer* to the segment and return the next offset."""
         cursor, reached = segment.cursor, answer.next_offset
         extent = Extent(answer.min_offset, answer.max_offset)
         if answer.status is PullStatus.FOUND:
@@ -255,7 +255,7 @@ class Fetcher:
     def _skip(
         self, segment: _Segment, at: int, reached: int, *, lost: int, extent: Extent, was_cut: bool
     ) -> int:
-        """Go on at *reached*, also with what nobody asked for yet; up to *lost* there was more."""
+        """Continue at *reached*; offsets below *lost* are missing, also beyond the segment."""
         cursor = segment.cursor
         for start, most in ((at, segment.end), (cursor.position, cursor.wanted.end)):
             if (end := min(lost, most)) > start:
@@ -265,12 +265,12 @@ class Fetcher:
         return min(reached, segment.end)
 
     def _extend(self, segment: _Segment, reached: int) -> None:
-        """Let the segment have what was answered beyond it, if nobody else asked for that yet."""
+        """Extend the segment to *reached* unless another segment follows."""
         cursor = segment.cursor
         if reached > segment.end == cursor.position:
             segment.end = cursor.position = min(reached, cursor.wanted.end)
 
 
 def size_of(results: Chunk) -> int:
-    """Return how many bytes wait in *results*."""
+    """Return the size of the bodies in *results*."""
     return sum([len(each.body) for each in results if isinstance(each, FetchedMessages)])

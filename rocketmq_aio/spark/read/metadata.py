@@ -1,4 +1,4 @@
-"""What the driver asks: which queues there are, what they hold, where a time or a group stands."""
+"""Metadata for the driver: queues, their extents, committed offsets and offsets by time."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from rocketmq_aio.spark.runtime import Runtime
 T = TypeVar("T")
 K = TypeVar("K")
 
-MAX_CONCURRENT: Final = 16  # questions on their way to one broker; routes asked for at once
+MAX_CONCURRENT: Final = 16  # requests to one broker, and route requests
 NO_OFFSETS: Final[Mapping[Queue, int]] = MappingProxyType({})
 MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class StaleReplicaError(RocketMQError):
-    """A replica that has not caught up, or a queue that is being cut: ask again."""
+    """A replica is behind, or a queue is being truncated: retry."""
 
     def __init__(self, queue: MessageQueue, offset: int, maximum: int) -> None:
-        super().__init__(f"{queue}: nothing at offset {offset}, and {maximum} was told as its end")
+        super().__init__(f"{queue}: no message at offset {offset}, though its maximum is {maximum}")
 
 
 RETRYABLE: Final = (
@@ -62,7 +62,7 @@ RETRYABLE: Final = (
 
 
 class TopicQueues(NamedTuple):
-    """The queues that routes name now, the topics that are gone, and those without a queue now."""
+    """The queues in the current routes, the deleted topics and the topics without a queue."""
 
     queues: frozenset[Queue]
     gone: frozenset[str]
@@ -70,17 +70,17 @@ class TopicQueues(NamedTuple):
 
 
 class QueueResults(NamedTuple, Generic[T]):
-    """What was found out by queue, and the brokers that did not answer, with the reason."""
+    """Values by queue, and the error by unavailable broker."""
 
     values: dict[Queue, T]
     unavailable: dict[str, RocketMQError]
 
 
 class Metadata:
-    """Asks name servers and brokers, patiently: what heals is asked again a few times.
+    """Queries name servers and brokers; temporary errors are retried.
 
-    Who did not answer in spite of that is asked only once the next time, until it does: one that
-    is away must not hold up every micro-batch.
+    A server that failed all retries gets no retries until it answers: an unavailable broker
+    must not delay every micro-batch.
     """
 
     def __init__(
@@ -91,22 +91,20 @@ class Metadata:
         self._options = options
         self._warn_once = WarnOnce()
         self._unavailable: set[str] = set()  # brokers, topics, and "" for the list of topics
-        self._brokers: dict[str, set[str]] = {}  # that held a topic when it was last heard of
+        self._brokers: dict[str, set[str]] = {}  # by topic, from its last route
         self._matching_topics: list[str] | None = None
 
     @classmethod
     def of(cls, runtime: Runtime, options: ReadOptions) -> Metadata:
-        """Return one that asks through the client of *runtime*."""
+        """Return one that uses the client of *runtime*."""
         return cls(runtime.instance, runtime.pull_consumer(), options)
 
     # --- topics ---------------------------------------------------------------------------------
 
     async def topics(self, held: Collection[Queue] = ()) -> TopicQueues:
-        """Return what there is of the topics to read, and of those whose queues were *held* before.
+        """Return the queues of the selected topics and of the topics of selected *held* queues.
 
-        Held queues that the options do not select any longer are left out.
-
-        :raises NameServerUnavailableError: none could be asked about a topic that is not known yet
+        :raises NameServerUnavailableError: none answered, and the route of a topic is unknown
         """
         held = [queue for queue in held if selects(self._options, queue)]
         wanted = sorted({*await self._topic_names(), *(topic for topic, _, _ in held)})
@@ -120,7 +118,7 @@ class Metadata:
         return TopicQueues(frozenset(queues), frozenset(gone), frozenset(empty))
 
     def _seed_brokers(self, topics: Iterable[str], held: Collection[Queue]) -> None:
-        """Take the brokers of topics that were not looked up yet from what is known of queues."""
+        """Derive the brokers of topics without a known route from the offsets and the options."""
         starts = self._options.starting_offsets
         queues = {*held, *self._options.assign, *(starts if isinstance(starts, dict) else ())}
         for topic in set(topics) - self._brokers.keys():
@@ -143,7 +141,7 @@ class Metadata:
         return self._matching_topics
 
     async def _queues_of(self, topic: str) -> list[Queue] | None:
-        """Return the queues of *topic*; None when it was deleted, or never was."""
+        """Return the queues of *topic*; None if it does not exist."""
         try:
             queues = await self._retry(topic, lambda: self._consumer.message_queues(topic))
         except RouteNotFoundError:
@@ -162,21 +160,21 @@ class Metadata:
     async def _is_gone(self, topic: str) -> bool:
         """Whether no name server has the topic, though its brokers are registered.
 
-        A broker that is away takes its topics along, and a name server that has just started
-        knows no topics before the brokers tell it.
+        The routes of an unavailable broker disappear, and a name server that has just started
+        knows no topics before its brokers register.
         """
         header = GetRouteInfo(topic=topic, accept_standard_json_only=True)
         for address in self._instance.name_servers.addresses:
             try:
                 command = await self._instance.remoting.request(address, header)
             except RocketMQError:
-                continue  # who answered before said that there is none
+                continue  # another one has answered: no such topic
             if command.code == ResponseCode.SUCCESS:
                 return False
         try:
             registered = await registered_brokers(self._instance)
-        except NameServerUnavailableError:
-            return False  # that is not known, and reading goes on when it is there again
+        except RocketMQError:
+            return False  # unknown: reading resumes when the topic has a route again
         return bool(registered) and self._brokers.get(topic, set()) <= registered
 
     # --- queues ---------------------------------------------------------------------------------
@@ -184,7 +182,7 @@ class Metadata:
     async def extents(
         self, queues: Iterable[Queue], read_up_to: Mapping[Queue, int] = NO_OFFSETS
     ) -> QueueResults[Extent]:
-        """Return what each queue holds; of one that was read to its end, nothing but the end."""
+        """Return the extent of each queue; only the maximum where all was read before."""
 
         async def extent(queue: MessageQueue) -> Extent:
             return await self._extent(queue, read_up_to.get(_queue_key(queue)))
@@ -192,11 +190,11 @@ class Metadata:
         return await self._query(queues, extent)
 
     async def wait_indexed(self, queues: Iterable[Queue]) -> None:
-        """Wait until `extents` includes all messages that are stored now, for a limited time."""
+        """Wait, up to a limit, until `extents` includes all messages that are stored now."""
         await wait_indexed(self._instance, queues)
 
     async def committed(self, queues: Iterable[Queue]) -> QueueResults[int | None]:
-        """Return where the group stands in each queue; None where it never was."""
+        """Return the committed offset of each queue, or None."""
         return await self._query(queues, self._consumer.committed)
 
     async def offsets_at(
@@ -247,9 +245,9 @@ class Metadata:
     async def _store_times(
         self, queue: MessageQueue, offset: int, maximum: int, count: int
     ) -> list[tuple[int, int]]:
-        """Return offsets and store times of the next messages below *maximum*; none: no more.
+        """Return offsets and store times of the next messages below *maximum*, if any.
 
-        :raises StaleReplicaError: the broker has less than it said before
+        :raises StaleReplicaError: the broker has fewer messages than it reported
         """
         while offset < maximum:
             result = await self._pull(queue, offset, count)
@@ -257,19 +255,19 @@ class Metadata:
                 return [(each.queue_offset, _store_millis(each)) for each in result.messages]
             if result.next_offset <= offset or result.status is PullStatus.OFFSET_RESET:
                 raise StaleReplicaError(queue, offset, maximum)
-            offset = result.next_offset  # behind a gap
+            offset = result.next_offset  # after a gap
         return []
 
     async def _pull(self, queue: MessageQueue, offset: int, count: int) -> PullResult:
         result = await self._consumer.pull(queue, offset, count)
-        if result.status is PullStatus.OFFSET_RESET:  # says nothing of the offset, and is said once
+        if result.status is PullStatus.OFFSET_RESET:  # returned once, for any offset
             result = await self._consumer.pull(queue, offset, count)
         return result
 
     # --- the group ------------------------------------------------------------------------------
 
     async def group_members(self, topics: Iterable[str]) -> set[str]:
-        """Return the client ids of the live members of the group, as the brokers know them.
+        """Return the client ids of the live members of the group.
 
         :raises RocketMQError: a broker did not answer
         """
@@ -289,41 +287,41 @@ class Metadata:
         brokers = {name for route in routes if route is not None for name in route.brokers}
         return set(filter(None, map(self._instance.routes.master, brokers)))
 
-    # --- patience -------------------------------------------------------------------------------
+    # --- retries --------------------------------------------------------------------------------
 
-    def retry_pauses(self, whom: str | None = None) -> Iterator[float]:
-        """Yield the seconds to wait before each further question, to *whom* if it is somebody."""
+    def retry_pauses(self, server: str | None = None) -> Iterator[float]:
+        """Yield the seconds before each retry; *server* is a broker, a topic, or empty."""
         seconds = self._options.fetch_retry_interval_ms / 1000
-        for number in range(0 if whom in self._unavailable else self._options.fetch_num_retries):
+        for number in range(0 if server in self._unavailable else self._options.fetch_num_retries):
             yield seconds * 2**number
 
-    async def _retry(self, whom: str, question: Callable[[], Awaitable[T]]) -> T:
-        """Ask until there is an answer or patience ends; the last error is raised then."""
-        pauses = list(self.retry_pauses(whom))
+    async def _retry(self, server: str, request: Callable[[], Awaitable[T]]) -> T:
+        """Call *request* until it succeeds; raise the error of the last retry."""
+        pauses = list(self.retry_pauses(server))
         for number, pause in enumerate(pauses):
             try:
-                return self._heard(whom, await question())
+                return self._heard(server, await request())
             except RETRYABLE as error:
                 if number == 0 and isinstance(error, RouteNotFoundError):
-                    # Deleted topics end up here: without this line the wait looks like a hang.
+                    # Deleted topics wait here; without this log line it looks like a hang.
                     warn("waiting_for_topic", topic=error.topic, seconds=sum(pauses))
                 await anyio.sleep(pause)
         try:
-            return self._heard(whom, await question())
+            return self._heard(server, await request())
         except RETRYABLE:
-            self._unavailable.add(whom)
+            self._unavailable.add(server)
             raise
 
-    def _heard(self, whom: str, answer: T) -> T:
-        self._unavailable.discard(whom)
+    def _heard(self, server: str, answer: T) -> T:
+        self._unavailable.discard(server)
         return answer
 
     async def _query(
-        self, queues: Iterable[Queue], question: Callable[[MessageQueue], Awaitable[T]]
+        self, queues: Iterable[Queue], request: Callable[[MessageQueue], Awaitable[T]]
     ) -> QueueResults[T]:
-        """Ask each broker about its queues; one that is away does not hold up another.
+        """Query the broker of each queue; an unavailable broker does not delay another.
 
-        :raises RocketMQError: a broker refuses
+        :raises RocketMQError: a broker returned an error that is not temporary
         """
         by_broker: dict[str, list[Queue]] = {}
         for queue in sorted(queues):
@@ -331,12 +329,12 @@ class Metadata:
         results: QueueResults[T] = QueueResults({}, {})
 
         async def ask(broker: str) -> None:
-            async def round_of_questions() -> None:
+            async def query_queues() -> None:
                 waiting = [each for each in by_broker[broker] if each not in results.values]
-                await self._gather(waiting, lambda q: question(MessageQueue(*q)), results.values)
+                await self._gather(waiting, lambda q: request(MessageQueue(*q)), results.values)
 
             try:
-                await self._retry(broker, round_of_questions)
+                await self._retry(broker, query_queues)
             except RETRYABLE as error:
                 results.unavailable[broker] = error
 
@@ -346,21 +344,21 @@ class Metadata:
     async def _gather(
         self,
         keys: Collection[K],
-        question: Callable[[K], Awaitable[T]],
+        request: Callable[[K], Awaitable[T]],
         found: dict[K, T] | None = None,
     ) -> dict[K, T]:
-        """Ask about all *keys*, some at once, and enter the results in *found*.
+        """Call *request* for all *keys*, some concurrently, and store the results in *found*.
 
-        :raises RocketMQError: the first question that failed
+        :raises RocketMQError: the first failure, which cancels the others
         """
         found = {} if found is None else found
         failures: list[RocketMQError] = []
         waiting = iter(keys)
 
         async def work() -> None:
-            for key in waiting:  # shared: each takes the next
+            for key in waiting:  # shared by all workers
                 try:
-                    found[key] = await question(key)
+                    found[key] = await request(key)
                 except RocketMQError as error:
                     failures.append(error)
                     tasks.cancel_scope.cancel()
@@ -374,7 +372,7 @@ class Metadata:
 
 
 def selects(options: ReadOptions, queue: Queue) -> bool:
-    """Return whether *options* select *queue*, which may come from an older checkpoint."""
+    """Whether *options* select *queue*, which may come from an older checkpoint."""
     topic = queue[0]
     if options.subscribe_pattern is not None:
         return bool(matching([topic], options.subscribe_pattern, set()))

@@ -1,4 +1,4 @@
-"""Where the micro-batches of a stream end: the driver's state between them, and its questions."""
+"""Micro-batches of a stream: decides on the driver at which offsets each one ends."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from rocketmq_aio.spark.offsets import Offsets, Queue, StreamOffset
 from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.data_loss import (
     Extent,
+    LossPolicy,
     OffsetOutOfRange,
     WarnOnce,
     find_out_of_range,
-    resume_offsets,
 )
 from rocketmq_aio.spark.read.metadata import Metadata, TopicQueues, selects
 from rocketmq_aio.spark.read.rate_limits import backlog, split_limit
-from rocketmq_aio.spark.read.start_end import check_gone, check_readable, complete, start_offsets
+from rocketmq_aio.spark.read.start_end import check_readable, complete, start_offsets
 
-ROUTES_SECONDS: Final = 1.0  # an idle stream asks for its end a hundred times a second
+ROUTES_SECONDS: Final = 1.0  # an idle stream calls `end_after` a hundred times a second
 
 
 class MicroBatches:
-    """Decides how far each micro-batch goes.
+    """Decides where each micro-batch ends.
 
-    :ivar latest: where the queues ended when they were last looked at; None before the first look
+    :ivar latest: the ends of the queues at the last call; None before the first one
     """
 
     def __init__(self, metadata: Metadata, options: ReadOptions, store: RemoteOffsetStore) -> None:
@@ -38,23 +38,22 @@ class MicroBatches:
         self._metadata = metadata
         self._options = options
         self._store = store
+        self._losses = LossPolicy(fail=options.fail_on_data_loss)
         self._warn_once = WarnOnce()
         self._target: Offsets | None = None
         self._topics: tuple[float, TopicQueues] | None = None
         self._last_batch = time.monotonic()
-        self._group_is_unused = (
-            not options.commit_offsets
-        )  # whether nobody else moves the group's offsets
+        self._group_is_unused = not options.commit_offsets  # False: its members are checked
 
     def reconnect(self, metadata: Metadata, store: RemoteOffsetStore) -> None:
-        """Go on with another client; what was decided before counts still."""
+        """Use another client and keep the state of the query."""
         self._metadata = metadata
         self._store = store
 
     async def fix_target(self) -> None:
-        """Let the stream end where the queues end now, whatever comes later."""
+        """Let the stream end where the queues end now."""
         topics = await self._metadata.topics()
-        check_gone(topics.gone, fail=self._options.fail_on_data_loss, warn_once=self._warn_once)
+        self._losses.check_gone(topics.gone)
         await self._metadata.wait_indexed(topics.queues)
         extents = complete(await self._metadata.extents(topics.queues))
         self._target = {queue: extent.maximum for queue, extent in extents.items()}
@@ -62,12 +61,12 @@ class MicroBatches:
     async def end_after(
         self, start: StreamOffset, most: int | None, *, everything: bool = False
     ) -> StreamOffset:
-        """Return where the batch that begins at *start* ends; *start* itself when there is none.
+        """Return the end of the batch that starts at *start*; *start* itself if it is empty.
 
-        :param most: offsets to read, all that there are if None
+        :param most: maximum number of offsets; None reads all
         :param everything: do not wait for ``minOffsetsPerTrigger``
         :raises DataLossError: a position does not exist any more
-        :raises RocketMQError: it is not known where the stream begins
+        :raises RocketMQError: the start of the stream cannot be determined
         """
         topics = await self._current_topics(start)
         await self._check_group_unused(topics)
@@ -101,7 +100,7 @@ class MicroBatches:
         return await self._batch_end(start, end, begun, extents)
 
     async def publish(self, reached: StreamOffset) -> None:
-        """Commit what is read surely; a failure is logged, for only observers look at it."""
+        """Commit *reached* for the group; failures are logged: only monitoring uses them."""
         if not self._options.commit_offsets:
             return
         read = {MessageQueue(*q): at for q, at in reached.end.items() if selects(self._options, q)}
@@ -121,12 +120,12 @@ class MicroBatches:
         if self._topics is not None and now - self._topics[0] < ROUTES_SECONDS:
             return self._topics[1]
         topics = await self._metadata.topics(start.end)
-        check_gone(topics.gone, fail=self._options.fail_on_data_loss, warn_once=self._warn_once)
+        self._losses.check_gone(topics.gone)
         self._topics = (now, topics)
         return topics
 
     async def _check_group_unused(self, topics: TopicQueues) -> None:
-        """Refuse to move the offsets of a group that others consume with.
+        """Reject ``commitOffsets`` for a group with live members, whose offsets would move.
 
         :raises ConfigError: it has live members
         """
@@ -141,25 +140,22 @@ class MicroBatches:
         self._group_is_unused = True
 
     async def _start_offsets(self, topics: TopicQueues, extents: Mapping[Queue, Extent]) -> Offsets:
-        """Return where the stream begins, which never changes once it is written down."""
+        """Return the start offsets of the stream, which never change once they are checkpointed."""
         wanted = await start_offsets(self._metadata, self._options, topics, extents)
-        fail = self._options.fail_on_data_loss
-        begun = wanted | resume_offsets(
-            find_out_of_range(wanted, extents), fail=fail, warn_once=self._warn_once
-        )
+        begun = wanted | self._losses.resume_offsets(find_out_of_range(wanted, extents))
         if self._target is None:
             return begun
-        # A queue that appeared since is left to the next run, which reads it from its beginning.
+        # The next run reads a queue that was added since from its beginning.
         known = self._target.keys() | self._named()
         return {q: min(at, self._target.get(q, at)) for q, at in begun.items() if q in known}
 
     def _named(self) -> set[Queue]:
-        """Return the queues for which options name a start."""
+        """Return the queues whose start the options give."""
         named, by_time = self._options.starting_offsets, self._options.starting_offsets_by_timestamp
         return {*(named if isinstance(named, dict) else ()), *by_time}
 
     def _new_queues(self, start: StreamOffset, extents: Mapping[Queue, Extent]) -> Offsets:
-        """Return where those begin that appeared since: nothing of them was read before."""
+        """Return the minimum offsets of queues that were added since."""
         return {
             queue: extent.minimum
             for queue, extent in extents.items()
@@ -167,10 +163,10 @@ class MicroBatches:
         }
 
     async def _corrected(self, start: StreamOffset, extents: dict[Queue, Extent]) -> Offsets:
-        """Return the positions that do not exist any more, as they are to be corrected."""
+        """Return the resume offsets of positions that do not exist any more."""
         for pause in self._metadata.retry_pauses():
-            # A broker that has just started counts up to its end only after a while, and one
-            # whose topic was deleted says that it is empty.
+            # A starting broker reports a low end for a while, and one whose topic was deleted
+            # reports an empty queue.
             cut = [each.queue for each in find_out_of_range(start.end, extents) if each.was_cut]
             if not cut:
                 break
@@ -184,8 +180,7 @@ class MicroBatches:
         cut = [each.queue for each in found if each.was_cut and each.queue in start.stored]
         restarts = await self._restarts(start, cut, extents, self.latest)
         kept = [each for each in found if each.queue in extents and each.queue not in cut]
-        fail = self._options.fail_on_data_loss
-        return resume_offsets([*kept, *restarts], fail=fail, warn_once=self._warn_once)
+        return self._losses.resume_offsets([*kept, *restarts])
 
     async def _replaced(
         self,
@@ -194,19 +189,18 @@ class MicroBatches:
         extents: dict[Queue, Extent],
         seen: StreamOffset | None,
     ) -> Offsets:
-        """Return where queues start over whose log is another one than that of the positions.
+        """Return the resume offsets of queues whose log was replaced since *start*.
 
-        Queues that cannot be compared now leave *extents*: they are not read in this batch.
+        Queues that cannot be compared now are removed from *extents*: this batch skips them.
         """
         last = {q: start.end[q] - 1 for q in waiting if q in start.stored}
         times = (await self._metadata.stored_at(last)).values
         for queue in last.keys() - times.keys():
             del extents[queue]
-        # None: retention or compaction removed the message, which says nothing of the log.
+        # None: retention or compaction removed the message; the log may be the same.
         changed = [q for q, time in times.items() if time not in (None, start.stored[q])]
         restarts = await self._restarts(start, changed, extents, seen)
-        fail = self._options.fail_on_data_loss
-        return resume_offsets(restarts, fail=fail, warn_once=self._warn_once)
+        return self._losses.resume_offsets(restarts)
 
     async def _restarts(
         self,
@@ -215,11 +209,11 @@ class MicroBatches:
         extents: dict[Queue, Extent],
         seen: StreamOffset | None,
     ) -> list[OffsetOutOfRange]:
-        """Return where to go on in logs that changed: behind all that was stored before.
+        """Return where to resume in changed logs: after the last message that was read.
 
-        Queues that cannot be searched now leave *extents*.
+        Queues that cannot be searched now are removed from *extents*.
 
-        :param seen: the ends at the look before, if there was one
+        :param seen: the ends at the previous call, if any
         """
         instants = {queue: start.stored[queue] + 1 for queue in queues}
         resume_at = (await self._metadata.offsets_at(instants, extents)).values
@@ -237,7 +231,7 @@ class MicroBatches:
     async def _batch_end(
         self, start: StreamOffset, end: Offsets, begun: Offsets, extents: Mapping[Queue, Extent]
     ) -> StreamOffset:
-        """Return the end of a batch, with what identifies the logs that it moves in."""
+        """Return the end of a batch with the store times that identify its logs."""
         same = {q for q, at in end.items() if start.end.get(q) == at and q not in begun}
         last = {
             queue: at - 1

@@ -1,6 +1,6 @@
-"""Ranges of queues -> input partitions of Spark; equal input gives equal output.
+"""Input partitions of Spark, planned deterministically from ranges of queues.
 
-A task costs as much as reading some ten thousand rows, so small ranges share one.
+A task costs as much as reading about ten thousand rows, so small ranges share one.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from rocketmq_aio.spark.options.source_options import ReadOptions
 
 @dataclass(frozen=True)
 class QueuePartition(InputPartition):
-    """What one task reads, one range after the other."""
+    """The ranges that one task reads, in this order."""
 
     ranges: tuple[Range, ...]
 
 
 def plan(ranges: Iterable[Range], options: ReadOptions) -> list[QueuePartition]:
-    """Return the partitions that cover *ranges* exactly; empty ranges are left out.
+    """Return partitions that cover *ranges* exactly, without empty ranges.
 
-    A partition has more than ``maxRecordsPerPartition`` offsets only where ``maxPartitions``
-    leaves no choice.
+    ``maxPartitions`` takes precedence over ``maxRecordsPerPartition``.
     """
     pieces = sorted(each for each in ranges if each.size > 0)
     if not pieces:
@@ -41,7 +40,7 @@ def plan(ranges: Iterable[Range], options: ReadOptions) -> list[QueuePartition]:
 def plan_between(
     start: StreamOffset, end: StreamOffset, options: ReadOptions
 ) -> list[QueuePartition]:
-    """Return the partitions of a micro-batch, from its two offsets alone."""
+    """Return the partitions of a micro-batch; a pure function of its two offsets."""
     ranges = []
     for queue, until in end.end.items():
         begin = end.start_of(queue, start)
@@ -57,7 +56,7 @@ def _split_large(pieces: list[Range], most: int | None) -> list[Range]:
 
 
 def _split_to(pieces: list[Range], wanted: int) -> list[Range]:
-    """Cut until there are so many, always that whose parts are the largest."""
+    """Split into *wanted* ranges; the range with the largest parts first."""
     if len(pieces) >= wanted:
         return pieces
     heap = [(-piece.size, piece, 1) for piece in pieces]  # largest part first, whole, parts
@@ -107,7 +106,7 @@ def _pack(pieces: list[Range], options: ReadOptions) -> list[list[Range]]:
 
 
 def _shares(brokers: list[list[Range]], count: int) -> list[tuple[list[Range], int]]:
-    """Give each broker one task, and the others where most is to be read for each task."""
+    """Give each broker one task, then one more to the broker with most offsets per task."""
     sizes = [sum(piece.size for piece in held) for held in brokers]
     shares = [1] * len(brokers)
     for _ in range(count - len(brokers)):
@@ -118,7 +117,7 @@ def _shares(brokers: list[list[Range]], count: int) -> list[tuple[list[Range], i
 
 
 def _fill(pieces: list[Range], count: int, options: ReadOptions) -> list[list[Range]]:
-    """Put the largest piece first into the emptiest task."""
+    """Put each range, the largest first, into the task with the fewest offsets."""
     most = options.max_records_per_partition if options.max_partitions is None else None
     tasks = [_Bin(0, number) for number in range(count)]
     for piece in sorted(pieces, key=lambda each: (-each.size, each)):

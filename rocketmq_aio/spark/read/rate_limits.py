@@ -1,4 +1,4 @@
-"""How much of what is there goes into one micro-batch; nothing here asks a broker."""
+"""Rate limits: splits ``maxOffsetsPerTrigger`` over the queues of a micro-batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rocketmq_aio.spark.offsets import Offsets, Queue
 
 
 def backlog(start: Mapping[Queue, int], latest: Mapping[Queue, int]) -> Offsets:
-    """Return how much each queue has to read; queues with nothing are left out."""
+    """Return the number of unread offsets by queue, without empty queues."""
     return {
         queue: latest[queue] - offset
         for queue, offset in start.items()
@@ -17,15 +17,15 @@ def backlog(start: Mapping[Queue, int], latest: Mapping[Queue, int]) -> Offsets:
 
 
 def split_limit(waiting: Mapping[Queue, int], most: int) -> Offsets:
-    """Return how much of each queue to read, *most* in all, in proportion to what it has.
+    """Return how many offsets of each queue to read: *most* in total, in proportion to *waiting*.
 
-    Each queue gets at least one, also where that makes more than *most*.
+    Each queue gets at least one, even if the total then exceeds *most*.
     """
     total = sum(waiting.values())
     if total <= most:
         return dict(waiting)
     rest, ones = max(0, most - len(waiting)), len(waiting)
-    spare = max(1, total - ones)  # above the one that each gets; none has more, maybe
+    spare = max(1, total - ones)  # beyond one for each; may be 0
     exact = {queue: divmod(rest * (size - 1), spare) for queue, size in waiting.items()}
     left = rest - sum(whole for whole, _ in exact.values())
     first = sorted(exact, key=lambda queue: (-exact[queue][1], queue))[:left]

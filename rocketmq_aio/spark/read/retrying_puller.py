@@ -14,7 +14,6 @@ from rocketmq_aio.consumer.pull.result import PullStatus, RawPull
 from rocketmq_aio.errors import (
     AuthError,
     ConfigError,
-    NameServerUnavailableError,
     NotRunningError,
     NotSupportedError,
     PermissionDeniedError,
@@ -29,10 +28,10 @@ from rocketmq_aio.remoting.backoff import Backoff
 from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options.source_options import ReadOptions
 
-FIRST_SEGMENT: Final = 32  # what a broker hands out at once by default
+FIRST_SEGMENT: Final = 32  # a broker's default maximum per pull
 MAX_SEGMENT: Final = 65_536
-FULL_BEFORE_GROWTH: Final = 64  # full results in a row before more is asked for than was given once
-PULL_SECONDS: Final = 15.0  # a broker that reads from disk, or drops an answer, takes long
+FULL_BEFORE_GROWTH: Final = 64  # full responses in a row before growing beyond a size that was cut
+PULL_SECONDS: Final = 15.0  # brokers may read from disk or drop a response
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
 FATAL: Final = (
     AuthError,
@@ -44,11 +43,11 @@ FATAL: Final = (
 )
 NO_GROUP: Final = int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
 
-Brokers = Callable[[], Awaitable[Collection[str]]]  # the names of those that are registered now
+Brokers = Callable[[], Awaitable[Collection[str]]]  # names of the registered brokers
 
 
 class ReadError(RocketMQError):
-    """A queue cannot be read; the cause says why."""
+    """A queue cannot be read; see the cause."""
 
     def __init__(self, wanted: Range, offset: int, reason: str) -> None:
         super().__init__(
@@ -60,24 +59,24 @@ class ReadError(RocketMQError):
 
 
 class TopicDeletedError(ReadError):
-    """No name server knows the topic, though the broker that had it is there."""
+    """No name server knows the topic, and its broker is registered."""
 
 
 @dataclass(eq=False)
 class RangeCursor:
-    """A range, and how far it has been shared out."""
+    """A range, the next offset to assign and the size of the next segment."""
 
     wanted: Range
     queue: MessageQueue
     subscription: Subscription
     position: int
     segment_size: int = FIRST_SEGMENT
-    full: int = 0  # results in a row that were as long as they could be
+    full: int = 0  # full responses in a row
     full_needed: int = 1
     progressed: float = float("-inf")
 
     def adapt(self, asked: int, passed: int) -> None:
-        """Follow what the broker really returns."""
+        """Adapt the segment size to the number of offsets that the broker returns."""
         if passed < asked:
             self.segment_size, self.full, self.full_needed = max(1, passed), 0, FULL_BEFORE_GROWTH
         elif passed > self.segment_size:
@@ -89,9 +88,9 @@ class RangeCursor:
 
 
 class RetryingPuller:
-    """Pulls, repeated as long as that may help.
+    """Pulls and retries errors that may be temporary.
 
-    :param registered: asks a name server which brokers there are
+    :param registered: returns the names of the registered brokers
     """
 
     def __init__(self, pulls: RawPulls, options: ReadOptions, registered: Brokers) -> None:
@@ -101,10 +100,10 @@ class RetryingPuller:
         self._registered = registered
 
     async def pull(self, cursor: RangeCursor, at: int, count: int) -> RawPull:
-        """Return an answer that leads on from *at*.
+        """Return a response that makes progress from *at*.
 
-        :raises ReadError: none came in ``pullTimeoutMs`` without progress on the queue
-        :raises TopicDeletedError: and that is because there is no such topic any more
+        :raises ReadError: the queue made no progress for ``pullTimeoutMs``
+        :raises TopicDeletedError: likewise, because the topic was deleted
         """
         loop = asyncio.get_running_loop()
         begun, backoff = loop.time(), Backoff(FIRST_PAUSE, LONGEST_PAUSE)
@@ -137,47 +136,47 @@ class RetryingPuller:
                 raise kind(cursor.wanted, at, f"{limit}: {reason}") from cause
             if not suggested:
                 await anyio.sleep(backoff.next_pause())
-            suggested = False  # the master knows
+            suggested = False  # retry at the master
 
     async def _is_broker_registered(self, cursor: RangeCursor) -> bool:
-        """Whether the broker is registered: one that is away takes its topics along."""
+        """Whether the broker is registered: the routes of an unavailable broker disappear."""
         try:
             return cursor.wanted.broker in await self._registered()
-        except NameServerUnavailableError:
+        except RocketMQError:
             return False
 
 
 def cursor_of(wanted: Range, options: ReadOptions) -> RangeCursor:
-    """Return *wanted*, of which nothing has been shared out yet."""
+    """Return a cursor at the start of *wanted*."""
     queue = MessageQueue(wanted.topic, wanted.broker, wanted.queue_id)
     return RangeCursor(wanted, queue, subscription_of(wanted.topic, options), wanted.start)
 
 
 def subscription_of(topic: str, options: ReadOptions) -> Subscription:
-    """Return what is wanted of *topic*."""
+    """Return the filter of *options* for *topic*."""
     selector = MessageSelector(options.sub_expression, options.expression_type)
     return subscription(topic, selector, 0)
 
 
 def is_filtered(wanted: Subscription) -> bool:
-    """Whether brokers leave messages out that are not wanted."""
+    """Whether brokers filter the messages."""
     return wanted.is_sql or bool(wanted.tags)
 
 
 def makes_progress(answer: RawPull, at: int) -> bool:
-    """Whether there is an answer to what is at the offset, be it that it is gone."""
+    """Whether the response has messages at the offset, or another offset to continue at."""
     if answer.status in (PullStatus.FOUND, PullStatus.NO_MATCH):
         return answer.next_offset > at
     return answer.status is PullStatus.OFFSET_ILLEGAL and answer.next_offset != at
 
 
 def is_valid_from_slave(answer: RawPull) -> bool:
-    """Whether a slave can know that: it may be behind its master."""
+    """Whether the response is valid from a slave, which may be behind its master."""
     return answer.status in (PullStatus.FOUND, PullStatus.NO_MATCH)
 
 
 def describe(answer: RawPull) -> str:
-    """Return an answer that leads nowhere, in words."""
+    """Return a description of a response without progress."""
     return (
         f"the broker results {answer.status.value} with next offset {answer.next_offset}, "
         f"the queue has {answer.min_offset} to {answer.max_offset}"
@@ -185,7 +184,7 @@ def describe(answer: RawPull) -> str:
 
 
 def fatal_reason(error: RocketMQError) -> str:
-    """Return what cannot be helped by asking again, and what can be done."""
+    """Return the reason of an error that no retry can fix, and the way out."""
     if getattr(error, "code", None) == NO_GROUP:
         return f"{error}; the group (option group) must exist where brokers do not create groups"
     return str(error)

@@ -1,4 +1,4 @@
-"""Where reading begins and ends, as the options say; what they leave open is decided here."""
+"""Start and end offsets of reads: the options resolved against the queues."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from rocketmq_aio.spark.offsets import EARLIEST, LATEST, Offsets, Queue, Range
 from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.data_loss import (
     Extent,
-    TopicGoneError,
-    WarnOnce,
+    LossPolicy,
     find_out_of_range,
-    resume_offsets,
     warn,
 )
 from rocketmq_aio.spark.read.metadata import Metadata, QueueResults, TopicQueues
@@ -23,32 +21,33 @@ T = TypeVar("T")
 
 
 class BrokerAwayError(RocketMQError):
-    """A broker did not answer, and without it nobody knows what is to be read."""
+    """A broker did not answer, so the offsets of its queues are unknown."""
 
     def __init__(self, broker: str, cause: RocketMQError) -> None:
         super().__init__(
-            f"broker {broker!r} did not answer, and what is to be read of it is not known "
+            f"broker {broker!r} did not answer, so the offsets of its queues are unknown "
             f"(nameServer, fetchOffset.numRetries): {cause}"
         )
         self.broker = broker
 
 
 def batch_ranges(options: ReadOptions) -> list[Range]:
-    """Return what a batch read reads; blocks while brokers are asked.
+    """Return the ranges of a batch read; blocks.
 
-    :raises DataLossError: an offset that was asked for does not exist
+    :raises DataLossError: a requested offset does not exist
     :raises ConfigError: offsets are given for topics that are not read
-    :raises RocketMQError: it cannot be known
+    :raises RocketMQError: the ranges cannot be determined
     """
     runtime = Runtime.get(options.connection)
     return runtime.call(resolve_ranges, Metadata.of(runtime, options), options)
 
 
 async def resolve_ranges(metadata: Metadata, options: ReadOptions) -> list[Range]:
-    """Do what `batch_ranges` says."""
+    """Implement `batch_ranges`."""
     fail = options.fail_on_data_loss
+    losses = LossPolicy(fail=fail)
     topics = await metadata.topics()
-    check_gone(topics.gone, fail=fail)
+    losses.check_gone(topics.gone)
     check_readable(topics, options)
     if not _ends_fixed(options, topics.queues):
         await metadata.wait_indexed(topics.queues)
@@ -56,18 +55,18 @@ async def resolve_ranges(metadata: Metadata, options: ReadOptions) -> list[Range
     start = await start_offsets(metadata, options, topics, extents)
     check_missing(_named(options), extents.keys(), fail=fail)
     end = await end_offsets(metadata, options, topics, extents)
-    start |= resume_offsets(find_out_of_range(start, extents), fail=fail)
+    start |= losses.resume_offsets(find_out_of_range(start, extents))
     cut = [each for each in find_out_of_range(end, extents) if each.was_cut]
-    end |= resume_offsets(cut, fail=fail)
+    end |= losses.resume_offsets(cut)
     return [Range(*queue, start[queue], end[queue]) for queue in sorted(extents)]
 
 
 async def start_offsets(
     metadata: Metadata, options: ReadOptions, topics: TopicQueues, extents: Mapping[Queue, Extent]
 ) -> Offsets:
-    """Return where each queue begins to be read, which need not exist.
+    """Return the start offset of each queue, which may be out of range.
 
-    There may be queues that no route names now, when the options name them.
+    Includes queues that the options name and no route has now.
     """
     by_time = options.starting_offsets_by_timestamp
     instants = _instants(options.starting_timestamp, by_time, extents)
@@ -89,7 +88,7 @@ async def start_offsets(
 async def end_offsets(
     metadata: Metadata, options: ReadOptions, topics: TopicQueues, extents: Mapping[Queue, Extent]
 ) -> Offsets:
-    """Return where each queue ends to be read, which may be beyond what it holds."""
+    """Return the end offset of each queue, which may be beyond its maximum."""
     by_time = options.ending_offsets_by_timestamp
     named = options.ending_offsets
     check_named("endingOffsetsByTimestamp", by_time, topics)
@@ -101,7 +100,7 @@ async def end_offsets(
 
 
 def _ends_fixed(options: ReadOptions, queues: Iterable[Queue]) -> bool:
-    """Return whether options name the offset at which each of *queues* ends."""
+    """Return whether the options give an end offset for each of *queues*."""
     ends = options.ending_offsets
     if options.ending_timestamp is not None or options.ending_offsets_by_timestamp:
         return False
@@ -109,7 +108,7 @@ def _ends_fixed(options: ReadOptions, queues: Iterable[Queue]) -> bool:
 
 
 def _named(options: ReadOptions) -> dict[str, Iterable[Queue]]:
-    """Return the queues that each option names, if it counts."""
+    """Return the queues that each effective option names."""
     start, end = options.starting_offsets, options.ending_offsets
     named: dict[str, Iterable[Queue]] = {"assign": options.assign}
     if options.starting_timestamp is None:
@@ -130,7 +129,7 @@ def _instants(
 
 
 async def _committed_offsets(metadata: Metadata, extents: Mapping[Queue, Extent]) -> Offsets:
-    """Return where the group stands; the beginning where it never was."""
+    """Return the committed offsets; the minimum where the group has none."""
     committed = complete(await metadata.committed(extents))
     return {
         queue: extents[queue].minimum if offset is None else offset
@@ -159,9 +158,9 @@ def _check_late_enough(
 
 
 def check_named(option: str, named: Iterable[Queue], topics: TopicQueues) -> None:
-    """Refuse offsets of topics that are not read: a typo would be skipped in silence.
+    """Reject offsets of topics that are not read: a typo would be ignored.
 
-    :raises ConfigError: there are some
+    :raises ConfigError: a queue belongs to such a topic
     """
     read = {queue[0] for queue in topics.queues} | topics.gone
     for queue in sorted(named):
@@ -169,23 +168,10 @@ def check_named(option: str, named: Iterable[Queue], topics: TopicQueues) -> Non
             raise ConfigError(option, queue[0], "a topic that is not subscribed to: leave it out")
 
 
-def check_gone(gone: Set[str], *, fail: bool, warn_once: WarnOnce | None = None) -> None:
-    """Tell that no name server knows a topic.
-
-    :raises TopicGoneError: *fail* is set
-    """
-    warn_once = warn_once or WarnOnce()
-    warn_once.retain("topic_gone", gone)
-    for topic in sorted(gone):
-        if fail:
-            raise TopicGoneError(topic)
-        warn_once.warn("topic_gone", topic, topic=topic)
-
-
 def check_readable(topics: TopicQueues, options: ReadOptions) -> None:
-    """Refuse to begin without a topic that is named and has no queue now.
+    """Reject subscribed topics without queues; their brokers may be starting.
 
-    :raises RouteNotFoundError: there is one; it may have some when its brokers have started
+    :raises RouteNotFoundError: a subscribed topic has no queue
     """
     for topic in sorted(topics.empty):
         if options.subscribe_pattern is None:
@@ -194,7 +180,7 @@ def check_readable(topics: TopicQueues, options: ReadOptions) -> None:
 
 
 def check_missing(named: Mapping[str, Iterable[Queue]], read: Set[Queue], *, fail: bool) -> None:
-    """Tell which queues options name that are not *read*: what is in them would be left out.
+    """Raise or log that options name queues that are not *read*.
 
     :raises ConfigError: *fail* is set
     """
@@ -209,9 +195,9 @@ def check_missing(named: Mapping[str, Iterable[Queue]], read: Set[Queue], *, fai
 
 
 def complete(results: QueueResults[T]) -> dict[Queue, T]:
-    """Return what was found out.
+    """Return the values of all queues.
 
-    :raises BrokerAwayError: not everything was
+    :raises BrokerAwayError: a broker is unavailable
     """
     for broker, cause in sorted(results.unavailable.items()):
         raise BrokerAwayError(broker, cause) from cause
