@@ -91,22 +91,14 @@ class GroupEngine(Generic[Q]):
         interval_seconds: float = 0.0,
     ) -> Puller[Q]:
         return Puller(
-            self.instance,
-            self.group,
-            self.config,
+            self.context,
+            self,
             self._starts,
             limits,
             self._decoder,
+            on_messages=on_messages,
             lite=lite,
             interval_seconds=interval_seconds,
-            filters=self.context.filters,
-            subscription_of=self._subscriptions.get,
-            on_pulled=self._note_pull,
-            on_messages=on_messages,
-            on_start=self._note_start,
-            on_corrected=self._note_correction,
-            on_recovered=lambda assigned: self.commits.invalidate(assigned),
-            on_event=self.publish,
         )
 
     @property
@@ -132,6 +124,33 @@ class GroupEngine(Generic[Q]):
 
     async def on_released(self, released: list[Q]) -> None:
         """Clean up after the last commit of revoked queues."""
+
+    # --- for `Puller` -----------------------------------------------------------------------------
+
+    def on_pulled(self, assigned: Q, messages: int, passed: int) -> None:
+        """Note a pull with progress: messages kept, and offsets passed."""
+        topic = assigned.queue.topic
+        if messages:
+            self.statistics.note_pull(topic, messages, monotonic() - assigned.last_pull)
+        if (wanted := self._subscriptions.get(topic)) and wanted.expression != "*":
+            self.checks.matches.note(topic, passed, messages)
+
+    def on_started(self, assigned: Q, *, new: bool) -> None:
+        """Commit a *new* start position, unless it is the earliest."""
+        # "latest" must mean the same after a crash: messages that arrive now are for the group.
+        if new and self.config.start_from != "earliest":
+            assigned.commit_due = True
+            self._host.spawn(self.commits.commit_progress, (assigned,), name="start-position")
+
+    async def on_corrected(self, assigned: Q) -> None:
+        """Commit the corrected position, with or without automatic commits."""
+        self.commits.invalidate(assigned)  # a broker that lost messages may have lost commits, too
+        assigned.commit_due = True
+        await self.commits.commit_progress((assigned,))
+
+    def on_recovered(self, assigned: Q) -> None:
+        """Commit again: the broker may have lost the last commits."""
+        self.commits.invalidate(assigned)
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -261,18 +280,6 @@ class GroupEngine(Generic[Q]):
             shares, lambda: self._wanted(shares), drain_seconds=self._drain_seconds
         )
 
-    def _note_start(self, assigned: Q, chosen: bool) -> None:
-        # "latest" must mean the same after a crash: messages that come now belong to the group.
-        if chosen and self.config.start_from != "earliest":
-            assigned.commit_due = True
-            self._host.spawn(self.commits.commit_progress, (assigned,), name="start-position")
-
-    async def _note_correction(self, assigned: Q) -> None:
-        """Commit the corrected position, with or without automatic commits."""
-        self.commits.invalidate(assigned)  # it may have lost commits, too
-        assigned.commit_due = True
-        await self.commits.commit_progress((assigned,))
-
     async def wait_until_ready(self) -> None:
         """Return when queues are assigned and the start offset of each is known.
 
@@ -287,13 +294,6 @@ class GroupEngine(Generic[Q]):
             await assigned.started.wait()
             if not assigned.started.is_set() and assigned.start_error is not None:
                 raise assigned.start_error  # `fail_start` woke this caller
-
-    def _note_pull(self, assigned: Q, messages: int, passed: int) -> None:
-        topic = assigned.queue.topic
-        if messages:
-            self.statistics.note_pull(topic, messages, monotonic() - assigned.last_pull)
-        if (wanted := self._subscriptions.get(topic)) and wanted.expression != "*":
-            self.checks.matches.note(topic, passed, messages)
 
     # --- for the instance -------------------------------------------------------------------------
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final, Generic, TypeVar
+from collections.abc import Callable
+from typing import Final, Generic, Protocol, TypeVar
 
 import anyio
 
 from rocketmq_aio.config.consumer import ConsumerConfig
+from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import (
-    ConsumerEvent,
     MessageUnreadable,
     OffsetCorrected,
     PullFailed,
     QueueHeld,
 )
-from rocketmq_aio.consumer.common.hooks import FilterHooks
 from rocketmq_aio.consumer.offsets.start_position import StartPositions
 from rocketmq_aio.consumer.pulling.flow_control import QueueLimits
 from rocketmq_aio.consumer.pulling.message_decoder import MessageDecoder
@@ -38,7 +37,6 @@ from rocketmq_aio.errors import (
     SubscriptionError,
     with_notes,
 )
-from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import MASTER_ID, V5_0_0, ResponseCode
@@ -52,6 +50,7 @@ from rocketmq_aio.remoting.response_errors import broker_error
 logger = get_logger(__name__)
 
 Q = TypeVar("Q", bound=QueueState)
+Q_contra = TypeVar("Q_contra", bound=QueueState, contravariant=True)
 
 LEAST_EMPTY_SECONDS: Final = 0.1  # an answer without progress sooner than this is slowed down
 BUSY_SECONDS: Final = 0.02
@@ -62,56 +61,53 @@ START_PAUSE_SECONDS: Final = 1.0
 DENIED: Final = (AuthError, PermissionDeniedError)
 
 
+class PullOwner(Protocol[Q_contra]):
+    """What a `Puller` calls about its queues."""
+
+    def on_pulled(self, assigned: Q_contra, messages: int, passed: int) -> None:
+        """Note a pull with progress: messages kept, and offsets passed."""
+
+    def on_started(self, assigned: Q_contra, *, new: bool) -> None:
+        """Note that a queue starts; *new*: at an offset that is not committed yet."""
+
+    async def on_corrected(self, assigned: Q_contra) -> None:
+        """Commit the position: pulling goes on at an earlier or reset offset."""
+
+    def on_recovered(self, assigned: Q_contra) -> None:
+        """Note that a queue is pulled again after failures."""
+
+
 class Puller(Generic[Q]):
     """Keeps one pull running for every assigned queue that has room.
 
+    :param on_messages: called when a queue has messages to deliver, or an error
     :param lite: use the request code that brokers from 5.0 have for lite pull
     :param interval_seconds: pause after each pull
-    :param subscription_of: returns the current subscription to a topic, or None
-    :param on_pulled: called after a pull with progress: (queue, messages kept, offsets passed)
-    :param on_messages: called when a queue has messages to deliver, or an error
-    :param on_start: called when a queue starts: (queue, whether its offset is new)
-    :param on_corrected: called before pulling goes on at an earlier or reset offset
-    :param on_recovered: called when a queue can be pulled again after failures
     """
 
     def __init__(
         self,
-        instance: MQClientInstance,
-        group: str,
-        config: ConsumerConfig,
+        context: ConsumerContext[ConsumerConfig],
+        owner: PullOwner[Q],
         starts: StartPositions,
         limits: QueueLimits,
         decoder: MessageDecoder,
         *,
+        on_messages: Callable[[Q], None],
         lite: bool = False,
         interval_seconds: float = 0.0,
-        filters: FilterHooks | None = None,
-        subscription_of: Callable[[str], Subscription | None],
-        on_pulled: Callable[[Q, int, int], None] | None = None,
-        on_messages: Callable[[Q], None],
-        on_start: Callable[[Q, bool], None],
-        on_corrected: Callable[[Q], Awaitable[None]],
-        on_recovered: Callable[[Q], None],
-        on_event: Callable[[ConsumerEvent], None],
     ) -> None:
-        self._instance = instance
-        self._group = group
-        self._config = config
+        self._context = context
+        self._instance = context.instance
+        self._config = context.config
+        self._owner = owner
         self._starts = starts
         self._limits = limits
+        self._decoder = decoder
+        self._on_messages = on_messages
         self._lite = lite
         self._interval = interval_seconds
-        self._filters = filters
-        self._subscription_of = subscription_of
-        self._on_pulled = on_pulled
-        self._on_messages = on_messages
-        self._on_start = on_start
-        self._on_corrected = on_corrected
-        self._on_recovered = on_recovered
-        self._on_event = on_event
-        self._decoder = decoder
-        self._timeout = config.long_poll_seconds + HOLD_SLACK_SECONDS
+        self._timeout = context.config.long_poll_seconds + HOLD_SLACK_SECONDS
         self._last_heartbeat = float("-inf")
 
     async def run(self, assigned: Q, wait_seconds: float = 0.0) -> None:
@@ -137,27 +133,27 @@ class Puller(Generic[Q]):
                         await self._recover(assigned, error, backoff, busy)
                         continue
                     if backoff.failures:
-                        self._on_recovered(assigned)
+                        self._owner.on_recovered(assigned)
                     backoff.failures = busy.failures = 0
 
     async def _find_start(self, assigned: Q) -> None:
         while not assigned.started.is_set():
             generation = assigned.generation
             try:
-                offset, chosen = await self._starts.find(assigned.queue)
+                offset, new = await self._starts.find(assigned.queue)
             except RocketMQError as error:
                 self._note_unknown_start(assigned, error)
                 await anyio.sleep(START_PAUSE_SECONDS)
                 continue
             if assigned.generation == generation:
                 assigned.begin(offset)
-                self._on_start(assigned, chosen)
+                self._owner.on_started(assigned, new=new)
 
     def _note_unknown_start(self, assigned: Q, error: RocketMQError) -> None:
         if assigned.start_error is None:
             reason = with_notes(error)
             logger.warning("start_unknown", queue=str(assigned.queue), reason=reason)
-            self._on_event(PullFailed(queue=assigned.queue, reason=reason))
+            self._context.publish(PullFailed(queue=assigned.queue, reason=reason))
         assigned.start_error = error
         if isinstance(error, DENIED):  # waiting does not help: wake the callers
             assigned.fail_start(error)
@@ -184,7 +180,7 @@ class Puller(Generic[Q]):
     # --- one pull -------------------------------------------------------------------------------
 
     async def _pull(self, assigned: Q) -> None:
-        subscription = self._subscription_of(assigned.queue.topic)
+        subscription = self._context.subscriptions.get(assigned.queue.topic)
         if subscription is None:
             await anyio.sleep(LEAST_EMPTY_SECONDS)
             return
@@ -223,7 +219,7 @@ class Puller(Generic[Q]):
         if known is not None and known.subscription is subscription and known.own_code == own_code:
             return known, address
         request = assigned.pull_request = PullRequest(
-            self._group,
+            self._context.group,
             queue,
             subscription,
             self._config.pull_batch_size,
@@ -238,8 +234,7 @@ class Puller(Generic[Q]):
         assigned.broker_id = answer.suggest_which_broker_id
         if answer.next_begin_offset > offset:
             assigned.advance(answer.next_begin_offset)
-            if self._on_pulled is not None:
-                self._on_pulled(assigned, 0, answer.next_begin_offset - offset)
+            self._owner.on_pulled(assigned, 0, answer.next_begin_offset - offset)
 
     async def _found(
         self, assigned: Q, subscription: Subscription, command: Command, offset: int
@@ -257,8 +252,7 @@ class Puller(Generic[Q]):
             wanted = self._prepare(wanted)
             assigned.put(wanted)
         assigned.advance(next_offset)
-        if self._on_pulled is not None:
-            self._on_pulled(assigned, len(wanted), next_offset - offset)
+        self._owner.on_pulled(assigned, len(wanted), next_offset - offset)
         if wanted:
             self._on_messages(assigned)
         if fault is not None and next_offset == offset:
@@ -267,8 +261,8 @@ class Puller(Generic[Q]):
 
     def _prepare(self, messages: list[MessageExt]) -> list[MessageExt]:
         """Run the filter hooks and set the codec."""
-        if self._filters:
-            messages = self._filters.filter(messages)
+        if filters := self._context.filters:
+            messages = filters.filter(messages)
         if (codec := self._config.codec) is not None:
             for message in messages:
                 message.codec = codec
@@ -282,7 +276,7 @@ class Puller(Generic[Q]):
         event = MessageUnreadable(
             queue=assigned.queue, offset=offset, reason=str(fault), policy=policy
         )
-        self._on_event(event)
+        self._context.publish(event)
         if policy == "hold":
             raise fault
         logger.warning("message_skipped", queue=str(assigned.queue), event_value=repr(event))
@@ -316,9 +310,9 @@ class Puller(Generic[Q]):
             dropped=dropped,
         )
         logger.warning("offset_corrected", queue=str(assigned.queue), event_value=repr(event))
-        self._on_event(event)
+        self._context.publish(event)
         if reset or corrected < requested:
-            await self._on_corrected(assigned)
+            await self._owner.on_corrected(assigned)
 
     def _hold(self, assigned: Q, error: BrokerError, requested: int, suggested: int) -> None:
         """Stop pulling until the application seeks."""
@@ -330,7 +324,7 @@ class Puller(Generic[Q]):
             remark=error.remark or "",
         )
         logger.warning("queue_held", queue=str(assigned.queue), event_value=repr(event))
-        self._on_event(event)
+        self._context.publish(event)
         self._on_messages(assigned)  # wakes a poll, which raises it
 
     async def _recover(
@@ -343,7 +337,7 @@ class Puller(Generic[Q]):
             return
         if not backoff.failures:
             logger.warning("pull_failed", queue=str(assigned.queue), reason=str(error))
-            self._on_event(PullFailed(queue=assigned.queue, reason=str(error)))
+            self._context.publish(PullFailed(queue=assigned.queue, reason=str(error)))
         pause = backoff.next_pause()
         if isinstance(error, SubscriptionError):
             await self._send_heartbeat()

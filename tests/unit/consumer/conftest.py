@@ -14,7 +14,7 @@ from rocketmq_aio.consumer.pulling import puller as puller_module
 from rocketmq_aio.remoting.backoff import Backoff
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.consuming import TOPIC
-from tests.unit.consumer.puller_env import Rig
+from tests.unit.consumer.puller_env import PullerEnv
 
 
 @pytest_asyncio.fixture
@@ -25,22 +25,22 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 
 
 @pytest_asyncio.fixture
-async def rigs() -> AsyncIterator[Callable[..., Rig]]:
-    """Makes rigs with the settings of a test, and stops them."""
-    made: list[Rig] = []
+async def make_env() -> AsyncIterator[Callable[..., PullerEnv]]:
+    """Makes make_env with the settings of a test, and stops them."""
+    made: list[PullerEnv] = []
 
-    def make(**settings: object) -> Rig:
-        made.append(Rig(**settings))
+    def make(**settings: object) -> PullerEnv:
+        made.append(PullerEnv(**settings))
         return made[-1]
 
     yield make
-    for rig in made:
-        await rig.close()
+    for env in made:
+        await env.close()
 
 
 @pytest.fixture
-def rig(rigs: Callable[..., Rig]) -> Rig:
-    return rigs()
+def env(make_env: Callable[..., PullerEnv]) -> PullerEnv:
+    return make_env()
 
 
 @pytest.fixture

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from rocketmq_aio.config.consumer import LitePullConfig
+from rocketmq_aio.config.consumer import ConsumerConfig, LitePullConfig
+from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import ConsumerEvent
+from rocketmq_aio.consumer.common.hooks import FilterHooks
 from rocketmq_aio.consumer.lite_pull.polled_queue import Cache, PolledQueue
 from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
 from rocketmq_aio.consumer.offsets.start_position import StartPositions
@@ -24,7 +26,7 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import RequestHeader, read_header, to_ext_fields
 from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.protocol.requests.pull import PullMessage
-from rocketmq_aio.protocol.subscription import Subscription, subscription
+from rocketmq_aio.protocol.subscription import subscription
 from tests.fakes.broker import FakeBroker
 from tests.fakes.connection import FakeConnection
 from tests.fakes.frame_rules import read_frame
@@ -107,44 +109,54 @@ class Starts:
         return self.offsets[start]
 
 
-class Rig:
-    """A puller of group ``billing`` on topic ``orders``, and the queues that it pulls."""
+class PullerEnv:
+    """A puller of group ``billing`` on topic ``orders``, its context and its owner."""
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401
+        self.config = LitePullConfig(**settings)
+        self.group = "billing"
         self.broker = FakeBroker(name="broker-a")
         self.broker.create_topic("orders", 4)
-        self.wire = Wire(self.broker)
+        self.wire = self.instance = Wire(self.broker)
         self.starts = Starts()
         self.cache = Cache()
         self.ready = ReadyQueues(self.cache)
-        self.subscription: Subscription | None = subscription("orders", "*", 1)
+        self.subscriptions = {"orders": subscription("orders", "*", 1)}
+        self.filters = FilterHooks()
         self.events: list[ConsumerEvent] = []
+        self.publish = self.events.append
         self.started: list[tuple[PolledQueue, bool]] = []
         self.corrected: list[int] = []
         self.recovered: list[PolledQueue] = []
         self.decoder = MessageDecoder(cast(MQClientInstance, self.wire))
         self.puller = Puller(
-            cast(MQClientInstance, self.wire),
-            "billing",
-            LitePullConfig(**settings),
+            cast(ConsumerContext[ConsumerConfig], self),
+            self,
             cast(StartPositions, self.starts),
-            CacheLimits(LitePullConfig(**settings), self.cache),
+            CacheLimits(self.config, self.cache),
             self.decoder,
-            lite=True,
-            subscription_of=lambda _topic: self.subscription,
             on_messages=self.ready.add,
-            on_start=lambda assigned, chosen: self.started.append((assigned, chosen)),
-            on_corrected=self._correct,
-            on_recovered=self.recovered.append,
-            on_event=self.events.append,
+            lite=True,
         )
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def _correct(self, assigned: PolledQueue) -> None:
+    # --- `PullOwner` ---------------------------------------------------------------------------
+
+    def on_pulled(self, assigned: PolledQueue, messages: int, passed: int) -> None: ...
+
+    def on_started(self, assigned: PolledQueue, *, new: bool) -> None:
+        self.started.append((assigned, new))
+
+    async def on_corrected(self, assigned: PolledQueue) -> None:
         self.corrected.append(assigned.committable)
 
+    def on_recovered(self, assigned: PolledQueue) -> None:
+        self.recovered.append(assigned)
+
+    # --- for tests -----------------------------------------------------------------------------
+
     def subscribe(self, expression: str) -> None:
-        self.subscription = subscription("orders", expression, 1)
+        self.subscriptions["orders"] = subscription("orders", expression, 1)
 
     def begin(self, queue_id: int = 0, **arguments: float) -> PolledQueue:
         """Pull a queue from now on."""

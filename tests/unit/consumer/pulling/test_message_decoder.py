@@ -24,7 +24,7 @@ from rocketmq_aio.protocol.record import decode_messages
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
 from tests.unit.consumer.consuming import TOPIC, consuming
-from tests.unit.consumer.puller_env import Rig, found
+from tests.unit.consumer.puller_env import PullerEnv, found
 from tests.unit.remoting.until import until
 from tests.unit.stored import COMPRESSED, INNER, Stored, batch_entry
 
@@ -232,29 +232,29 @@ async def test_after_close_no_thread_starts(threads: Callable[[], list[str]]) ->
 
 @pytest.mark.usefixtures("threads", "impatient")
 async def test_a_pull_loop_inflates_in_the_loop_up_to_the_bound_only(
-    rig: Rig, in_loop: list[int]
+    env: PullerEnv, in_loop: list[int]
 ) -> None:
-    rig.put(*map(str, range(8)))
-    rig.answer(found(8, large(8)))
-    rig.begin()
-    taken = await rig.polled(8)
+    env.put(*map(str, range(8)))
+    env.answer(found(8, large(8)))
+    env.begin()
+    taken = await env.polled(8)
 
     assert [each.queue_offset for each in taken] == list(range(8))
     assert sum(in_loop) <= LOOP_BYTES
 
 
 @pytest.mark.usefixtures("threads", "impatient")
-async def test_a_seek_while_an_answer_is_decoded_wins(rig: Rig) -> None:
+async def test_a_seek_while_an_answer_is_decoded_wins(env: PullerEnv) -> None:
     held = Held()
-    rig.decoder._decode = cast(Decode, held)
-    rig.put("a", "b", "c")
-    rig.answer(found(3, large(3)))
-    assigned = rig.begin()
+    env.decoder._decode = cast(Decode, held)
+    env.put("a", "b", "c")
+    env.answer(found(3, large(3)))
+    assigned = env.begin()
     await until(lambda: held.calls, "a thread")
     assigned.seek(2)
     held.go_on.set()
 
-    assert [each.body for each in await rig.polled(1)] == [b"c"]
+    assert [each.body for each in await env.polled(1)] == [b"c"]
 
 
 @pytest.mark.usefixtures("threads")

@@ -13,7 +13,7 @@ from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.script import Close, Reply
 from tests.unit.consumer.parts import offsets
-from tests.unit.consumer.puller_env import ADDRESS, Rig, bodies, found
+from tests.unit.consumer.puller_env import ADDRESS, PullerEnv, bodies, found
 from tests.unit.remoting.until import until
 
 DOWN = NotConnectedError(ADDRESS, "connection refused")
@@ -24,14 +24,14 @@ DOWN = NotConnectedError(ADDRESS, "connection refused")
 
 @pytest.mark.parametrize("prepared", [True, False])
 async def test_a_pull_request_has_group_queue_offset_and_expression(
-    rig: Rig, prepared: bool
+    env: PullerEnv, prepared: bool
 ) -> None:
-    rig.wire.takes_prepared = prepared
-    rig.subscribe("new || paid")
-    rig.put("a")
-    rig.starts.found = (1, False)
-    rig.begin()
-    [asked] = await rig.pulled(1)
+    env.wire.takes_prepared = prepared
+    env.subscribe("new || paid")
+    env.put("a")
+    env.starts.found = (1, False)
+    env.begin()
+    [asked] = await env.pulled(1)
 
     assert (asked.consumer_group, asked.topic, asked.queue_id) == ("billing", "orders", 0)
     assert (asked.queue_offset, asked.max_msg_nums) == (1, 32)
@@ -42,13 +42,13 @@ async def test_a_pull_request_has_group_queue_offset_and_expression(
 
 
 async def test_the_request_timeout_exceeds_the_hold_time(
-    rigs: Callable[..., Rig],
+    make_env: Callable[..., PullerEnv],
 ) -> None:
-    rig = rigs(long_poll_seconds=2.0)
-    rig.begin()
-    await rig.pulled(1)
+    env = make_env(long_poll_seconds=2.0)
+    env.begin()
+    await env.pulled(1)
 
-    assert min(rig.wire.timeouts) >= 2.0 + 5.0 + 3.0  # the broker's clock ticks every 5 s
+    assert min(env.wire.timeouts) >= 2.0 + 5.0 + 3.0  # the broker's clock ticks every 5 s
 
 
 @pytest.mark.parametrize(
@@ -56,250 +56,252 @@ async def test_the_request_timeout_exceeds_the_hold_time(
     [(407, RequestCode.PULL_MESSAGE), (513, RequestCode.LITE_PULL_MESSAGE)],
 )
 async def test_the_request_code_depends_on_the_broker_version(
-    rig: Rig, version: int, code: int
+    env: PullerEnv, version: int, code: int
 ) -> None:
-    rig.wire.broker_versions[ADDRESS] = version
-    rig.begin()
-    await rig.pulled(1)
+    env.wire.broker_versions[ADDRESS] = version
+    env.begin()
+    await env.pulled(1)
 
-    assert rig.wire.codes == [code]
+    assert env.wire.codes == [code]
 
 
-async def test_the_next_pull_goes_to_the_suggested_replica(rig: Rig) -> None:
-    rig.wire.addresses[1] = "127.0.0.1:20911"
+async def test_the_next_pull_goes_to_the_suggested_replica(env: PullerEnv) -> None:
+    env.wire.addresses[1] = "127.0.0.1:20911"
     answer = found(1)
-    rig.answer(Reply(0, {**answer.ext, "suggestWhichBrokerId": "1"}))
-    assigned = rig.begin()
-    await rig.pulled(2)
+    env.answer(Reply(0, {**answer.ext, "suggestWhichBrokerId": "1"}))
+    assigned = env.begin()
+    await env.pulled(2)
 
     assert assigned.broker_id == 1
 
 
-async def test_an_unsubscribed_topic_is_not_pulled(rig: Rig) -> None:
-    rig.subscription = None
-    rig.begin()
+async def test_an_unsubscribed_topic_is_not_pulled(env: PullerEnv) -> None:
+    env.subscriptions.clear()
+    env.begin()
     await wait_all_tasks_blocked()
 
-    assert rig.wire.asked == []
+    assert env.wire.asked == []
 
 
 # --- where it begins -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("chosen", [True, False])
-async def test_pulling_starts_at_the_committed_offset(rig: Rig, chosen: bool) -> None:
-    rig.put("a", "b", "c")
-    rig.starts.found = (1, chosen)
-    assigned = rig.begin()
+async def test_pulling_starts_at_the_committed_offset(env: PullerEnv, chosen: bool) -> None:
+    env.put("a", "b", "c")
+    env.starts.found = (1, chosen)
+    assigned = env.begin()
 
-    assert bodies(await rig.polled(2)) == ["b", "c"]
-    assert rig.started == [(assigned, chosen)]
+    assert bodies(await env.polled(2)) == ["b", "c"]
+    assert env.started == [(assigned, chosen)]
 
 
 async def test_pulling_waits_until_the_start_offset_is_known(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    env: PullerEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(puller_module, "START_PAUSE_SECONDS", 0.001)
-    rig.put("a")
-    rig.starts.errors = [DOWN, DOWN]
-    assigned = rig.begin()
+    env.put("a")
+    env.starts.errors = [DOWN, DOWN]
+    assigned = env.begin()
 
-    assert bodies(await rig.polled(1)) == ["a"]
+    assert bodies(await env.polled(1)) == ["a"]
     assert assigned.start_error is DOWN
 
 
-async def test_pulling_waits_for_the_previous_owner_to_commit(rig: Rig) -> None:
-    rig.put("a")
-    waiting, begun = rig.begin(wait_seconds=60), rig.begin(1, wait_seconds=0.001)
+async def test_pulling_waits_for_the_previous_owner_to_commit(env: PullerEnv) -> None:
+    env.put("a")
+    waiting, begun = env.begin(wait_seconds=60), env.begin(1, wait_seconds=0.001)
     await until(begun.started.is_set)
     await wait_all_tasks_blocked()
     assert not waiting.started.is_set()
 
 
-async def test_pulling_starts_after_that_wait(rig: Rig) -> None:
-    rig.put("a")
-    rig.begin(wait_seconds=0.001)
+async def test_pulling_starts_after_that_wait(env: PullerEnv) -> None:
+    env.put("a")
+    env.begin(wait_seconds=0.001)
 
-    assert bodies(await rig.polled(1)) == ["a"]
+    assert bodies(await env.polled(1)) == ["a"]
 
 
-async def test_a_seek_overtakes_the_lookup_of_the_start_offset(rig: Rig) -> None:
-    rig.put("a", "b")
-    rig.starts.errors = [DOWN]
-    assigned = rig.begin()
+async def test_a_seek_overtakes_the_lookup_of_the_start_offset(env: PullerEnv) -> None:
+    env.put("a", "b")
+    env.starts.errors = [DOWN]
+    assigned = env.begin()
     await until(lambda: assigned.start_error)
     assigned.move(1)
 
-    assert bodies(await rig.polled(1)) == ["b"]
-    assert rig.started == []
+    assert bodies(await env.polled(1)) == ["b"]
+    assert env.started == []
 
 
 # --- what is found -------------------------------------------------------------------------------
 
 
-async def test_messages_of_successive_pulls_are_in_order(rigs: Callable[..., Rig]) -> None:
-    rig = rigs(pull_batch_size=3)
-    rig.put(*map(str, range(10)))
-    rig.begin()
+async def test_messages_of_successive_pulls_are_in_order(
+    make_env: Callable[..., PullerEnv],
+) -> None:
+    env = make_env(pull_batch_size=3)
+    env.put(*map(str, range(10)))
+    env.begin()
 
-    assert bodies(await rig.polled(10)) == [str(number) for number in range(10)]
-    assert [asked.queue_offset for asked in rig.wire.asked] == [0, 3, 6, 9, 10]
+    assert bodies(await env.polled(10)) == [str(number) for number in range(10)]
+    assert [asked.queue_offset for asked in env.wire.asked] == [0, 3, 6, 9, 10]
 
 
 async def test_a_held_pull_returns_at_the_first_message(
-    rig: Rig,
+    env: PullerEnv,
 ) -> None:
-    rig.begin()
-    await rig.pulled(1)
-    rig.put("late")
+    env.begin()
+    await env.pulled(1)
+    env.put("late")
 
-    assert bodies(await rig.polled(1)) == ["late"]
+    assert bodies(await env.polled(1)) == ["late"]
 
 
 @pytest.mark.parametrize("prepared", [True, False])
 async def test_messages_of_other_tags_with_equal_hash_are_filtered_out(
-    rig: Rig, prepared: bool
+    env: PullerEnv, prepared: bool
 ) -> None:
-    rig.wire.takes_prepared = prepared
-    rig.subscribe("Aa")
-    rig.put("wanted", tag="Aa")
-    rig.put("same hash", tag="BB")
-    rig.put("other", tag="C")
-    rig.put("none")
-    rig.put("wanted too", tag="Aa")
-    rig.begin()
+    env.wire.takes_prepared = prepared
+    env.subscribe("Aa")
+    env.put("wanted", tag="Aa")
+    env.put("same hash", tag="BB")
+    env.put("other", tag="C")
+    env.put("none")
+    env.put("wanted too", tag="Aa")
+    env.begin()
 
-    taken = await rig.polled(2)
+    taken = await env.polled(2)
     assert bodies(taken) == ["wanted", "wanted too"]
     assert offsets(taken) == [0, 4]
 
 
-async def test_filtered_messages_advance_the_offset(rig: Rig) -> None:
-    rig.subscribe("Aa")
+async def test_filtered_messages_advance_the_offset(env: PullerEnv) -> None:
+    env.subscribe("Aa")
     for _ in range(40):
-        rig.put("same hash", tag="BB")
-        rig.put("other", tag="C")
-    assigned = rig.begin()
+        env.put("same hash", tag="BB")
+        env.put("other", tag="C")
+    assigned = env.begin()
     await until(lambda: assigned.committable == 80, "the position to move")
 
-    assert (assigned.delivered, rig.cache.count) == (80, 0)
+    assert (assigned.delivered, env.cache.count) == (80, 0)
 
 
-async def test_a_batch_that_begins_before_the_offset_is_cut(rig: Rig) -> None:
-    rig.put("a", "b", "c")
-    records = b"".join(stored.record for stored in rig.broker.messages("orders", 0))
-    rig.answer(found(3, records))
-    rig.starts.found = (1, False)
-    rig.begin()
+async def test_a_batch_that_begins_before_the_offset_is_cut(env: PullerEnv) -> None:
+    env.put("a", "b", "c")
+    records = b"".join(stored.record for stored in env.broker.messages("orders", 0))
+    env.answer(found(3, records))
+    env.starts.found = (1, False)
+    env.begin()
 
-    assert offsets(await rig.polled(2)) == [1, 2]
+    assert offsets(await env.polled(2)) == [1, 2]
 
 
-async def test_the_offset_delta_of_static_topics_is_added(rig: Rig) -> None:
-    rig.put("a", "b")
-    records = b"".join(stored.record for stored in rig.broker.messages("orders", 0))
+async def test_the_offset_delta_of_static_topics_is_added(env: PullerEnv) -> None:
+    env.put("a", "b")
+    records = b"".join(stored.record for stored in env.broker.messages("orders", 0))
     answer = found(1002, records)
-    rig.answer(Reply(0, {**answer.ext, "offsetDelta": "1000"}, records))
-    rig.answer(found(1002, code=ResponseCode.PULL_NOT_FOUND), times=None)
-    rig.starts.found = (1000, False)
-    rig.begin()
+    env.answer(Reply(0, {**answer.ext, "offsetDelta": "1000"}, records))
+    env.answer(found(1002, code=ResponseCode.PULL_NOT_FOUND), times=None)
+    env.starts.found = (1000, False)
+    env.begin()
 
-    assert offsets(await rig.polled(2)) == [1000, 1001]
+    assert offsets(await env.polled(2)) == [1000, 1001]
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_messages_pulled_twice_are_delivered_once(rig: Rig) -> None:
-    rig.put("a", "b")
-    records = b"".join(stored.record for stored in rig.broker.messages("orders", 0))
-    rig.answer(found(0, records), times=3)
-    assigned = rig.begin()
+async def test_messages_pulled_twice_are_delivered_once(env: PullerEnv) -> None:
+    env.put("a", "b")
+    records = b"".join(stored.record for stored in env.broker.messages("orders", 0))
+    env.answer(found(0, records), times=3)
+    assigned = env.begin()
 
-    assert bodies(await rig.polled(2)) == ["a", "b"]
-    await rig.pulled(4)
-    assert rig.cache.count == 0
+    assert bodies(await env.polled(2)) == ["a", "b"]
+    await env.pulled(4)
+    assert env.cache.count == 0
     await until(lambda: assigned.next_offset == 2)
 
 
 # --- seeking -------------------------------------------------------------------------------------
 
 
-async def test_a_seek_cancels_the_running_pull(rig: Rig) -> None:
-    rig.put("a", "b", "c")
-    rig.starts.found = (3, False)
-    assigned = rig.begin()
-    await rig.pulled(1)
+async def test_a_seek_cancels_the_running_pull(env: PullerEnv) -> None:
+    env.put("a", "b", "c")
+    env.starts.found = (3, False)
+    assigned = env.begin()
+    await env.pulled(1)
     assigned.move(1)
 
-    assert bodies(await rig.polled(2)) == ["b", "c"]
+    assert bodies(await env.polled(2)) == ["b", "c"]
 
 
-async def test_an_answer_from_before_a_seek_is_ignored(rig: Rig) -> None:
-    rig.put("a", "b", "c")
-    records = b"".join(stored.record for stored in rig.broker.messages("orders", 0))
+async def test_an_answer_from_before_a_seek_is_ignored(env: PullerEnv) -> None:
+    env.put("a", "b", "c")
+    records = b"".join(stored.record for stored in env.broker.messages("orders", 0))
     answered = asyncio.Event()
 
     async def late(*_: object) -> Reply:
         await answered.wait()
         return found(3, records)
 
-    rig.answer(late)
-    assigned = rig.begin()
-    await rig.pulled(1)
+    env.answer(late)
+    assigned = env.begin()
+    await env.pulled(1)
     answered.set()  # the answer is there, and the pull loop has not run yet
     assigned.move(2)
 
-    assert bodies(await rig.polled(1)) == ["c"]
-    assert rig.cache.count == 0
+    assert bodies(await env.polled(1)) == ["c"]
+    assert env.cache.count == 0
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_seek_is_not_lost_when_the_next_pull_fails(rig: Rig) -> None:
-    rig.put("a", "b", "c")
-    rig.starts.found = (3, False)
-    assigned = rig.begin()
-    await rig.pulled(1)
-    rig.answer(Close(), times=2)
+async def test_a_seek_is_not_lost_when_the_next_pull_fails(env: PullerEnv) -> None:
+    env.put("a", "b", "c")
+    env.starts.found = (3, False)
+    assigned = env.begin()
+    await env.pulled(1)
+    env.answer(Close(), times=2)
     assigned.move(1)
 
-    assert bodies(await rig.polled(2)) == ["b", "c"]
+    assert bodies(await env.polled(2)) == ["b", "c"]
 
 
-async def test_a_seek_at_any_step_of_pulling_wins(rigs: Callable[..., Rig]) -> None:
+async def test_a_seek_at_any_step_of_pulling_wins(make_env: Callable[..., PullerEnv]) -> None:
     for steps in range(30):
-        rig = rigs(pull_batch_size=2)
-        rig.put(*map(str, range(10)))
-        assigned = rig.begin()
+        env = make_env(pull_batch_size=2)
+        env.put(*map(str, range(10)))
+        assigned = env.begin()
         for _ in range(steps):
             await asyncio.sleep(0)
         assigned.move(8)
         assigned.move(7)
 
-        assert bodies(await rig.polled(3)) == ["7", "8", "9"]
-        await rig.close()
+        assert bodies(await env.polled(3)) == ["7", "8", "9"]
+        await env.close()
 
 
-async def test_a_revoked_queue_is_not_pulled(rig: Rig) -> None:
-    assigned = rig.begin()
-    await rig.pulled(1)
+async def test_a_revoked_queue_is_not_pulled(env: PullerEnv) -> None:
+    assigned = env.begin()
+    await env.pulled(1)
     assigned.drop()
-    await until(lambda: rig._tasks[0].done())
-    rig.put("a")
+    await until(lambda: env._tasks[0].done())
+    env.put("a")
     await wait_all_tasks_blocked()
 
-    assert len(rig.wire.asked) == 1
-    assert rig.cache.count == 0
+    assert len(env.wire.asked) == 1
+    assert env.cache.count == 0
 
 
-async def test_a_paused_queue_is_not_pulled_until_resume(rig: Rig) -> None:
-    assigned = rig.begin()
-    await rig.pulled(1)
+async def test_a_paused_queue_is_not_pulled_until_resume(env: PullerEnv) -> None:
+    assigned = env.begin()
+    await env.pulled(1)
     assigned.paused = True
-    rig.put("a")
-    await until(lambda: rig.cache.count == 1)
-    rig.put("b")
+    env.put("a")
+    await until(lambda: env.cache.count == 1)
+    env.put("b")
     await wait_all_tasks_blocked()
-    assert len(rig.wire.asked) == 1
+    assert len(env.wire.asked) == 1
     assigned.paused = False
     assigned.wake_puller()
 
-    assert bodies(await rig.polled(2)) == ["a", "b"]
+    assert bodies(await env.polled(2)) == ["a", "b"]

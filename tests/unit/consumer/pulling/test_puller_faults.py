@@ -14,7 +14,7 @@ from rocketmq_aio.protocol.codes import V5_0_0, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from tests.fakes.connection import FakeConnection
 from tests.fakes.script import Close, Outcome, Reply
-from tests.unit.consumer.puller_env import ADDRESS, Rig, bodies, found, moved
+from tests.unit.consumer.puller_env import ADDRESS, PullerEnv, bodies, found, moved
 from tests.unit.remoting.until import until
 
 REPLICA: Final = "127.0.0.1:20911"
@@ -22,68 +22,68 @@ REPLICA: Final = "127.0.0.1:20911"
 # --- what cannot be read -------------------------------------------------------------------------
 
 
-def spoiled(rig: Rig) -> bytes:
+def spoiled(env: PullerEnv) -> bytes:
     """Return three records of which the second cannot be read."""
-    first, second, third = (stored.record for stored in rig.broker.messages("orders", 0))
+    first, second, third = (stored.record for stored in env.broker.messages("orders", 0))
     return first + second[:4] + b"\0\0\0\0" + second[8:] + third
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_an_undecodable_message_holds_its_queue_with_an_event(rig: Rig) -> None:
-    rig.put("a", "b", "c")
-    rig.answer(found(3, spoiled(rig)), times=None)
-    assigned = rig.begin()
+async def test_an_undecodable_message_holds_its_queue_with_an_event(env: PullerEnv) -> None:
+    env.put("a", "b", "c")
+    env.answer(found(3, spoiled(env)), times=None)
+    assigned = env.begin()
 
-    assert bodies(await rig.polled(1)) == ["a"]
-    await until(lambda: rig.events, "an event")
-    unreadable = rig.events[0]
+    assert bodies(await env.polled(1)) == ["a"]
+    await until(lambda: env.events, "an event")
+    unreadable = env.events[0]
     assert isinstance(unreadable, MessageUnreadable)
     assert (unreadable.queue, unreadable.offset) == (assigned.queue, 1)
     assert assigned.next_offset == 1
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_an_undecodable_message_is_pulled_again(rig: Rig) -> None:
-    rig.put("a", "b", "c")
-    rig.answer(found(3, spoiled(rig)))
-    rig.begin()
+async def test_an_undecodable_message_is_pulled_again(env: PullerEnv) -> None:
+    env.put("a", "b", "c")
+    env.answer(found(3, spoiled(env)))
+    env.begin()
 
-    assert bodies(await rig.polled(3)) == ["a", "b", "c"]
-    assert [asked.queue_offset for asked in rig.wire.asked[:2]] == [0, 1]
+    assert bodies(await env.polled(3)) == ["a", "b", "c"]
+    assert [asked.queue_offset for asked in env.wire.asked[:2]] == [0, 1]
 
 
 async def test_an_undecodable_message_is_skipped_by_the_skip_policy_with_an_event(
-    rigs: Callable[..., Rig],
+    make_env: Callable[..., PullerEnv],
 ) -> None:
-    rig = rigs(unreadable="skip")
-    rig.put("a", "b", "c")
-    rig.answer(found(3, spoiled(rig)))
-    rig.answer(found(3, spoiled(rig)[len(rig.broker.messages("orders", 0)[0].record) :]))
-    assigned = rig.begin()
+    env = make_env(unreadable="skip")
+    env.put("a", "b", "c")
+    env.answer(found(3, spoiled(env)))
+    env.answer(found(3, spoiled(env)[len(env.broker.messages("orders", 0)[0].record) :]))
+    assigned = env.begin()
 
-    assert bodies(await rig.polled(2)) == ["a", "c"]
-    [skipped] = rig.events
+    assert bodies(await env.polled(2)) == ["a", "c"]
+    [skipped] = env.events
     assert isinstance(skipped, MessageUnreadable)
     assert (skipped.queue, skipped.offset, skipped.policy) == (assigned.queue, 1, "skip")
-    assert [asked.queue_offset for asked in rig.wire.asked[:3]] == [0, 1, 2]
+    assert [asked.queue_offset for asked in env.wire.asked[:3]] == [0, 1, 2]
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_an_undecodable_message_does_not_stop_other_queues(rig: Rig) -> None:
-    rig.put("a", "b", "c")
-    unreadable = found(3, spoiled(rig)[4:])
+async def test_an_undecodable_message_does_not_stop_other_queues(env: PullerEnv) -> None:
+    env.put("a", "b", "c")
+    unreadable = found(3, spoiled(env)[4:])
 
     def answer(command: Command, connection: FakeConnection) -> Outcome | Awaitable[Outcome]:
         first = command.ext_fields()["queueId"] == "0"
-        return unreadable if first else rig.broker.answer(command, connection)
+        return unreadable if first else env.broker.answer(command, connection)
 
-    rig.answer(answer, times=None)
-    rig.begin(0)
-    await until(lambda: rig.events, "an event")
-    rig.put("x", queue_id=1)
-    rig.begin(1)
+    env.answer(answer, times=None)
+    env.begin(0)
+    await until(lambda: env.events, "an event")
+    env.put("x", queue_id=1)
+    env.begin(1)
 
-    assert bodies(await rig.polled(1)) == ["x"]
+    assert bodies(await env.polled(1)) == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -102,24 +102,24 @@ async def test_an_undecodable_message_does_not_stop_other_queues(rig: Rig) -> No
     ids=repr,
 )
 @pytest.mark.usefixtures("impatient")
-async def test_pulling_continues_after_malformed_answers(rig: Rig, answer: object) -> None:
-    rig.put("a")
-    rig.answer(answer)
-    assigned = rig.begin()
+async def test_pulling_continues_after_malformed_answers(env: PullerEnv, answer: object) -> None:
+    env.put("a")
+    env.answer(answer)
+    assigned = env.begin()
 
-    assert bodies(await rig.polled(1)) == ["a"]
-    failed = [event for event in rig.events if isinstance(event, PullFailed)]
+    assert bodies(await env.polled(1)) == ["a"]
+    failed = [event for event in env.events if isinstance(event, PullFailed)]
     assert [event.queue for event in failed] == [assigned.queue]
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_an_answer_with_an_earlier_next_offset_is_an_error(rig: Rig) -> None:
-    rig.put(*map(str, range(5)))
-    rig.starts.found = (4, False)
-    rig.answer(found(2))
-    assigned = rig.begin()
+async def test_an_answer_with_an_earlier_next_offset_is_an_error(env: PullerEnv) -> None:
+    env.put(*map(str, range(5)))
+    env.starts.found = (4, False)
+    env.answer(found(2))
+    assigned = env.begin()
 
-    assert bodies(await rig.polled(1)) == ["4"]
+    assert bodies(await env.polled(1)) == ["4"]
     assert assigned.committable >= 4
 
 
@@ -145,25 +145,25 @@ AT_ONCE = (
 
 @pytest.mark.parametrize("answer", AT_ONCE)
 async def test_immediate_answers_are_followed_by_a_pause(
-    rig: Rig, pauses: list[float], answer: object
+    env: PullerEnv, pauses: list[float], answer: object
 ) -> None:
-    rig.put("a")
-    rig.answer(answer, times=None)
-    rig.begin()
-    await rig.pulled(11)
+    env.put("a")
+    env.answer(answer, times=None)
+    env.begin()
+    await env.pulled(11)
 
-    passed = rig.wire.at[10] - rig.wire.at[0]  # what a slow machine took counts as a pause
+    passed = env.wire.at[10] - env.wire.at[0]  # what a slow machine took counts as a pause
     assert pauses[0] < 0.5
     assert passed + sum(pauses[:10]) > 0.5
 
 
 async def test_retries_at_a_busy_broker_start_with_short_pauses(
-    rig: Rig, pauses: list[float]
+    env: PullerEnv, pauses: list[float]
 ) -> None:
-    rig.put("a")
-    rig.answer(Reply(ResponseCode.FLOW_CONTROL))
-    rig.begin()
-    await rig.polled(1)
+    env.put("a")
+    env.answer(Reply(ResponseCode.FLOW_CONTROL))
+    env.begin()
+    await env.polled(1)
 
     assert 0 < pauses[0] < 0.1
 
@@ -177,32 +177,32 @@ async def test_retries_at_a_busy_broker_start_with_short_pauses(
     ],
 )
 async def test_a_broker_that_forgot_the_group_gets_one_heartbeat_for_all_queues(
-    rig: Rig, code: int, monkeypatch: pytest.MonkeyPatch
+    env: PullerEnv, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(puller_module, "HEARTBEAT_SECONDS", 3600.0)
-    rig.put("a")
-    rig.answer(Reply(code), times=4)
+    env.put("a")
+    env.answer(Reply(code), times=4)
     for number in range(4):
-        rig.begin(number)
-    await rig.polled(1)
+        env.begin(number)
+    await env.polled(1)
 
-    assert rig.wire.beats == 1
+    assert env.wire.beats == 1
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_failure_is_published_once_until_pulling_works_again(rig: Rig) -> None:
-    rig.answer(Reply(ResponseCode.NO_PERMISSION, remark="forbidden"), times=3)
-    rig.put("a")
-    assigned = rig.begin()
-    await rig.polled(1)
-    rig.answer(Close())
-    rig.put("b")
-    await rig.polled(1)
-    rig.put("c")
-    await rig.polled(1)
+async def test_a_failure_is_published_once_until_pulling_works_again(env: PullerEnv) -> None:
+    env.answer(Reply(ResponseCode.NO_PERMISSION, remark="forbidden"), times=3)
+    env.put("a")
+    assigned = env.begin()
+    await env.polled(1)
+    env.answer(Close())
+    env.put("b")
+    await env.polled(1)
+    env.put("c")
+    await env.polled(1)
 
-    assert rig.recovered == [assigned, assigned]
-    reasons = [event.reason for event in rig.events if isinstance(event, PullFailed)]
+    assert env.recovered == [assigned, assigned]
+    reasons = [event.reason for event in env.events if isinstance(event, PullFailed)]
     assert len(reasons) == 2
     assert "forbidden" in reasons[0]
 
@@ -214,13 +214,13 @@ def timed_out(_command: Command, _connection: FakeConnection) -> Outcome:
     raise RequestTimeoutError(REPLICA, RequestCode.LITE_PULL_MESSAGE, 30.0)
 
 
-def suggest_replica(rig: Rig) -> None:
+def suggest_replica(env: PullerEnv) -> None:
     """Let the master answer the first pull with "a" and suggest the replica."""
-    rig.wire.addresses[1] = REPLICA
-    rig.wire.broker_versions[REPLICA] = V5_0_0
-    rig.put("a")
-    record = rig.broker.messages("orders", 0)[0].record
-    rig.answer(Reply(0, {**found(1).ext, "suggestWhichBrokerId": "1"}, record))
+    env.wire.addresses[1] = REPLICA
+    env.wire.broker_versions[REPLICA] = V5_0_0
+    env.put("a")
+    record = env.broker.messages("orders", 0)[0].record
+    env.answer(Reply(0, {**found(1).ext, "suggestWhichBrokerId": "1"}, record))
 
 
 @pytest.mark.parametrize(
@@ -238,51 +238,51 @@ def suggest_replica(rig: Rig) -> None:
 )
 @pytest.mark.usefixtures("impatient")
 async def test_a_pull_that_fails_at_a_replica_is_repeated_at_the_master(
-    rig: Rig, answer: object
+    env: PullerEnv, answer: object
 ) -> None:
-    suggest_replica(rig)
-    rig.answer(answer)
-    rig.begin()
-    assert bodies(await rig.polled(1)) == ["a"]
-    rig.put("b")
+    suggest_replica(env)
+    env.answer(answer)
+    env.begin()
+    assert bodies(await env.polled(1)) == ["a"]
+    env.put("b")
 
-    assert bodies(await rig.polled(1)) == ["b"]
-    assert rig.wire.addressed[:3] == [ADDRESS, REPLICA, ADDRESS]
-    assert rig.corrected == []
-
-
-@pytest.mark.usefixtures("impatient")
-async def test_a_correction_by_a_replica_is_applied_without_a_master(rig: Rig) -> None:
-    suggest_replica(rig)
-    rig.begin()
-    await rig.polled(1)
-    del rig.wire.addresses[0]
-    rig.usual()
-    rig.answer(moved(0), times=2)
-    await until(lambda: rig.corrected, "the correction")
-
-    assert rig.corrected == [0]
+    assert bodies(await env.polled(1)) == ["b"]
+    assert env.wire.addressed[:3] == [ADDRESS, REPLICA, ADDRESS]
+    assert env.corrected == []
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_reset_returned_by_a_replica_is_applied_at_once(rig: Rig) -> None:
-    suggest_replica(rig)
+async def test_a_correction_by_a_replica_is_applied_without_a_master(env: PullerEnv) -> None:
+    suggest_replica(env)
+    env.begin()
+    await env.polled(1)
+    del env.wire.addresses[0]
+    env.usual()
+    env.answer(moved(0), times=2)
+    await until(lambda: env.corrected, "the correction")
+
+    assert env.corrected == [0]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_reset_returned_by_a_replica_is_applied_at_once(env: PullerEnv) -> None:
+    suggest_replica(env)
     reset = moved(0)
-    rig.answer(Reply(reset.code, reset.ext, remark="OFFSET_RESET"))
-    rig.begin()
-    await until(lambda: rig.corrected, "the reset")
+    env.answer(Reply(reset.code, reset.ext, remark="OFFSET_RESET"))
+    env.begin()
+    await until(lambda: env.corrected, "the reset")
 
-    assert rig.wire.addressed[:2] == [ADDRESS, REPLICA]
+    assert env.wire.addressed[:2] == [ADDRESS, REPLICA]
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_the_master_is_asked_when_a_replica_cannot_be_reached(rig: Rig) -> None:
-    rig.wire.addresses.clear()
-    assigned = rig.begin()
+async def test_the_master_is_asked_when_a_replica_cannot_be_reached(env: PullerEnv) -> None:
+    env.wire.addresses.clear()
+    assigned = env.begin()
     assigned.broker_id = 1
-    await until(lambda: rig.events, "a failure")
-    rig.put("a")
-    rig.wire.addresses[0] = ADDRESS
+    await until(lambda: env.events, "a failure")
+    env.put("a")
+    env.wire.addresses[0] = ADDRESS
 
-    assert bodies(await rig.polled(1)) == ["a"]
+    assert bodies(await env.polled(1)) == ["a"]
     assert assigned.broker_id == 0

@@ -14,7 +14,7 @@ from rocketmq_aio.errors import OffsetIllegalError
 from rocketmq_aio.protocol.codes import ResponseCode
 from tests.fakes.script import Reply
 from tests.unit.consumer.parts import offsets
-from tests.unit.consumer.puller_env import Rig, bodies, found, moved
+from tests.unit.consumer.puller_env import PullerEnv, bodies, found, moved
 from tests.unit.remoting.until import until
 
 BATCH = 8  # messages of a pull
@@ -36,60 +36,60 @@ BODY = "x" * 100
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 async def test_the_cache_stays_within_its_limits_and_pulling_goes_on_after_polls(
-    rigs: Callable[..., Rig], limit: dict[str, int], queues: int, most_messages: int
+    make_env: Callable[..., PullerEnv], limit: dict[str, int], queues: int, most_messages: int
 ) -> None:
-    rig = rigs(pull_batch_size=BATCH, **limit)
+    env = make_env(pull_batch_size=BATCH, **limit)
     for number in range(queues):
-        rig.put(*[BODY] * MESSAGES, queue_id=number)
-        rig.begin(number)
+        env.put(*[BODY] * MESSAGES, queue_id=number)
+        env.begin(number)
     await wait_all_tasks_blocked()
-    filled = rig.cache.count
+    filled = env.cache.count
     assert BATCH < filled <= most_messages
 
-    taken = await rig.polled(queues * MESSAGES)
+    taken = await env.polled(queues * MESSAGES)
     for number in range(queues):
         found = [each.queue_offset for each in taken if each.queue.queue_id == number]
         assert found == list(range(MESSAGES))
 
 
 async def test_pulling_pauses_at_the_maximum_span(
-    rigs: Callable[..., Rig],
+    make_env: Callable[..., PullerEnv],
 ) -> None:
-    rig = rigs(pull_batch_size=BATCH, max_span=100)
-    rig.subscribe("rare")
+    env = make_env(pull_batch_size=BATCH, max_span=100)
+    env.subscribe("rare")
     for number in range(10):
-        rig.put(*["x"] * 49, tag="common")
-        rig.put(str(number), tag="rare")
-    rig.begin()
+        env.put(*["x"] * 49, tag="common")
+        env.put(str(number), tag="rare")
+    env.begin()
     await wait_all_tasks_blocked()
-    assert (rig.cache.count, len(rig.wire.asked)) == (BATCH, 1)
+    assert (env.cache.count, len(env.wire.asked)) == (BATCH, 1)
 
-    assert bodies(await rig.polled(10)) == [str(number) for number in range(10)]
+    assert bodies(await env.polled(10)) == [str(number) for number in range(10)]
 
 
 async def test_paused_queues_with_full_caches_do_not_starve_the_others(
-    rigs: Callable[..., Rig],
+    make_env: Callable[..., PullerEnv],
 ) -> None:
-    rig = rigs(pull_batch_size=BATCH, pull_threshold_total=10)
-    rig.put(*[BODY] * MESSAGES)
-    paused = rig.begin(0)
+    env = make_env(pull_batch_size=BATCH, pull_threshold_total=10)
+    env.put(*[BODY] * MESSAGES)
+    paused = env.begin(0)
     await wait_all_tasks_blocked()
     paused.paused = True
-    rig.put("a", queue_id=1)
-    rig.begin(1)
+    env.put("a", queue_id=1)
+    env.begin(1)
 
-    assert bodies(await rig.polled(1)) == ["a"]
-    rig.put("b", queue_id=1)
-    assert bodies(await rig.polled(1)) == ["b"]
+    assert bodies(await env.polled(1)) == ["a"]
+    env.put("b", queue_id=1)
+    assert bodies(await env.polled(1)) == ["b"]
 
 
 async def test_a_revoked_queue_makes_room_for_the_others(
-    rigs: Callable[..., Rig],
+    make_env: Callable[..., PullerEnv],
 ) -> None:
-    rig = rigs(pull_batch_size=BATCH, pull_threshold_total=10)
-    rig.put(*[BODY] * MESSAGES)
-    rig.put(*[BODY] * MESSAGES, queue_id=1)
-    first, second = rig.begin(0), rig.begin(1)
+    env = make_env(pull_batch_size=BATCH, pull_threshold_total=10)
+    env.put(*[BODY] * MESSAGES)
+    env.put(*[BODY] * MESSAGES, queue_id=1)
+    first, second = env.begin(0), env.begin(1)
     await wait_all_tasks_blocked()
     before = second.process_queue.count
     first.drop()
@@ -97,32 +97,32 @@ async def test_a_revoked_queue_makes_room_for_the_others(
     await until(lambda: second.process_queue.count > before, "another pull")
 
 
-async def test_a_poll_does_not_wake_queues_that_cannot_pull(rig: Rig) -> None:
-    assigned = rig.begin()
-    await rig.pulled(1)
+async def test_a_poll_does_not_wake_queues_that_cannot_pull(env: PullerEnv) -> None:
+    assigned = env.begin()
+    await env.pulled(1)
     assigned.paused = True
-    rig.put("a")
-    await until(lambda: rig.cache.count == 1)
+    env.put("a")
+    await until(lambda: env.cache.count == 1)
 
-    assert assigned not in rig.cache.blocked
+    assert assigned not in env.cache.blocked
 
 
 # --- offsets that do not exist -------------------------------------------------------------------
 
 
-def corrections(rig: Rig) -> list[tuple[int, int, str, str, int]]:
+def corrections(env: PullerEnv) -> list[tuple[int, int, str, str, int]]:
     return [
         (e.requested, e.corrected, e.policy, e.remark, e.dropped)
-        for e in rig.events
+        for e in env.events
         if isinstance(e, OffsetCorrected)
     ]
 
 
-def log_from(rig: Rig, offset: int) -> None:
+def log_from(env: PullerEnv, offset: int) -> None:
     """Let the queue hold ten messages, of which those below *offset* are gone."""
-    rig.put(*map(str, range(10)))
-    rig.broker.topics["orders"].queues[0].drop_before(offset)
-    rig.starts.offsets = {"earliest": offset, "latest": 10}
+    env.put(*map(str, range(10)))
+    env.broker.topics["orders"].queues[0].drop_before(offset)
+    env.starts.offsets = {"earliest": offset, "latest": 10}
 
 
 @pytest.mark.parametrize(
@@ -130,17 +130,17 @@ def log_from(rig: Rig, offset: int) -> None:
 )
 @pytest.mark.usefixtures("impatient")
 async def test_deleted_messages_are_skipped_with_an_event(
-    rigs: Callable[..., Rig], policy: str, corrected: int
+    make_env: Callable[..., PullerEnv], policy: str, corrected: int
 ) -> None:
-    rig = rigs(offset_illegal=policy)
-    log_from(rig, 4)
-    rig.begin()
-    await until(lambda: rig.events, "an event")
-    rig.put("new")
+    env = make_env(offset_illegal=policy)
+    log_from(env, 4)
+    env.begin()
+    await until(lambda: env.events, "an event")
+    env.put("new")
 
     expected = [str(number) for number in range(corrected, 10)] + ["new"]
-    assert bodies(await rig.polled(len(expected))) == expected
-    assert corrections(rig) == [(0, corrected, policy, "OFFSET_TOO_SMALL", 0)]
+    assert bodies(await env.polled(len(expected))) == expected
+    assert corrections(env) == [(0, corrected, policy, "OFFSET_TOO_SMALL", 0)]
 
 
 @pytest.mark.parametrize(
@@ -148,117 +148,121 @@ async def test_deleted_messages_are_skipped_with_an_event(
 )
 @pytest.mark.usefixtures("impatient")
 async def test_an_offset_beyond_the_end_is_corrected_with_an_event(
-    rigs: Callable[..., Rig], policy: str, corrected: int
+    make_env: Callable[..., PullerEnv], policy: str, corrected: int
 ) -> None:
-    rig = rigs(offset_illegal=policy)
-    log_from(rig, 4)
-    rig.starts.found = (70, False)
-    rig.begin()
-    await until(lambda: rig.events, "an event")
-    rig.put("new")
+    env = make_env(offset_illegal=policy)
+    log_from(env, 4)
+    env.starts.found = (70, False)
+    env.begin()
+    await until(lambda: env.events, "an event")
+    env.put("new")
 
     expected = [str(number) for number in range(corrected, 10)] + ["new"]
-    assert bodies(await rig.polled(len(expected))) == expected
-    assert corrections(rig) == [(70, corrected, policy, "OFFSET_OVERFLOW_BADLY", 0)]
-    assert rig.corrected == [corrected]
+    assert bodies(await env.polled(len(expected))) == expected
+    assert corrections(env) == [(70, corrected, policy, "OFFSET_OVERFLOW_BADLY", 0)]
+    assert env.corrected == [corrected]
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_cached_messages_stay_when_later_ones_were_deleted(rig: Rig) -> None:
-    rig.put("a", "b")
-    assigned = rig.begin()
-    await until(lambda: rig.cache.count == 2)
-    rig.put(*map(str, range(2, 10)))
-    rig.answer(moved(6))
+async def test_cached_messages_stay_when_later_ones_were_deleted(env: PullerEnv) -> None:
+    env.put("a", "b")
+    assigned = env.begin()
+    await until(lambda: env.cache.count == 2)
+    env.put(*map(str, range(2, 10)))
+    env.answer(moved(6))
     assigned.move(0)
-    await until(lambda: rig.events, "an event")
+    await until(lambda: env.events, "an event")
 
-    assert offsets(await rig.polled(4)) == [6, 7, 8, 9]
-    assert rig.corrected == []
+    assert offsets(await env.polled(4)) == [6, 7, 8, 9]
+    assert env.corrected == []
 
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_broker_that_lost_its_tail_redelivers_undelivered_messages(
-    rigs: Callable[..., Rig],
+    make_env: Callable[..., PullerEnv],
 ) -> None:
-    rig = rigs(pull_batch_size=5)
-    rig.put(*map(str, range(5)))
-    assigned = rig.begin()
-    await until(lambda: rig.cache.count == 5)
-    del rig.broker.topics["orders"].queues[0].messages[3:]
-    rig.put("new 3")
+    env = make_env(pull_batch_size=5)
+    env.put(*map(str, range(5)))
+    assigned = env.begin()
+    await until(lambda: env.cache.count == 5)
+    del env.broker.topics["orders"].queues[0].messages[3:]
+    env.put("new 3")
     assigned.interrupt()  # the broker that held the pull is gone
-    await until(lambda: rig.events, "an event")
+    await until(lambda: env.events, "an event")
 
-    assert bodies(await rig.polled(4)) == ["0", "1", "2", "new 3"]
-    assert corrections(rig) == [(5, 0, "broker", "OFFSET_OVERFLOW_BADLY", 5)]
+    assert bodies(await env.polled(4)) == ["0", "1", "2", "new 3"]
+    assert corrections(env) == [(5, 0, "broker", "OFFSET_OVERFLOW_BADLY", 5)]
 
 
 async def test_the_error_policy_stops_the_queue_until_a_seek(
-    rigs: Callable[..., Rig],
+    make_env: Callable[..., PullerEnv],
 ) -> None:
-    rig = rigs(offset_illegal="error")
-    log_from(rig, 4)
-    assigned = rig.begin()
-    await until(lambda: rig.ready.failure() is not None)
-    failure = rig.ready.failure()
+    env = make_env(offset_illegal="error")
+    log_from(env, 4)
+    assigned = env.begin()
+    await until(lambda: env.ready.failure() is not None)
+    failure = env.ready.failure()
     assert isinstance(failure, OffsetIllegalError)
     assert (failure.code, failure.remark) == (21, "OFFSET_TOO_SMALL")
-    pulls = len(rig.wire.asked)
+    pulls = len(env.wire.asked)
     await wait_all_tasks_blocked()
-    assert len(rig.wire.asked) == pulls
+    assert len(env.wire.asked) == pulls
     assigned.move(8)
 
-    assert bodies(await rig.polled(2)) == ["8", "9"]
-    assert rig.ready.failure() is None
+    assert bodies(await env.polled(2)) == ["8", "9"]
+    assert env.ready.failure() is None
 
 
 @pytest.mark.parametrize("policy", ["broker", "earliest", "latest", "error"])
 @pytest.mark.parametrize("target", [2, 9])
 async def test_a_reset_by_an_administrator_overrides_every_policy(
-    rigs: Callable[..., Rig], policy: str, target: int
+    make_env: Callable[..., PullerEnv], policy: str, target: int
 ) -> None:
-    rig = rigs(offset_illegal=policy, pull_batch_size=5)
-    rig.put(*map(str, range(5)))
-    assigned = rig.begin()
-    await until(lambda: rig.cache.count == 5)
+    env = make_env(offset_illegal=policy, pull_batch_size=5)
+    env.put(*map(str, range(5)))
+    assigned = env.begin()
+    await until(lambda: env.cache.count == 5)
     answer = found(target, code=ResponseCode.PULL_OFFSET_MOVED)
 
     def reset(*_: object) -> Reply:
-        rig.put(*map(str, range(5, 10)))
+        env.put(*map(str, range(5, 10)))
         return Reply(answer.code, answer.ext, remark="OFFSET_RESET")
 
     await wait_all_tasks_blocked()
-    rig.answer(reset)
+    env.answer(reset)
     assigned.interrupt()  # a broker answers the next pull so, not the one that it holds
-    await until(lambda: rig.corrected, "the reset")
+    await until(lambda: env.corrected, "the reset")
 
-    assert offsets(await rig.polled(10 - target)) == list(range(target, 10))
-    assert corrections(rig) == [(5, target, "broker", "OFFSET_RESET", 5)]
-    assert rig.corrected == [target]
+    assert offsets(await env.polled(10 - target)) == list(range(target, 10))
+    assert corrections(env) == [(5, target, "broker", "OFFSET_RESET", 5)]
+    assert env.corrected == [target]
 
 
-async def test_pulling_waits_until_the_correction_is_stored(rig: Rig) -> None:
+async def test_pulling_waits_until_the_correction_is_stored(
+    env: PullerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stored = asyncio.Event()
 
     async def store(_: PolledQueue) -> None:
         await stored.wait()
 
-    rig.puller._on_corrected = store
-    log_from(rig, 4)
-    rig.starts.found = (70, False)
-    rig.begin()
-    await until(lambda: rig.events, "an event")
+    monkeypatch.setattr(env, "on_corrected", store)
+    log_from(env, 4)
+    env.starts.found = (70, False)
+    env.begin()
+    await until(lambda: env.events, "an event")
     await wait_all_tasks_blocked()
-    assert len(rig.wire.asked) == 1
+    assert len(env.wire.asked) == 1
     stored.set()
 
-    await rig.pulled(2)
+    await env.pulled(2)
 
 
-async def test_a_seek_while_the_policy_is_looked_up_wins(rigs: Callable[..., Rig]) -> None:
-    rig = rigs(offset_illegal="earliest")
-    log_from(rig, 4)
+async def test_a_seek_while_the_policy_is_looked_up_wins(
+    make_env: Callable[..., PullerEnv],
+) -> None:
+    env = make_env(offset_illegal="earliest")
+    log_from(env, 4)
     asked = asyncio.Event()
 
     async def offset_of(queue: object, start: str) -> int:
@@ -266,10 +270,10 @@ async def test_a_seek_while_the_policy_is_looked_up_wins(rigs: Callable[..., Rig
         await asyncio.sleep(3600)
         raise AssertionError("not interrupted")
 
-    rig.starts.offset_of = offset_of  # type: ignore[method-assign]
-    assigned = rig.begin()
+    env.starts.offset_of = offset_of  # type: ignore[method-assign]
+    assigned = env.begin()
     await asyncio.wait_for(asked.wait(), 15)
     assigned.move(7)
 
-    assert bodies(await rig.polled(3)) == ["7", "8", "9"]
-    assert corrections(rig) == []
+    assert bodies(await env.polled(3)) == ["7", "8", "9"]
+    assert corrections(env) == []
