@@ -18,5 +18,5 @@ def main() -> None:
         if error.name not in NEEDED:
             raise
         sys.stderr.write(f"rmq needs {error.name}: {missing_extra('cli')}\n")
-        sys.exit(2)  # as every missing extra
+        sys.exit(2)  # the exit code for missing extras
     sys.exit(run(sys.argv[1:]))

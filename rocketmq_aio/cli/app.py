@@ -1,4 +1,4 @@
-"""The command itself: its nouns, and what its exit codes mean."""
+"""The ``rmq`` application: its subcommands and exit codes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app = typer.Typer(
     name="rmq",
     help="Apache RocketMQ at the command line.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,  # frames with values would show secrets
+    pretty_exceptions_enable=False,  # values in frames can be secrets
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 # One module per noun: each has a typer app of its own.
@@ -42,13 +42,13 @@ def _root(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run ``rmq`` with *arguments* and return its exit code; errors are one sentence each."""
+    """Run ``rmq`` with *arguments* and return its exit code; print errors on one line."""
     try:
         result = app(list(arguments), prog_name="rmq", standalone_mode=False)
     except KeyboardInterrupt:
         print_error("stopped")
         return ExitCode.STOPPED
-    except Exception as error:  # noqa: BLE001 - the end of the program: everything is told here
+    except Exception as error:  # noqa: BLE001 - the end of the program: prints every error
         print_error(format_error(error))
         return exit_code(error)
     return result if isinstance(result, int) else ExitCode.DONE

@@ -1,4 +1,4 @@
-"""Options of commands as fields of dataclasses, so that those that many have are written once."""
+"""Command options as dataclass fields, so that commands share them by inheritance."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ A = TypeVar("A")
 def command(
     app: typer.Typer, name: str, kind: type[A]
 ) -> Callable[[Callable[[A], int]], Callable[[A], int]]:
-    """Make a function that takes a *kind* the command *name* of *app*.
+    """Return a decorator that registers a function of *kind* as the command *name* of *app*.
 
-    The fields of the dataclass *kind*, with its bases', are the options; a field's annotation
-    says how each is called. What the function returns is the exit code.
+    The options are the fields of the dataclass *kind*, described by their annotations.  The
+    function returns the exit code.
     """
 
     def register(function: Callable[[A], int]) -> Callable[[A], int]:
         def call(**given: Any) -> int:  # noqa: ANN401 - the fields of kind
             try:
                 return function(kind(**given))
-            except KeyboardInterrupt:  # typer would end without a word
+            except KeyboardInterrupt:  # typer would exit without a message
                 raise typer.Abort from None
 
         call.__doc__ = function.__doc__

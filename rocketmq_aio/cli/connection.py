@@ -1,4 +1,4 @@
-"""Where to connect and as whom: options that every command has."""
+"""Connection options of all commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FILE_FORM: Final = (
 
 @dataclass(kw_only=True)
 class ConnectionArguments:
-    """The connection; secrets come from a file or from the environment, never from options."""
+    """Connection options; secrets come from a file or the environment, never from options."""
 
     name_server: Annotated[
         str | None,
@@ -65,9 +65,9 @@ class ConnectionArguments:
     ] = None
 
     def connection(self, environ: Mapping[str, str] = os.environ) -> Connection:
-        """Return the connection that is meant.
+        """Return the connection.
 
-        :raises ConfigError: an option or the file cannot be
+        :raises ConfigError: an option or the credentials file is invalid
         """
         servers = self.name_server or environ.get("ROCKETMQ_NAMESRV") or environ.get("NAMESRV_ADDR")
         given = {
@@ -88,9 +88,9 @@ class ConnectionArguments:
 
 
 def read_credentials(file: Path) -> dict[str, str]:
-    """Return the credentials in *file*: JSON, or a line for each; its text is in no error.
+    """Return the credentials in *file*, JSON or lines; errors do not contain its text.
 
-    :raises ConfigError: it cannot be read, or is of another form
+    :raises ConfigError: the file is unreadable or invalid
     """
     try:
         text = file.read_text()

@@ -1,4 +1,4 @@
-"""What went wrong -> one sentence, with the option to change, and an exit code."""
+"""Errors as one line that names the option to change, and as exit codes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from rocketmq_aio.errors import (
 
 
 class ExitCode(IntEnum):
-    """How ``rmq`` ends."""
+    """Exit codes of ``rmq``."""
 
     DONE = 0
-    INCOMPLETE = 1  # it ran, and the counts do not add up
-    USAGE = 2  # an option is wrong or missing; nothing was done
-    FAILED = 3  # a broker, Spark or the file system said no
-    STOPPED = 130  # by a signal, before it was done
+    INCOMPLETE = 1  # it ran, but the counts do not match
+    USAGE = 2  # an option is invalid or missing; nothing was done
+    FAILED = 3  # an error of a broker, Spark or the file system
+    STOPPED = 130  # by a signal, before the end
 
 
-# Settings and options of the source by the options that fill them.
+# Command options by setting or source option.
 OPTIONS: Final = {
     **dict.fromkeys(("nameServer", "name_server", "namesrv"), "--name-server"),
     **dict.fromkeys(
@@ -68,12 +68,12 @@ HINTS: Final[dict[type[RocketMQError], str]] = {
     NotConnectedError: "check that the broker runs and can be reached from here",
     RouteNotFoundError: "check TOPICS (or --to-topic), and that the topic may be read and written",
 }
-# How Spark shows an exception of Python: the last line of its traceback says what it was.
+# A Python exception in the text of Spark: the last line of its traceback.
 PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
 SOURCE_WAY_OUT: Final = re.compile(r"\bset failOnDataLoss=false\b")
-# What a pipeline refuses while it runs, as Spark tells it.
+# An error of a running pipeline in the text of Spark.
 REFUSED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
-# What a stranger meets first: the condition of Spark, what is named in it, and the way out.
+# Frequent Spark conditions: pattern of the name in it, and our message.
 OF_SPARK: Final = re.compile(r"\[([A-Z_]+)(?:\.[A-Z_]+)?\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 CONDITIONS: Final = {
     "PATH_ALREADY_EXISTS": (
@@ -101,7 +101,7 @@ SECRETS: Final = re.compile(r"(?i)((?:access|secret)_?key|token)(['\"]?\s*[=:]\s
 
 
 def format_error(error: BaseException) -> str:
-    """Return what to tell about *error*, on one line, with options as the command has them."""
+    """Return *error* as one line, with the options of the command."""
     said = SOURCE_WAY_OUT.sub("give --allow-loss", _describe(error))
     return said.replace("(subscribe)", "(TOPICS)")
 
@@ -127,7 +127,7 @@ def _describe_setting(error: ConfigError) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the line that says what happened; Spark hands whole tracebacks over."""
+    """Return the relevant line of *error*; Spark errors contain whole tracebacks."""
     text = str(error)
     if told := _condition(text):
         return shown(told)
@@ -142,7 +142,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _condition(text: str) -> str | None:
-    """Return the words of the command for a condition of Spark that it has an option for."""
+    """Return the message for a Spark condition in `CONDITIONS`."""
     for condition, said in OF_SPARK.findall(text):
         if (known := CONDITIONS.get(condition)) is not None:
             named = re.search(known[0], said)
@@ -151,7 +151,7 @@ def _condition(text: str) -> str | None:
 
 
 def exit_code(error: BaseException) -> ExitCode:
-    """Return how a program ends that failed with *error*."""
+    """Return the exit code for *error*."""
     if isinstance(error, ConfigError) or hasattr(error, "format_message"):
         return ExitCode.USAGE
     if isinstance(error, ModuleNotFoundError):

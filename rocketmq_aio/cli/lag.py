@@ -1,4 +1,4 @@
-"""``rmq pipeline lag``: where a group is, once or again and again."""
+"""``rmq pipeline lag``: the lag of a group, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ COLUMNS: Final = (
     *("topic", "broker", "#queue", "#min", "#committed", "#max", "#lag", "#behind", "#deleted"),
 )
 UNUSED: Final = "group {!r} has no offsets in these topics and no members: check --group"
-LOOK_SECONDS: Final = 0.1  # how soon a signal ends the watching
+POLL_SECONDS: Final = 0.1  # the reaction time to signals
 
 
 @dataclass(kw_only=True)
 class LagArguments(OutputArguments, ConnectionArguments):
-    """What `lag` takes."""
+    """Options of `lag`."""
 
     topics: Annotated[list[str], typer.Argument(metavar="TOPICS...", help="Names of topics.")]
-    watch: Annotated[
-        float | None, typer.Option(min=0.1, help="Show it anew every so many seconds.")
-    ] = None
+    watch: Annotated[float | None, typer.Option(min=0.1, help="Refresh every so many seconds.")] = (
+        None
+    )
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="For scripts: lag changes nothing anyway.")
     ] = False
 
 
 def show_lag(arguments: LagArguments) -> int:
-    """Show the lag once, or until a signal comes."""
+    """Show the lag once, or repeatedly until a signal."""
     from rocketmq_aio.spark.pipelines import LagSettings, lag
 
     settings = LagSettings(connection=arguments.connection(), topics=tuple(arguments.topics))
@@ -53,24 +53,24 @@ def show_lag(arguments: LagArguments) -> int:
 
 
 def _watch(settings: LagSettings, arguments: LagArguments, stop: Stop) -> None:
-    looks = _looks(settings, float(arguments.watch or 0), stop)
+    summaries = _summaries(settings, float(arguments.watch or 0), stop)
     if arguments.json or not results().is_terminal:
-        for summary in looks:
+        for summary in summaries:
             _print(summary, as_json=arguments.json)
         return
     with Live(console=results(), auto_refresh=False) as live:
-        for summary in looks:
+        for summary in summaries:
             live.update(lag_table(summary), refresh=True)
 
 
-def _looks(settings: LagSettings, seconds: float, stop: Stop) -> Iterator[LagSummary]:
+def _summaries(settings: LagSettings, seconds: float, stop: Stop) -> Iterator[LagSummary]:
     from rocketmq_aio.spark.pipelines import lag
 
     while not stop():
         due = time.monotonic() + seconds
         yield lag(settings)
         while not stop() and time.monotonic() < due:
-            time.sleep(min(seconds, LOOK_SECONDS))
+            time.sleep(min(seconds, POLL_SECONDS))
 
 
 def _print(summary: LagSummary, *, as_json: bool) -> None:
@@ -83,7 +83,7 @@ def _print(summary: LagSummary, *, as_json: bool) -> None:
 
 
 def lag_table(summary: LagSummary) -> Table:
-    """Return one row per queue, and the sum in the title."""
+    """Return one row per queue, with the sum in the title."""
     rows = [
         (
             *(each.topic, each.broker, each.queue_id, each.minimum, each.committed, each.maximum),
@@ -98,7 +98,7 @@ def lag_table(summary: LagSummary) -> Table:
 
 
 def behind(seconds: float) -> str | None:
-    """Return a time as people say it; None for no time at all."""
+    """Return a duration as text; None for zero."""
     if seconds <= 0:
         return None
     minutes, rest = divmod(round(seconds), 60)

@@ -1,4 +1,4 @@
-"""What a command shows: results on standard output, everything else on standard error."""
+"""Output: results to standard output, messages and progress to standard error."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from rich.text import Text
 
 from rocketmq_aio.spark.pipelines.summary import Report
 
-WIDTH_OF_PIPES: Final = 160  # tables that nobody looks at are not folded
+WIDTH_OF_PIPES: Final = 160  # without a terminal tables are not folded
 
 
 @dataclass(kw_only=True)
 class OutputArguments:
-    """How results are shown."""
+    """Output options."""
 
     json: Annotated[bool, typer.Option("--json", help="Results as one line of JSON.")] = False
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False
 
 
 def results() -> Console:
-    """Return where results go."""
+    """Return the console for results."""
     return _console(stderr=False)
 
 
 def notes() -> Console:
-    """Return where everything else goes."""
+    """Return the console for messages."""
     return _console(stderr=True)
 
 
@@ -53,12 +53,12 @@ def _console(*, stderr: bool) -> Console:
 
 
 def print_error(text: str) -> None:
-    """Tell what went wrong, on one line."""
+    """Print an error on one line."""
     notes().print(Text(f"rmq: {text}"), soft_wrap=True, style="red")
 
 
 def print_note(text: str) -> None:
-    """Tell something that is no result."""
+    """Print a message that is not a result."""
     notes().print(Text(text), soft_wrap=True)
 
 
@@ -86,7 +86,7 @@ def _shown(cell: object) -> str:
 
 @contextmanager
 def progress(wanted: bool) -> Iterator[Report | None]:
-    """Show bars while the block runs and yield what moves them; None: nobody would see them."""
+    """Show progress bars during the block and yield their callback; None without a terminal."""
     console = notes()
     if not wanted or not console.is_terminal:
         yield None
@@ -97,7 +97,7 @@ def progress(wanted: bool) -> Iterator[Report | None]:
 
 
 class _Bars:
-    """One bar per step, made when it is first heard of."""
+    """One progress bar per step, created at its first report."""
 
     def __init__(self, bars: Progress) -> None:
         self._bars = bars

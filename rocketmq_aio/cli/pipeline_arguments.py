@@ -1,4 +1,4 @@
-"""Options that several pipelines have."""
+"""Options shared by pipeline commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TARGET: Final = "Target"
 
 @dataclass(kw_only=True)
 class RangeArguments:
-    """From where to where."""
+    """Options for a range of offsets."""
 
     start: Annotated[
         str,
@@ -44,14 +44,14 @@ class RangeArguments:
     allow_loss: Annotated[
         bool,
         typer.Option(
-            "--allow-loss", help="Go on where messages are gone.", rich_help_panel=SELECTION
+            "--allow-loss", help="Continue if messages are gone.", rich_help_panel=SELECTION
         ),
     ] = False
 
 
 @dataclass(kw_only=True)
 class SelectionArguments(RangeArguments):
-    """Which messages."""
+    """Options that select messages."""
 
     topics: Annotated[
         list[str] | None, typer.Argument(metavar="TOPICS...", help="Names of topics.")
@@ -75,7 +75,7 @@ class SelectionArguments(RangeArguments):
     ] = field(default_factory=list)
 
     def selection(self) -> Selection:
-        """Return what is meant."""
+        """Return the selection."""
         from rocketmq_aio.spark.pipelines import Selection
 
         return Selection(
@@ -92,7 +92,7 @@ class SelectionArguments(RangeArguments):
 
 @dataclass(kw_only=True)
 class TargetArguments:
-    """Where rows go."""
+    """Options for the target."""
 
     path: Annotated[
         str | None, typer.Option(help="Folder to write to.", rich_help_panel=TARGET)
@@ -125,7 +125,7 @@ class TargetArguments:
     ] = field(default_factory=list)
 
     def target(self) -> Target:
-        """Return what is meant."""
+        """Return the target."""
         from rocketmq_aio.spark.pipelines import Target
 
         return Target(
@@ -141,7 +141,7 @@ class TargetArguments:
 
 @dataclass(kw_only=True)
 class RunArguments(OutputArguments, SparkArguments, ConnectionArguments):
-    """What every pipeline on Spark has."""
+    """Options of every pipeline on Spark."""
 
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show ranges and counts; change nothing.")
@@ -149,7 +149,7 @@ class RunArguments(OutputArguments, SparkArguments, ConnectionArguments):
 
 
 def from_file(text: str) -> str:
-    """Return what the file after an ``@`` holds, else *text* itself.
+    """Return the content of the file after an ``@``, or *text* itself.
 
     :raises ConfigError: the file cannot be read
     """

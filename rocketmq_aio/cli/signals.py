@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a long command in order; the second one ends it at once."""
+"""Signals: the first SIGINT or SIGTERM stops a command gracefully, the second at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rocketmq_aio.signals import stop_signals
 
 
 class Stop:
-    """Whether a signal came."""
+    """Whether a signal was received."""
 
     def __init__(self) -> None:
         self._asked = False
@@ -20,7 +20,7 @@ class Stop:
         return self._asked
 
     def ask(self) -> None:
-        """Remember a signal; raise KeyboardInterrupt when it is not the first."""
+        """Record a signal; raise KeyboardInterrupt if it is not the first."""
         if self._asked:
             raise KeyboardInterrupt
         self._asked = True
@@ -29,12 +29,12 @@ class Stop:
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
-    """Yield what the signals of the block change; the handlers before are put back."""
+    """Handle signals during the block; restore the previous handlers after it."""
     stop = Stop()
     with stop_signals(stop.ask):
         yield stop
 
 
 def interrupt() -> None:
-    """Raise KeyboardInterrupt: for signals while there is nothing to end in order."""
+    """Raise KeyboardInterrupt: for signals while there is nothing to stop gracefully."""
     raise KeyboardInterrupt

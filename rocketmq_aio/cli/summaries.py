@@ -1,4 +1,4 @@
-"""What pipelines did, as tables or as JSON."""
+"""Summaries of pipelines as tables or JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GAPS_SHOWN: Final = 3  # of a queue; JSON has all of them
 
 
 def show(summary: Summary, *, as_json: bool) -> None:
-    """Print *summary*; what does not add up is told on standard error, too."""
+    """Print *summary*, and its problems to standard error."""
     if as_json:
         show_json(summary.to_dict())
     else:
@@ -33,7 +33,7 @@ def _show_tables(summary: Summary) -> None:
     if tags := getattr(facts, "tags", ()):
         rows = ((each.topic, each.tag, each.letters) for each in tags)
         console.print(table("dead letters", ("origin topic", "tag", "#letters"), rows))
-    console.print(_sentence(summary), soft_wrap=True, markup=False)
+    console.print(_summary_line(summary), soft_wrap=True, markup=False)
 
 
 def _queue(each: QueueCount) -> Sequence[object]:
@@ -44,7 +44,7 @@ def _queue(each: QueueCount) -> Sequence[object]:
     return (*place, each.start, each.end, each.offsets, each.rows, gaps)
 
 
-def _sentence(summary: Summary) -> str:
+def _summary_line(summary: Summary) -> str:
     facts = _FACTS[summary.pipeline](summary)
     state = "complete" if summary.complete else "NOT COMPLETE"
     if summary.dry_run:
