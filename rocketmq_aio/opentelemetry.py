@@ -1,4 +1,4 @@
-"""Spans and metrics for OpenTelemetry, and W3C context in the properties of messages.
+"""OpenTelemetry hook: spans, metrics, and W3C trace context in message properties.
 
 Needs the extra ``rocketmq-aio[otel]``.  Names follow the semantic conventions of OpenTelemetry for
 messaging and for RocketMQ (status: development), as of version 1.37.
@@ -33,23 +33,22 @@ from rocketmq_aio.model.properties import DELAY, KEYS, TAGS
 from rocketmq_aio.model.values import MessageQueue, SendResult
 
 SCOPE: Final = "rocketmq_aio"
-NOTE: Final = "opentelemetry"  # the name of our note in a context
-HANDLE: Final = "handle"  # the mode of what a handler gets
+NOTE: Final = "opentelemetry"  # key in the notes of a context
+HANDLE: Final = "handle"  # mode of messages passed to a handler
 SENDS: Final = {"send_nowait": "send", "send_oneway": "send", "send_batch": "send"}
-# The boundaries that the conventions recommend for durations in seconds.
+# Bucket boundaries recommended by the conventions for durations in seconds.
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 
 Attributes = dict[str, Any]
 
 
 class OpenTelemetryHook:
-    """Makes spans and metrics of what it sees; for ``hooks=[...]`` of producers and consumers.
+    """Creates spans and metrics; for ``hooks=[...]`` of producers and consumers.
 
-    One object serves any number of clients.  A sent message carries the context of its span
-    (``traceparent`` and what else the propagator writes) in its properties; a handler runs inside
-    a span that continues the message's trace, or links to those of all messages of a batch.  Where
-    no message carries a context, the span begins a trace.  A message that already carries a context
-    keeps it, and the span of its send links to it.
+    One object serves any number of clients.  Sent messages carry the context of their span
+    (``traceparent`` and others of the propagator) in properties.  A handler runs in a span that
+    continues the message's trace, or links to the traces of a batch; without a context it starts a
+    trace.  A message that already has a context keeps it, and the span of its send links to it.
 
     :param tracer_provider: default: the global one
     :param meter_provider: default: the global one
@@ -88,7 +87,7 @@ class OpenTelemetryHook:
     # --- sending --------------------------------------------------------------------------------
 
     def before_send(self, context: SendContext) -> None:
-        """Begin a span and put its context into what is sent."""
+        """Start a span and inject its context into the messages."""
         attributes = _of_send(context)
         carried = [self._carried(message.properties) for message in context.messages]
         links = _links(carried)
@@ -105,7 +104,7 @@ class OpenTelemetryHook:
         context.notes[NOTE] = span
 
     def after_send(self, context: SendContext) -> None:
-        """End the span; count."""
+        """End the span and record metrics."""
         measured = _of_send(context)
         if context.error is not None:
             measured["error.type"] = type(context.error).__qualname__
@@ -129,7 +128,7 @@ class OpenTelemetryHook:
             self._sent.add(count, attributes)
 
     def _create_each(self, context: SendContext, carried: Sequence[Context | None]) -> list[Link]:
-        """Give each message of a batch a context of its own; return links to them."""
+        """Inject a context into each message of a batch; return links to them."""
         links = []
         for place, message in enumerate(context.messages):
             if carried[place] is not None:
@@ -152,10 +151,10 @@ class OpenTelemetryHook:
     # --- handling -------------------------------------------------------------------------------
 
     def before(self, context: ConsumeContext) -> None:
-        """Begin a span, in which the handler is about to run.
+        """Start the span in which the handler runs.
 
-        What is only handed out, by a poll, has a span of its own that links to its messages: it
-        ends before the caller works on them, and is current nowhere.
+        The span of a poll links to its messages, ends before the caller processes them, and is
+        never current.
         """
         carried = [self._carried(message.properties) for message in context.messages]
         attributes = _of_handling(context)
@@ -163,15 +162,15 @@ class OpenTelemetryHook:
             span = self._start(attributes, SpanKind.CLIENT, _links(carried))
             context.notes[NOTE] = span, None, None
             return
-        # A worker runs in the context that was current when the consumer started: a handler whose
-        # message carries none begins a trace of its own.
+        # A worker runs in the context of the consumer's start: a handler whose message has no
+        # context must start a new trace.
         parent = (carried[0] if len(context.messages) == 1 else None) or Context()
         span = self._start(attributes, SpanKind.CONSUMER, _links(carried), parent)
         token = current.attach(set_span_in_context(span, parent))
         context.notes[NOTE] = span, token, _task()
 
     def after(self, context: ConsumeContext) -> None:
-        """End the span; count."""
+        """End the span and record metrics."""
         measured = _of_destination(context.topic, *_operation(context))
         measured["messaging.consumer.group.name"] = context.group
         self._consumed.add(len(context.messages), measured)
@@ -181,13 +180,13 @@ class OpenTelemetryHook:
             self._handling.record(context.seconds or 0.0, measured)
         if NOTE in context.notes:
             span, token, task = context.notes.pop(NOTE)
-            # What was attached in another task ends with it.
+            # A context attached in another task ends with that task.
             if token is not None and task is _task():
                 current.detach(token)
             _end(span, context.error)
 
     def context_of(self, message: MessageExt) -> Context | None:
-        """Return the context that *message* carries; for those that poll and make spans themselves.
+        """Return the context in *message*, for applications that poll and create spans.
 
         ``tracer.start_as_current_span("work", hook.context_of(message))`` continues its trace.
         """
@@ -199,7 +198,7 @@ class OpenTelemetryHook:
         return self._propagator or propagate.get_global_textmap()
 
     def _carried(self, properties: Mapping[str, str]) -> Context | None:
-        """Return the context that a message carries, None if it has none."""
+        """Return the context in *properties*, or None."""
         found = self._textmap().extract(properties, Context())
         return found if get_current_span(found).get_span_context().is_valid else None
 
@@ -229,19 +228,19 @@ def _end(span: Span, error: BaseException | None) -> None:
             span.set_status(Status(StatusCode.ERROR, type(error).__qualname__))
             span.record_exception(error)
             span.set_status(Status(StatusCode.ERROR, str(error)))
-    finally:  # an error of the application may have no text
+    finally:  # str() of an application's error may raise
         span.end()
 
 
 def _operation(context: ConsumeContext) -> tuple[str, str]:
-    """Return name and kind of what happens to the messages."""
+    """Return name and type of the operation."""
     return ("process", "process") if context.mode == HANDLE else (context.mode, "receive")
 
 
 def _task() -> asyncio.Task[Any] | None:
     try:
         return asyncio.current_task()
-    except RuntimeError:  # no loop runs here
+    except RuntimeError:  # no running loop
         return None
 
 
@@ -257,7 +256,7 @@ def _of_destination(topic: str | None, name: str, kind: str) -> Attributes:
 
 
 def _of_send(context: SendContext) -> Attributes:
-    """Return what is true of the whole call; the topic only if there is but one."""
+    """Return the attributes of a send call; the topic only if all messages share it."""
     first = context.message.topic
     one = all(message.topic == first for message in context.messages)
     return _of_destination(first if one else None, SENDS.get(context.mode, context.mode), "send")

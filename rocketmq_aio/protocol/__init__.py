@@ -1,5 +1,5 @@
-"""The remoting protocol, sans-I/O: bytes become values, values become bytes.
+"""The remoting protocol, sans-I/O: decodes bytes to values and encodes values to bytes.
 
-Nothing here has heard of a socket, a task or a clock.  What the wire means is told, with byte
-tables, in ``protocol/README.md`` at the root of the repository.
+No module here uses sockets, tasks or clocks.  ``protocol/README.md`` at the root of the repository
+documents the wire format with byte tables.
 """

@@ -1,4 +1,4 @@
-"""Typed JSON bodies, their names as the broker's classes have them."""
+"""Typed JSON bodies, named as the broker's classes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rocketmq_aio.errors import CodecError
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.fastjson import READ_ERRORS, read_body
 
-MAX_QUEUES: Final = 65_536  # of one topic; a route with more is a lie or an accident
+MAX_QUEUES: Final = 65_536  # of one topic; more is invalid
 MAX_BROKERS: Final = 4096
 NO_QUEUES: Final = msgspec.Raw(b"{}")
 
@@ -25,7 +25,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
 
 
 class QueueData(Body, frozen=True):
-    """How many queues of a topic a broker has, and what may be done with them."""
+    """Numbers of queues of a topic on a broker, and their permissions."""
 
     broker_name: str
     read_queue_nums: int
@@ -34,7 +34,7 @@ class QueueData(Body, frozen=True):
 
 
 class BrokerData(Body, frozen=True):
-    """The addresses of a broker: id 0 is the master, others are its replicas."""
+    """Addresses of a broker: id 0 is the master, others are replicas."""
 
     broker_name: str
     cluster: str = ""
@@ -42,7 +42,7 @@ class BrokerData(Body, frozen=True):
 
 
 class TopicQueueMappingInfo(Body, frozen=True):
-    """Which logical queues of a static topic a broker owns; *curr_id_map* leads to its own."""
+    """Logical queues of a static topic on a broker: the keys of *curr_id_map*."""
 
     topic: str = ""
     scope: str | None = None
@@ -54,7 +54,7 @@ class TopicQueueMappingInfo(Body, frozen=True):
 
 
 class TopicRouteData(Body, frozen=True):
-    """Which brokers hold a topic."""
+    """Route of a topic: its queues and brokers."""
 
     queue_datas: list[QueueData] = []
     broker_datas: list[BrokerData] = []
@@ -63,9 +63,9 @@ class TopicRouteData(Body, frozen=True):
 
 
 def read_route(body: bytes) -> TopicRouteData:
-    """Return the route in *body*, checked for sizes that no cluster has.
+    """Decode and validate a route.
 
-    :raises CodecError: it cannot be read, or is absurd
+    :raises CodecError: it cannot be decoded, or exceeds the limits
     """
     route = read_body(body, TopicRouteData)
     if len(route.broker_datas) > MAX_BROKERS or len(route.queue_datas) > MAX_BROKERS:
@@ -87,7 +87,7 @@ def read_route(body: bytes) -> TopicRouteData:
 
 
 class SubscriptionData(Body, frozen=True):
-    """What a consumer wants of a topic, as heartbeats say it."""
+    """A subscription in a heartbeat."""
 
     topic: str
     sub_string: str
@@ -116,7 +116,7 @@ class ConsumerData(Body, frozen=True):
 
 
 class HeartbeatData(Body, frozen=True):
-    """Everything a broker knows of this client."""
+    """The groups of this client."""
 
     client_id: str = msgspec.field(name="clientID")
     producer_data_set: list[ProducerData] = []
@@ -132,7 +132,7 @@ class ConsumerList(Body, frozen=True):
 
 
 class CheckClientRequest(Body, frozen=True):
-    """A filter expression to be checked."""
+    """A filter expression to validate."""
 
     client_id: str
     group: str
@@ -149,7 +149,7 @@ class LockBatchRequest(Body, frozen=True):
 
 
 class LockBatchResponse(Body, frozen=True):
-    """The queues that are locked now."""
+    """The locked queues."""
 
     locked: list[MessageQueueBody] = msgspec.field(name="lockOKMQSet", default_factory=list)
 
@@ -162,12 +162,12 @@ class MessageQueueBody(Body, frozen=True):
     queue_id: int
 
     def queue(self) -> MessageQueue:
-        """Return it as the value the rest of the client uses."""
+        """Return it as a `MessageQueue`."""
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
 
 
 class BatchAck(Body, frozen=True):
-    """Messages of one queue and one pop that are done; *bits* counts from *start_offset*."""
+    """Processed messages of one queue and pop; *bits* is relative to *start_offset*."""
 
     group: str = msgspec.field(name="c")
     topic: str = msgspec.field(name="t")
@@ -181,24 +181,24 @@ class BatchAck(Body, frozen=True):
 
 
 class BatchAckRequest(Body, frozen=True):
-    """Popped messages of one broker that are done."""
+    """Processed messages of one broker."""
 
     broker_name: str
     acks: list[BatchAck]
 
 
-# --- answers to the broker's own requests -------------------------------------------------------
+# --- responses to requests of brokers -----------------------------------------------------------
 
 
 class ProcessQueueInfo(Body, frozen=True):
-    """The state of one queue, for administration tools; *droped* is the wire's spelling."""
+    """State of a queue, for administration tools; *droped* is the wire spelling."""
 
     commit_offset: int = 0
     cached_msg_min_offset: int = 0
     cached_msg_max_offset: int = 0
     cached_msg_count: int = 0
     cached_msg_size_in_mib: int = msgspec.field(name="cachedMsgSizeInMiB", default=0)
-    transaction_msg_min_offset: int = 0  # in the hands of an orderly handler
+    transaction_msg_min_offset: int = 0  # in flight in an orderly handler
     transaction_msg_max_offset: int = 0
     transaction_msg_count: int = 0
     locked: bool = False
@@ -210,7 +210,7 @@ class ProcessQueueInfo(Body, frozen=True):
 
 
 class PopProcessQueueInfo(Body, frozen=True):
-    """The state of one queue that is popped (5.x)."""
+    """State of a popped queue (5.x)."""
 
     wait_ack_count: int = 0
     droped: bool = False
@@ -218,7 +218,7 @@ class PopProcessQueueInfo(Body, frozen=True):
 
 
 class ConsumeStatus(Body, frozen=True):
-    """What was done with a topic; times are averages in milliseconds, rates per second."""
+    """Statistics of a topic; times are averages in milliseconds, rates per second."""
 
     pull_rt: float = msgspec.field(name="pullRT", default=0.0)
     pull_tps: float = msgspec.field(name="pullTPS", default=0.0)
@@ -229,7 +229,7 @@ class ConsumeStatus(Body, frozen=True):
 
 
 class ConsumerRunningInfo(Body, frozen=True):
-    """The state of a consumer; *mq_table* and *mq_pop_table* are made by `queue_table`."""
+    """State of a consumer; `queue_table` encodes *mq_table* and *mq_pop_table*."""
 
     properties: dict[str, str]
     subscription_set: list[SubscriptionData]
@@ -240,7 +240,7 @@ class ConsumerRunningInfo(Body, frozen=True):
 
 
 class DirectOutcome(StrEnum):
-    """How a handler took a message that an administrator gave it."""
+    """Result of a handler run by an administrator."""
 
     SUCCESS = "CR_SUCCESS"
     LATER = "CR_LATER"
@@ -251,7 +251,7 @@ class DirectOutcome(StrEnum):
 
 
 class ConsumeDirectlyResult(Body, frozen=True):
-    """What came of running a handler on one message, in *spent_time_mills* milliseconds."""
+    """Result and duration of running a handler on one message."""
 
     consume_result: DirectOutcome
     order: bool = False
@@ -261,14 +261,14 @@ class ConsumeDirectlyResult(Body, frozen=True):
 
 
 class ConsumerStatusBody(Body, frozen=True):
-    """Where a group stands in each queue; the table is made by `queue_table`."""
+    """Consumed offsets of a group, encoded by `queue_table`."""
 
     message_queue_table: msgspec.Raw
     consumer_table: dict[str, Any] = {}
 
 
 def queue_table(table: Mapping[MessageQueue, object]) -> msgspec.Raw:
-    """Return a map with queues as keys in the only form all brokers read: objects as keys."""
+    """Encode *table* in the only form that all brokers decode: with objects as keys."""
     entries = [
         b'{"brokerName":%b,"queueId":%d,"topic":%b}:%b'
         % (
@@ -298,9 +298,9 @@ class _ResetOffsetList(Body, frozen=True):
 
 
 def read_reset_offsets(body: bytes) -> dict[MessageQueue, int]:
-    """Return the offsets of a RESET_CONSUMER_CLIENT_OFFSET request, in either of its forms.
+    """Decode the offsets of a RESET_CONSUMER_CLIENT_OFFSET request, in either form.
 
-    :raises CodecError: it is neither
+    :raises CodecError: the body is invalid
     """
     try:
         listed = msgspec.json.decode(body, type=_ResetOffsetList)
@@ -311,8 +311,8 @@ def read_reset_offsets(body: bytes) -> dict[MessageQueue, int]:
 
 
 def queue_key(key: str) -> MessageQueue:
-    """Return the queue that is a key of a table.
+    """Decode a queue that is a key of a table.
 
-    :raises CodecError: it is none
+    :raises CodecError: it is not a queue
     """
     return read_body(key.encode(), MessageQueueBody).queue()

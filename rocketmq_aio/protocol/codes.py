@@ -1,7 +1,7 @@
-"""Numbers of the protocol: request and response codes, languages, flag bits, versions.
+"""Protocol constants: request and response codes, languages, flag bits, versions.
 
-Only what this client sends, answers or branches on.  The full tables are in
-``protocol/codes.json``; a test fails where the two disagree.
+Only those that this client uses; ``protocol/codes.json`` has the full tables, and a test compares
+them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 
 class RequestCode(IntEnum):
-    """What a frame asks for."""
+    """Code of a request."""
 
     PULL_MESSAGE = 11
     QUERY_MESSAGE = 12
@@ -72,7 +72,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a peer ends a request."""
+    """Code of a response."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -107,7 +107,7 @@ class ResponseCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """Which client wrote a frame."""
+    """Language of the client that sent a frame."""
 
     JAVA = 0
     CPP = 1
@@ -125,10 +125,10 @@ class LanguageCode(IntEnum):
     NODE_JS = 13
 
 
-# Ordinal of V5_5_0; above 475, so a broker that shuts down gracefully answers GO_AWAY.
+# Ordinal of V5_5_0; above 475, so that a broker that shuts down gracefully sends GO_AWAY.
 CLIENT_VERSION: Final = 513
 V5_0_0: Final = 413
-V5_1_3: Final = 439  # knows batch acks
+V5_1_3: Final = 439  # supports batch acks
 
 # flag bits of a frame's header
 RESPONSE_FLAG: Final = 1
@@ -153,8 +153,8 @@ COMPRESSION_BITS: Final = {"lz4": 0x100, "zstd": 0x200, "zlib": 0x300}
 
 # sysFlag bits of a pull
 PULL_COMMIT: Final = 1  # commitOffset is valid
-PULL_SUSPEND: Final = 2  # hold the request while there is nothing new
-PULL_SUBSCRIPTION: Final = 4  # use the expression of the request, not of the heartbeat
+PULL_SUSPEND: Final = 2  # long polling
+PULL_SUBSCRIPTION: Final = 4  # use the expression in the request, not in the heartbeat
 PULL_LITE: Final = 16
 
 # permission bits of a queue

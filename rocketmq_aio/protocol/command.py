@@ -1,7 +1,7 @@
-"""Commands: what one frame says, in either header encoding, as JSON or as ROCKETMQ binary.
+"""Commands: encode and decode the header of a frame, JSON or ROCKETMQ binary.
 
-Hot answers are decoded in two steps: the few fixed fields here, the ext fields later by whoever
-waits for them and knows their types.
+JSON headers are decoded in two steps: the fixed fields here, the ext fields by `read_header`, which
+knows their types.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ExtFields = msgspec.Raw | dict[str, str]
 
 
 class Command(msgspec.Struct, rename={"ext": "extFields", "body": " body"}, gc=False):
-    """A received command; *ext* stays undecoded JSON until it is asked for."""
+    """A received command; *ext* stays undecoded JSON until it is used."""
 
     code: int
     opaque: int
@@ -45,23 +45,23 @@ class Command(msgspec.Struct, rename={"ext": "extFields", "body": " body"}, gc=F
 
     @property
     def is_response(self) -> bool:
-        """An answer to a request of this side."""
+        """Whether it is a response."""
         return bool(self.flag & RESPONSE_FLAG)
 
     @property
     def is_oneway(self) -> bool:
-        """Its sender expects no answer."""
+        """Whether its sender expects no response."""
         return bool(self.flag & ONEWAY_FLAG)
 
     def ext_fields(self) -> dict[str, str]:
-        """All ext fields as text, whatever JSON type they came in."""
+        """All ext fields as text, whatever their JSON type."""
         if isinstance(self.ext, dict):
             return self.ext
         return _text_fields(self.ext) if self.ext is not None else {}
 
 
 class _JsonCommand(Command, rename={"ext": "extFields", "body": " body"}, gc=False):
-    # Narrower than its base: only a JSON header is decoded in two steps.
+    # Narrower than in the base: only JSON headers are decoded in two steps.
     ext: msgspec.Raw = EMPTY  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
@@ -72,9 +72,9 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 def decode_command(encoding: int, header: bytes, body: bytes) -> Command:
-    """Return what a frame says.
+    """Return the command in a frame.
 
-    :raises CodecError: the header cannot be read
+    :raises CodecError: the header cannot be decoded
     """
     if encoding == JSON_HEADER:
         try:
@@ -124,7 +124,7 @@ def _decode_binary(header: bytes) -> Command:
 
 
 def _decode_binary_fields(header: bytes, at: int) -> dict[str, str]:
-    fields: dict[str, str] = {}  # a later duplicate wins: some Java clients write keys twice
+    fields: dict[str, str] = {}  # the last duplicate wins: some Java clients write keys twice
     end = len(header)
     while at < end:
         key_at = at + 2
@@ -142,11 +142,11 @@ def _decode_binary_fields(header: bytes, at: int) -> dict[str, str]:
 def encode_command(
     command: Command, ext: Mapping[str, str], *, binary: bool = False, version: int = CLIENT_VERSION
 ) -> bytes:
-    """Return *command* with *ext* as one whole frame.
+    """Return *command* with *ext* as a frame.
 
-    A code above 32767 is written with a JSON header whatever is asked for: it would be cut off.
+    A code above 32767 does not fit a binary header: it always gets a JSON header.
 
-    :raises CodecError: a number or a text does not fit its place in the header
+    :raises CodecError: a number or a text does not fit its field
     """
     try:
         if binary and command.code <= MAX_BINARY_CODE:
@@ -186,7 +186,7 @@ def _encode_binary_header(command: Command, ext: Mapping[str, str], version: int
 
 
 def _remark(command: Command) -> bytes:
-    # The words of some exception, which may hold what UTF-8 cannot say.
+    # The text of an exception, which may not be valid Unicode.
     return command.remark.encode("utf-8", "replace") if command.remark else b""
 
 

@@ -1,6 +1,6 @@
 """Compression of message bodies: zlib in core, lz4 and zstd with ``rocketmq-aio[compression]``.
 
-The extra also brings zlib-ng: the same format, made and read in about half of the time.
+The extra also installs zlib-ng: the same format in about half the time.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Final
 from rocketmq_aio.errors import CodecError, ConfigError, missing_extra
 from rocketmq_aio.protocol.codes import COMPRESSION_BITS, COMPRESSION_MASK
 
-MAX_INFLATED: Final = 32 * 1024 * 1024  # of one message: stops a decompression bomb
-MIN_WINDOW: Final = 8 * 1024 * 1024  # what every zstd reader should grant, by its format
+MAX_INFLATED: Final = 32 * 1024 * 1024  # per message: protects against decompression bombs
+MIN_WINDOW: Final = 8 * 1024 * 1024  # minimum window of decoders, by the zstd format
 EXTRA: Final = missing_extra("compression")
 
 
 class InflationLimitError(CodecError):
-    """Decoding stopped because the data inflates to more than the limit that was given."""
+    """The inflated data would exceed the limit."""
 
 
 def compress(body: bytes, kind: str, level: int) -> bytes:
-    """Return *body* compressed as Java clients do it.
+    """Return *body* compressed in the format of Java clients.
 
     :raises ConfigError: the library for *kind* is not installed
     """
@@ -34,7 +34,7 @@ def compress(body: bytes, kind: str, level: int) -> bytes:
         if kind == "lz4":
             import lz4.frame
 
-            # Java clients cannot read blocks that refer to the one before.
+            # Java clients cannot decode linked blocks.
             return bytes(lz4.frame.compress(body, block_linked=False))
         import zstandard
 
@@ -44,9 +44,9 @@ def compress(body: bytes, kind: str, level: int) -> bytes:
 
 
 def inflate(data: bytes, sys_flag: int, *, limit: int = MAX_INFLATED) -> bytes:
-    """Return the body that was compressed as the type bits of *sys_flag* say; 0 means zlib.
+    """Return *data* inflated by the compression type in *sys_flag*; 0 means zlib.
 
-    :raises CodecError: the data is damaged or cut, or would exceed *limit*
+    :raises CodecError: the data is damaged or truncated, or would exceed *limit*
     """
     bits = sys_flag & COMPRESSION_MASK
     try:
@@ -71,9 +71,9 @@ def _name_of(bits: int) -> str:
     return next(name for name, each in COMPRESSION_BITS.items() if each == bits)
 
 
-@cache  # with the first body: importing it takes milliseconds
+@cache  # imported with the first body: it takes milliseconds
 def fastest_zlib() -> ModuleType:
-    """Return zlib-ng, or the standard library's zlib where that is not installed."""
+    """Return zlib-ng if installed, else the standard library's zlib."""
     try:
         from zlib_ng import zlib_ng
     except ImportError:
@@ -110,7 +110,7 @@ def _inflate_zstd(data: bytes, limit: int) -> tuple[bool, bytes]:
         size = zstandard.frame_content_size(data)
         if 0 <= size <= limit:
             return True, inflater.decompress(data)
-        # Java writes frames without a content size, which plain decompress() refuses.
+        # Java omits the content size, which decompress() requires.
         with inflater.stream_reader(data, read_across_frames=False) as reader:
             inflated = reader.read(limit + 1)
         check = inflater.decompressobj()

@@ -1,4 +1,4 @@
-"""How the messages in an answer are read, by the settings of a client."""
+"""Message decoders, chosen by the settings of a client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Decoded = tuple[list[MessageExt], CodecError | None]
 
 
 class Decode(Protocol):
-    """Decodes an answer by the settings of a client; see `decode_messages`."""
+    """Decodes the messages of a response; see `decode_messages`."""
 
     def __call__(
         self, data: bytes, queue: MessageQueue, /, *, limit: int = MAX_INFLATED
@@ -24,14 +24,14 @@ class Decode(Protocol):
 
 
 def decoder_of(config: ClientConfig) -> Decode:
-    """Return what reads stored messages of a queue, as `decode_messages` does."""
+    """Return the decoder for *config*: `decode_messages`, with namespace and checksums."""
     namespace = namespace_of(config)
     decode = decode_messages if namespace is None else namespace.decode
     return verifying(decode) if config.verify_checksums else decode
 
 
 def verifying(decode: Decode) -> Decode:
-    """Return *decode*, stopped by the first message whose body is not what was stored."""
+    """Return a decoder that stops at the first message with a wrong checksum."""
 
     def decode_and_verify(
         data: bytes, queue: MessageQueue, *, limit: int = MAX_INFLATED

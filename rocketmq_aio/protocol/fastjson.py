@@ -1,10 +1,10 @@
-"""Makes standard JSON of what brokers write: their maps can have numbers or objects as keys.
+"""fastjson dialect: converts JSON with numbers or objects as keys to standard JSON.
 
     {0:"a"}                       -> {"0":"a"}
     {{"queueId":0,...}:5}         -> {"{\\"queueId\\":0,...}":5}
 
-One pass over the text, no regular expression, and no object key inside an object key: each level
-would double the escapes of the one before.
+One pass over the text.  An object key inside an object key is an error: each level would double
+the escapes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ READ_ERRORS: Final = (msgspec.MsgspecError, RecursionError, UnicodeError)
 
 
 def read_body(body: bytes, kind: type[T]) -> T:
-    """Return a JSON body as *kind*, whichever dialect it is in.
+    """Return a JSON body, standard or fastjson, as *kind*.
 
-    :raises CodecError: it is neither, or does not fit
+    :raises CodecError: it is neither, or does not match *kind*
     """
     try:
         return msgspec.json.decode(body, type=kind, strict=False)
@@ -41,7 +41,7 @@ def read_body(body: bytes, kind: type[T]) -> T:
 def to_standard(text: bytes) -> bytes:
     """Return *text* with every key as a string.
 
-    :raises CodecError: the brackets do not match, are nested too deep, or do not end the text
+    :raises CodecError: brackets do not match or are nested too deeply, or text follows the last
     """
     whole = _Standardizer(text)
     standard = whole.object_or_value()
@@ -54,12 +54,12 @@ class _Standardizer:
     def __init__(self, text: bytes, at: int = 0, depth: int = 0) -> None:
         self._text = text
         self._at = at
-        self._depth = depth  # of the key that starts at *at*; 0 for the whole text
+        self._depth = depth  # nesting of the key that starts at *at*; 0 for the whole text
         self._out = bytearray()
-        self._open = bytearray()  # the brackets that are open
+        self._open = bytearray()  # open brackets
 
     def object_or_value(self) -> bytes:
-        """Rewrite until the outermost value ends, and return it."""
+        """Return the outermost value, converted."""
         text, end = self._text, len(self._text)
         while self._at < end:
             byte = text[self._at]
@@ -82,7 +82,7 @@ class _Standardizer:
 
     @property
     def end(self) -> int:
-        """Where the outermost value ended in the text."""
+        """Position after the outermost value."""
         return self._at
 
     def _copy_byte(self) -> None:
@@ -112,7 +112,7 @@ class _Standardizer:
         self._copy_byte()
 
     def _key(self) -> None:
-        """At the place of a key: quote one that is bare, or an object."""
+        """Quote the key at the current position if it is bare or an object."""
         text, end = self._text, len(self._text)
         while self._at < end and text[self._at] in SPACE:
             self._at += 1

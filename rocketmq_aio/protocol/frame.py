@@ -1,4 +1,4 @@
-"""Cuts a byte stream into frames, however the bytes happen to arrive.
+"""Frame decoder: splits a byte stream into frames.
 
 length of the rest | header encoding << 24 | header length | header | body
 """
@@ -14,17 +14,17 @@ from rocketmq_aio.errors import CodecError
 PREFIX: Final = Struct(">II")
 LENGTH: Final = Struct(">I")
 HEADER_MASK: Final = 0xFF_FFFF
-MANY_CHUNKS: Final = 64  # a dripped frame is kept in one growing buffer, not as crumbs
+MANY_CHUNKS: Final = 64  # then a slowly received frame is joined into one buffer
 
 Deliver = Callable[[int, bytes, bytes], None]  # header encoding, header, body
 
 
 class FrameDecoder:
-    """Hands whole frames to *deliver*; keeps the rest until more bytes come.
+    """Passes complete frames to *deliver*; buffers the rest.
 
-    A length is judged before its bytes are awaited, so that a wild one cannot fill memory.
+    A length is validated before its bytes are buffered, so that an invalid one cannot fill memory.
 
-    :ivar position: bytes of the stream that were delivered in whole frames
+    :ivar position: bytes of the stream delivered in complete frames
     """
 
     def __init__(self, deliver: Deliver, *, max_frame_bytes: int) -> None:
@@ -36,9 +36,9 @@ class FrameDecoder:
         self.position = 0
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of the stream.
+        """Decode the next bytes of the stream.
 
-        :raises CodecError: they are not a frame, and nothing after them can be trusted
+        :raises CodecError: they are not a frame; the stream cannot be decoded further
         """
         if self._chunks:
             whole = self._joined(data)
@@ -61,13 +61,13 @@ class FrameDecoder:
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether a frame has begun and is not complete."""
+        """Whether an incomplete frame is buffered."""
         return bool(self._chunks)
 
     def unfinished(self) -> tuple[int, bytes, bytes] | None:
-        """Return header encoding, header and the received part of the body of the last frame.
+        """Return header encoding, header and partial body of the incomplete frame.
 
-        None while its header is incomplete.
+        None if its header is incomplete.
         """
         data = b"".join(self._chunks)
         if len(data) < 8:
@@ -90,13 +90,13 @@ class FrameDecoder:
         if self._have >= 4:
             (length,) = LENGTH.unpack_from(rest)
             self._check(length, 0, 0)
-            # With the second word the header's length is judged, before the rest is awaited.
+            # The second word is needed to validate the header length before buffering the rest.
             self._need = max(8, 4 + length) if self._have >= 8 else 8
         else:
             self._need = 4
 
     def _joined(self, data: bytes) -> bytes | None:
-        """Return all bytes kept so far once they reach what is needed."""
+        """Return all buffered bytes once there are enough, else None."""
         chunks = self._chunks
         if len(chunks) == 1 and isinstance(chunks[0], bytearray):
             chunks[0] += data

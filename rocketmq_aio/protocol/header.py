@@ -1,6 +1,6 @@
-"""Typed headers: a request's header is declared as a struct, one codec reads and writes them all.
+"""Typed headers: ext fields of requests and responses, declared as structs.
 
-Field names are snake_case here and camelCase on the wire; all values travel as text.
+Field names are snake_case here and camelCase on the wire; values are text on the wire.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from rocketmq_aio.protocol.command import Command
 
 H = TypeVar("H", bound="Header")
 
-SIGNED_DIGITS: Final = re.compile(r"[+-]?[0-9]{1,20}")  # zeros in front and a plus are fine in Java
+SIGNED_DIGITS: Final = re.compile(r"[+-]?[0-9]{1,20}")  # Java accepts leading zeros and a plus
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Base of all typed headers; a field that is None is not written."""
+    """Base of all typed headers; fields that are None are omitted."""
 
 
 class RequestHeader(Header, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Base of the headers that ask for something; *code* says what."""
+    """Base of the headers of requests; *code* is the request code."""
 
     code: ClassVar[int]
-    unsigned: ClassVar[tuple[str, ...]] = ()  # names of fields that a signature does not cover
+    unsigned: ClassVar[tuple[str, ...]] = ()  # fields that are not signed
 
 
 class NoFields(Header, frozen=True):
-    """An answer without ext fields that matter."""
+    """A response whose ext fields are not used."""
 
 
 @cache
 def wire_names(kind: type[Header]) -> tuple[tuple[str, str], ...]:
-    """Return (attribute, name on the wire) of every field."""
+    """Return (attribute, wire name) of every field."""
     return tuple(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True))
 
 
 def to_ext_fields(header: Header) -> dict[str, str]:
-    """Return the text form of *header*."""
+    """Return *header* as ext fields."""
     fields: dict[str, str] = {}
     for attribute, name in wire_names(type(header)):
         value = getattr(header, attribute)
@@ -63,9 +63,9 @@ def _json_decoder(kind: type[H]) -> msgspec.json.Decoder[H]:
 def read_header(command: Command, kind: type[H]) -> H:
     """Return the ext fields of *command* as *kind*.
 
-    An optional field whose text does not fit counts as missing, as it does for a Java peer.
+    An optional field with an invalid value counts as missing, as in Java.
 
-    :raises CodecError: a required field is missing or does not fit
+    :raises CodecError: a required field is missing or invalid
     """
     ext = command.ext
     try:
@@ -78,7 +78,7 @@ def read_header(command: Command, kind: type[H]) -> H:
 
 
 def _read_leniently(command: Command, kind: type[H]) -> H:
-    # Off the hot path: Java peers write "" where a number is unknown and read it as absent.
+    # Not on the hot path. Java peers write "" for an unknown number, and read it as absent.
     present = dict(command.ext_fields())
     for field in msgspec.structs.fields(kind):
         text = present.get(field.encode_name)

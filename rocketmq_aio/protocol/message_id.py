@@ -1,4 +1,4 @@
-"""The message id that a producer gives (UNIQ_KEY): unique without asking anybody.
+"""Message ids set by producers (UNIQ_KEY), unique without coordination.
 
 IP 4 or 16 | process id 2 | random 4 | ms since the month began 4 | counter 2   as hex
 """
@@ -15,9 +15,9 @@ MASK32: Final = 0xFFFF_FFFF
 
 
 class MessageIdGenerator:
-    """Makes ids from *origin*: host, process and a random number that tells restarts apart.
+    """Generates ids from host, process id and a random *salt* that differs after restarts.
 
-    Tools read the time back from the id, so the month begins at local midnight, as in Java.
+    Tools decode the time from the id; as in Java, months begin at local midnight.
     """
 
     def __init__(self, host: bytes, process_id: int, salt: int) -> None:
@@ -28,9 +28,9 @@ class MessageIdGenerator:
         self._month_end = 0
 
     def renew(self) -> None:
-        """Take the id of this process and a new random number, when a producer starts.
+        """Use the current process id and a new salt; called when a producer starts.
 
-        Objects made before a fork would make the same ids in every child.
+        Without it, every child of a fork would generate the same ids.
         """
         self._begin(os.getpid(), secrets.randbits(32))
 
@@ -38,10 +38,10 @@ class MessageIdGenerator:
         process = (process_id & MASK16).to_bytes(2, "big")
         self._origin = (self._host + process + (salt & MASK32).to_bytes(4, "big")).hex().upper()
         self._now_ms = -1  # no time yet
-        self._stamp = ""  # all of an id but its counter, for one millisecond
+        self._stamp = ""  # the id without its counter, for the current millisecond
 
     def next_id(self, now_ms: int) -> str:
-        """Return a fresh id; *now_ms* is the wall clock in milliseconds."""
+        """Return a new id; *now_ms* is the wall clock in milliseconds."""
         if now_ms != self._now_ms:
             self._set_time(now_ms)
         self._number = number = (self._number + 1) & MASK16
@@ -55,7 +55,7 @@ class MessageIdGenerator:
 
 
 def _month_around(now_ms: int) -> tuple[int, int]:
-    # Local time is meant: that is what the tools that read the time back assume.
+    # Local time, as tools that decode the time expect.
     now = datetime.fromtimestamp(now_ms / 1000)
     start = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     end = start.replace(year=start.year + start.month // 12, month=start.month % 12 + 1)

@@ -1,7 +1,7 @@
-"""Receipts of popped messages: what a broker has to be told to acknowledge one.
+"""Receipts of popped messages, needed to acknowledge them.
 
-A receipt goes over the wire as text of eight parts.  Of a message in a retry topic the broker
-writes it (property POP_CK), of others the client builds it from what the answer says about queues.
+On the wire a receipt is text of eight parts.  For a message in a retry topic the broker sets it as
+property POP_CK; for others the client builds it from the header of the response.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from rocketmq_aio.protocol.requests.pop import ChangeInvisibleTimeResponse, PopM
 POP_CK: Final = b"POP_CK\x01"
 NORMAL: Final = "0"
 RETRY_V1: Final = "1"
-RETRY_V2: Final = "2"  # since 5.2 or so, where a broker is set to it
+RETRY_V2: Final = "2"  # from about 5.2, if enabled in the broker
 RETRY_JOINTS: Final = {RETRY_V1: "_", RETRY_V2: "+"}
 ORDER_REVIVE_QUEUE: Final = 999
-MAX_SPAN: Final = 4096  # of the offsets in one bit set; a pop brings 32 messages
+MAX_SPAN: Final = 4096  # of offsets in one bit set; a pop returns at most 32 messages
 
 QueueKey = tuple[str, int]  # marker, queue id
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """One delivery of one message."""
+    """A delivery of a message."""
 
     start_offset: int
-    pop_time: int  # ms, by the clock of the broker
+    pop_time: int  # ms, by the broker's clock
     invisible_time: int  # ms
     revive_queue_id: int
     marker: str
@@ -51,11 +51,11 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_ordered(self) -> bool:
-        """It came with an ordered pop."""
+        """Whether it was popped in order."""
         return self.revive_queue_id == ORDER_REVIVE_QUEUE
 
     def changed(self, answer: ChangeInvisibleTimeResponse) -> Receipt:
-        """Return the receipt that replaces this one after its invisible time was changed."""
+        """Return the new receipt after a change of the invisible time."""
         return Receipt(
             self.offset,
             answer.pop_time,
@@ -68,7 +68,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
         )
 
     def stored_topic(self, group: str, topic: str) -> str:
-        """Return the topic in which the message is stored: *topic*, or a retry topic of it."""
+        """Return the topic where the message is stored: *topic* or a retry topic."""
         joint = RETRY_JOINTS.get(self.marker)
         return topic if joint is None else f"{RETRY_PREFIX}{group}{joint}{topic}"
 
@@ -76,7 +76,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 def parse_receipt(text: str) -> Receipt:
     """Return the receipt in *text*.
 
-    :raises CodecError: it has not eight parts, or one of them is no number
+    :raises CodecError: it does not have eight valid parts
     """
     parts = text.split(" ")
     if len(parts) != 8:
@@ -89,11 +89,11 @@ def parse_receipt(text: str) -> Receipt:
         raise CodecError("receipt", 0, f"{error}: {text!r}") from None
 
 
-# --- the receipts of an answer ------------------------------------------------------------------
+# --- receipts of a response ---------------------------------------------------------------------
 
 
 class PopInfo(NamedTuple):
-    """What an answer says about its queues."""
+    """The tables in a response."""
 
     starts: Mapping[QueueKey, int]
     offsets: Mapping[QueueKey, list[int]]
@@ -101,9 +101,9 @@ class PopInfo(NamedTuple):
 
 
 def read_info(answer: PopMessageResponse) -> PopInfo:
-    """Return the three texts of *answer* as tables.
+    """Return the three texts in *answer* as tables.
 
-    :raises CodecError: one of them cannot be read
+    :raises CodecError: one of them is invalid
     """
     try:
         starts = {
@@ -129,12 +129,12 @@ def _items(text: str | None) -> list[list[str]]:
 def receipts(
     messages: Iterable[MessageExt], answer: PopMessageResponse, broker_name: str
 ) -> list[Receipt]:
-    """Return the receipt of every message of an answer, in its order.
+    """Return the receipts of *messages*, in their order.
 
-    :raises CodecError: the answer says nothing of a message, or nothing that can be read
+    :raises CodecError: *answer* lacks the data of a message, or is invalid
     """
     info = read_info(answer)
-    seen: dict[QueueKey, int] = defaultdict(int)  # messages before, whose receipt is built here
+    seen: dict[QueueKey, int] = defaultdict(int)  # messages before this one, by queue
     first: dict[QueueKey, int] = {}
     made: list[Receipt] = []
     for message in messages:
@@ -145,7 +145,7 @@ def receipts(
             made.append(receipt)
             continue
         key = (NORMAL, message.queue.queue_id)
-        # Brokers of early 5.x say nothing of queues: all begin at the first message they gave.
+        # Early 5.x brokers send no tables: each queue starts at its first message.
         start = info.starts.get(key, first.setdefault(key, message.queue_offset))
         offset = _offset(info, key, seen[key], message.queue_offset)
         seen[key] += 1
@@ -155,18 +155,18 @@ def receipts(
 
 
 def _offset(info: PopInfo, key: QueueKey, position: int, own: int) -> int:
-    """Return the offset by which the broker knows the message at *position* of its queue."""
+    """Return the broker's offset of the message at *position* of its queue."""
     listed = info.offsets.get(key)
     if not info.starts and listed is None:
         return own
     if listed is None or key not in info.starts:
         raise CodecError("offset info of a pop", 0, f"nothing is said of queue {key[1]}")
-    # A batch that is stored as one record is listed once and has several messages.
+    # A batch that is stored as one record is listed once.
     return own if own in listed else listed[min(position, len(listed) - 1)]
 
 
 def order_count(info: PopInfo, receipt: Receipt) -> int:
-    """Return how often an ordered message was taken before."""
+    """Return how many times an ordered message was popped before."""
     counts, marker = info.counts, receipt.marker
     own = counts.get((marker, f"qo{receipt.queue_id}%{receipt.offset}"))
     return own if own is not None else counts.get((marker, str(receipt.queue_id)), 0)
@@ -176,7 +176,7 @@ def order_count(info: PopInfo, receipt: Receipt) -> int:
 
 
 def bit_set(offsets: Iterable[int], start: int) -> str:
-    """Return *offsets* as a bit set counted from *start*, as the body of a batch ack has it."""
+    """Return *offsets* as a bit set relative to *start*, in the form of a batch ack."""
     bits = 0
     for offset in offsets:
         bits |= 1 << (offset - start)
@@ -184,12 +184,12 @@ def bit_set(offsets: Iterable[int], start: int) -> str:
 
 
 def fits_batch(receipt: Receipt) -> bool:
-    """Whether the message can be a bit in a batch ack."""
+    """Whether a batch ack can contain the message."""
     return 0 <= receipt.offset - receipt.start_offset < MAX_SPAN
 
 
 def batch_acks(group: str, done: Iterable[tuple[str, Receipt]]) -> list[BatchAck]:
-    """Return the entries that acknowledge *done*: topic (never a retry topic) and receipt each."""
+    """Return entries that acknowledge *done*: pairs of topic (not a retry topic) and receipt."""
     offsets: dict[tuple[str, Receipt], list[int]] = defaultdict(list)
     for topic, receipt in done:
         alike = msgspec.structs.replace(receipt, offset=0)

@@ -1,7 +1,7 @@
-"""The stored-message record, in which brokers hand out messages, and the batch entry.
+"""Stored-message records and batch entries: decode and encode.
 
-The decoder keeps the fixed part and the properties as bytes (see MessageExt): that makes it the
-cheapest thing on the way of a pulled message.  Layout: ``protocol/README.md``, "Stored message".
+The decoder keeps the fixed part and the properties as bytes (see `MessageExt`), which makes it
+cheap.  Layout: ``protocol/README.md``, "Stored message".
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAGIC_V1: Final = -626_843_481  # 0xDAA320A7: topic length is one byte
 MAGIC_V2: Final = -626_843_477  # 0xDAA320AB: two bytes (brokers from 5.1, long retry topics)
 IPV4_HEAD: Final = 88
 SHORTEST: Final = IPV4_HEAD + 1 + 2
-MESSAGE_BYTES: Final = 512  # of memory that a message takes besides its body, about
+MESSAGE_BYTES: Final = 512  # approximate memory of a message without its body
 MAX_INNER: Final = 32_767  # messages of an inner batch: the broker counts them in 16 bits
 
 # size, magic, queue offset, sysFlag, body length of a record whose hosts are IPv4
@@ -50,12 +50,12 @@ _UNUSUAL: Final = _GROWS | BORN_IPV6 | STORE_IPV6 | NEED_UNWRAP
 def decode_messages(
     data: bytes, queue: MessageQueue, *, limit: int = MAX_INFLATED
 ) -> tuple[list[MessageExt], CodecError | None]:
-    """Return the messages of a pull answer, and what stopped the decoder if it was stopped.
+    """Return the messages of a pull response, and the error that stopped the decoder, if any.
 
-    A message that cannot be read is never skipped: those before it are returned with the error,
-    and the next pull begins with it again.  That is also how an answer ends that inflates to more
-    than *limit* bytes in all: alone, each of its messages may be as large.  The error is an
-    `InflationLimitError` then, whose position is where the record begins that was not decoded.
+    A message that cannot be decoded is not skipped: the messages before it are returned with the
+    error, and the next pull starts at it.  If the response inflates to more than *limit* bytes in
+    total, the error is an `InflationLimitError` at the position of the first record not decoded;
+    each message alone may be of that size.
     """
     messages: list[MessageExt] = []
     append, unpack, plain_topic = messages.append, _PLAIN.unpack_from, queue.topic.encode()
@@ -99,9 +99,9 @@ def decode_messages(
 
 
 def decode_message(data: bytes, broker_name: str) -> MessageExt:
-    """Return the one message that *data*, a record of the named broker, holds.
+    """Return the only message in *data*, a record of the named broker.
 
-    :raises CodecError: it cannot be read, or there is more than one
+    :raises CodecError: it cannot be decoded, or is a batch
     """
     messages = decode_record(data, stored_message(data, broker_name).queue)
     if len(messages) != 1:
@@ -110,9 +110,9 @@ def decode_message(data: bytes, broker_name: str) -> MessageExt:
 
 
 def decode_record(data: bytes, queue: MessageQueue) -> list[MessageExt]:
-    """Return the messages that *data*, one record of *queue*, holds: a batch has several.
+    """Return the messages in *data*, one record of *queue*: a batch has several.
 
-    :raises CodecError: they cannot be read
+    :raises CodecError: they cannot be decoded
     """
     messages, fault = decode_messages(data, queue)
     if fault is not None:
@@ -121,10 +121,10 @@ def decode_record(data: bytes, queue: MessageQueue) -> list[MessageExt]:
 
 
 def stored_message(data: bytes, broker_name: str) -> MessageExt:
-    """Return the record *data* of the named broker as one message whose body is as it is stored:
-    compressed, or a batch.
+    """Return the record *data* of the named broker with its body as stored: maybe compressed, or a
+    batch.
 
-    :raises CodecError: it is no record
+    :raises CodecError: it is not a record
     """
     try:
         body_at, body_end, topic_at, properties_at = _bounds(data, 0)
@@ -138,7 +138,7 @@ def stored_message(data: bytes, broker_name: str) -> MessageExt:
 
 
 def _decode_unusual(data: bytes, at: int, queue: MessageQueue, limit: int) -> list[MessageExt]:
-    """Decode one record that is compressed, a batch, from IPv6 hosts or in version 2."""
+    """Decode a record that is compressed, a batch, from IPv6 hosts or of version 2."""
     size, _, _, sys_flag, _ = _PLAIN.unpack_from(data, at)
     body_at, body_end, topic_at, properties_at = _bounds(data, at)
     end = at + size
@@ -147,7 +147,7 @@ def _decode_unusual(data: bytes, at: int, queue: MessageQueue, limit: int) -> li
     if properties_at + int.from_bytes(data[properties_at - 2 : properties_at], "big") != end:
         raise CodecError("properties length", properties_at - 2, "it does not end the record")
     body = data[body_at:body_end]
-    if sys_flag & _GROWS:  # what it costs is little beside what follows
+    if sys_flag & _GROWS:  # cheap compared to what follows
         (stored,) = _CRC.unpack_from(data, at + _CRC_AT)
         _check_sum(body, stored, body_at)
     if sys_flag & _GROWS and limit <= 0:
@@ -164,7 +164,7 @@ def _decode_unusual(data: bytes, at: int, queue: MessageQueue, limit: int) -> li
 
 
 def checksum_fault(message: MessageExt) -> CodecError | None:
-    """Return what is wrong with the body of *message*; None also when it was checked before."""
+    """Verify the checksum of *message*; None if it is right, or was verified by the decoder."""
     if message.sys_flag & _GROWS:
         return None
     try:
@@ -175,17 +175,17 @@ def checksum_fault(message: MessageExt) -> CodecError | None:
 
 
 def _check_sum(body: bytes, stored: int, at: int) -> None:
-    if stored and crc32(body) & CRC_MASK != stored:  # without one it is 0
+    if stored and crc32(body) & CRC_MASK != stored:  # 0: no checksum
         raise CodecError("body", at, "it does not have the checksum that it was stored with")
 
 
 def _grown(messages: list[MessageExt]) -> int:
-    """Return about how much memory *messages*, made of a smaller record, take."""
+    """Return the approximate memory of *messages*."""
     return sum([len(each.body) + MESSAGE_BYTES for each in messages])
 
 
 def _bounds(data: bytes, at: int) -> tuple[int, int, int, int]:
-    """Return where body, end of body, topic and properties of the record at *at* are."""
+    """Return the positions of body, body end, topic and properties of the record at *at*."""
     size, magic, _, sys_flag, _ = _PLAIN.unpack_from(data, at)
     if magic not in (MAGIC_V1, MAGIC_V2):
         raise CodecError("magic", at + 4, f"{magic & 0xFFFFFFFF:#x} begins no message")
@@ -213,7 +213,7 @@ def _inflated(body: bytes, sys_flag: int, at: int, limit: int) -> bytes:
 
 
 def _unwrap(outer: MessageExt, at: int, limit: int) -> list[MessageExt]:
-    """Return the messages of an inner batch: consecutive offsets, the outer one's times."""
+    """Return the messages of an inner batch, with consecutive offsets."""
     inner: list[MessageExt] = []
     most = max(1, limit // MESSAGE_BYTES)
     try:
@@ -239,7 +239,7 @@ def _unwrap(outer: MessageExt, at: int, limit: int) -> list[MessageExt]:
 
 
 def encode_batch_entry(body: bytes, properties: bytes, flag: int) -> tuple[bytes, ...]:
-    """Return the parts of one entry of a batch body, to be joined with the others."""
+    """Return the parts of an entry of a batch body, to be joined with the others."""
     size = _ENTRY.size + len(body) + 2 + len(properties)
     head = _ENTRY.pack(size, 0, 0, flag, len(body))  # brokers fill in magic and checksum
     return head, body, _SHORT.pack(len(properties)), properties

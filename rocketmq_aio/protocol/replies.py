@@ -1,4 +1,4 @@
-"""Replies to request messages, as brokers push them."""
+"""Reply messages: decode PUSH_REPLY_MESSAGE_TO_CLIENT requests of brokers."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from rocketmq_aio.protocol.compression import inflate
 from rocketmq_aio.protocol.record import CRC_MASK, MAGIC_V1
 from rocketmq_aio.protocol.requests.from_broker import PushReplyMessage
 
-# The fixed fields of a stored record, which `MessageExt` reads; a reply comes without offsets.
+# The fixed fields of a stored record, as `MessageExt` decodes them; a reply has no offsets.
 _HEAD: Final = Struct(">iiIiiqqiq")
 _PORT: Final = Struct(">i")
 _TIME: Final = Struct(">q")
 _TAIL: Final = Struct(">iqi")
 NO_HOST: Final = b"\0\0\0\0"
-HOSTS_REMEMBERED: Final = 256  # those who reply, and brokers: the same again and again
+HOSTS_REMEMBERED: Final = 256  # hosts of repliers and brokers: few
 
 
 def reply_message(header: PushReplyMessage, body: bytes) -> MessageExt:
-    """Return the message that a pushed reply is; its queue has no broker name, its offset is 0.
+    """Return a pushed reply as a message; its queue has no broker name, its offset is 0.
 
     :raises CodecError: the body cannot be inflated
     """
@@ -49,7 +49,7 @@ def _head(header: PushReplyMessage, body: bytes) -> bytes:
 
 @lru_cache(HOSTS_REMEMBERED)
 def _host(text: str) -> bytes:
-    """Return ``ip:port`` packed; what is none is no host."""
+    """Return ``ip:port`` packed; zeros if it is invalid."""
     host, _, port = text.rpartition(":")
     try:
         return ip_address(host.strip("/[]")).packed + _PORT.pack(int(port))

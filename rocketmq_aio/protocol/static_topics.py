@@ -1,8 +1,8 @@
-"""Static topics (5.x): a fixed number of logical queues, which move between brokers.
+"""Static topics (5.x): a fixed number of logical queues that move between brokers.
 
-Clients name the queues of such a topic by a broker that does not exist (``__syslo__global__``) and
-a logical id, so that offsets, allocations and locks stay what they are when a queue moves.  Only
-who needs an address asks which broker owns a queue now.
+Clients identify these queues by a virtual broker name (``__syslo__global__``) and a logical id, so
+offsets, allocations and locks stay valid when a queue moves.  Only sending a request resolves the
+current owner.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ GLOBAL_SCOPE: Final = "__global__"
 
 
 def is_logical(queue: MessageQueue) -> bool:
-    """Whether *queue* is one of a static topic."""
+    """Whether *queue* belongs to a static topic."""
     return queue.broker_name.startswith(LOGICAL_PREFIX)
 
 
 def logical_queues(topic: str, data: TopicRouteData) -> dict[MessageQueue, str]:
-    """Return the logical queues of *topic* and the brokers that own them; nothing if not static.
+    """Return the logical queues of *topic* with their owners; empty if it is not static.
 
-    A queue that no broker owns at the moment is there all the same, owned by `NO_OWNER`: members
-    of a group must share the same list.
+    A queue without an owner is included, owned by `NO_OWNER`: all members of a group must compute
+    the same list.
     """
     scopes: dict[str, list[TopicQueueMappingInfo]] = {}
     for info in (data.topic_queue_mapping_by_broker or {}).values():
@@ -46,7 +46,7 @@ def _logical_broker(scope: str) -> str:
 
 
 def _owners(infos: Iterable[TopicQueueMappingInfo]) -> dict[int, str]:
-    """Return the owner of each logical id: of brokers that claim it, the one told last."""
+    """Return the owner of each logical id; the claim with the highest epoch wins."""
     owner_of: dict[int, str] = {}
     for info in sorted(infos, key=lambda info: (info.epoch, info.bname)):
         owner_of.update(dict.fromkeys(info.curr_id_map, info.bname))

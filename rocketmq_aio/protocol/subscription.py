@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic: tag expressions, their hashes, SQL expressions."""
+"""Subscriptions: tag expressions, tag hashes, SQL expressions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.protocol.bodies import SubscriptionData
 
 ALL: Final = "*"
-KINDS: Final = ("TAG", "SQL92")  # brokers send all messages, unfiltered, when asked for another
+KINDS: Final = ("TAG", "SQL92")  # for other kinds brokers return all messages unfiltered
 SIGN_BIT: Final = 0x8000_0000
 
 
 def java_hash(text: str) -> int:
-    """Return what Java's String.hashCode gives: over UTF-16 units, signed 32 bits."""
+    """Return Java's String.hashCode: over UTF-16 units, signed 32 bits."""
     value = 0
     raw = text.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(raw), 2):
@@ -25,21 +25,21 @@ def java_hash(text: str) -> int:
 
 
 class Subscription(msgspec.Struct, frozen=True, gc=False):
-    """A checked expression; *tags* is empty where every message is wanted."""
+    """A valid expression; *tags* is empty for SQL and for all messages."""
 
     topic: str
     expression: str
     kind: str
     tags: frozenset[str]
-    version: int  # milliseconds; brokers refuse a pull that is newer than the last heartbeat
+    version: int  # ms; brokers reject a pull with a newer version than the last heartbeat
 
     @property
     def is_sql(self) -> bool:
-        """The broker alone can judge it."""
+        """Whether only the broker can evaluate it."""
         return self.kind != "TAG"
 
     def to_body(self) -> SubscriptionData:
-        """Return it as heartbeats say it."""
+        """Return it as sent in heartbeats."""
         tags = sorted(self.tags)
         return SubscriptionData(
             topic=self.topic,
@@ -52,9 +52,9 @@ class Subscription(msgspec.Struct, frozen=True, gc=False):
 
 
 def subscription(topic: str, selector: str | MessageSelector | None, version: int) -> Subscription:
-    """Return what *selector* asks of *topic*; a plain string is a tag expression.
+    """Return the subscription of *topic* with *selector*; a string is a tag expression.
 
-    :raises ConfigError: it is neither, or names no tag at all
+    :raises ConfigError: *selector* is invalid, or has no tag
     """
     if isinstance(selector, MessageSelector):
         expression, kind = selector.expression, selector.kind

@@ -1,6 +1,6 @@
-"""Prepared frames of the two hot requests: what does not change is encoded once.
+"""Prepared frames of sends and pulls: constant fields are encoded once.
 
-A template writes the ROCKETMQ binary header; one struct call and one join make a frame.
+A template writes the ROCKETMQ binary header with one struct call and one join per frame.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _PYTHON_VERSION: Final = CLIENT_VERSION
 
 
 def _binary_fields(fields: dict[str, str]) -> bytes:
-    # Without empty ones: brokers do not keep them, and refuse the signature over them.
+    # Without empty ones: brokers drop them and reject signatures over them.
     return b"".join([binary_field(name, value) for name, value in fields.items() if value])
 
 
-# The same, then field g (born, 13 digits until the year 2286) and the length of field i.
+# The same, field g (born time, 13 digits until the year 2286) and the length of field i.
 _SEND_HEAD: Final = Struct(">iIhBhiiii7s13s3si")
 _SEND_FIELDS: Final = 27  # bytes of those two
 _BORN: Final = b"\x00\x01g\x00\x00\x00\x0d"
@@ -37,7 +37,7 @@ MAX_REMEMBERED: Final = 1024  # user flags can take any value
 
 
 class SendTemplate:
-    """Sends of one group to one topic on one broker, of messages or of batches."""
+    """Template for sends of a group to a topic on a broker, of messages or of batches."""
 
     def __init__(self, like: SendMessage) -> None:
         self._code = int(like.code)
@@ -52,10 +52,10 @@ class SendTemplate:
     def frame_head(
         self, opaque: int, numbers: tuple[int, int, int], born_ms: int, properties: bytes, size: int
     ) -> bytes:
-        """Return everything before a body of *size* bytes; *numbers*: queue id, sysFlag, flag."""
+        """Return the frame up to a body of *size* bytes; *numbers*: queue id, sysFlag, flag."""
         fixed = self._fixed.get(numbers) or self._remember(numbers)
         if born_ms != self._born_ms:
-            # A clock that was never set is padded to as many digits.
+            # The time of an unset clock is padded to 13 digits.
             self._born_ms, self._born = born_ms, b"%013d" % born_ms
         properties_length = len(properties)
         fields = _SEND_FIELDS + properties_length + len(fixed)
@@ -86,7 +86,7 @@ class SendTemplate:
 
 
 class PullTemplate:
-    """Pulls of one group from one queue."""
+    """Template for pulls of a group from a queue."""
 
     def __init__(self, like: PullMessage) -> None:
         self.code = int(like.code)
@@ -95,7 +95,7 @@ class PullTemplate:
         self._constant = _binary_fields(fixed)
 
     def frame(self, opaque: int, queue_offset: int) -> bytes:
-        """Return the whole frame."""
+        """Return the frame."""
         offset = b"%d" % queue_offset
         size = FIELD_VALUE.pack(len(offset))
         fields = b"%b\x00\x0bqueueOffset%b%b" % (self._constant, size, offset)

@@ -1,4 +1,4 @@
-"""Brokers as administrators see them."""
+"""Administration of brokers: cluster and runtime information."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import RequestHeader
 
 
-class GetClusterInfo(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """To a name server: all brokers."""
+class GetClusterInfo(RequestHeader, frozen=True, kw_only=True):
+    """To a name server: list all brokers."""
 
     code: ClassVar[int] = RequestCode.GET_BROKER_CLUSTER_INFO
 
@@ -24,13 +24,13 @@ class ClusterInfoBody(Body, frozen=True):
     cluster_addr_table: dict[str, list[str]] = msgspec.field(default_factory=dict)
 
 
-class GetBrokerRuntime(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """How the broker is."""
+class GetBrokerRuntime(RequestHeader, frozen=True, kw_only=True):
+    """Get the runtime information of a broker."""
 
     code: ClassVar[int] = RequestCode.GET_BROKER_RUNTIME_INFO
 
 
 class KVTable(Body, frozen=True):
-    """Texts by name; which names there are differs from release to release."""
+    """Values by name; the names differ between releases."""
 
     table: dict[str, str] = msgspec.field(default_factory=dict)

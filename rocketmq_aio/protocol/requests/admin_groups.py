@@ -1,4 +1,4 @@
-"""Consumer and producer groups as administrators see them."""
+"""Administration of consumer and producer groups."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rocketmq_aio.protocol.header import Header, RequestHeader
 from rocketmq_aio.protocol.requests.connections import Connection
 
 
-class CreateGroup(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Make a consumer group on one broker, or change it; the body says everything."""
+class CreateGroup(RequestHeader, frozen=True, kw_only=True):
+    """Create or update a consumer group on one broker; the body has the settings."""
 
     code: ClassVar[int] = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
 
 
-class DeleteGroup(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Delete a consumer group on one broker; answered 0 where it is not."""
+class DeleteGroup(RequestHeader, frozen=True, kw_only=True):
+    """Delete a consumer group on one broker; response 0 if it does not exist."""
 
     code: ClassVar[int] = RequestCode.DELETE_SUBSCRIPTIONGROUP
 
@@ -28,20 +28,20 @@ class DeleteGroup(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=F
     clean_offset: bool | None = None  # 5.x
 
 
-class GetAllGroups(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """The settings of all consumer groups of a broker."""
+class GetAllGroups(RequestHeader, frozen=True, kw_only=True):
+    """Get the settings of all consumer groups of a broker."""
 
     code: ClassVar[int] = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
 
 
-class AllGroupsResponse(Header, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Brokers from 5.4 say how many there are."""
+class AllGroupsResponse(Header, frozen=True, kw_only=True):
+    """Brokers from 5.4 return the number of groups."""
 
     total_group_num: int | None = None
 
 
 class SubscriptionGroupBody(Body, frozen=True):
-    """The settings of a consumer group on one broker; a new group has these defaults."""
+    """Settings of a consumer group on one broker, with the defaults of a new group."""
 
     group_name: str
     consume_enable: bool = True
@@ -58,13 +58,13 @@ class SubscriptionGroupBody(Body, frozen=True):
 
 
 class SubscriptionGroupTable(Body, frozen=True):
-    """The answer to GetAllGroups: settings by name, each as it came."""
+    """Response to GetAllGroups: settings by name, undecoded."""
 
     subscription_group_table: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
 
 
-class GetGroupsOfTopic(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Who consumes a topic, or once did."""
+class GetGroupsOfTopic(RequestHeader, frozen=True, kw_only=True):
+    """List the groups that have consumed a topic."""
 
     code: ClassVar[int] = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
 
@@ -72,13 +72,13 @@ class GetGroupsOfTopic(RequestHeader, frozen=True, kw_only=True, rename="camel",
 
 
 class GroupList(Body, frozen=True):
-    """Names, in no order."""
+    """Names, unordered."""
 
     group_list: list[str] = msgspec.field(default_factory=list)
 
 
-class GetProducerConnections(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """The connections of a producer group; answered 1 when there is none."""
+class GetProducerConnections(RequestHeader, frozen=True, kw_only=True):
+    """List the connections of a producer group; response 1 if there are none."""
 
     code: ClassVar[int] = RequestCode.GET_PRODUCER_CONNECTION_LIST
 
@@ -86,13 +86,13 @@ class GetProducerConnections(RequestHeader, frozen=True, kw_only=True, rename="c
 
 
 class ProducerConnections(Body, frozen=True):
-    """The answer."""
+    """Response to GetProducerConnections."""
 
     connection_set: list[Connection] = msgspec.field(default_factory=list)
 
 
-class GetConsumeStats(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """How far a group is, in one topic or in all that it committed something of."""
+class GetConsumeStats(RequestHeader, frozen=True, kw_only=True):
+    """Get the progress of a group in one topic, or in all that it committed offsets of."""
 
     code: ClassVar[int] = RequestCode.GET_CONSUME_STATS
 
@@ -101,7 +101,7 @@ class GetConsumeStats(RequestHeader, frozen=True, kw_only=True, rename="camel", 
 
 
 class OffsetWrapper(Body, frozen=True):
-    """How far a group is in a queue; *last_timestamp* is of the last message it consumed."""
+    """Progress in a queue; *last_timestamp* is of the last message consumed."""
 
     broker_offset: int
     consumer_offset: int
@@ -110,14 +110,14 @@ class OffsetWrapper(Body, frozen=True):
 
 
 class ConsumeStats(Body, frozen=True):
-    """The answer to GetConsumeStats, by queue as JSON."""
+    """Response to GetConsumeStats; the keys are queues as JSON."""
 
     offset_table: dict[str, OffsetWrapper] = msgspec.field(default_factory=dict)
     consume_tps: float = 0.0
 
 
-class InvokeResetOffset(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Let a group continue elsewhere; with a queue and an offset only from 5.0 on."""
+class InvokeResetOffset(RequestHeader, frozen=True, kw_only=True):
+    """Reset the offsets of a group; queue and offset from 5.0."""
 
     code: ClassVar[int] = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
 

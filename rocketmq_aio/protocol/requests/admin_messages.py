@@ -1,4 +1,4 @@
-"""Single messages: by their place in the commit log, by key and by id."""
+"""Message queries: by commit log offset, by key and by id."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rocketmq_aio.protocol.header import Header, RequestHeader
 BY_ID = "_UNIQUE_KEY_QUERY"
 
 
-class ViewMessage(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """The message that begins at *offset* of the commit log."""
+class ViewMessage(RequestHeader, frozen=True, kw_only=True):
+    """Get the message at *offset* of the commit log."""
 
     code: ClassVar[int] = RequestCode.VIEW_MESSAGE_BY_ID
 
@@ -21,11 +21,11 @@ class ViewMessage(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=F
     offset: int
 
 
-class QueryMessage(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Messages whose key has the hash of *key*, stored between two times (milliseconds).
+class QueryMessage(RequestHeader, frozen=True, kw_only=True):
+    """Find messages by the hash of *key*, stored between two times (milliseconds).
 
-    A request with credentials has to say that it comes from an old client: releases disagree on
-    whether the field by which ids are asked for is part of the signature, and leave it out then.
+    With credentials, send the version of an old client: releases differ on whether the field
+    *by_id* is signed, and do not sign it then.
     """
 
     code: ClassVar[int] = RequestCode.QUERY_MESSAGE
@@ -40,8 +40,8 @@ class QueryMessage(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=
     by_id: bool | None = msgspec.field(name=BY_ID, default=None)
 
 
-class QueryMessageResponse(Header, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Until when the index is complete."""
+class QueryMessageResponse(Header, frozen=True, kw_only=True):
+    """How far the index is complete."""
 
     index_last_update_timestamp: int
     index_last_update_phyoffset: int

@@ -1,4 +1,4 @@
-"""Topics as administrators see them: made, changed, deleted, listed, measured."""
+"""Administration of topics: create, update, delete, list, statistics."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import Header, RequestHeader
 
 
-class CreateTopic(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Make a topic on one broker, or change it: all but the attributes that are not named."""
+class CreateTopic(RequestHeader, frozen=True, kw_only=True):
+    """Create or update a topic on one broker; attributes not given stay."""
 
     code: ClassVar[int] = RequestCode.UPDATE_AND_CREATE_TOPIC
 
     topic: str
-    default_topic: str  # required, and used by nobody
+    default_topic: str  # required but unused
     read_queue_nums: int
     write_queue_nums: int
     perm: int
@@ -27,16 +27,16 @@ class CreateTopic(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=F
     attributes: str | None = None
 
 
-class DeleteTopicInBroker(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Delete it with its messages; answered 0 where it is not."""
+class DeleteTopicInBroker(RequestHeader, frozen=True, kw_only=True):
+    """Delete a topic with its messages; response 0 if it does not exist."""
 
     code: ClassVar[int] = RequestCode.DELETE_TOPIC_IN_BROKER
 
     topic: str
 
 
-class DeleteTopicInNameServer(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Forget it, of one cluster or of all; a broker that has it tells of it again."""
+class DeleteTopicInNameServer(RequestHeader, frozen=True, kw_only=True):
+    """Delete a topic of one cluster or of all; a broker that has it registers it again."""
 
     code: ClassVar[int] = RequestCode.DELETE_TOPIC_IN_NAMESRV
 
@@ -44,28 +44,28 @@ class DeleteTopicInNameServer(RequestHeader, frozen=True, kw_only=True, rename="
     cluster_name: str | None = None
 
 
-class GetTopicConfig(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """The settings of one topic (5.x); answered 17 where it is not."""
+class GetTopicConfig(RequestHeader, frozen=True, kw_only=True):
+    """Get the settings of one topic (5.x); response 17 if it does not exist."""
 
     code: ClassVar[int] = RequestCode.GET_TOPIC_CONFIG
 
     topic: str
 
 
-class GetAllTopicConfig(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """The settings of all topics of a broker."""
+class GetAllTopicConfig(RequestHeader, frozen=True, kw_only=True):
+    """Get the settings of all topics of a broker."""
 
     code: ClassVar[int] = RequestCode.GET_ALL_TOPIC_CONFIG
 
 
-class AllTopicConfigResponse(Header, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Brokers from 5.4 say how many there are."""
+class AllTopicConfigResponse(Header, frozen=True, kw_only=True):
+    """Brokers from 5.4 return the number of topics."""
 
     total_topic_num: int | None = None
 
 
 class TopicConfigBody(Body, frozen=True):
-    """The settings of a topic on one broker."""
+    """Settings of a topic on one broker."""
 
     topic_name: str
     read_queue_nums: int
@@ -78,19 +78,19 @@ class TopicConfigBody(Body, frozen=True):
 
 
 class TopicConfigTable(Body, frozen=True):
-    """The answer to GetAllTopicConfig."""
+    """Response to GetAllTopicConfig."""
 
     topic_config_table: dict[str, TopicConfigBody] = msgspec.field(default_factory=dict)
 
 
-class GetAllTopics(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """To a name server: the names of all topics."""
+class GetAllTopics(RequestHeader, frozen=True, kw_only=True):
+    """To a name server: list all topics."""
 
     code: ClassVar[int] = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
 
 
-class GetTopicsOfCluster(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """To a name server: the names of the topics of one cluster."""
+class GetTopicsOfCluster(RequestHeader, frozen=True, kw_only=True):
+    """To a name server: list the topics of one cluster."""
 
     code: ClassVar[int] = RequestCode.GET_TOPICS_BY_CLUSTER
 
@@ -98,13 +98,13 @@ class GetTopicsOfCluster(RequestHeader, frozen=True, kw_only=True, rename="camel
 
 
 class TopicList(Body, frozen=True):
-    """Names, in no order."""
+    """Names, unordered."""
 
     topic_list: list[str] = msgspec.field(default_factory=list)
 
 
-class GetTopicStats(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Where the queues of a topic begin and end on one broker."""
+class GetTopicStats(RequestHeader, frozen=True, kw_only=True):
+    """Get the offsets of the queues of a topic on one broker."""
 
     code: ClassVar[int] = RequestCode.GET_TOPIC_STATS_INFO
 
@@ -112,7 +112,7 @@ class GetTopicStats(RequestHeader, frozen=True, kw_only=True, rename="camel", gc
 
 
 class TopicOffset(Body, frozen=True):
-    """The ends of a queue, and when its last message was stored (milliseconds, 0: never)."""
+    """Offsets of a queue, and the store time of its last message (ms, 0: never)."""
 
     min_offset: int
     max_offset: int
@@ -120,13 +120,13 @@ class TopicOffset(Body, frozen=True):
 
 
 class TopicStatsTable(Body, frozen=True):
-    """The answer to GetTopicStats, by queue as JSON."""
+    """Response to GetTopicStats; the keys are queues as JSON."""
 
     offset_table: dict[str, TopicOffset] = msgspec.field(default_factory=dict)
 
 
-class PutKVConfig(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """To a name server: keep a value; the order configurations of topics are such values."""
+class PutKVConfig(RequestHeader, frozen=True, kw_only=True):
+    """To a name server: store a value, such as the order configuration of a topic."""
 
     code: ClassVar[int] = RequestCode.PUT_KV_CONFIG
 
@@ -135,8 +135,8 @@ class PutKVConfig(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=F
     value: str
 
 
-class GetKVConfig(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """To a name server: what is the value?  Answered 22 when there is none."""
+class GetKVConfig(RequestHeader, frozen=True, kw_only=True):
+    """To a name server: get a value; response 22 if there is none."""
 
     code: ClassVar[int] = RequestCode.GET_KV_CONFIG
 
@@ -144,14 +144,14 @@ class GetKVConfig(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=F
     key: str
 
 
-class GetKVConfigResponse(Header, frozen=True, kw_only=True, rename="camel", gc=False):
-    """The value."""
+class GetKVConfigResponse(Header, frozen=True, kw_only=True):
+    """Response to GetKVConfig."""
 
     value: str | None = None
 
 
-class DeleteKVConfig(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """To a name server: forget a value."""
+class DeleteKVConfig(RequestHeader, frozen=True, kw_only=True):
+    """To a name server: delete a value."""
 
     code: ClassVar[int] = RequestCode.DELETE_KV_CONFIG
 

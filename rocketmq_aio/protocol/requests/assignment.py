@@ -1,4 +1,4 @@
-"""Asking a broker which queues a member reads: 400 QUERY_ASSIGNMENT (5.x)."""
+"""Queue assignment by the broker: 400 QUERY_ASSIGNMENT (5.x)."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from rocketmq_aio.protocol.header import RequestHeader
 
 
 class MessageRequestMode(StrEnum):
-    """How the messages of a queue are fetched, as the broker wants it."""
+    """How to fetch the messages of a queue, chosen by the broker."""
 
     PULL = "PULL"
     POP = "POP"
 
 
-class QueryAssignment(RequestHeader, frozen=True, kw_only=True, gc=False):
-    """The body says everything: AssignmentRequest."""
+class QueryAssignment(RequestHeader, frozen=True, kw_only=True):
+    """Query the assignment of a member; the body is AssignmentRequest."""
 
     code: ClassVar[int] = RequestCode.QUERY_ASSIGNMENT
 
 
 class AssignmentRequest(Body, frozen=True, kw_only=True):
-    """Who asks, about which topic, and how queues are to be shared."""
+    """Member, topic and allocation strategy."""
 
     topic: str
     consumer_group: str
@@ -34,13 +34,13 @@ class AssignmentRequest(Body, frozen=True, kw_only=True):
 
 
 class MessageQueueAssignment(Body, frozen=True):
-    """A queue that the member reads; id -1 stands for all queues of the broker."""
+    """An assigned queue; id -1: all queues of the broker."""
 
     message_queue: MessageQueueBody
     mode: str
 
 
 class AssignmentResponse(Body, frozen=True):
-    """The queues of the member; None where the broker cannot know."""
+    """The queues of the member; None if the broker does not know it."""
 
     message_queue_assignments: list[MessageQueueAssignment] | None = None

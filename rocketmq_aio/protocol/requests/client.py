@@ -1,4 +1,4 @@
-"""Routes, membership and locks: what a client tells and asks about itself and its group."""
+"""Routes, group membership and queue locks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import Header, RequestHeader
 
 
-class GetRouteInfo(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """To a name server: which brokers hold a topic."""
+class GetRouteInfo(RequestHeader, frozen=True, kw_only=True):
+    """To a name server: get the route of a topic."""
 
     code: ClassVar[int] = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
@@ -19,21 +19,21 @@ class GetRouteInfo(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=
     accept_standard_json_only: bool | None = None
 
 
-class Heartbeat(RequestHeader, frozen=True, kw_only=True, gc=False):
-    """The body says everything: bodies.HeartbeatData."""
+class Heartbeat(RequestHeader, frozen=True, kw_only=True):
+    """Register the client; the body is bodies.HeartbeatData."""
 
     code: ClassVar[int] = RequestCode.HEART_BEAT
 
 
-class HeartbeatResponse(Header, frozen=True, kw_only=True, gc=False):
-    """Brokers from 5.1.3 say whether short heartbeats will do."""
+class HeartbeatResponse(Header, frozen=True, kw_only=True):
+    """Brokers from 5.1.3 say whether they support short heartbeats."""
 
     supports_v2: bool = msgspec.field(name="IS_SUPPORT_HEART_BEAT_V2", default=False)
     subscription_changed: bool = msgspec.field(name="IS_SUB_CHANGE", default=False)
 
 
-class UnregisterClient(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Leave: removes only the entry of the connection it arrives on."""
+class UnregisterClient(RequestHeader, frozen=True, kw_only=True):
+    """Unregister; the broker removes only the entry of this connection."""
 
     code: ClassVar[int] = RequestCode.UNREGISTER_CLIENT
 
@@ -42,27 +42,27 @@ class UnregisterClient(RequestHeader, frozen=True, kw_only=True, rename="camel",
     consumer_group: str | None = None
 
 
-class GetConsumerListByGroup(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Client ids of the members; answered 1 when there is none."""
+class GetConsumerListByGroup(RequestHeader, frozen=True, kw_only=True):
+    """List the client ids of the members; response 1 if there are none."""
 
     code: ClassVar[int] = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 
     consumer_group: str
 
 
-class CheckClientConfig(RequestHeader, frozen=True, kw_only=True, gc=False):
-    """Is this filter expression accepted?  The body is bodies.CheckClientRequest."""
+class CheckClientConfig(RequestHeader, frozen=True, kw_only=True):
+    """Validate a filter expression; the body is bodies.CheckClientRequest."""
 
     code: ClassVar[int] = RequestCode.CHECK_CLIENT_CONFIG
 
 
-class LockBatchMQ(RequestHeader, frozen=True, kw_only=True, gc=False):
+class LockBatchMQ(RequestHeader, frozen=True, kw_only=True):
     """Lock queues for orderly consumption; the body is bodies.LockBatchRequest."""
 
     code: ClassVar[int] = RequestCode.LOCK_BATCH_MQ
 
 
-class UnlockBatchMQ(RequestHeader, frozen=True, kw_only=True, gc=False):
-    """Give locks back; the body is bodies.LockBatchRequest."""
+class UnlockBatchMQ(RequestHeader, frozen=True, kw_only=True):
+    """Unlock queues; the body is bodies.LockBatchRequest."""
 
     code: ClassVar[int] = RequestCode.UNLOCK_BATCH_MQ

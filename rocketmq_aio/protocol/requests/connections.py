@@ -1,4 +1,4 @@
-"""Who is connected for a group, and how a member describes itself: codes 203 and 307."""
+"""Connections and running info of group members: codes 203 and 307."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import RequestHeader
 
 
-class GetConsumerConnectionList(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """The connections and subscriptions of a group; answered 206 when there is no member."""
+class GetConsumerConnectionList(RequestHeader, frozen=True, kw_only=True):
+    """Get connections and subscriptions of a group; response 206 if it has no member."""
 
     code: ClassVar[int] = RequestCode.GET_CONSUMER_CONNECTION_LIST
 
@@ -20,7 +20,7 @@ class GetConsumerConnectionList(RequestHeader, frozen=True, kw_only=True, rename
 
 
 class Connection(Body, frozen=True):
-    """A member as the broker sees it; the address is ``ip:port``."""
+    """A connected member; the address is ``ip:port``."""
 
     client_id: str = ""
     client_addr: str = ""
@@ -29,10 +29,10 @@ class Connection(Body, frozen=True):
 
 
 class ConsumerConnections(Body, frozen=True):
-    """The answer.
+    """Response to GetConsumerConnectionList.
 
-    The broker keeps one subscription per topic for the whole group: the newest that a member told.
-    Of topics only those stay that the last heartbeat named.
+    The broker keeps one subscription per topic for the whole group, the newest of any member, and
+    only topics in the last heartbeat.
     """
 
     connection_set: list[Connection] = msgspec.field(default_factory=list)
@@ -43,7 +43,7 @@ class ConsumerConnections(Body, frozen=True):
 
 
 class MemberState(Body, frozen=True):
-    """What other members read of the answer to GetConsumerRunningInfo; the tables stay text."""
+    """Part of the response to GetConsumerRunningInfo; the tables are undecoded."""
 
     properties: dict[str, str] = msgspec.field(default_factory=dict)
     subscription_set: list[SubscriptionData] = msgspec.field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What a broker asks of a client, over the client's own connection."""
+"""Requests from brokers to clients."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import RequestHeader
 
 
-class CheckTransactionState(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """How did the local transaction end?  The body is the half message."""
+class CheckTransactionState(RequestHeader, frozen=True, kw_only=True):
+    """Check the state of a transaction; the body is the half message."""
 
     code: ClassVar[int] = RequestCode.CHECK_TRANSACTION_STATE
 
@@ -24,7 +24,7 @@ class CheckTransactionState(RequestHeader, frozen=True, kw_only=True, rename="ca
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
-class NotifyConsumerIdsChanged(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
+class NotifyConsumerIdsChanged(RequestHeader, frozen=True, kw_only=True):
     """A member joined or left the group."""
 
     code: ClassVar[int] = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
@@ -32,8 +32,8 @@ class NotifyConsumerIdsChanged(RequestHeader, frozen=True, kw_only=True, rename=
     consumer_group: str
 
 
-class ResetOffset(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Continue elsewhere; the body is bodies.ResetOffsetBody."""
+class ResetOffset(RequestHeader, frozen=True, kw_only=True):
+    """Reset offsets; `bodies.read_reset_offsets` decodes the body."""
 
     code: ClassVar[int] = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
 
@@ -45,8 +45,8 @@ class ResetOffset(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=F
     is_force: bool
 
 
-class GetConsumerStatus(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Where does the group stand?  Answered with bodies.ConsumerStatusBody."""
+class GetConsumerStatus(RequestHeader, frozen=True, kw_only=True):
+    """Get the consumed offsets; the response is bodies.ConsumerStatusBody."""
 
     code: ClassVar[int] = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
 
@@ -55,11 +55,10 @@ class GetConsumerStatus(RequestHeader, frozen=True, kw_only=True, rename="camel"
     client_addr: str | None = None
 
 
-class GetConsumerRunningInfo(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """How is the consumer doing?  Answered with bodies.ConsumerRunningInfo.
+class GetConsumerRunningInfo(RequestHeader, frozen=True, kw_only=True):
+    """Get the state of a consumer; the response is bodies.ConsumerRunningInfo.
 
-    Brokers pass all fields on to the client, those they do not know too: *check_id* names the
-    asking consumer when it asks for its own client id.
+    Brokers forward unknown fields: a consumer that queries its own client id sets *check_id*.
     """
 
     code: ClassVar[int] = RequestCode.GET_CONSUMER_RUNNING_INFO
@@ -70,8 +69,8 @@ class GetConsumerRunningInfo(RequestHeader, frozen=True, kw_only=True, rename="c
     check_id: str | None = None
 
 
-class ConsumeMessageDirectly(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Run the handler on the message in the body, once."""
+class ConsumeMessageDirectly(RequestHeader, frozen=True, kw_only=True):
+    """Run the handler once on the message in the body."""
 
     code: ClassVar[int] = RequestCode.CONSUME_MESSAGE_DIRECTLY
 
@@ -84,8 +83,8 @@ class ConsumeMessageDirectly(RequestHeader, frozen=True, kw_only=True, rename="c
     group_sys_flag: int | None = None
 
 
-class PushReplyMessage(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """The reply to a request message; the broker waits for the answer."""
+class PushReplyMessage(RequestHeader, frozen=True, kw_only=True):
+    """Deliver a reply message; the broker waits for the response."""
 
     code: ClassVar[int] = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
 

@@ -10,10 +10,10 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import Header, RequestHeader
 
 
-class QueryConsumerOffset(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """What the group committed; answered 22 when it never did.
+class QueryConsumerOffset(RequestHeader, frozen=True, kw_only=True):
+    """Get the committed offset; response 22 if there is none.
 
-    Without ``set_zero_if_not_found=False`` (5.x) a broker answers 0 for a young queue.
+    Without ``set_zero_if_not_found=False`` (5.x) a broker returns 0 for a young queue.
     """
 
     code: ClassVar[int] = RequestCode.QUERY_CONSUMER_OFFSET
@@ -25,8 +25,8 @@ class QueryConsumerOffset(RequestHeader, frozen=True, kw_only=True, rename="came
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
-class UpdateConsumerOffset(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Commit: *commit_offset* is the next offset to consume."""
+class UpdateConsumerOffset(RequestHeader, frozen=True, kw_only=True):
+    """Commit *commit_offset*, the next offset to consume."""
 
     code: ClassVar[int] = RequestCode.UPDATE_CONSUMER_OFFSET
 
@@ -37,8 +37,8 @@ class UpdateConsumerOffset(RequestHeader, frozen=True, kw_only=True, rename="cam
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
-class SearchOffset(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """The first offset stored at or after *timestamp* (milliseconds)."""
+class SearchOffset(RequestHeader, frozen=True, kw_only=True):
+    """Get the first offset stored at or after *timestamp* (milliseconds)."""
 
     code: ClassVar[int] = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
 
@@ -48,8 +48,8 @@ class SearchOffset(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
-class GetMaxOffset(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """One past the last message of a queue."""
+class GetMaxOffset(RequestHeader, frozen=True, kw_only=True):
+    """Get the end offset of a queue."""
 
     code: ClassVar[int] = RequestCode.GET_MAX_OFFSET
 
@@ -58,8 +58,8 @@ class GetMaxOffset(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
-class GetMinOffset(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """The first message of a queue that is still stored."""
+class GetMinOffset(RequestHeader, frozen=True, kw_only=True):
+    """Get the first offset that is still stored."""
 
     code: ClassVar[int] = RequestCode.GET_MIN_OFFSET
 
@@ -68,8 +68,8 @@ class GetMinOffset(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
-class GetEarliestMsgStoretime(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """When the first message that is still stored was stored (milliseconds)."""
+class GetEarliestMsgStoretime(RequestHeader, frozen=True, kw_only=True):
+    """Get the store time of the first stored message (milliseconds)."""
 
     code: ClassVar[int] = RequestCode.GET_EARLIEST_MSG_STORETIME
 
@@ -78,13 +78,13 @@ class GetEarliestMsgStoretime(RequestHeader, frozen=True, kw_only=True, rename="
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
-class OffsetResponse(Header, frozen=True, kw_only=True, rename="camel", gc=False):
-    """The answer to each of the above but the last."""
+class OffsetResponse(Header, frozen=True, kw_only=True):
+    """Response with an offset."""
 
     offset: int
 
 
-class TimestampResponse(Header, frozen=True, kw_only=True, rename="camel", gc=False):
-    """The answer to GetEarliestMsgStoretime."""
+class TimestampResponse(Header, frozen=True, kw_only=True):
+    """Response to GetEarliestMsgStoretime."""
 
     timestamp: int

@@ -1,6 +1,6 @@
 """Popping (5.x): 200050 POP_MESSAGE, 200051 ACK_MESSAGE, 200053 and 200151.
 
-Their codes do not fit a ROCKETMQ header: `encode_command` writes them in JSON.
+The codes do not fit a ROCKETMQ binary header: `encode_command` writes JSON headers.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import Header, RequestHeader
 
 
-class PopMessage(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Take messages of a topic, which the group does not get again for *invisible_time* ms.
+class PopMessage(RequestHeader, frozen=True, kw_only=True):
+    """Pop messages of a topic, which stay invisible to the group for *invisible_time* ms.
 
-    *queue_id* -1 is all queues of the broker; *born_time* is ms by the broker's clock, 0 unknown.
+    *queue_id* -1: all queues of the broker; *born_time*: ms by the broker's clock, 0: unknown.
     """
 
     code: ClassVar[int] = RequestCode.POP_MESSAGE
@@ -36,8 +36,8 @@ class PopMessage(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=Fa
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
-class PopMessageResponse(Header, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Comes with 0 and 210; the last three are read by `receipt`."""
+class PopMessageResponse(Header, frozen=True, kw_only=True):
+    """Header of responses 0 and 210; `receipt` decodes the last three fields."""
 
     pop_time: int
     invisible_time: int
@@ -48,8 +48,8 @@ class PopMessageResponse(Header, frozen=True, kw_only=True, rename="camel", gc=F
     order_count_info: str | None = None
 
 
-class AckMessage(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """A message is done; *topic* is where it is stored, *extra_info* its whole receipt."""
+class AckMessage(RequestHeader, frozen=True, kw_only=True):
+    """Acknowledge a message; *topic* is where it is stored, *extra_info* its receipt."""
 
     code: ClassVar[int] = RequestCode.ACK_MESSAGE
 
@@ -61,8 +61,8 @@ class AckMessage(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=Fa
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
-class ChangeInvisibleTime(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Keep a message from others for *invisible_time* ms from now; the rest as `AckMessage`."""
+class ChangeInvisibleTime(RequestHeader, frozen=True, kw_only=True):
+    """Keep a message invisible for *invisible_time* ms from now; else as `AckMessage`."""
 
     code: ClassVar[int] = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
 
@@ -75,15 +75,15 @@ class ChangeInvisibleTime(RequestHeader, frozen=True, kw_only=True, rename="came
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
-class ChangeInvisibleTimeResponse(Header, frozen=True, kw_only=True, rename="camel", gc=False):
-    """What is new in the receipt."""
+class ChangeInvisibleTimeResponse(Header, frozen=True, kw_only=True):
+    """The changed parts of the receipt."""
 
     pop_time: int
     invisible_time: int
     revive_queue_id: int = msgspec.field(name="reviveQid")
 
 
-class BatchAckMessage(RequestHeader, frozen=True, kw_only=True, gc=False):
-    """Several messages are done; the body is bodies.BatchAckRequest (brokers from 5.1.3)."""
+class BatchAckMessage(RequestHeader, frozen=True, kw_only=True):
+    """Acknowledge several messages; the body is bodies.BatchAckRequest (from 5.1.3)."""
 
     code: ClassVar[int] = RequestCode.BATCH_ACK_MESSAGE

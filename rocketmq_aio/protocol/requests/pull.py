@@ -10,8 +10,8 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import Header, RequestHeader
 
 
-class PullMessage(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Messages of one queue from an offset on; *sys_flag* says which other fields count."""
+class PullMessage(RequestHeader, frozen=True, kw_only=True):
+    """Pull messages of a queue from an offset; *sys_flag* says which fields are valid."""
 
     code: ClassVar[int] = RequestCode.PULL_MESSAGE
 
@@ -26,18 +26,18 @@ class PullMessage(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=F
     subscription: str | None = None
     sub_version: int
     expression_type: str | None = None
-    max_msg_bytes: int | None = None  # a hint; brokers before 5.0 do not know it
+    max_msg_bytes: int | None = None  # a hint, from 5.0
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
-class LitePullMessage(PullMessage, frozen=True, kw_only=True, rename="camel", gc=False):
-    """The same for lite pull consumers; brokers before 5.0 do not know it."""
+class LitePullMessage(PullMessage, frozen=True, kw_only=True):
+    """The same for lite pull consumers, from 5.0."""
 
     code: ClassVar[int] = RequestCode.LITE_PULL_MESSAGE
 
 
-class PullMessageResponse(Header, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Comes with codes 0, 19, 20 and 21; other codes have no fields."""
+class PullMessageResponse(Header, frozen=True, kw_only=True):
+    """Header of responses 0, 19, 20 and 21."""
 
     suggest_which_broker_id: int
     next_begin_offset: int

@@ -10,8 +10,8 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import Header, RequestHeader
 
 
-class SendMessage(RequestHeader, frozen=True, kw_only=True, gc=False):
-    """One message, or with *batch* a body of batch entries."""
+class SendMessage(RequestHeader, frozen=True, kw_only=True):
+    """Send a message, or batch entries if *batch* is true."""
 
     code: ClassVar[int] = RequestCode.SEND_MESSAGE_V2
 
@@ -31,20 +31,20 @@ class SendMessage(RequestHeader, frozen=True, kw_only=True, gc=False):
     broker_name: str | None = msgspec.field(name="n", default=None)
 
 
-class SendBatchMessage(SendMessage, frozen=True, kw_only=True, gc=False):
-    """The broker looks at *batch*, not at the code, to read the body as a batch."""
+class SendBatchMessage(SendMessage, frozen=True, kw_only=True):
+    """Send a batch; the broker checks *batch*, not the code."""
 
     code: ClassVar[int] = RequestCode.SEND_BATCH_MESSAGE
 
 
-class SendReplyMessage(SendMessage, frozen=True, kw_only=True, gc=False):
-    """The reply to a request message; the broker hands it on to who asked."""
+class SendReplyMessage(SendMessage, frozen=True, kw_only=True):
+    """Send a reply message; the broker pushes it to the requester."""
 
     code: ClassVar[int] = RequestCode.SEND_REPLY_MESSAGE_V2
 
 
-class RecallMessage(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Do not deliver a message that waits for its time."""
+class RecallMessage(RequestHeader, frozen=True, kw_only=True):
+    """Recall a delayed message."""
 
     code: ClassVar[int] = RequestCode.RECALL_MESSAGE
 
@@ -54,15 +54,15 @@ class RecallMessage(RequestHeader, frozen=True, kw_only=True, rename="camel", gc
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
-class RecallMessageResponse(Header, frozen=True, kw_only=True, rename="camel", gc=False):
-    """The message's own id."""
+class RecallMessageResponse(Header, frozen=True, kw_only=True):
+    """The id of the recalled message."""
 
     msg_id: str
     region_id: str = msgspec.field(name="MSG_REGION", default="DefaultRegion")
 
 
-class SendMessageResponse(Header, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Where it was stored; the last two come beside the declared fields in every answer."""
+class SendMessageResponse(Header, frozen=True, kw_only=True):
+    """Position of the stored message."""
 
     msg_id: str
     queue_id: int

@@ -1,4 +1,4 @@
-"""Sending back: 36 CONSUMER_SEND_MSG_BACK, a message that the group could not consume."""
+"""Send-back of failed messages: 36 CONSUMER_SEND_MSG_BACK."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import RequestHeader
 
 
-class ConsumerSendMsgBack(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Store the message at *offset* of the commit log once more, for the group alone."""
+class ConsumerSendMsgBack(RequestHeader, frozen=True, kw_only=True):
+    """Store the message at *offset* of the commit log in the retry topic of *group*."""
 
     code: ClassVar[int] = RequestCode.CONSUMER_SEND_MSG_BACK
 

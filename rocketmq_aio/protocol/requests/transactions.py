@@ -1,4 +1,4 @@
-"""Transactions: 37 END_TRANSACTION, how the local part of a half message ended."""
+"""End of transactions: 37 END_TRANSACTION."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import RequestHeader
 
 
-class EndTransaction(RequestHeader, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Make a half message visible, or drop it.  A broker answers all but "unknown"."""
+class EndTransaction(RequestHeader, frozen=True, kw_only=True):
+    """Commit or roll back a half message; no response for "unknown"."""
 
     code: ClassVar[int] = RequestCode.END_TRANSACTION
 
