@@ -1,4 +1,4 @@
-"""Lite pull consumers on a real broker: every promise of the class, on 4.9.7 and 5.5.0."""
+"""LitePullConsumer on a real broker, 4.9.7 and 5.5.0."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.broker.reading_groups import (
 # --- reading -------------------------------------------------------------------------------------
 
 
-async def test_everything_that_is_sent_comes_once_and_in_order(
+async def test_every_message_is_returned_once_and_in_order(
     namesrv: str, topic: str, group: str
 ) -> None:
     async with consuming(namesrv, group, topic) as consumer:
@@ -46,7 +46,7 @@ async def test_everything_that_is_sent_comes_once_and_in_order(
     assert found == expected
 
 
-async def test_messages_carry_what_was_sent(namesrv: str, topic: str, group: str) -> None:
+async def test_messages_have_the_sent_fields(namesrv: str, topic: str, group: str) -> None:
     before = datetime.now(UTC) - timedelta(minutes=1)
     await send(namesrv, topic, ["hello"], tags="new", keys=["1", "2"], properties={"a": "b"})
     async with consuming(namesrv, group, topic) as consumer:
@@ -58,9 +58,7 @@ async def test_messages_carry_what_was_sent(namesrv: str, topic: str, group: str
     assert before < message.born_time <= message.store_time + timedelta(minutes=1)
 
 
-async def test_a_stream_wakes_as_soon_as_a_message_comes(
-    namesrv: str, topic: str, group: str
-) -> None:
+async def test_iteration_returns_at_the_first_message(namesrv: str, topic: str, group: str) -> None:
     async with consuming(namesrv, group, topic) as consumer:
         await polled_once(consumer)
         reading = asyncio.ensure_future(anext(aiter(consumer)))
@@ -89,7 +87,7 @@ async def test_progress_is_kept_at_the_broker(namesrv: str, topic: str, group: s
     assert sorted(map(int, bodies(first + rest))) == list(range(40))
 
 
-async def test_a_commit_is_seen_by_everybody(
+async def test_a_commit_is_visible_to_other_clients(
     namesrv: str, topic: str, group: str, queue: MessageQueue
 ) -> None:
     await send(namesrv, topic, numbers(10), queue=queue)
@@ -111,7 +109,7 @@ async def test_a_commit_is_seen_by_everybody(
 # --- filters -------------------------------------------------------------------------------------
 
 
-async def test_tags_are_compared_exactly_though_their_hashes_are_equal(
+async def test_tags_of_equal_hash_are_distinguished(
     namesrv: str, topic: str, group: str, queue: MessageQueue
 ) -> None:
     for tag in ("Aa", "BB", "Aa", "C"):
@@ -124,7 +122,7 @@ async def test_tags_are_compared_exactly_though_their_hashes_are_equal(
         assert sum((await consumer.lag()).values()) == 0
 
 
-async def test_conditions_choose_by_properties(
+async def test_sql_selects_by_properties(
     namesrv: str, topic: str, group: str, queue: MessageQueue
 ) -> None:
     for price in (1, 5, 9):
@@ -135,7 +133,7 @@ async def test_conditions_choose_by_properties(
 
 
 @pytest.mark.parametrize("expression", ["price >", "((", "price BETWEEN 1"])
-async def test_a_condition_that_does_not_parse_is_refused_before_anything_comes(
+async def test_invalid_sql_is_refused_at_subscribe(
     namesrv: str, topic: str, group: str, expression: str
 ) -> None:
     await send(namesrv, topic, numbers(3))
@@ -145,7 +143,7 @@ async def test_a_condition_that_does_not_parse_is_refused_before_anything_comes(
         assert await consumer.poll(0.3) == []
 
 
-async def test_another_expression_can_be_chosen_while_reading(
+async def test_the_expression_can_be_changed_while_reading(
     namesrv: str, topic: str, group: str, queue: MessageQueue
 ) -> None:
     for number in range(6):
@@ -162,7 +160,7 @@ async def test_another_expression_can_be_chosen_while_reading(
 # --- where it starts -----------------------------------------------------------------------------
 
 
-async def test_a_new_group_begins_where_it_is_told(
+async def test_a_new_group_starts_at_start_from(
     rocketmq_cluster: Cluster, namesrv: str, topic: str, group: str, queue: MessageQueue
 ) -> None:
     await send(namesrv, topic, numbers(5), queue=queue)
@@ -181,7 +179,7 @@ async def test_a_new_group_begins_where_it_is_told(
             assert await consumer.position(queue) == position
 
 
-async def test_latest_skips_the_past_and_misses_nothing_after(
+async def test_latest_skips_old_messages_and_misses_no_new_ones(
     rocketmq_cluster: Cluster, namesrv: str, topic: str, group: str
 ) -> None:
     await send(namesrv, topic, numbers(8))
@@ -192,7 +190,7 @@ async def test_latest_skips_the_past_and_misses_nothing_after(
     assert sorted(taken) == [*numbers(history), "new"]
 
 
-async def test_a_topic_that_is_created_later_is_found_soon(
+async def test_a_topic_that_is_created_later_is_read_soon(
     rocketmq_cluster: Cluster, namesrv: str, topic: str, group: str
 ) -> None:
     later = f"{topic[:100]}-later"
@@ -227,7 +225,7 @@ async def test_a_queue_that_is_added_later_is_read_from_its_beginning(
 # --- positions -----------------------------------------------------------------------------------
 
 
-async def test_seeks_go_where_they_say(
+async def test_seeks_move_the_position(
     namesrv: str, topic: str, group: str, queue: MessageQueue
 ) -> None:
     await send(namesrv, topic, numbers(100), queue=queue)
@@ -244,7 +242,7 @@ async def test_seeks_go_where_they_say(
         assert bodies(await polled(consumer, 1)) == ["new"]
 
 
-async def test_instants_and_lag_are_known(
+async def test_offset_for_time_and_lag(
     rocketmq_cluster: Cluster, namesrv: str, topic: str, group: str, queue: MessageQueue
 ) -> None:
     await send(namesrv, topic, numbers(10), queue=queue)
@@ -259,7 +257,7 @@ async def test_instants_and_lag_are_known(
         assert (await consumer.lag())[queue] == 6
 
 
-async def test_a_paused_queue_gives_nothing(
+async def test_a_paused_queue_returns_no_messages(
     namesrv: str, topic: str, group: str, queue: MessageQueue
 ) -> None:
     await send(namesrv, topic, numbers(10), queue=queue)
@@ -284,7 +282,7 @@ async def test_queues_can_be_assigned(
         assert await consumer.poll(0.2) == []
 
 
-async def test_an_offset_that_does_not_exist_is_corrected_and_told(
+async def test_an_illegal_offset_is_corrected_with_an_event(
     namesrv: str, topic: str, group: str, queue: MessageQueue
 ) -> None:
     await send(namesrv, topic, numbers(5), queue=queue)
@@ -312,7 +310,7 @@ async def next_correction(events: object) -> OffsetCorrected:
     raise AssertionError("the consumer was closed")
 
 
-async def test_an_offset_that_does_not_exist_can_be_an_error(
+async def test_an_illegal_offset_can_be_an_error(
     namesrv: str, topic: str, group: str, queue: MessageQueue
 ) -> None:
     await send(namesrv, topic, numbers(5), queue=queue)

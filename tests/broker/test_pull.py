@@ -57,7 +57,7 @@ async def test_a_queue_is_read_from_any_offset_to_its_end(
     assert len((await puller.pull(queue, 0, 5)).messages) == 5
 
 
-async def test_a_pull_that_waits_is_answered_when_a_message_comes(
+async def test_a_waiting_pull_returns_at_the_first_message(
     puller: PullConsumer, namesrv: str, topic: str, queue: MessageQueue
 ) -> None:
     waiting = asyncio.ensure_future(puller.pull(queue, 0, wait_seconds=60))
@@ -67,7 +67,7 @@ async def test_a_pull_that_waits_is_answered_when_a_message_comes(
     assert bodies((await waiting).messages) == ["late"]
 
 
-async def test_offsets_that_do_not_exist_are_told_with_the_nearest_one(
+async def test_illegal_offsets_return_the_nearest_offset(
     puller: PullConsumer, namesrv: str, topic: str, queue: MessageQueue
 ) -> None:
     await send(namesrv, topic, numbers(4), queue=queue)
@@ -78,7 +78,7 @@ async def test_offsets_that_do_not_exist_are_told_with_the_nearest_one(
     assert (result.next_offset, result.max_offset) == (4, 4)
 
 
-async def test_only_what_the_selector_wants_is_returned(
+async def test_only_messages_that_match_the_selector_are_returned(
     puller: PullConsumer, namesrv: str, topic: str, queue: MessageQueue
 ) -> None:
     for body, tag in (("one", "Aa"), ("two", "BB"), ("three", "other")):  # Aa and BB: one hash
@@ -110,7 +110,7 @@ async def test_a_raw_pull_may_hint_at_a_size(
     assert (raw.next_offset, raw.offset_delta) == (len(messages), 0)
 
 
-async def test_offsets_are_kept_for_the_group_and_looked_up(
+async def test_committed_offsets_of_the_group_are_returned(
     rocketmq_cluster: Cluster, puller: PullConsumer, namesrv: str, topic: str, queue: MessageQueue
 ) -> None:
     await send(namesrv, topic, numbers(4), queue=queue)
@@ -128,7 +128,7 @@ async def test_offsets_are_kept_for_the_group_and_looked_up(
     assert await puller.offset_for_time(queue, now + timedelta(hours=1)) == end
 
 
-async def test_a_message_that_goes_back_comes_to_the_retry_topic(
+async def test_send_back_stores_in_the_retry_topic(
     puller: PullConsumer, namesrv: str, topic: str, queue: MessageQueue, group: str
 ) -> None:
     await send(namesrv, topic, ["again"], queue=queue, tags="a")
@@ -144,7 +144,7 @@ async def test_a_message_that_goes_back_comes_to_the_retry_topic(
     assert (second.reconsume_times, second.property("RETRY_TOPIC")) == (1, topic)
 
 
-async def test_who_pulls_under_a_group_is_none_of_its_members(
+async def test_a_pull_consumer_is_not_a_member_of_its_group(
     puller: PullConsumer, namesrv: str, topic: str, queue: MessageQueue, group: str
 ) -> None:
     await send(namesrv, topic, ["one"], queue=queue)
@@ -155,7 +155,7 @@ async def test_who_pulls_under_a_group_is_none_of_its_members(
     assert await puller.client.broker.consumer_ids(group, topic) == []
 
 
-async def test_a_reset_by_the_admin_tool_is_seen_in_the_commit_and_told_once_on_5_x(
+async def test_a_reset_by_the_admin_tool_changes_the_commit_and_is_returned_once_on_5_x(
     rocketmq_cluster: Cluster,
     puller: PullConsumer,
     namesrv: str,

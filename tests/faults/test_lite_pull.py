@@ -1,4 +1,4 @@
-"""Lite pull consumers through faults: nothing is lost, nothing comes out of turn, it heals."""
+"""LitePullConsumer through faults: nothing is lost or out of order, and reading recovers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def offsets_by_queue(taken: list[MessageExt]) -> dict[int, list[int]]:
 # --- brokers and name servers that go and come ---------------------------------------------------
 
 
-async def test_a_broker_that_is_restarted_is_read_on_by_itself(cluster: FakeCluster) -> None:
+async def test_reading_continues_after_a_restart_of_the_broker(cluster: FakeCluster) -> None:
     put(cluster, *numbers(3))
     async with consuming(cluster) as consumer:
         events = consumer.events()
@@ -75,7 +75,7 @@ async def test_a_broker_that_is_restarted_is_read_on_by_itself(cluster: FakeClus
         assert cluster.broker.committed(GROUP, TOPIC, 0) == 4
 
 
-async def test_a_broker_that_comes_and_goes_costs_and_repeats_nothing(
+async def test_repeated_restarts_lose_and_repeat_nothing(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, *numbers(300))
@@ -91,7 +91,7 @@ async def test_a_broker_that_comes_and_goes_costs_and_repeats_nothing(
 
 
 @pytest.mark.parametrize("auto_commit", [True, False])
-async def test_a_commit_that_a_killed_broker_forgot_is_made_again(
+async def test_a_commit_lost_by_a_killed_broker_is_sent_again(
     cluster: FakeCluster, auto_commit: bool
 ) -> None:
     put(cluster, *numbers(3))
@@ -110,7 +110,7 @@ async def test_a_commit_that_a_killed_broker_forgot_is_made_again(
         await committed(cluster, {0: 3})
 
 
-async def test_without_a_name_server_reading_goes_on(cluster: FakeCluster) -> None:
+async def test_reading_continues_without_a_name_server(cluster: FakeCluster) -> None:
     client = ClientConfig(namesrv=cluster.namesrv, route_refresh_interval_seconds=0.02)
     async with consuming(cluster, client=client) as consumer:
         await cluster.name_server.stop()
@@ -137,7 +137,7 @@ async def test_without_a_name_server_reading_goes_on(cluster: FakeCluster) -> No
         assert bodies(await polled(consumer, 1)) == ["b"]
 
 
-async def test_a_broker_that_is_down_at_the_start_is_read_once_it_is_up(
+async def test_a_broker_that_is_down_at_the_start_is_read_when_it_is_up(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, "a")
@@ -150,7 +150,7 @@ async def test_a_broker_that_is_down_at_the_start_is_read_once_it_is_up(
         assert bodies(await polled(consumer, 1)) == ["a"]
 
 
-async def test_whether_a_group_is_new_cannot_be_known_without_its_broker(
+async def test_the_start_of_a_new_group_waits_for_its_broker(
     cluster: FakeCluster,
 ) -> None:
     async with nothing_left():
@@ -162,7 +162,7 @@ async def test_whether_a_group_is_new_cannot_be_known_without_its_broker(
     await cluster.broker.start()
 
 
-async def test_one_dead_broker_does_not_hold_up_the_others() -> None:
+async def test_a_dead_broker_does_not_delay_the_others() -> None:
     async with FakeCluster(2, topics={TOPIC: 2}) as cluster, consuming(cluster) as consumer:
         await cluster.brokers[1].stop()
         for number in range(20):
@@ -194,7 +194,7 @@ FAULTS: dict[str, Callable[[FaultProxy], None]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_broken_connection_costs_and_repeats_nothing(
+async def test_a_broken_connection_loses_and_repeats_nothing(
     cluster: FakeCluster, proxy: FaultProxy, fault: str
 ) -> None:
     put(cluster, *numbers(60))
@@ -208,7 +208,7 @@ async def test_a_broken_connection_costs_and_repeats_nothing(
     assert offsets_by_queue(taken) == {0: list(range(60)), 1: list(range(60))}
 
 
-async def test_all_connections_cut_again_and_again_cost_and_repeat_nothing(
+async def test_repeated_cuts_of_all_connections_lose_and_repeat_nothing(
     cluster: FakeCluster, proxy: FaultProxy
 ) -> None:
     client = through(proxy, cluster)
@@ -222,7 +222,7 @@ async def test_all_connections_cut_again_and_again_cost_and_repeat_nothing(
     assert offsets_by_queue(taken) == {0: list(range(100)), 1: list(range(100))}
 
 
-async def test_an_answer_that_never_comes_is_asked_for_again(
+async def test_a_pull_without_an_answer_is_repeated(
     cluster: FakeCluster, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rocketmq_aio.consumer.pulling.puller.HOLD_SLACK_SECONDS", QUICK)
@@ -235,7 +235,7 @@ async def test_an_answer_that_never_comes_is_asked_for_again(
         assert bodies(await polled(consumer, 3)) == numbers(3)
 
 
-async def test_a_body_that_arrives_spoilt_holds_its_queue_until_it_is_whole(
+async def test_a_corrupt_body_holds_its_queue_until_it_is_intact(
     cluster: FakeCluster, proxy: FaultProxy
 ) -> None:
     put(cluster, *numbers(3))
@@ -260,7 +260,7 @@ async def test_a_body_that_arrives_spoilt_holds_its_queue_until_it_is_whole(
     [Close(), Close(reset=True), Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n"), Raw(b"\x7f" * 64)],
     ids=["hangs up", "resets", "speaks HTTP", "sends garbage"],
 )
-async def test_a_peer_that_is_no_broker_for_a_while_is_survived(
+async def test_reading_recovers_from_a_peer_that_is_not_a_broker(
     cluster: FakeCluster, answer: Close | Raw
 ) -> None:
     put(cluster, *numbers(3))
@@ -271,7 +271,7 @@ async def test_a_peer_that_is_no_broker_for_a_while_is_survived(
         assert bodies(await polled(consumer, 3)) == numbers(3)
 
 
-async def test_a_broker_that_is_cut_off_is_noticed_and_read_on(
+async def test_a_silent_connection_is_detected_and_replaced(
     cluster: FakeCluster, proxy: FaultProxy
 ) -> None:
     async with consuming(cluster, client=through(proxy, cluster)) as consumer:
@@ -309,7 +309,7 @@ async def test_a_broker_that_is_cut_off_is_noticed_and_read_on(
         999,
     ],
 )
-async def test_whatever_a_broker_says_it_is_read_on(cluster: FakeCluster, code: int) -> None:
+async def test_reading_recovers_from_every_error_code(cluster: FakeCluster, code: int) -> None:
     put(cluster, *numbers(3))
     async with consumer_of(cluster) as consumer:
         cluster.broker.on(PULL, Reply(code, remark="not now"), times=4)
@@ -318,7 +318,7 @@ async def test_whatever_a_broker_says_it_is_read_on(cluster: FakeCluster, code: 
         assert bodies(await polled(consumer, 3)) == numbers(3)
 
 
-async def test_a_topic_that_may_not_be_read_is_told_and_read_once_it_may(
+async def test_a_denied_topic_is_an_event_and_read_when_allowed(
     cluster: FakeCluster,
 ) -> None:
     client = ClientConfig(namesrv=cluster.namesrv, route_refresh_interval_seconds=60)
@@ -337,7 +337,7 @@ async def test_a_topic_that_may_not_be_read_is_told_and_read_once_it_may(
         assert bodies(await polled(consumer, 1)) == ["b"]
 
 
-async def test_two_clusters_in_one_process_do_not_meet() -> None:
+async def test_two_clusters_in_one_process_are_separate() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as one, FakeCluster(topics={TOPIC: 1}) as other:
         put(one, "of one")
         put(other, "of the other")

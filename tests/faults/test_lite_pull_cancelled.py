@@ -1,4 +1,4 @@
-"""Every call of a consumer cancelled at every step: nothing lost, nothing left, and it goes on."""
+"""LitePullConsumer: every call cancelled at every step."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def sweep(call: Call, after_each: Call | None = None) -> int:
 
 
 @pytest.mark.parametrize("by_hand", [False, True], ids=["subscribed", "assigned"])
-async def test_a_start_leaves_nothing(cluster: FakeCluster, by_hand: bool) -> None:
+async def test_a_cancelled_start_leaves_nothing(cluster: FakeCluster, by_hand: bool) -> None:
     async with nothing_left():
         steps = 0
         for steps in range(STEPS):
@@ -89,7 +89,7 @@ async def test_a_start_leaves_nothing(cluster: FakeCluster, by_hand: bool) -> No
         assert 5 < steps < STEPS - 1, "the sweep did not reach the end"
 
 
-async def test_a_close_happens_all_the_same_and_commits(cluster: FakeCluster) -> None:
+async def test_a_cancelled_close_completes_and_commits(cluster: FakeCluster) -> None:
     put(cluster, *numbers(1000))
     done = 0
 
@@ -139,7 +139,9 @@ async def test_a_close_at_any_step_of_a_start_ends_it(cluster: FakeCluster, shar
         assert 5 < steps < STEPS - 1, "the sweep did not reach the end"
 
 
-async def test_a_task_cancelled_anywhere_in_its_block_leaves_nothing(cluster: FakeCluster) -> None:
+async def test_a_task_cancelled_anywhere_in_its_block_leaves_nothing_behind(
+    cluster: FakeCluster,
+) -> None:
     put(cluster, *numbers(40))
 
     async def work(group: str) -> None:
@@ -165,7 +167,7 @@ async def test_a_task_cancelled_anywhere_in_its_block_leaves_nothing(cluster: Fa
 # --- calls of a running consumer -----------------------------------------------------------------
 
 
-async def test_polls_lose_nothing_while_everything_else_is_cancelled(
+async def test_polls_lose_nothing_while_other_calls_are_cancelled(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, *numbers(2000))
@@ -211,7 +213,7 @@ async def test_a_cancelled_commit_can_be_repeated(cluster: FakeCluster) -> None:
 
 
 @pytest.mark.parametrize("how", ["seek", "seek_to_begin", "seek_to_end"])
-async def test_a_cancelled_seek_has_happened_or_not(cluster: FakeCluster, how: str) -> None:
+async def test_a_cancelled_seek_is_atomic(cluster: FakeCluster, how: str) -> None:
     put(cluster, *numbers(100))
     targets = {"seek": 40, "seek_to_begin": 0, "seek_to_end": 100}
     seek: dict[str, Call] = {

@@ -1,4 +1,4 @@
-"""Lite pull consumers that are closed while a broker is dead, silent or busy."""
+"""LitePullConsumer closed while a broker is dead, silent or busy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pop consumers through faults: nothing is lost, and what is acknowledged does not come again."""
+"""PopConsumer through faults: nothing is lost, acknowledged messages are not redelivered."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def all_done(consumer: PopConsumer, count: int) -> Counter[str]:
     return seen
 
 
-async def test_messages_of_a_lost_answer_come_again(cluster: FakeCluster) -> None:
+async def test_messages_of_a_lost_answer_are_redelivered(cluster: FakeCluster) -> None:
     put(cluster, *numbers(5))
     async with FaultProxy(cluster.broker.address) as proxy:
         proxy.down.on(drop, code=POP)
@@ -63,7 +63,7 @@ async def test_a_cut_inside_an_answer_loses_nothing(cluster: FakeCluster) -> Non
     assert seen == Counter(numbers(5))
 
 
-async def test_an_answer_that_comes_twice_is_taken_once(cluster: FakeCluster) -> None:
+async def test_a_repeated_answer_is_delivered_once(cluster: FakeCluster) -> None:
     put(cluster, *numbers(5))
     async with FaultProxy(cluster.broker.address) as proxy:
         proxy.down.on(duplicate, code=POP)
@@ -74,7 +74,7 @@ async def test_an_answer_that_comes_twice_is_taken_once(cluster: FakeCluster) ->
     assert bodies(taken) == numbers(5)
 
 
-async def test_an_ack_whose_answer_is_lost_is_said_again(cluster: FakeCluster) -> None:
+async def test_an_ack_without_an_answer_is_retried(cluster: FakeCluster) -> None:
     put(cluster, "1")
     async with (
         FaultProxy(cluster.broker.address) as proxy,
@@ -89,7 +89,7 @@ async def test_an_ack_whose_answer_is_lost_is_said_again(cluster: FakeCluster) -
     assert leases(cluster) == 0
 
 
-async def test_an_ack_that_never_arrives_is_told(cluster: FakeCluster) -> None:
+async def test_an_ack_that_never_arrives_is_an_error(cluster: FakeCluster) -> None:
     put(cluster, "1")
     cluster.broker.on(ACK, Close(reset=True), times=None)
     async with popping(cluster) as consumer:
@@ -101,7 +101,7 @@ async def test_an_ack_that_never_arrives_is_told(cluster: FakeCluster) -> None:
     assert isinstance(caught.value.lost[message], ConnectionLostError)
 
 
-async def test_a_broker_that_restarts_is_popped_again(cluster: FakeCluster) -> None:
+async def test_popping_continues_after_a_restart_of_the_broker(cluster: FakeCluster) -> None:
     put(cluster, *numbers(3))
     async with popping(cluster) as consumer:
         await consumer.ack(await consumer.receive())
@@ -113,7 +113,7 @@ async def test_a_broker_that_restarts_is_popped_again(cluster: FakeCluster) -> N
         assert bodies(await waiting) == ["after"]
 
 
-async def test_the_message_of_a_cancelled_change_is_settled_at_most_late(
+async def test_the_message_of_a_cancelled_change_can_be_acknowledged(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, "1")
@@ -136,7 +136,7 @@ async def test_the_message_of_a_cancelled_change_is_settled_at_most_late(
     assert leases(cluster) == 0
 
 
-async def test_an_unreadable_message_stops_none_but_those_behind_it(cluster: FakeCluster) -> None:
+async def test_an_undecodable_message_blocks_only_those_behind_it(cluster: FakeCluster) -> None:
     put(cluster, "good", "bad", "behind")
     log = cluster.broker.topics[TOPIC].queues[0]
     spoilt = log.messages[1]
@@ -154,7 +154,7 @@ async def test_an_unreadable_message_stops_none_but_those_behind_it(cluster: Fak
     assert set(rest) == {"bad", "behind"}
 
 
-async def test_workers_that_are_cancelled_and_come_back_do_everything(
+async def test_cancelled_and_restarted_workers_process_every_message(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, *numbers(60))

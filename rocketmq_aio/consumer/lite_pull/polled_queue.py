@@ -126,7 +126,7 @@ class PolledQueue(QueueState):
             self.drained.set()
 
     def trust(self) -> None:
-        """Allow commits below those of other members: somebody has set the position."""
+        """Allow commits below those of other members: the position was set explicitly."""
         self.commit_floor = UNKNOWN
 
     def refetch(self) -> None:

@@ -17,7 +17,7 @@ from rocketmq_aio.remoting.gather import gather_limited
 
 logger = get_logger(__name__)
 
-QUERIES_AT_ONCE: Final = 16
+READS_AT_ONCE: Final = 16
 NOTING_SECONDS: Final = 0.5
 GET_IS_MISSING: Final = (
     "to begin at {start} the account has to know where queues end: give it the action Get on "
@@ -104,9 +104,9 @@ class StartPositions:
     async def _count_known(self, queues: tuple[MessageQueue, ...]) -> int:
         """Return in how many of *queues* the group has an offset.
 
-        :raises RocketMQError: none was found, and some queue could not be asked
+        :raises RocketMQError: none was found, and the offset of a queue could not be read
         """
-        offsets, failures = await gather_limited(self._store.read, queues, QUERIES_AT_ONCE)
+        offsets, failures = await gather_limited(self._store.read, queues, READS_AT_ONCE)
         known = sum(offset is not None for offset in offsets.values())
         if not known:
             for error in failures.values():

@@ -39,7 +39,7 @@ from rocketmq_aio.protocol.requests.send_back import ConsumerSendMsgBack
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.remoting.response_errors import broker_error
 
-HOLD_SLACK_SECONDS: Final = 10.0
+POP_SLACK_SECONDS: Final = 10.0
 NOTHING: Final = (
     ResponseCode.POLLING_TIMEOUT,
     ResponseCode.PULL_NOT_FOUND,
@@ -76,12 +76,12 @@ class Popped(NamedTuple):
 class _Master:
     """State of the current master of a broker."""
 
-    __slots__ = ("address", "clock", "refuses_batches")
+    __slots__ = ("address", "clock", "rejects_batches")
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.clock = BrokerClock()
-        self.refuses_batches = False
+        self.rejects_batches = False
 
 
 class PopClient:
@@ -126,7 +126,7 @@ class PopClient:
         header = self._pop_header(source, wanted, request, clock.now_ms(asked_at), attempt_id)
         timeout = None
         if header.poll_time:
-            timeout = request.wait_seconds + HOLD_SLACK_SECONDS
+            timeout = request.wait_seconds + POP_SLACK_SECONDS
         command = await self._instance.remoting.request(address, header, timeout=timeout)
         now = asyncio.get_running_loop().time()
         if command.code == ResponseCode.SUCCESS:
@@ -246,7 +246,7 @@ class PopClient:
 
     def _takes_batches(self, master: _Master) -> bool:
         version = self._instance.heartbeats.broker_versions.get(master.address, 0)
-        return version >= V5_1_3 and not master.refuses_batches
+        return version >= V5_1_3 and not master.rejects_batches
 
     async def _ack_batch(self, master: _Master, messages: Sequence[PoppedMessage]) -> bool:
         """Return whether the broker supports the request."""
@@ -258,7 +258,7 @@ class PopClient:
         try:
             await self._confirmed(master.address, BatchAckMessage(), body)
         except NotSupportedError:
-            master.refuses_batches = True
+            master.rejects_batches = True
             return False
         return True
 

@@ -201,7 +201,7 @@ class PopEngine:
         done, worker.current = worker.current, None
         if done is not None:
             self._intake.acks.add(done)
-            self._on_settled()
+            self._notify_if_orderly()
             await self._intake.acks.wait_for_room(done.receipt.broker_name)
             check_running()
         config = self.config
@@ -224,7 +224,7 @@ class PopEngine:
         try:
             await self._intake.service.ack(messages)
         finally:
-            self._on_settled()
+            self._notify_if_orderly()
 
     async def retry(self, message: PoppedMessage, delay_seconds: float | None) -> None:
         """Have *message* redelivered; in order, also the messages behind it."""
@@ -234,13 +234,13 @@ class PopEngine:
             behind: list[PoppedMessage] = []
             if self.config.orderly and message.ack_state is AckState.RETURNED:
                 behind = self._buffer.remove(lambda each: each.queue == message.queue)
-            self._on_settled()
+            self._notify_if_orderly()
         await self._intake.service.give_back(behind)
 
     async def change_invisible(self, message: PoppedMessage, seconds: float) -> None:
         """Change the invisible time; raises the errors of `AckService.change`."""
         await self._intake.service.change(message, seconds)
 
-    def _on_settled(self) -> None:
+    def _notify_if_orderly(self) -> None:
         if self.config.orderly:  # callers may take the messages behind it
             self._buffer.notify()

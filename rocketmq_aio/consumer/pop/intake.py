@@ -155,7 +155,7 @@ class PopIntake:
         except AckError as error:  # it is in the dead-letter queue all the same
             logger.info("pop_not_returned", queue=str(message.queue), reason=str(error))
         except RocketMQError as error:  # redelivered after its invisible time, then tried again
-            logger.warning("not_buried", queue=str(message.queue), reason=str(error))
+            logger.warning("dead_letter_failed", queue=str(message.queue), reason=str(error))
 
     def _on_lost(self, message: PoppedMessage, error: RocketMQError) -> None:
         """Log and publish that *message* is, or may be, redelivered."""

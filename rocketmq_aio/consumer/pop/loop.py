@@ -24,7 +24,7 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.remoting.backoff import Backoff
 
-LEAST_EMPTY_SECONDS: Final = 0.1  # between pops of a broker that does not hold requests
+MIN_INTERVAL_SECONDS: Final = 0.1  # between pops of a broker that does not hold requests
 
 
 class PopLoop:
@@ -106,8 +106,8 @@ class PopLoop:
         self._attempt = None
         self.failure = None
         backoff.reset()
-        early = LEAST_EMPTY_SECONDS - (loop.time() - began)
-        if request.wait_seconds > LEAST_EMPTY_SECONDS and not popped.messages and early > 0:
+        early = MIN_INTERVAL_SECONDS - (loop.time() - began)
+        if request.wait_seconds > MIN_INTERVAL_SECONDS and not popped.messages and early > 0:
             await anyio.sleep(early)
         if accepted := self._intake.accept(self.source, popped, stopped=self.stopped):
             self._deliver(accepted)

@@ -1,4 +1,4 @@
-"""Disks that lose power, fill up, or hang, at a step chosen by the test."""
+"""Disks that lose power, fill up or hang at a given step."""
 
 from __future__ import annotations
 

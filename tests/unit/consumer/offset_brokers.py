@@ -1,4 +1,4 @@
-"""The two offset requests of a cluster, played by a script."""
+"""Scripted offset requests."""
 
 from __future__ import annotations
 

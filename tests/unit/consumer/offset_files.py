@@ -1,4 +1,4 @@
-"""Opens, saves and prepares offset files in a test's own folder."""
+"""Offset files in a temporary folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues and messages for the tests of the parts between broker and application."""
+"""Queues and messages for tests."""
 
 from __future__ import annotations
 

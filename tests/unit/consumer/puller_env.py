@@ -1,4 +1,4 @@
-"""A puller beside a fake broker in memory: requests and answers, but no sockets."""
+"""A puller with a fake broker in memory, without sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An offset store of an application, which can fail and can be held back."""
+"""An application's offset store that can fail and block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lite pull consumer on a scripted cluster: its arguments and its life."""
+"""LitePullConsumer on a scripted cluster: arguments and life cycle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commits on a scripted cluster: what is committed by itself, and on request."""
+"""LitePullConsumer on a scripted cluster: automatic and manual commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups on a scripted cluster: members that share, and where their progress is kept."""
+"""LitePullConsumer on a scripted cluster: groups and offset stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Polling and iterating on a scripted cluster: what comes, in which order, and who waits."""
+"""LitePullConsumer on a scripted cluster: polling and iteration."""
 
 from __future__ import annotations
 

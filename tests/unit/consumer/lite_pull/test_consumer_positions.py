@@ -1,4 +1,4 @@
-"""Positions, seeks and pauses on a scripted cluster."""
+"""LitePullConsumer on a scripted cluster: positions, seeks and pauses."""
 
 from __future__ import annotations
 

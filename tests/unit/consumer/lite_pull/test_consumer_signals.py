@@ -1,4 +1,4 @@
-"""Programs that read with ``async for`` and are stopped by a signal, as the guide shows it."""
+"""LitePullConsumer: programs with ``async for`` that a signal stops, as in the guide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lite pull consumer on a scripted cluster: topics and queues, and how they are chosen."""
+"""LitePullConsumer on a scripted cluster: subscriptions and assignments."""
 
 from __future__ import annotations
 

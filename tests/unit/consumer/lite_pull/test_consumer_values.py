@@ -1,4 +1,4 @@
-"""Values of messages that a lite pull consumer hands out; the application decides about faults."""
+"""LitePullConsumer: decoded values, and errors of the codec."""
 
 from __future__ import annotations
 

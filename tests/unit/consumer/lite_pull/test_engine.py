@@ -1,4 +1,4 @@
-"""The parts together on a scripted cluster: beginnings, routes that change, brokers that ask."""
+"""LitePullEngine on a scripted cluster: starts, changing routes, requests by brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One tenure of a queue: nothing is skipped, nothing comes twice, and what may be committed."""
+"""PolledQueue: no message skipped or repeated, and committable offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line of queues that have messages: turns, order, and who is woken."""
+"""ReadyQueues: turns, order and wake-ups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is committed, when, and what a failure means."""
+"""Commits: automatic, manual and failed ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The offset file: what it holds, whose it is, and what becomes of one that cannot be read."""
+"""Local offset file: content, locking and corrupt files."""
 
 from __future__ import annotations
 

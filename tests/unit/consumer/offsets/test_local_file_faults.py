@@ -1,4 +1,4 @@
-"""Power cuts, kills and full disks: the offset file stays whole, and what failed is told."""
+"""Local offset file: power cuts, kills and full disks."""
 
 from __future__ import annotations
 

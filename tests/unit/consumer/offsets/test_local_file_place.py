@@ -1,4 +1,4 @@
-"""Where an offset file is, and what is refused in its place."""
+"""Local offset file: location, permissions and symbolic links."""
 
 from __future__ import annotations
 

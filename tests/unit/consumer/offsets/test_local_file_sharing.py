@@ -1,4 +1,4 @@
-"""Rivals for an offset file, and threads that go on when their task is cancelled."""
+"""Local offset file: concurrent consumers, and cancelled calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where reading begins: never guessed, never skipping what a known group has not seen."""
+"""StartPositions: never guessed, never skipping new messages of a known group."""
 
 from __future__ import annotations
 

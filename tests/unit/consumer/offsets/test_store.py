@@ -1,4 +1,4 @@
-"""Progress kept at the brokers, played by a script that answers, fails, or keeps one waiting."""
+"""RemoteOffsetStore with scripted brokers that answer, fail or delay."""
 
 from __future__ import annotations
 

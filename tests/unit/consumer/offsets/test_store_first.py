@@ -1,4 +1,4 @@
-"""Brokers that lose commits: the first ones of a topic, and the last ones before a kill."""
+"""RemoteOffsetStore: first commits of a topic, and commits that a broker lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the calls of pop consumers remember of brokers."""
+"""PopClient: remembered brokers."""
 
 from __future__ import annotations
 

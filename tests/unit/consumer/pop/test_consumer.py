@@ -1,4 +1,4 @@
-"""The pop consumer on a scripted cluster: receiving, settling, and its life."""
+"""PopConsumer on a scripted cluster: receive, acknowledge, change and retry."""
 
 from __future__ import annotations
 

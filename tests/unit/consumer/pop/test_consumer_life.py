@@ -1,4 +1,4 @@
-"""The life of a pop consumer, its topics and brokers, order and dead letters."""
+"""PopConsumer on a scripted cluster: life cycle, topics, brokers, order, dead letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``async for`` over a pop consumer: acknowledged by coming back, renewed while somebody works."""
+"""PopConsumer on a scripted cluster: ``async for``, background acks and renewals."""
 
 from __future__ import annotations
 

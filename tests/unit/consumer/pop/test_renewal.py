@@ -1,4 +1,4 @@
-"""Renewals of popped messages, and giving them back."""
+"""Renewal and AckService.give_back: concurrency and order."""
 
 from __future__ import annotations
 

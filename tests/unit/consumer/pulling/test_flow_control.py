@@ -1,4 +1,4 @@
-"""How much may be cached: per queue, per topic, and when a pull loop that waits is woken."""
+"""Flow control: limits per queue and topic, and wake-ups of pull loops."""
 
 from __future__ import annotations
 

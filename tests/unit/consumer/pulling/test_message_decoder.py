@@ -1,4 +1,4 @@
-"""Decoding of answers: a bound on the work in the event loop, threads for the rest."""
+"""MessageDecoder: the limit on the event loop, and threads for the rest."""
 
 from __future__ import annotations
 

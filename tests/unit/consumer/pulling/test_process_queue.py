@@ -1,4 +1,4 @@
-"""The process queue beside a naive model of it, and the cases that have a name."""
+"""ProcessQueue compared with a simple model, and single cases."""
 
 import pytest
 from hypothesis import settings

@@ -1,4 +1,4 @@
-"""The pull loop of a queue: what it asks, what it makes of the answers, and of a seek."""
+"""Puller: requests, answers and seeks."""
 
 from __future__ import annotations
 

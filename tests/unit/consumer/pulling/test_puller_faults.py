@@ -1,4 +1,4 @@
-"""The pull loop of a queue: what cannot be read, what fails, and at what pace it goes on."""
+"""Puller: undecodable messages, failures and pauses."""
 
 from __future__ import annotations
 

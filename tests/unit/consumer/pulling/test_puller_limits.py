@@ -1,4 +1,4 @@
-"""The pull loop of a queue: what it does when there is too much, and when an offset is illegal."""
+"""Puller: flow control and illegal offsets."""
 
 from __future__ import annotations
 
