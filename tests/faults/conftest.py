@@ -8,7 +8,7 @@ import pytest_asyncio
 
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.proxy import FaultProxy
-from tests.unit.consumer.consuming import TOPIC
+from tests.unit.consumer.lite_pull_env import TOPIC
 
 
 @pytest_asyncio.fixture

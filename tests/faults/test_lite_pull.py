@@ -28,7 +28,7 @@ from tests.fakes.frame_rules import PassingFrame, corrupt, drop, duplicate, trun
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Close, Raw, Reply
 from tests.faults.through import QUICK, hasten, through
-from tests.unit.consumer.consuming import (
+from tests.unit.consumer.lite_pull_env import (
     GROUP,
     TOPIC,
     bodies,

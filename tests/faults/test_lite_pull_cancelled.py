@@ -14,7 +14,7 @@ from rocketmq_aio.errors import ClosedError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.consuming import (
+from tests.unit.consumer.lite_pull_env import (
     GROUP,
     TOPIC,
     bodies,

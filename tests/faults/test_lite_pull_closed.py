@@ -12,7 +12,7 @@ from tests.fakes.fair_time import FairTime
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Reply
 from tests.faults.through import hasten, through
-from tests.unit.consumer.consuming import (
+from tests.unit.consumer.lite_pull_env import (
     TOPIC,
     consumer_of,
     numbers,

@@ -18,8 +18,8 @@ from tests.fakes.frame_rules import drop, duplicate
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Close
 from tests.faults.through import hasten, through
-from tests.unit.consumer.consuming import TOPIC, numbers, put
-from tests.unit.consumer.popping import RETRY_TOPIC, bodies, leases, popping
+from tests.unit.consumer.lite_pull_env import TOPIC, numbers, put
+from tests.unit.consumer.pop_env import RETRY_TOPIC, bodies, leases, popping
 from tests.unit.remoting.hurry import hurry
 
 POP: Final = RequestCode.POP_MESSAGE

@@ -31,7 +31,7 @@ from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Close, Handler, Reply
 from tests.faults.pushing import RETRIES, SOON, Group, group_of
 from tests.faults.through import QUICK, hasten, through
-from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.remoting.until import until
 
 PULL, COMMIT = RequestCode.PULL_MESSAGE, RequestCode.UPDATE_CONSUMER_OFFSET

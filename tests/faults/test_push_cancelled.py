@@ -17,7 +17,7 @@ from tests.fakes.history import violations
 from tests.fakes.history.recording import stored_log
 from tests.faults.pushing import Group, group_of
 from tests.faults.test_lite_pull_cancelled import STEPS, cancelled_after, sweep
-from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.instance.guests import nothing_left
 from tests.unit.remoting.until import until
 

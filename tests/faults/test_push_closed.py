@@ -24,7 +24,7 @@ from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Reply
 from tests.faults.pushing import Group, group_of
 from tests.faults.through import hasten, through
-from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put
 from tests.unit.instance.guests import nothing_left
 from tests.unit.remoting.until import until
 

@@ -20,7 +20,7 @@ from tests.fakes.proxy import FaultProxy
 from tests.faults.pushing import SOON, Group, group_of
 from tests.faults.test_push import once
 from tests.faults.through import through
-from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.remoting.until import until
 
 QUEUES = 8

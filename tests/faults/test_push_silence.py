@@ -24,7 +24,7 @@ from tests.fakes.script import Close, Reply
 from tests.faults.pushing import SOON, Group, QuickLocks, group_of, let_time_pass
 from tests.faults.test_push import stored_and
 from tests.faults.through import QUICK, hasten, through
-from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.remoting.until import until
 
 PULL, LOCK = RequestCode.PULL_MESSAGE, RequestCode.LOCK_BATCH_MQ

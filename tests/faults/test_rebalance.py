@@ -27,7 +27,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.fair_time import FairTime
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Reply
-from tests.unit.consumer.consuming import (
+from tests.unit.consumer.lite_pull_env import (
     GROUP,
     TOPIC,
     consumer_of,

@@ -13,7 +13,7 @@ import pytest_asyncio
 from rocketmq_aio.consumer.pulling import puller as puller_module
 from rocketmq_aio.remoting.backoff import Backoff
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.consuming import TOPIC
+from tests.unit.consumer.lite_pull_env import TOPIC
 from tests.unit.consumer.puller_env import PullerEnv
 
 

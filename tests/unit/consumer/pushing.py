@@ -16,7 +16,7 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.fastjson import read_body
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.consuming import GROUP, TOPIC, bodies
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, bodies
 from tests.unit.remoting.until import until
 
 RETRIES = f"%RETRY%{GROUP}"

@@ -23,7 +23,7 @@ from rocketmq_aio.protocol.fastjson import to_standard
 from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
 from rocketmq_aio.protocol.subscription import subscription
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.consuming import GROUP, TOPIC, consuming, numbers, polled, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, consuming, numbers, polled, put, queue
 from tests.unit.consumer.parts import assigned_queue
 
 

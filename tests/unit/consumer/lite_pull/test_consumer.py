@@ -16,7 +16,7 @@ from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.values import MessageSelector
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.consuming import (
+from tests.unit.consumer.lite_pull_env import (
     GROUP,
     TOPIC,
     bodies,

@@ -20,7 +20,7 @@ from rocketmq_aio.protocol.requests.offsets import UpdateConsumerOffset
 from rocketmq_aio.protocol.requests.pull import PullMessage
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
-from tests.unit.consumer.consuming import (
+from tests.unit.consumer.lite_pull_env import (
     GROUP,
     TOPIC,
     bodies,

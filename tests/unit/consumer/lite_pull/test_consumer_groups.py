@@ -15,7 +15,7 @@ from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
 from rocketmq_aio.errors import ClosedError, CommitError, ConfigError
 from rocketmq_aio.model.values import MessageModel, MessageQueue
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.consuming import (
+from tests.unit.consumer.lite_pull_env import (
     GROUP,
     TOPIC,
     bodies,

@@ -13,7 +13,7 @@ from rocketmq_aio.consumer.pulling.puller import Puller
 from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError, OffsetIllegalError
 from rocketmq_aio.model.message import MessageExt
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.consuming import (
+from tests.unit.consumer.lite_pull_env import (
     TOPIC,
     bodies,
     consumer_of,

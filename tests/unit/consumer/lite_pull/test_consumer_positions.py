@@ -22,7 +22,7 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
-from tests.unit.consumer.consuming import (
+from tests.unit.consumer.lite_pull_env import (
     TOPIC,
     bodies,
     committed,

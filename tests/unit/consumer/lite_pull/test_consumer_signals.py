@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.consuming import GROUP, TOPIC, put
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, put
 
 PROGRAM = """
 import asyncio, contextlib, signal, sys

@@ -13,7 +13,7 @@ from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.members import BAD_EXPRESSION
 from tests.fakes.script import Reply
-from tests.unit.consumer.consuming import (
+from tests.unit.consumer.lite_pull_env import (
     GROUP,
     TOPIC,
     bodies,

@@ -8,7 +8,7 @@ import pytest
 from rocketmq_aio.errors import PayloadError
 from rocketmq_aio.model.codec import JSONCodec
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.consuming import consuming, polled, put
+from tests.unit.consumer.lite_pull_env import consuming, polled, put
 
 
 async def test_values_are_decoded_on_access(cluster: FakeCluster) -> None:

@@ -21,7 +21,7 @@ from rocketmq_aio.protocol.requests.from_broker import (
 )
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
-from tests.unit.consumer.consuming import (
+from tests.unit.consumer.lite_pull_env import (
     GROUP,
     TOPIC,
     bodies,

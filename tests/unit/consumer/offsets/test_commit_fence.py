@@ -12,7 +12,15 @@ from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, UNVERIFIED
 from rocketmq_aio.errors import CommitError
 from rocketmq_aio.model.values import MessageQueue
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.consuming import GROUP, TOPIC, committed, consuming, numbers, polled, put
+from tests.unit.consumer.lite_pull_env import (
+    GROUP,
+    TOPIC,
+    committed,
+    consuming,
+    numbers,
+    polled,
+    put,
+)
 from tests.unit.consumer.parts import assigned_queue, queue
 from tests.unit.consumer.stores import AppStore, StoreError
 

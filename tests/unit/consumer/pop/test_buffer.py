@@ -8,7 +8,7 @@ import pytest
 
 from rocketmq_aio.consumer.pop.buffer import PopBuffer
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
-from tests.unit.consumer.popping import popped
+from tests.unit.consumer.pop_env import popped
 
 
 def buffer_of(*messages: PoppedMessage, orderly: bool = False) -> PopBuffer:

@@ -11,7 +11,7 @@ from rocketmq_aio.consumer.pop.client import PopClient, PopRequest
 from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.protocol.subscription import subscription
-from tests.unit.consumer.consuming import GROUP, TOPIC, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, queue
 
 
 async def test_only_the_current_master_of_a_broker_is_remembered() -> None:

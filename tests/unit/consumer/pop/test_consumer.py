@@ -25,8 +25,8 @@ from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
 from tests.fakes.state import now_ms
-from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put
-from tests.unit.consumer.popping import RETRY_TOPIC, bodies, leases, popper_of, popping
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put
+from tests.unit.consumer.pop_env import RETRY_TOPIC, bodies, leases, popper_of, popping
 from tests.unit.remoting.hurry import hurry
 from tests.unit.remoting.until import until
 

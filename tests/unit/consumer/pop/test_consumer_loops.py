@@ -18,8 +18,8 @@ from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.changed import WAIT_SECONDS
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
-from tests.unit.consumer.consuming import TOPIC, numbers, put
-from tests.unit.consumer.popping import RETRY_TOPIC, hold_acks, leases, popper_of, popping
+from tests.unit.consumer.lite_pull_env import TOPIC, numbers, put
+from tests.unit.consumer.pop_env import RETRY_TOPIC, hold_acks, leases, popper_of, popping
 from tests.unit.remoting.until import until
 
 ACK = RequestCode.ACK_MESSAGE

@@ -15,7 +15,7 @@ from rocketmq_aio.consumer.pop.client import PopClient
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
 from rocketmq_aio.consumer.pop.renewal import RENEWALS_AT_ONCE, Renewal
 from rocketmq_aio.protocol.requests.pop import ChangeInvisibleTimeResponse
-from tests.unit.consumer.popping import popped
+from tests.unit.consumer.pop_env import popped
 from tests.unit.remoting.until import until
 
 SILENT = "broker-a"

@@ -35,7 +35,7 @@ from rocketmq_aio.protocol.requests.pull import PullMessage
 from rocketmq_aio.protocol.requests.send_back import ConsumerSendMsgBack
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Close, Outcome, Reply
-from tests.unit.consumer.consuming import TOPIC, bodies, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import TOPIC, bodies, numbers, put, queue
 from tests.unit.consumer.parts import message
 from tests.unit.consumer.puller_env import found, moved
 from tests.unit.remoting.until import until

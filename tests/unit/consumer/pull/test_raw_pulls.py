@@ -12,7 +12,7 @@ from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.subscription import subscription
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.consuming import TOPIC
+from tests.unit.consumer.lite_pull_env import TOPIC
 
 
 async def test_checked_expressions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

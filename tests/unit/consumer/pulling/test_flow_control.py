@@ -13,7 +13,7 @@ from rocketmq_aio.consumer.push.dispatch_queue import WAKE_AFTER, DispatchQueue
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.consuming import TOPIC, numbers, put
+from tests.unit.consumer.lite_pull_env import TOPIC, numbers, put
 from tests.unit.consumer.parts import message, queue
 from tests.unit.consumer.pushing import pushing
 from tests.unit.remoting.until import until

@@ -23,7 +23,7 @@ from rocketmq_aio.protocol.decoding import Decode, Decoded, decoder_of
 from rocketmq_aio.protocol.record import decode_messages
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
-from tests.unit.consumer.consuming import TOPIC, consuming
+from tests.unit.consumer.lite_pull_env import TOPIC, consuming
 from tests.unit.consumer.puller_env import PullerEnv, found
 from tests.unit.remoting.until import until
 from tests.unit.stored import COMPRESSED, INNER, Stored, batch_entry

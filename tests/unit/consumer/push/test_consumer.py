@@ -15,7 +15,7 @@ from rocketmq_aio.hooks import ConsumeContext
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.consuming import GROUP, TOPIC, committed, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put, queue
 from tests.unit.consumer.pushing import DEAD, RETRIES, Events, Notes, push_consumer, pushing
 from tests.unit.remoting.until import until
 

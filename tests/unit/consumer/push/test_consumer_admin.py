@@ -19,7 +19,7 @@ from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.from_broker import ConsumeMessageDirectly
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.store import Stored
-from tests.unit.consumer.consuming import GROUP, TOPIC, committed, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put, queue
 from tests.unit.consumer.pushing import RETRIES, Notes, pushing
 from tests.unit.remoting.until import until
 

@@ -17,7 +17,7 @@ from rocketmq_aio.errors import ClosedError, NotRunningError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.consumer.pushing import Notes, push_consumer, pushing
 from tests.unit.consumer.worker_env import forever
 from tests.unit.instance.guests import nothing_left

@@ -18,7 +18,7 @@ from rocketmq_aio.model.values import MessageModel, MessageQueue, MessageSelecto
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.members import BAD_EXPRESSION
-from tests.unit.consumer.consuming import GROUP, TOPIC, committed, numbers, put, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put, queue
 from tests.unit.consumer.pushing import (
     RETRIES,
     Events,

@@ -20,7 +20,7 @@ from rocketmq_aio.model.codec import JSONCodec
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageModel
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.consuming import committed, numbers, put
+from tests.unit.consumer.lite_pull_env import committed, numbers, put
 from tests.unit.consumer.pushing import DEAD, RETRIES, Events, Notes, pushing
 from tests.unit.consumer.worker_env import WorkerEnv
 from tests.unit.remoting.until import until

@@ -24,8 +24,8 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Close, Outcome, Reply
 from tests.fakes.state import now_ms
 from tests.fakes.store import Incoming
-from tests.unit.consumer.consuming import GROUP, TOPIC, numbers, put, queue
-from tests.unit.consumer.popping import RETRY_TOPIC, hold_acks, leases, popped
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
+from tests.unit.consumer.pop_env import RETRY_TOPIC, hold_acks, leases, popped
 from tests.unit.consumer.pushing import DEAD, Events, Notes, pushing
 from tests.unit.remoting.hurry import hurry
 from tests.unit.remoting.until import until

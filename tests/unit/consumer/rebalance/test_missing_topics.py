@@ -20,8 +20,8 @@ from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.requests.admin_topics import TopicList
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Outcome, Reply
-from tests.unit.consumer.consuming import TOPIC, consumer_of
-from tests.unit.consumer.popping import popper_of
+from tests.unit.consumer.lite_pull_env import TOPIC, consumer_of
+from tests.unit.consumer.pop_env import popper_of
 from tests.unit.consumer.pushing import push_consumer
 from tests.unit.remoting.until import until
 

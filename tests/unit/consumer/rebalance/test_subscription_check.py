@@ -42,8 +42,8 @@ from rocketmq_aio.protocol.requests.connections import Connection, ConsumerConne
 from rocketmq_aio.protocol.subscription import Subscription, subscription
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Close, Outcome, Reply
-from tests.unit.consumer.consuming import GROUP, TOPIC, consumer_of, queue
-from tests.unit.consumer.popping import popper_of
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, consumer_of, queue
+from tests.unit.consumer.pop_env import popper_of
 from tests.unit.remoting.until import until
 
 ASKED = RequestCode.GET_CONSUMER_CONNECTION_LIST

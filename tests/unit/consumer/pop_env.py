@@ -15,7 +15,7 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.receipt import Receipt
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
-from tests.unit.consumer.consuming import GROUP, TOPIC, queue
+from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, queue
 
 RETRY_TOPIC: Final = f"%RETRY%{GROUP}_{TOPIC}"
 
