@@ -113,7 +113,7 @@ async def test_a_topic_is_made_changed_and_gone(admin: AdminClient, group: str) 
             await gone(topic)
 
 
-async def test_a_cluster_or_broker_that_nobody_knows_is_refused(admin: AdminClient) -> None:
+async def test_an_unknown_cluster_or_broker_raises_config_error(admin: AdminClient) -> None:
     for refused in (
         admin.create_topic("never-made", cluster="elsewhere"),
         admin.create_topic("never-made", brokers=["elsewhere"]),
@@ -190,7 +190,7 @@ async def test_a_group_is_made_changed_and_gone(admin: AdminClient, group: str) 
         await admin.update_group(group, enabled=True)
 
 
-async def test_what_groups_have_since_5_is_refused_by_older_brokers(
+async def test_group_settings_of_5_raise_for_older_brokers(
     admin: AdminClient, group: str, rocketmq_version: str
 ) -> None:
     await admin.create_group(group)
@@ -203,7 +203,7 @@ async def test_what_groups_have_since_5_is_refused_by_older_brokers(
     await admin.delete_group(group)
 
 
-async def test_members_and_producers_are_seen_with_what_they_read(
+async def test_connections_list_members_and_producers(
     admin: AdminClient, namesrv: str, topic: str, group: str
 ) -> None:
     offline = await admin.consumer_connections(group)
@@ -267,7 +267,7 @@ def rows(printed: str) -> list[tuple[int, ...]]:
     return [tuple(map(int, cells[1:4])) for cells in lines if cells[:1] == ["broker-a"]]
 
 
-async def test_a_group_that_is_away_continues_where_it_is_told(
+async def test_reset_commits_for_an_offline_group(
     admin: AdminClient, namesrv: str, topic: str, group: str
 ) -> None:
     began = datetime.now(UTC) - timedelta(minutes=1)
@@ -294,7 +294,7 @@ async def test_a_group_that_is_away_continues_where_it_is_told(
     assert await offsets() == {**ends, queue: 1}
 
 
-async def test_a_time_is_the_first_message_stored_then_or_later_whatever_brokers_answer(
+async def test_reset_to_a_time_finds_the_first_message_whatever_brokers_answer(
     admin: AdminClient, namesrv: str, topic: str, group: str
 ) -> None:
     queue = MessageQueue(topic, "broker-a", 0)
@@ -312,7 +312,7 @@ async def test_a_time_is_the_first_message_stored_then_or_later_whatever_brokers
         assert {each.offset for each in resets if each.queue == queue} == {first}
 
 
-async def test_a_group_that_runs_continues_where_it_is_told(
+async def test_reset_moves_an_online_group(
     admin: AdminClient, namesrv: str, topic: str, group: str, rocketmq_version: str
 ) -> None:
     results = await send(namesrv, topic)
@@ -442,7 +442,7 @@ async def test_a_batch_that_is_stored_as_one_record_is_found_as_messages(
         await admin.view_message(place)
 
 
-async def test_what_cannot_be_read_here_keeps_nobody_from_the_others(
+async def test_unreadable_messages_do_not_hide_the_others(
     admin: AdminClient, namesrv: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = ProducerConfig(compression="lz4")
@@ -473,7 +473,7 @@ async def test_brokers_tell_how_they_are(admin: AdminClient, rocketmq_version: s
 # --- two brokers ---------------------------------------------------------------------------------
 
 
-async def test_what_one_of_two_brokers_did_is_told_and_asking_again_completes_it(
+async def test_a_partial_failure_is_reported_and_a_retry_completes_it(
     two_broker_cluster: Cluster, group: str
 ) -> None:
     topic = f"{group}-topic"

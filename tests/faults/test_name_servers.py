@@ -85,7 +85,7 @@ async def seconds_of(work: asyncio.Task[object]) -> float:
 # --- nobody there --------------------------------------------------------------------------------
 
 
-async def test_with_nobody_listening_the_start_fails_soon_and_leaves_nothing() -> None:
+async def test_start_fails_soon_if_connections_are_refused() -> None:
     first, second = nobody(), nobody()
     async with nothing_left():
         starting = asyncio.create_task(Producer("shop", namesrv=f"{first};{second}").start())
@@ -99,7 +99,7 @@ async def test_with_nobody_listening_the_start_fails_soon_and_leaves_nothing() -
         }
 
 
-async def test_with_nobody_answering_the_start_fails_by_its_deadline() -> None:
+async def test_start_fails_by_its_deadline_without_responses() -> None:
     with black_hole() as deaf:
         async with nothing_left(), FakeNameServer() as mute:
             mute.on(ROUTE, None, times=None)
@@ -127,7 +127,7 @@ KINDS: dict[str, Outcome] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_wrong_port_is_told_at_the_start(kind: str) -> None:
+async def test_start_raises_for_a_wrong_port(kind: str) -> None:
     async with nothing_left(), FakeNameServer() as server:
         server.on_connect(KINDS[kind], times=None)
         server.on(ROUTE, None, times=None)
@@ -154,7 +154,7 @@ async def test_a_dead_one_of_two_costs_next_to_nothing() -> None:
             assert sending.result().ok
 
 
-async def test_a_silent_one_of_two_costs_about_half_a_second_and_only_once() -> None:
+async def test_one_silent_server_of_two_costs_one_hedge() -> None:
     async with nothing_left(), two_servers() as (_, servers):
         servers[0].on(ROUTE, None, times=None)
         elapsed: list[float] = []
@@ -181,7 +181,7 @@ async def test_a_black_hole_beside_a_server_costs_about_half_a_second() -> None:
             await producer.close()
 
 
-async def test_a_server_that_falls_silent_later_is_left_for_the_other() -> None:
+async def test_a_server_that_becomes_silent_is_replaced_by_the_other() -> None:
     async with (
         nothing_left(),
         two_servers() as (_, servers),

@@ -121,7 +121,7 @@ async def test_an_answer_that_is_wrong_ends_in_its_own_error_and_heals(kind: str
         await made.works_again()
 
 
-async def test_a_port_where_nobody_accepts_ends_within_the_connect_timeout() -> None:
+async def test_connecting_ends_within_the_connect_timeout() -> None:
     """A full backlog drops the request to connect: nothing comes back at all."""
     with socket.socket() as deaf, socket.socket() as first, socket.socket() as second:
         deaf.bind(("127.0.0.1", 0))
@@ -202,7 +202,7 @@ class Load:
 
 
 @pytest.mark.parametrize("reset", [False, True])
-async def test_many_cuts_under_load_lose_no_answer_to_somebody_else(reset: bool) -> None:
+async def test_many_cuts_under_load_never_mix_up_responses(reset: bool) -> None:
     async with line() as made:
         load = Load(made)
 
@@ -257,7 +257,7 @@ async def test_many_answers_in_one_read_change_nothing() -> None:
         assert {(await each).code for each in asked} == {0}
 
 
-async def test_an_answer_that_comes_twice_is_one_answer() -> None:
+async def test_a_duplicate_response_is_dropped() -> None:
     async with line() as made:
         made.proxy.down.on(duplicate, times=None)
         answers = [await made.ask() for _ in range(20)]

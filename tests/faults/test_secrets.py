@@ -127,7 +127,7 @@ def consumers(config: ClientConfig) -> list[Consumer]:
     ]
 
 
-async def test_nobody_shows_a_secret_when_all_is_well_and_hooks_fail(
+async def test_no_secret_is_shown_if_hooks_fail(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with FakeCluster(topics={"orders": 2}) as cluster:

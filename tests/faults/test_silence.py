@@ -45,7 +45,7 @@ async def test_late_answers_are_dropped() -> None:
         assert len(made.proxy.connects) == 1
 
 
-async def test_a_connection_that_falls_silent_is_given_up_and_made_anew(
+async def test_a_silent_connection_is_aborted_and_reopened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection_module, "SILENCE_SECONDS", 0.3)

@@ -58,7 +58,7 @@ async def test_a_trusted_certificate_for_the_right_name_is_accepted(host: str) -
     ],
     ids=["untrusted", "not of the system", "wrong name", "expired"],
 )
-async def test_who_cannot_be_trusted_gets_nothing(
+async def test_an_untrusted_certificate_is_rejected(
     certificate: str, trusted: ssl.SSLContext | bool, reason: str
 ) -> None:
     async with secured(certificate, tls=trusted) as (broker, opened):

@@ -76,7 +76,7 @@ def on_all(cluster: FakeCluster, code: int, reply: Reply) -> None:
         broker.on(code, reply, times=None)
 
 
-async def test_what_each_server_did_is_in_the_error(
+async def test_admin_error_has_the_outcome_of_each_server(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
     cluster.brokers[0].on(RequestCode.DELETE_SUBSCRIPTIONGROUP, Reply())
@@ -101,9 +101,7 @@ async def test_a_refusal_of_all_is_raised_as_it_came(
     assert len(caught.value.__notes__) == 1
 
 
-async def test_refusals_that_differ_are_told_apart(
-    cluster: FakeCluster, admin: AdminClient
-) -> None:
+async def test_different_errors_raise_admin_error(cluster: FakeCluster, admin: AdminClient) -> None:
     cluster.brokers[0].on(RequestCode.DELETE_SUBSCRIPTIONGROUP, Reply(16, remark="not you"))
     cluster.brokers[1].on(RequestCode.DELETE_SUBSCRIPTIONGROUP, Reply(1, remark="disk"))
 
@@ -166,7 +164,7 @@ def moved(cluster: FakeCluster, offset: int) -> None:
     on_all(cluster, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, Reply(body=body))
 
 
-async def test_a_broker_that_leaves_resets_to_members_is_asked_by_time(
+async def test_reset_falls_back_to_time_if_the_broker_leaves_it_to_members(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
     online(cluster)
@@ -192,7 +190,7 @@ async def test_a_broker_that_leaves_resets_to_members_moves_no_single_queue(
         await admin.reset_offsets(GROUP, TOPIC, {QUEUE: 0})
 
 
-async def test_a_commit_that_was_dropped_in_silence_is_told(
+async def test_reset_raises_if_the_committed_offset_is_not_stored(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
     cluster.broker.put(TOPIC, b"one")
@@ -338,7 +336,7 @@ async def test_deleting_a_topic_in_one_cluster_keeps_the_order_of_the_others(
 # --- arguments -----------------------------------------------------------------------------------
 
 
-async def test_what_cannot_be_is_refused_before_anybody_is_asked(
+async def test_invalid_arguments_raise_before_any_request(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
     naive = datetime(2026, 1, 1)
@@ -364,7 +362,7 @@ async def test_what_cannot_be_is_refused_before_anybody_is_asked(
     assert cluster.broker.requests == []
 
 
-async def test_nothing_is_asked_outside_of_its_life(cluster: FakeCluster) -> None:
+async def test_calls_raise_before_start_and_after_close(cluster: FakeCluster) -> None:
     admin = AdminClient(namesrv=cluster.namesrv)
     with pytest.raises(NotRunningError):
         await admin.list_topics()
@@ -375,7 +373,7 @@ async def test_nothing_is_asked_outside_of_its_life(cluster: FakeCluster) -> Non
 
 
 @pytest.mark.parametrize("said", ["[]", '{"retryMaxTimes":"often"}'])
-async def test_a_group_that_a_broker_tells_wrong_is_an_error_of_the_client(
+async def test_an_invalid_group_config_raises_a_client_error(
     cluster: FakeCluster, admin: AdminClient, said: str
 ) -> None:
     body = f'{{"subscriptionGroupTable":{{"{GROUP}":{said}}}}}'.encode()

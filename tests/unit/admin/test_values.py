@@ -85,7 +85,7 @@ def test_only_attributes_that_were_named_are_sent() -> None:
     assert (request.attributes, request.topic_sys_flag) == ("-b,+c=3", 2)
 
 
-def test_what_a_broker_says_of_a_group_besides_stays() -> None:
+def test_update_keeps_other_fields_of_a_group() -> None:
     there = {"groupName": "billing", "groupRetryPolicy": {"type": "EXPONENTIAL"}, "attributes": {}}
 
     body = changed_body(there, {"enabled": False})
@@ -106,7 +106,7 @@ def test_what_a_broker_says_of_a_group_besides_stays() -> None:
         (f"{1:032X}00002A9F0000000000000001", ("[::1]:10911", 1)),
     ],
 )
-def test_an_offset_id_tells_where_a_message_is(text: str, expected: tuple[str, int]) -> None:
+def test_an_offset_id_has_address_and_offset(text: str, expected: tuple[str, int]) -> None:
     assert read_offset_id(text) == expected
 
 

@@ -45,7 +45,7 @@ def without(missing: tuple[str, ...], *arguments: str) -> subprocess.CompletedPr
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_every_pipeline_tells_what_it_takes(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_pipeline_has_help(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["pipeline", name, "--help"]) == 0
 
     out = capfd.readouterr().out
@@ -107,7 +107,7 @@ def test_every_pipeline_tells_what_it_takes(name: str, capfd: pytest.CaptureFixt
         ),
     ],
 )
-def test_a_wrong_option_is_told_in_one_line_before_anything_starts(
+def test_an_invalid_option_is_reported_on_one_line_before_the_start(
     arguments: list[str],
     told: str,
     capfd: pytest.CaptureFixture[str],
@@ -133,7 +133,7 @@ def test_without_the_extra_cli_the_command_says_how_to_get_it() -> None:
     assert ended.stderr == "rmq needs typer: install rocketmq-aio with its extra [cli]\n"
 
 
-def test_without_spark_lag_works_and_the_others_say_what_is_missing() -> None:
+def test_without_spark_only_lag_works() -> None:
     lag = without(("pyspark", "pyarrow"), "pipeline", "lag", "T", "-n", "127.0.0.1:1")
     export = without(("pyspark", "pyarrow"), "pipeline", "export", "T", "-n", "a:1", "--path", "p")
 
@@ -143,7 +143,9 @@ def test_without_spark_lag_works_and_the_others_say_what_is_missing() -> None:
     assert "rocketmq-aio with its extra [spark]" in export.stderr
 
 
-def test_the_first_signal_asks_and_the_second_insists(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_first_signal_stops_gracefully_and_the_second_at_once(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with stoppable() as stop:
         assert not stop()
@@ -192,7 +194,7 @@ def test_a_signal_stops_a_pipeline_and_its_summary_is_shown(
     assert told.err.splitlines()[-1] == "rmq: stopped while writing"
 
 
-def test_a_jvm_that_ends_by_the_signal_is_not_told_in_its_own_words(
+def test_a_jvm_ended_by_the_signal_counts_as_stopped(
     sessions: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def work(*_: object, **__: object) -> Summary:
@@ -206,7 +208,7 @@ def test_a_jvm_that_ends_by_the_signal_is_not_told_in_its_own_words(
     assert capfd.readouterr().err.splitlines()[-1] == "rmq: stopped"
 
 
-def test_a_jvm_that_ends_unasked_is_a_failure(
+def test_a_jvm_that_ends_unexpectedly_is_a_failure(
     sessions: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def work(*_: object, **__: object) -> Summary:

@@ -21,7 +21,7 @@ def test_the_environment_says_where_to_connect() -> None:
     assert ConnectionArguments(name_server="c:1").connection(environ).name_server == "c:1"
 
 
-def test_without_a_name_server_the_way_out_is_told() -> None:
+def test_missing_name_servers_are_reported_with_the_option() -> None:
     with pytest.raises(ConfigError, match="set ROCKETMQ_NAMESRV"):
         ConnectionArguments().connection({})
 

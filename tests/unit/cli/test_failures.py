@@ -39,14 +39,14 @@ def test_a_wrong_setting_is_named_by_its_option(setting: str, option: str) -> No
     assert exit_code(error) is ExitCode.USAGE
 
 
-def test_what_spark_wraps_is_unwrapped() -> None:
+def test_errors_wrapped_by_spark_are_unwrapped() -> None:
     error = AnalysisException(OF_SPARK)
 
     assert format_error(error) == "orders/broker-a/0: offset 5 is gone"
     assert exit_code(error) is ExitCode.FAILED
 
 
-def test_an_unknown_topic_is_told_by_the_argument_that_names_it() -> None:
+def test_an_unknown_topic_is_reported_with_its_argument() -> None:
     assert format_error(TopicGoneError("orders")) == (
         "topic 'orders' is unknown to every name server (TOPICS): create it, or give --allow-loss "
         "to go on without it"
@@ -61,7 +61,7 @@ def test_the_way_out_is_an_option_of_the_command(error: Exception) -> None:
     assert "give --allow-loss to go on without it" in told
 
 
-def test_what_a_pipeline_refuses_in_a_job_is_told_alone() -> None:
+def test_an_error_raised_in_a_spark_job_is_unwrapped() -> None:
     error = AnalysisException("[USER_RAISED_EXCEPTION] no text: use base64 SQLSTATE: P0001")
 
     assert format_error(error) == "no text: use base64"
@@ -100,11 +100,11 @@ def test_what_a_pipeline_refuses_in_a_job_is_told_alone() -> None:
         ),
     ],
 )
-def test_what_spark_calls_by_its_conditions_is_told_by_options(said: str, told: str) -> None:
+def test_spark_conditions_are_reported_with_our_options(said: str, told: str) -> None:
     assert format_error(AnalysisException(said)) == told
 
 
-def test_what_to_check_is_told() -> None:
+def test_errors_have_a_hint() -> None:
     assert format_error(AuthError(16, "no", "a:1")).endswith(
         "check --credentials-file, or ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY"
     )
@@ -127,5 +127,5 @@ def test_a_missing_extra_is_named() -> None:
     assert exit_code(error) is ExitCode.USAGE
 
 
-def test_a_bug_is_told_by_its_kind() -> None:
+def test_unexpected_errors_are_named_by_type() -> None:
     assert format_error(RuntimeError()) == "RuntimeError"

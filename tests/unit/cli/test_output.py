@@ -44,7 +44,7 @@ def test_as_json_a_summary_is_one_line_with_everything(capfd: pytest.CaptureFixt
     assert told["queues"][0]["gaps"][0] == {"start": 10, "end": 100, "reason": "deleted"}
 
 
-def test_nobody_sees_bars_where_there_is_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+def test_there_are_no_bars_without_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
     with progress(wanted=True) as bars:
         assert bars is None
 
@@ -65,7 +65,7 @@ def test_bars_follow_the_steps(
     assert "writing" in capfd.readouterr().err
 
 
-def test_lag_is_told_by_queue(capfd: pytest.CaptureFixture[str]) -> None:
+def test_lag_is_reported_by_queue(capfd: pytest.CaptureFixture[str]) -> None:
     at = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
     queue = {"topic": "orders", "broker": "broker-a", "minimum": 100, "maximum": 1500}
     lags = (
@@ -85,7 +85,7 @@ def test_lag_is_told_by_queue(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_a_group_that_nobody_uses_is_told_beside_the_result(
+def test_lag_prints_a_note_for_an_unused_group(
     capfd: pytest.CaptureFixture[str], as_json: bool
 ) -> None:
     _print(LagSummary(group="tpyo", unused=True), as_json=as_json)
@@ -97,5 +97,5 @@ def test_a_group_that_nobody_uses_is_told_beside_the_result(
     ("seconds", "text"),
     [(0, None), (0.25, "0.2 s"), (59.0, "59.0 s"), (61, "1 min 01 s"), (7260, "2 h 01 min")],
 )
-def test_times_are_told_as_people_say_them(seconds: float, text: str | None) -> None:
+def test_durations_are_readable(seconds: float, text: str | None) -> None:
     assert behind(seconds) == text

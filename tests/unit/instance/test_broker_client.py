@@ -59,7 +59,7 @@ async def test_offsets_of_a_queue_are_read() -> None:
         assert await broker.earliest_store_time(QUEUE) == stored[0].store_ms
 
 
-async def test_what_was_committed_is_found() -> None:
+async def test_query_offset_returns_the_committed_offset() -> None:
     async with asking() as (cluster, broker):
         cluster.broker.state.meet_group("billing")
         await broker.update_offset("billing", QUEUE, 7)
@@ -98,7 +98,7 @@ async def test_an_answer_without_its_field_is_a_codec_error(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", ASKED)
-async def test_a_queue_on_an_unknown_broker_cannot_be_asked_about(code: int) -> None:
+async def test_a_queue_of_an_unknown_broker_raises(code: int) -> None:
     async with asking() as (cluster, broker):
         with pytest.raises(NotConnectedError, match="broker-z"):
             await ASKED[code](broker, ELSEWHERE)
@@ -132,7 +132,7 @@ async def test_a_failure_that_quotes_the_answer_about_no_members_is_raised() -> 
             await broker.consumer_ids("billing", "orders")
 
 
-async def test_a_topic_without_a_broker_has_nobody_to_ask() -> None:
+async def test_a_topic_without_a_broker_raises() -> None:
     async with asking() as (_, broker):
         with pytest.raises(RouteNotFoundError):
             await broker.consumer_ids("billing", "nowhere")

@@ -197,7 +197,7 @@ async def test_a_start_without_name_servers_fails_and_leaves_nothing() -> None:
         await guest.close()
 
 
-async def test_a_name_server_that_is_not_ready_is_told_at_the_start() -> None:
+async def test_start_raises_if_the_name_server_is_not_ready() -> None:
     async with nothing_left(), FakeCluster() as cluster:
         cluster.name_server.on(ROUTE, Reply(1, remark="name server not ready"), times=None)
         with pytest.raises(NameServerUnavailableError, match="not ready"):

@@ -174,7 +174,7 @@ async def test_a_reset_that_cannot_be_read_is_answered_and_changes_nothing(body:
         assert not any(made.consumer.resets)
 
 
-async def test_where_the_group_stands_is_told() -> None:
+async def test_group_progress_has_offsets_and_lag() -> None:
     async with asking() as made:
         answer = await made.broker.push(GetConsumerStatus(topic="orders", group="billing"))
 
@@ -184,7 +184,7 @@ async def test_where_the_group_stands_is_told() -> None:
         assert answer.body.startswith(expected + b":42}")
 
 
-async def test_the_state_of_the_consumer_is_told() -> None:
+async def test_consumer_status_has_the_positions() -> None:
     async with asking() as made:
         asked = GetConsumerRunningInfo(consumer_group="billing", client_id="me")
         answer = await made.broker.push(asked)
@@ -193,7 +193,7 @@ async def test_the_state_of_the_consumer_is_told() -> None:
         assert msgspec.json.decode(answer.body)["properties"] == {"PROP_CLIENT_VERSION": "x"}
 
 
-async def test_the_consumer_learns_who_asks_about_its_client_id() -> None:
+async def test_own_id_requests_reach_the_consumer() -> None:
     async with asking() as made:
         for check_id in (None, "abc"):
             await made.broker.push(
@@ -203,7 +203,7 @@ async def test_the_consumer_learns_who_asks_about_its_client_id() -> None:
         assert made.consumer.check_ids == ["abc"]
 
 
-async def test_stacks_are_told_only_when_they_are_asked_for() -> None:
+async def test_running_info_has_stacks_only_on_request() -> None:
     async with asking() as made:
         for wanted in (False, True):
             asked = GetConsumerRunningInfo(
@@ -242,7 +242,7 @@ async def test_a_handler_is_tried_with_one_message() -> None:
         assert message.queue == MessageQueue("orders", "broker-a", 3)
 
 
-async def test_a_handler_that_does_not_end_is_cancelled_and_that_is_told(
+async def test_a_direct_consume_that_does_not_end_is_cancelled_and_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(commands_module, "DIRECT_SECONDS", 0.01)
@@ -281,7 +281,7 @@ async def test_a_message_that_cannot_be_read_is_not_tried(body: bytes) -> None:
 # --- the rest -----------------------------------------------------------------------------------
 
 
-async def test_what_nobody_here_can_do_is_answered_not_supported() -> None:
+async def test_unknown_broker_requests_are_answered_not_supported() -> None:
     async with asking() as made:
         answer = await made.broker.push(Command(12345, 0))
 

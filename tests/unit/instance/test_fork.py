@@ -87,7 +87,7 @@ async def test_a_child_forked_from_a_running_loop_sends_nothing_over_its_parents
         assert len(cluster.broker.connects) == 1
 
 
-async def test_what_a_child_writes_to_a_transport_does_not_reach_the_parents_socket() -> None:
+async def test_writes_of_a_forked_child_do_not_reach_the_parents_socket() -> None:
     async with FakeCluster(topics={"orders": 4}) as cluster:
         async with program("writing", cluster) as process:
             assert await said(process) == {"written": 2}

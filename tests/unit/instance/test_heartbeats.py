@@ -90,7 +90,7 @@ async def heartbeats_env(
         yield made
 
 
-async def test_every_broker_learns_client_id_groups_and_subscriptions() -> None:
+async def test_heartbeats_have_client_id_groups_and_subscriptions() -> None:
     async with heartbeats_env(3) as made:
         failures = await made.heartbeats.send_all()
 
@@ -102,7 +102,7 @@ async def test_every_broker_learns_client_id_groups_and_subscriptions() -> None:
             assert said.consumer_data_set == described().consumer_data_set
 
 
-async def test_who_has_nothing_to_say_says_nothing() -> None:
+async def test_without_groups_there_is_no_heartbeat() -> None:
     async with heartbeats_env() as made:
         made.data = None
 
@@ -125,7 +125,7 @@ async def test_a_broker_that_hangs_delays_no_other() -> None:
         }
 
 
-async def test_a_broker_that_is_down_is_reported_and_the_others_are_told() -> None:
+async def test_heartbeats_report_a_broker_that_is_down_and_reach_the_others() -> None:
     async with heartbeats_env(2) as made:
         await made.brokers[0].stop()
         failures = await made.heartbeats.send_all()
@@ -134,7 +134,7 @@ async def test_a_broker_that_is_down_is_reported_and_the_others_are_told() -> No
         assert len(made.told(made.brokers[1])) == 1
 
 
-async def test_whole_heartbeats_are_sent_unless_short_ones_are_asked_for() -> None:
+async def test_heartbeats_are_full_unless_short_ones_are_enabled() -> None:
     async with heartbeats_env(v2=False) as made:
         for _ in range(3):
             await made.heartbeats.send_all()
@@ -143,7 +143,7 @@ async def test_whole_heartbeats_are_sent_unless_short_ones_are_asked_for() -> No
         assert {each.heartbeat_fingerprint for each in made.told()} == {0}
 
 
-async def test_a_broker_that_knows_them_gets_short_heartbeats_after_a_whole_one() -> None:
+async def test_heartbeats_are_short_after_an_accepted_full_one() -> None:
     async with heartbeats_env() as made:
         for _ in range(3):
             await made.heartbeats.send_all()
@@ -162,7 +162,7 @@ async def test_a_broker_that_does_not_know_them_gets_none() -> None:
         assert made.forms() == ["whole"] * 3
 
 
-async def test_a_changed_subscription_is_told_whole() -> None:
+async def test_heartbeat_is_full_after_a_changed_subscription() -> None:
     async with heartbeats_env() as made:
         await made.heartbeats.send_all()
         made.data = described("paid")
@@ -183,7 +183,7 @@ async def test_the_fingerprint_is_the_same_for_all_members_of_a_group() -> None:
         assert len({each.heartbeat_fingerprint for each in made.told()}) == 1
 
 
-async def test_a_broker_that_saw_another_subscription_is_told_whole_again() -> None:
+async def test_heartbeat_is_full_after_the_broker_reports_a_changed_subscription() -> None:
     async with heartbeats_env() as made:
         await made.heartbeats.send_all()
         made.broker.on(HEART_BEAT, CHANGED)
@@ -193,7 +193,7 @@ async def test_a_broker_that_saw_another_subscription_is_told_whole_again() -> N
         assert made.forms() == ["whole", "short", "whole", "short"]
 
 
-async def test_a_new_connection_is_told_whole() -> None:
+async def test_heartbeat_is_full_on_a_new_connection() -> None:
     async with heartbeats_env() as made:
         await made.heartbeats.send_all()
         made.heartbeats.forget(made.broker.address)
@@ -202,7 +202,7 @@ async def test_a_new_connection_is_told_whole() -> None:
         assert made.forms() == ["whole", "whole"]
 
 
-async def test_after_a_failure_the_next_one_is_whole() -> None:
+async def test_heartbeat_is_full_after_a_failure() -> None:
     async with heartbeats_env() as made:
         await made.heartbeats.send_all()
         made.broker.on(HEART_BEAT, Reply(1, remark="broken"))
@@ -212,7 +212,7 @@ async def test_after_a_failure_the_next_one_is_whole() -> None:
         assert made.forms() == ["whole", "short", "whole"]
 
 
-async def test_telling_anew_is_telling_whole() -> None:
+async def test_anew_sends_full_heartbeats() -> None:
     async with heartbeats_env() as made:
         await made.heartbeats.send_all()
         await made.heartbeats.send_all(anew=True)
@@ -243,7 +243,7 @@ async def test_a_broker_that_could_not_be_reached_is_no_refusal() -> None:
         check_accepted({"127.0.0.1:10911": BrokerError(1, "no")})
 
 
-async def test_beating_goes_on_whatever_brokers_do() -> None:
+async def test_heartbeats_continue_whatever_brokers_do() -> None:
     async with heartbeats_env() as made:
         made.broker.on(HEART_BEAT, Reply(1, remark="broken"), times=2)
         beats = asyncio.create_task(made.heartbeats.run(0.01))
@@ -254,7 +254,7 @@ async def test_beating_goes_on_whatever_brokers_do() -> None:
         assert beats.cancelled()
 
 
-async def test_what_is_told_is_plain_json() -> None:
+async def test_results_convert_to_json() -> None:
     async with heartbeats_env() as made:
         await made.heartbeats.send_all()
         (command,) = made.broker.requests_of(HEART_BEAT)
@@ -265,7 +265,7 @@ async def test_what_is_told_is_plain_json() -> None:
         assert (subscription["topic"], subscription["subString"]) == ("orders", "*")
 
 
-async def test_of_two_heartbeats_the_newer_one_is_the_last() -> None:
+async def test_concurrent_heartbeats_end_with_the_newest() -> None:
     async with heartbeats_env() as made:
         go = asyncio.Event()
 
@@ -289,7 +289,7 @@ async def test_of_two_heartbeats_the_newer_one_is_the_last() -> None:
     assert expressions == ["*", "new"]
 
 
-async def test_those_who_wait_are_content_with_one_heartbeat() -> None:
+async def test_waiting_callers_share_one_heartbeat() -> None:
     async with heartbeats_env() as made:
         go = asyncio.Event()
 

@@ -40,7 +40,7 @@ def config_of(cluster: FakeCluster, **settings: float) -> ClientConfig:
 # --- life ----------------------------------------------------------------------------------------
 
 
-async def test_starting_contacts_nobody() -> None:
+async def test_start_opens_no_connection() -> None:
     async with nothing_left(), FakeCluster(topics={"orders": 2}) as cluster:
         async with MQClientInstance(config_of(cluster)):
             await asyncio.sleep(0)
@@ -177,7 +177,7 @@ async def test_closing_while_it_starts_ends_the_start() -> None:
             await starting
 
 
-async def test_a_background_task_that_fails_is_told_to_every_later_call(
+async def test_every_call_raises_after_a_background_task_failed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with nothing_left(), FakeCluster(topics={"orders": 2}) as cluster:
@@ -245,7 +245,7 @@ async def test_a_broker_that_hangs_does_not_keep_a_member_from_leaving(
         await cluster.brokers[1].wait_for(UNREGISTER)
 
 
-async def test_nobody_is_connected_to_just_to_leave() -> None:
+async def test_unregistering_opens_no_connection() -> None:
     async with FakeCluster(topics={"orders": 2}) as cluster:
         async with MQClientInstance(config_of(cluster)) as client, Guest(client):
             await client.routes.get("orders")
@@ -253,7 +253,7 @@ async def test_nobody_is_connected_to_just_to_leave() -> None:
         assert cluster.broker.connects == []
 
 
-async def test_members_are_told_when_a_route_changes() -> None:
+async def test_on_route_changed_is_called_for_members() -> None:
     async with (
         FakeCluster(topics={"orders": 2}) as cluster,
         MQClientInstance(config_of(cluster, route_refresh_interval_seconds=0.02)) as client,
@@ -270,7 +270,7 @@ async def test_members_are_told_when_a_route_changes() -> None:
 # --- heartbeats ----------------------------------------------------------------------------------
 
 
-async def test_only_masters_hear_of_producers_and_all_hear_of_consumers() -> None:
+async def test_producers_register_with_masters_and_consumers_with_all() -> None:
     async with FakeCluster(topics={"orders": 2}) as cluster:
         async with MQClientInstance(config_of(cluster)) as client:
             route = await client.routes.get("orders")
@@ -284,7 +284,7 @@ async def test_only_masters_hear_of_producers_and_all_hear_of_consumers() -> Non
         assert both == {cluster.broker.address, "127.0.0.1:1"}
 
 
-async def test_a_broker_that_comes_back_is_told_at_once() -> None:
+async def test_a_broker_that_comes_back_gets_a_heartbeat_at_once() -> None:
     async with (
         FakeCluster(topics={"orders": 2}) as cluster,
         ConsumingGuest(config_of(cluster), "billing") as guest,
@@ -300,7 +300,7 @@ async def test_a_broker_that_comes_back_is_told_at_once() -> None:
         assert len(said) >= 2
 
 
-async def test_the_first_heartbeat_of_a_new_connection_is_a_whole_one() -> None:
+async def test_the_first_heartbeat_of_a_connection_is_full() -> None:
     async with FakeCluster(topics={"orders": 2}) as cluster:
         config = ClientConfig(namesrv=cluster.namesrv, heartbeat_v2=True)
         async with ConsumingGuest(config, "billing") as guest:
@@ -316,7 +316,7 @@ async def test_the_first_heartbeat_of_a_new_connection_is_a_whole_one() -> None:
             assert not short_forms(cluster)[told]
 
 
-async def test_a_connection_that_others_made_is_told_whole_too() -> None:
+async def test_heartbeat_is_full_on_a_connection_made_by_other_requests() -> None:
     async with FakeCluster(topics={"orders": 2}) as cluster:
         config = ClientConfig(namesrv=cluster.namesrv, heartbeat_v2=True)
         async with ConsumingGuest(config, "billing") as guest:
@@ -401,7 +401,7 @@ async def test_a_broker_that_no_route_names_any_more_is_disconnected() -> None:
         assert len(cluster.name_server.connections) == 1
 
 
-async def test_a_unit_is_part_of_the_client_id_and_of_what_heartbeats_say() -> None:
+async def test_the_unit_is_in_the_client_id_and_in_heartbeats() -> None:
     async with FakeCluster(topics={"orders": 2}) as cluster:
         config = ClientConfig(
             namesrv=cluster.namesrv, instance_name="one", unit_name="east", unit_mode=True

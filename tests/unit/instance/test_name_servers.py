@@ -104,7 +104,7 @@ async def test_a_dead_server_is_passed_over_at_once_and_the_next_one_stays_chose
 
 
 @pytest.mark.usefixtures("doubtful")
-async def test_a_silent_server_is_doubted_and_the_next_one_asked_too(
+async def test_a_silent_server_becomes_suspect_and_the_next_is_requested(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with servers() as (first, second), asking(joined([first, second])) as name_servers:
@@ -201,7 +201,7 @@ async def test_a_dead_server_does_not_make_an_unknown_topic_an_outage() -> None:
 
 @pytest.mark.usefixtures("doubtful")
 @pytest.mark.parametrize("silent_at", [0, 1])
-async def test_a_silent_server_does_not_hold_up_the_answer_that_a_topic_is_unknown(
+async def test_a_silent_server_does_not_delay_route_not_found(
     silent_at: int,
 ) -> None:
     async with servers() as made, asking(joined(made)) as name_servers:
@@ -215,7 +215,7 @@ async def test_a_silent_server_does_not_hold_up_the_answer_that_a_topic_is_unkno
 
 
 @pytest.mark.usefixtures("doubtful")
-async def test_a_silent_server_is_asked_again_when_no_other_answers() -> None:
+async def test_a_suspect_is_requested_if_no_other_server_answers() -> None:
     async with servers() as made, asking(joined(made)) as name_servers:
         silent, other = made
         silent.on(ROUTE, None, times=1)
@@ -261,7 +261,7 @@ async def test_a_route_that_cannot_be_read_is_a_codec_error() -> None:
             await name_servers.route("orders")
 
 
-async def test_a_connection_cut_in_mid_question_is_asked_elsewhere() -> None:
+async def test_a_request_cut_in_the_middle_goes_to_the_next_server() -> None:
     async with servers() as (first, second), asking(joined([first, second])) as name_servers:
         first.on(ROUTE, Close(reset=True))
         await name_servers.route("orders")
@@ -270,7 +270,7 @@ async def test_a_connection_cut_in_mid_question_is_asked_elsewhere() -> None:
 
 
 @pytest.mark.usefixtures("doubtful")
-async def test_cancelling_a_question_cancels_all_that_were_asked() -> None:
+async def test_cancelling_a_call_cancels_all_its_requests() -> None:
     async with servers() as made, asking(joined(made)) as name_servers:
         for each in made:
             each.on(ROUTE, None, times=None)
@@ -284,7 +284,7 @@ async def test_cancelling_a_question_cancels_all_that_were_asked() -> None:
         assert [each.in_flight for each in connections] == [0, 0]
 
 
-async def test_a_client_without_name_servers_says_what_to_give() -> None:
+async def test_missing_name_servers_raise_config_error_with_the_settings() -> None:
     config = ClientConfig()
     async with open_client(config) as opened:
         with pytest.raises(ConfigError, match="ROCKETMQ_NAMESRV"):
@@ -294,7 +294,7 @@ async def test_a_client_without_name_servers_says_what_to_give() -> None:
 # --- the address server --------------------------------------------------------------------------
 
 
-async def test_an_address_server_tells_the_name_servers() -> None:
+async def test_name_servers_come_from_the_address_server() -> None:
     async with servers() as made, FakeAddressServer(joined(made) + "\r\nmore") as address_server:
         async with asking(address_server.url) as name_servers:
             await name_servers.route("orders")
@@ -303,7 +303,7 @@ async def test_an_address_server_tells_the_name_servers() -> None:
         assert address_server.requests == ["GET /rocketmq/nsaddr HTTP/1.0"]
 
 
-async def test_an_address_server_is_asked_for_the_servers_of_a_unit() -> None:
+async def test_the_address_server_is_requested_for_the_unit() -> None:
     async with servers() as made, FakeAddressServer(joined(made)) as address_server:
         for url in (address_server.url, f"{address_server.url}?a=b"):
             config = ClientConfig(namesrv=url, unit_name="ea st")
@@ -332,7 +332,7 @@ async def test_a_changed_list_is_used_and_leaves_no_connection_behind() -> None:
 
 
 @pytest.mark.usefixtures("doubtful")
-async def test_a_list_that_shrinks_while_servers_are_asked_does_no_harm() -> None:
+async def test_the_server_list_may_shrink_during_a_request() -> None:
     async with (
         servers(3) as made,
         FakeAddressServer(joined(made)) as address_server,
@@ -411,7 +411,7 @@ async def test_an_address_server_that_drips_is_given_up_in_time() -> None:
         await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
 
 
-async def test_an_address_server_whose_name_is_none_is_an_error_at_the_start() -> None:
+async def test_an_invalid_address_server_fails_the_start() -> None:
     with pytest.raises(NameServerUnavailableError):
         async with asking(f"http://{'x' * 64}.example/"):
             raise AssertionError("it may not start")

@@ -48,7 +48,7 @@ async def test_deadlines_end_waits_one_by_one() -> None:
     replies.forget("b")
 
 
-async def test_nothing_runs_while_nobody_waits() -> None:
+async def test_there_is_no_timer_without_pending_replies() -> None:
     replies = PendingReplies()
     assert await replies.expect("a", monotonic()) is None
     replies.forget("a")

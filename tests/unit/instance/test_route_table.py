@@ -75,7 +75,7 @@ def table() -> Table:
     return made
 
 
-async def test_a_route_is_asked_for_once(table: Table) -> None:
+async def test_a_route_is_fetched_once(table: Table) -> None:
     first = await table.routes.get("orders")
     second = await table.routes.get("orders")
 
@@ -117,7 +117,7 @@ async def test_a_refresh_that_changes_nothing_is_shared_too(table: Table) -> Non
     assert table.names.asked == ["orders"] * 2
 
 
-async def test_when_the_asking_caller_leaves_another_one_asks(table: Table) -> None:
+async def test_a_cancelled_fetch_is_taken_over_by_a_waiting_caller(table: Table) -> None:
     table.names.gate = asyncio.Event()
     asked = [asyncio.create_task(table.routes.get("orders")) for _ in range(3)]
     await settle()
@@ -129,7 +129,7 @@ async def test_when_the_asking_caller_leaves_another_one_asks(table: Table) -> N
     assert table.names.asked == ["orders"] * 2
 
 
-async def test_a_waiting_caller_who_leaves_disturbs_nobody(table: Table) -> None:
+async def test_a_cancelled_waiter_does_not_affect_the_others(table: Table) -> None:
     table.names.gate = asyncio.Event()
     asked = [asyncio.create_task(table.routes.get("orders")) for _ in range(3)]
     await settle()
@@ -141,7 +141,7 @@ async def test_a_waiting_caller_who_leaves_disturbs_nobody(table: Table) -> None
     assert table.names.asked == ["orders"]
 
 
-async def test_a_changed_route_is_told_and_an_equal_one_is_not(table: Table) -> None:
+async def test_route_listeners_are_called_for_changed_routes_only(table: Table) -> None:
     await table.routes.get("orders")
     await table.routes.fetch("orders")
     table.knows(count=4)
@@ -188,7 +188,7 @@ async def test_only_the_regular_refresh_gives_a_topic_up(table: Table) -> None:
     assert not table.routes.is_gone("orders")
 
 
-async def test_a_topic_that_comes_back_is_told(table: Table) -> None:
+async def test_listeners_are_called_when_a_topic_comes_back(table: Table) -> None:
     await table.routes.get("orders")
     known = table.names.known.pop("orders")
     for _ in range(2):
@@ -208,7 +208,7 @@ async def test_a_topic_that_comes_back_is_told(table: Table) -> None:
         ConfigError("address", "no-port", "expected host:port"),
     ],
 )
-async def test_a_refresh_that_fails_keeps_what_is_known(
+async def test_a_failed_refresh_keeps_the_known_list(
     table: Table, failure: RocketMQError, caplog: pytest.LogCaptureFixture
 ) -> None:
     await table.routes.get("orders")
@@ -261,7 +261,7 @@ async def test_routes_in_use_are_refreshed_every_interval(table: Table) -> None:
     assert len(known.publish_queues) == 8
 
 
-async def test_a_route_in_doubt_is_asked_for_once_and_soon(
+async def test_an_invalidated_route_is_fetched_once_and_soon(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.01)
@@ -352,7 +352,7 @@ def test_a_missing_topic_is_looked_for_within_a_second_or_two() -> None:
     assert routes_module.MISSING_RETRY_SECONDS <= 1.0
 
 
-async def test_a_topic_nobody_uses_any_more_is_dropped_at_the_second_look(table: Table) -> None:
+async def test_an_unused_route_is_dropped_at_the_second_refresh(table: Table) -> None:
     await table.routes.get("orders")
     table.wanted = set()
     table.routes._drop_unused(table.wanted)
@@ -364,7 +364,7 @@ async def test_a_topic_nobody_uses_any_more_is_dropped_at_the_second_look(table:
     assert table.routes.addresses() == set()
 
 
-async def test_the_refresh_survives_whatever_the_name_server_says(
+async def test_the_refresh_survives_any_response(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes_module, "MISSING_RETRY_SECONDS", 0.01)
@@ -402,7 +402,7 @@ async def test_the_latest_answer_of_a_name_server_decides_where_a_broker_is(tabl
     assert table.routes.master("broker-a") == A
 
 
-async def test_a_queue_whose_broker_no_route_names_cannot_be_reached(table: Table) -> None:
+async def test_a_queue_whose_broker_has_no_route_raises(table: Table) -> None:
     await table.routes.get("orders")
 
     assert table.routes.master_of(MessageQueue("orders", "broker-a", 0)) == A

@@ -25,7 +25,9 @@ def test_reading_and_writing_have_their_own_queues() -> None:
 @pytest.mark.parametrize(
     ("perm", "written", "read"), [(6, 2, 2), (WRITE, 2, 0), (READ, 0, 2), (0, 0, 0), (1, 0, 0)]
 )
-def test_permissions_decide_what_may_be_done(perm: int, written: int, read: int) -> None:
+def test_permissions_decide_publish_and_subscribe_queues(
+    perm: int, written: int, read: int
+) -> None:
     found = read_route("orders", route(queues(perm=perm), broker(master=A)))
 
     assert (len(found.publish_queues), len(found.subscribe_queues)) == (written, read)
@@ -75,7 +77,7 @@ def test_an_absurd_order_is_cut_off() -> None:
     assert len(found.publish_queues) == 65_536
 
 
-def test_equal_routes_are_equal_in_whatever_order_they_came() -> None:
+def test_routes_compare_equal_in_any_order() -> None:
     datas = (queues(), queues("broker-b"), broker(master=A), broker("broker-b", master=B))
 
     assert read_route("orders", route(*datas)) == read_route("orders", route(*reversed(datas)))

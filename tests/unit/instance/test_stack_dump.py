@@ -50,7 +50,7 @@ async def numbers(released: asyncio.Event) -> AsyncIterator[int]:
     yield 1
 
 
-async def test_tasks_that_wait_in_other_ways_are_shown_as_far_as_can_be_seen() -> None:
+async def test_unknown_awaitables_are_dumped_as_far_as_possible() -> None:
     released = asyncio.Event()
 
     async def in_generator() -> None:

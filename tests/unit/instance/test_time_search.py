@@ -54,7 +54,7 @@ def test_a_true_hint_takes_one_question() -> None:
     assert searched([10, 20, 30, 40], 30, hint=2) == (2, 1)
 
 
-def test_nothing_is_asked_of_an_empty_queue() -> None:
+def test_an_empty_queue_needs_no_read() -> None:
     assert searched([], 30, hint=7, first=7) == (7, 0)
 
 

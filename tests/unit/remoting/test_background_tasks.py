@@ -32,7 +32,7 @@ def others() -> set[asyncio.Task[object]]:
     return asyncio.all_tasks() - {asyncio.current_task()}
 
 
-async def test_tasks_end_when_the_host_closes() -> None:
+async def test_close_ends_all_tasks() -> None:
     failures = Failures()
     host = host_of(failures)
     started = asyncio.Event()
@@ -69,7 +69,7 @@ async def test_a_host_that_was_never_started_can_be_closed() -> None:
     assert others() == set()
 
 
-async def test_what_is_spawned_after_the_close_does_not_run() -> None:
+async def test_spawn_after_close_does_nothing() -> None:
     host = host_of(Failures())
     await host.start()
     await host.close()
@@ -123,7 +123,7 @@ async def test_a_close_that_is_cancelled_still_ends_the_tasks() -> None:
     assert others() == set()
 
 
-async def test_a_host_that_somebody_else_cancels_counts_as_failed() -> None:
+async def test_background_tasks_cancelled_by_foreign_code_fail() -> None:
     failures = Failures()
     host = host_of(failures)
     await host.start()
@@ -191,7 +191,7 @@ async def test_failure_of_a_cancelled_task_names_the_task() -> None:
     await host.close()
 
 
-async def test_failed_host_ignores_what_its_listener_spawns() -> None:
+async def test_failed_background_tasks_ignore_a_spawn_of_their_listener() -> None:
     """The listener of a failure may use the host that failed."""
     failures = Failures()
 
@@ -234,7 +234,7 @@ async def test_isolated_call_raises_foreign_cancellations_as_errors(
     assert isinstance(caught.value.__cause__, asyncio.CancelledError | GeneratorExit)
 
 
-async def test_isolated_call_that_cancels_its_task_leaves_the_caller_alone() -> None:
+async def test_an_isolated_call_that_cancels_its_task_does_not_cancel_the_caller() -> None:
     task = asyncio.current_task()
     assert task is not None
     with pytest.raises(RuntimeError):
@@ -244,7 +244,7 @@ async def test_isolated_call_that_cancels_its_task_leaves_the_caller_alone() -> 
     await asyncio.sleep(0)  # no cancellation is left to be delivered
 
 
-async def test_isolated_call_returns_and_raises_what_the_function_does() -> None:
+async def test_an_isolated_call_returns_and_raises_as_the_function() -> None:
     async def double(number: int) -> int:
         await asyncio.sleep(0)
         return 2 * number

@@ -14,7 +14,7 @@ def test_pauses_double_up_to_the_longest() -> None:
     )
 
 
-def test_pauses_of_two_who_failed_together_differ() -> None:
+def test_backoff_has_jitter() -> None:
     pauses = {Backoff().next_pause() for _ in range(20)}
 
     assert len(pauses) > 1

@@ -62,7 +62,7 @@ async def test_a_lost_connection_is_made_again_for_the_next_request() -> None:
         assert opened.connected == [broker.address] * 2
 
 
-async def test_losing_the_connection_fails_what_was_asked() -> None:
+async def test_a_lost_connection_fails_pending_requests() -> None:
     async with FakeBroker() as broker, open_client() as opened:
         broker.on(CODE, Close(reset=True))
 
@@ -70,7 +70,7 @@ async def test_losing_the_connection_fails_what_was_asked() -> None:
             await opened.ask(broker.address)
 
 
-async def test_nobody_listening_is_told_at_once_and_the_request_never_left() -> None:
+async def test_a_refused_connection_fails_the_request_at_once() -> None:
     address = await a_dead_address()
     async with open_client() as opened:
         with pytest.raises(NotConnectedError, match="cannot connect") as caught:
@@ -172,7 +172,7 @@ async def test_a_server_that_comes_back_is_used_again_soon() -> None:
     assert LONGEST_SECONDS <= 2
 
 
-async def test_callers_who_wait_for_a_connection_share_its_failure() -> None:
+async def test_callers_of_one_connection_attempt_share_its_failure() -> None:
     address = await a_dead_address()
     async with open_client() as opened:
         errors = await asyncio.gather(
@@ -185,7 +185,7 @@ async def test_callers_who_wait_for_a_connection_share_its_failure() -> None:
         assert len(traceback.extract_tb(shared.__traceback__)) < 10
 
 
-async def test_a_caller_who_leaves_while_connecting_does_not_stop_the_others() -> None:
+async def test_a_caller_cancelled_while_connecting_does_not_stop_the_others() -> None:
     async with FakeBroker() as broker, open_client() as opened:
         broker.on(CODE, Reply(), times=None)
         leaving = asyncio.create_task(opened.ask(broker.address))
@@ -207,7 +207,7 @@ async def test_closing_ends_the_wait_for_a_connection() -> None:
             await asked
 
 
-async def test_closing_fails_what_is_unanswered_and_refuses_what_comes() -> None:
+async def test_close_fails_pending_requests_and_rejects_new_ones() -> None:
     async with FakeBroker() as broker, open_client() as opened:
         broker.on(CODE, None)
         asked = asyncio.create_task(opened.ask(broker.address))
@@ -231,7 +231,7 @@ async def test_a_forgotten_address_keeps_no_connection() -> None:
         assert opened.client.addresses == set()
 
 
-async def test_a_forgotten_address_still_answers_what_was_asked() -> None:
+async def test_a_forgotten_address_completes_its_pending_requests() -> None:
     async with FakeBroker() as broker, open_client() as opened:
         broker.create_topic("orders")
         held = broker.hold(CODE)
@@ -308,7 +308,7 @@ async def test_a_oneway_request_is_written_and_waits_for_nothing() -> None:
         assert request.is_oneway
 
 
-async def test_a_oneway_request_to_nobody_is_an_error() -> None:
+async def test_a_oneway_request_to_an_unreachable_address_raises() -> None:
     address = await a_dead_address()
     async with open_client() as opened:
         with pytest.raises(NotConnectedError):
@@ -318,7 +318,7 @@ async def test_a_oneway_request_to_nobody_is_an_error() -> None:
 # --- GO_AWAY -------------------------------------------------------------------------------------
 
 
-async def test_a_request_that_is_told_to_go_away_is_repeated_on_a_new_connection() -> None:
+async def test_a_request_answered_go_away_is_resent_on_a_new_connection() -> None:
     async with FakeBroker() as broker, open_client() as opened:
         broker.on(CODE, GO_AWAY)
         broker.on(CODE, Reply(remark="here"))
@@ -329,7 +329,7 @@ async def test_a_request_that_is_told_to_go_away_is_repeated_on_a_new_connection
         await broker.wait_for_connections(1)
 
 
-async def test_told_to_go_away_twice_the_request_counts_as_not_sent() -> None:
+async def test_go_away_twice_raises_not_connected() -> None:
     async with FakeBroker() as broker, open_client() as opened:
         broker.on(CODE, GO_AWAY, times=None)
         with pytest.raises(NotConnectedError, match="GO_AWAY"):
@@ -349,7 +349,7 @@ async def test_going_away_is_no_reason_for_a_storm_of_connections() -> None:
         assert len(broker.connects) <= 6
 
 
-async def test_what_is_under_way_on_a_connection_told_to_go_away_is_still_answered() -> None:
+async def test_requests_in_flight_complete_after_go_away() -> None:
     async with FakeBroker() as broker, open_client() as opened:
         broker.create_topic("orders")
         held = broker.hold(CODE, times=1)
@@ -368,7 +368,7 @@ async def test_what_is_under_way_on_a_connection_told_to_go_away_is_still_answer
 # --- cancellation --------------------------------------------------------------------------------
 
 
-async def test_cancelling_a_request_leaves_no_place_taken_and_the_connection_whole() -> None:
+async def test_a_cancelled_request_frees_its_slot_and_keeps_the_connection() -> None:
     async with FakeBroker() as broker, open_client() as opened:
         broker.create_topic("orders")
         held = broker.hold(CODE)
@@ -386,7 +386,7 @@ async def test_cancelling_a_request_leaves_no_place_taken_and_the_connection_who
         assert len(broker.connects) == 1
 
 
-async def test_every_answer_reaches_the_call_that_asked_for_it() -> None:
+async def test_every_response_reaches_its_caller() -> None:
     """The broker answers in any order, late and to nobody; a nonce tells the calls apart."""
 
     def echo(command: Command, _connection: FakeConnection) -> Outcome:

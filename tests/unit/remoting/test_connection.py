@@ -83,7 +83,7 @@ async def test_a_peer_with_much_to_do_gets_the_frames_of_a_turn_in_one_write() -
             task.cancel()
 
 
-async def test_a_cancelled_request_leaves_a_whole_frame_and_a_free_place() -> None:
+async def test_a_cancelled_request_leaves_a_whole_frame_and_frees_its_slot() -> None:
     async with Wire(max_in_flight=1) as wire:
         abandoned = wire.ask(BIG)
         await settle()
@@ -201,7 +201,7 @@ async def test_an_idle_connection_has_no_timer() -> None:
         assert wire.connection.in_flight == 0
 
 
-async def test_losing_the_connection_fails_all_that_waits_and_refuses_what_comes() -> None:
+async def test_a_lost_connection_fails_pending_requests_and_rejects_new_ones() -> None:
     async with Wire() as wire:
         asked = [wire.ask() for _ in range(3)]
         await settle()
@@ -298,7 +298,7 @@ async def test_a_retired_connection_ends_when_the_last_caller_leaves() -> None:
         assert wire.transport.ended == "closed"
 
 
-async def test_what_was_posted_still_leaves_when_the_connection_retires() -> None:
+async def test_oneway_requests_are_sent_before_a_retired_connection_closes() -> None:
     async with Wire() as wire:
         frame = encode_command(Command(34, 1, ONEWAY_FLAG), {})
         await wire.connection.send_oneway(34, (frame, b""), 1.0)
@@ -323,7 +323,7 @@ async def test_a_post_waits_for_a_peer_that_does_not_read_but_for_no_place() -> 
         holder.cancel()
 
 
-async def test_a_peer_that_is_silent_after_timeouts_is_given_up(
+async def test_a_peer_silent_after_timeouts_is_aborted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection_module, "SILENCE_SECONDS", 0.05)
@@ -336,7 +336,7 @@ async def test_a_peer_that_is_silent_after_timeouts_is_given_up(
         assert "silent" in str(wire.connection.loss)
 
 
-async def test_a_timeout_alone_does_not_end_a_connection_that_speaks() -> None:
+async def test_a_timeout_does_not_abort_a_connection_that_receives() -> None:
     async with Wire() as wire:
         slow = wire.ask(timeout=0.02)
         quick = wire.ask()
@@ -370,7 +370,7 @@ async def test_a_frame_may_come_byte_by_byte() -> None:
         assert (await asked).body == b"whole"
 
 
-async def test_what_the_peer_asks_goes_to_the_server_side() -> None:
+async def test_requests_of_the_peer_go_to_on_request() -> None:
     async with Wire() as wire:
         wire.receive(encode_command(Command(40, 9, ONEWAY_FLAG), {"consumerGroup": "g"}))
 

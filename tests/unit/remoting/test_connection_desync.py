@@ -74,7 +74,7 @@ async def test_an_incomplete_answer_that_contains_another_answer_ends_the_connec
 
 
 @pytest.mark.parametrize("binary", [True, False], ids=["binary", "json"])
-async def test_a_large_answer_that_somebody_waits_for_may_take_its_time(
+async def test_a_large_expected_response_may_be_slow(
     monkeypatch: pytest.MonkeyPatch, binary: bool
 ) -> None:
     monkeypatch.setattr(connection_module, "STUCK_FRAME_SECONDS", 0.0)
@@ -106,7 +106,7 @@ async def test_a_large_request_of_the_peer_may_take_its_time(
         assert wire.connection.usable
 
 
-async def test_an_incomplete_answer_that_nobody_waits_for_ends_the_connection(
+async def test_an_incomplete_unexpected_response_aborts_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection_module, "STUCK_FRAME_SECONDS", 0.05)

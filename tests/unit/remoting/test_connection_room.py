@@ -24,7 +24,7 @@ async def test_no_more_are_unanswered_than_allowed() -> None:
         assert most == 3
 
 
-async def test_who_waits_for_a_place_is_served_in_order_of_arrival() -> None:
+async def test_waiters_are_served_in_order_of_arrival() -> None:
     async with Wire(max_in_flight=1) as wire:
         asked = [wire.ask(b"%d" % number) for number in range(5)]
         for served in range(5):
@@ -35,7 +35,7 @@ async def test_who_waits_for_a_place_is_served_in_order_of_arrival() -> None:
         assert [request.body for request in wire.written] == [b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_nobody_overtakes_those_who_wait_for_a_place() -> None:
+async def test_new_requests_do_not_overtake_waiters() -> None:
     async with Wire(max_in_flight=1) as wire:
         holder = wire.ask(b"first")
         await settle()
@@ -53,7 +53,7 @@ async def test_nobody_overtakes_those_who_wait_for_a_place() -> None:
         pushing.close()
 
 
-async def test_a_place_given_to_a_caller_who_left_is_passed_on() -> None:
+async def test_a_slot_given_to_a_cancelled_caller_is_passed_on() -> None:
     async with Wire(max_in_flight=1) as wire:
         holder = wire.ask(b"first")
         await settle()
@@ -127,7 +127,7 @@ async def test_a_peer_that_does_not_read_makes_requests_wait() -> None:
             task.cancel()
 
 
-async def test_what_waits_for_the_peer_to_read_goes_out_piece_by_piece() -> None:
+async def test_waiting_requests_are_admitted_in_portions() -> None:
     async with Wire() as wire:
         wire.transport.stall()
         wire.connection.pause_writing()
@@ -143,7 +143,7 @@ async def test_what_waits_for_the_peer_to_read_goes_out_piece_by_piece() -> None
             task.cancel()
 
 
-async def test_when_the_peer_reads_again_all_who_waited_are_served_in_order() -> None:
+async def test_waiters_are_served_in_order_when_the_peer_reads_again() -> None:
     async with Wire() as wire:
         wire.connection.pause_writing()
         asked = [wire.ask(b"%d" % number) for number in range(200)]

@@ -39,7 +39,7 @@ async def test_the_answer_of_the_handler_goes_back_under_the_same_opaque() -> No
         assert {(each.code, each.remark) for each in answers} == {(0, "fine")}
 
 
-async def test_the_handler_learns_who_asks() -> None:
+async def test_the_handler_gets_the_address_of_the_peer() -> None:
     addresses: list[str] = []
 
     async def answer(address: str, command: Command) -> Reply:
@@ -53,7 +53,7 @@ async def test_the_handler_learns_who_asks() -> None:
         assert addresses == [broker.address]
 
 
-async def test_what_nobody_knows_is_answered_not_supported() -> None:
+async def test_not_supported_errors_become_a_response() -> None:
     async def answer(address: str, command: Command) -> Reply:
         raise NotSupportedError(3, "code 9999 is unknown")
 
@@ -138,7 +138,7 @@ async def test_a_flood_is_bounded_and_does_not_delay_the_clients_own_requests(
         await until(lambda: not server._requests)
 
 
-async def test_an_answer_for_which_the_connection_is_gone_harms_nobody() -> None:
+async def test_a_response_without_its_connection_is_dropped() -> None:
     release = asyncio.Event()
 
     async def answer(address: str, command: Command) -> Reply:

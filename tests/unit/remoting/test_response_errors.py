@@ -85,5 +85,5 @@ def test_every_refusal_has_its_type(code: int, remark: str | None, kind: type[Br
         (2, "AclException", False),
     ],
 )
-def test_what_every_broker_would_refuse_is_known(code: int, remark: str, about: bool) -> None:
+def test_account_errors_are_recognised(code: int, remark: str, about: bool) -> None:
     assert is_about_account(BrokerError(code, remark, ADDRESS)) is about

@@ -100,7 +100,7 @@ async def test_records_travel_together() -> None:
         (Message("orders", b"x", properties={"MYDELAY": "1", "MYKEYS": "2"}), "0"),
     ],
 )
-async def test_the_kind_of_a_message_is_told(message: Message, kind: str) -> None:
+async def test_records_have_the_message_type(message: Message, kind: str) -> None:
     async with shop(MessageTrace()) as (cluster, producer):
         await producer.send(message)
 
@@ -230,7 +230,7 @@ async def iterated(consumer: LitePullConsumer | PopConsumer) -> MessageExt:
         (PopConsumer, PopConfig(start_from="earliest")),
     ],
 )
-async def test_what_a_poll_hands_out_is_traced(kind: Any, config: Any, take: Any) -> None:  # noqa: ANN401
+async def test_polled_messages_are_traced(kind: Any, config: Any, take: Any) -> None:  # noqa: ANN401
     async with (
         FakeCluster(topics={"orders": 1, TRACE: 1}) as cluster,
         Producer("shop", namesrv=cluster.namesrv) as producer,
@@ -291,7 +291,7 @@ async def test_a_message_that_was_taken_back_is_traced() -> None:
 # --- bounds and secrets --------------------------------------------------------------------------
 
 
-async def test_what_there_is_no_room_for_is_dropped_counted_and_told_once(
+async def test_records_over_the_limit_are_dropped_counted_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     trace = MessageTrace(flush_seconds=3600, max_waiting=10)
