@@ -1,4 +1,4 @@
-"""The entries of batch sends, laid out for many rows at once; ids that a retry gives again."""
+"""Batch entries: the wire format of many rows at once, with repeatable message ids."""
 
 from __future__ import annotations
 
@@ -6,35 +6,32 @@ import sys
 from array import array
 from functools import cache
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute
 
 from rocketmq_aio.model.properties import UNIQ_KEY, WAIT
 from rocketmq_aio.producer.batching.explicit_batch import ENTRY_BYTES
+from rocketmq_aio.spark.arrow import Column, pc
 
 COUNTERS: Final = 0x1_0000  # the last four digits of an id
 ENTRY_NUMBERS: Final = 5  # size, magic, checksum, flag, length of the body
 HEAD: Final = Struct(f">{ENTRY_NUMBERS}i")
 NOTHING: Final = pa.scalar(b"")
 ID_END: Final = pa.scalar(f"\x02{WAIT}\x01true\x02".encode())
-ID_AT: Final = len(UNIQ_KEY) + 1  # where it begins in the properties of an entry
+ID_AT: Final = len(UNIQ_KEY) + 1  # offset in the properties of an entry
 ID_LENGTH: Final = 32
-ID_BYTES: Final = ID_AT + ID_LENGTH + len(ID_END.as_py())  # of what `id_pieces` gives a row
-
-pc: Any = pyarrow.compute  # its functions are made when it is imported: checkers see none
-Column = Any  # a pyarrow array; pyarrow has no types of its own
+ID_BYTES: Final = ID_AT + ID_LENGTH + len(ID_END.as_py())  # of the properties from `id_pieces`
 
 
 # --- ids ------------------------------------------------------------------------------------------
 
 
 def id_pieces(prefix: str, first_row: int, count: int) -> Column:
-    """Return the properties that every row has: its id, and that the broker waits for its disk.
+    """Return the properties of every row: its message id and the wait for a stored message.
 
-    An id is *prefix* and the row's number in 12 digits.  Tools read a time since the month began
-    from the four bytes before the last two, and look for messages after it: these are small.
+    An id is *prefix* and the row number in 12 digits.  Tools take the four bytes before the last
+    two for a time since the start of the month and search after it: these are small.
     """
     parts = []
     while count > 0:
@@ -56,7 +53,7 @@ def _counters() -> Column:
 
 
 def encode_entries(bodies: Column, properties: Column, flags: Column | None) -> Column:
-    """Return binary, an entry of a batch for each row; *flags* are 32-bit numbers."""
+    """Return the batch entry of each row; *flags* are 32-bit numbers."""
     body_lengths = pc.binary_length(bodies)
     lengths = pc.binary_length(properties)
     sizes = pc.add(pc.add(body_lengths, lengths), pa.scalar(ENTRY_BYTES, pa.int32()))
@@ -72,7 +69,7 @@ def encode_entries(bodies: Column, properties: Column, flags: Column | None) -> 
 
 
 def raw_numbers(numbers: Column, kind: str) -> array[int]:
-    """Return what a column of numbers holds; *kind* is the type code of their width."""
+    """Return the numbers of a column; *kind* is the type code of their width."""
     found = array(kind)
     width = found.itemsize
     raw = memoryview(numbers.buffers()[1])
@@ -91,19 +88,19 @@ def _big_endian(numbers: array[int], width: int) -> Column:
 
 
 def join(*pieces: Column) -> Column:
-    """Return the pieces of each row join; those that are null are left out."""
+    """Return the pieces of each row, joined without nulls."""
     return pc.binary_join_element_wise(*pieces, NOTHING, null_handling="skip")
 
 
 def bytes_of(text: Column) -> bytes:
-    """Return the characters of all of *text*, one after another."""
+    """Return the concatenated bytes of *text*."""
     data = text.buffers()[2]
     ends = offsets_of(text)
     return bytes(memoryview(data)[ends[0] : ends[-1]]) if data is not None and ends else b""
 
 
 def offsets_of(binary: Column) -> array[int]:
-    """Return where each element begins in the buffer of data, and where the last one ends."""
+    """Return the start of each element in the data buffer, and the end of the last one."""
     found = array("i")
     offsets = binary.buffers()[1]
     if offsets is not None:
@@ -113,11 +110,11 @@ def offsets_of(binary: Column) -> array[int]:
     return found
 
 
-# --- single ones ----------------------------------------------------------------------------------
+# --- decoding -------------------------------------------------------------------------------------
 
 
 class BatchEntry(NamedTuple):
-    """What an entry says."""
+    """A decoded batch entry."""
 
     flag: int
     body: bytes
@@ -125,12 +122,12 @@ class BatchEntry(NamedTuple):
 
     @property
     def message_id(self) -> str:
-        """The id that `id_pieces` gave it."""
+        """The id from `id_pieces`."""
         return self.properties[ID_AT : ID_AT + ID_LENGTH].decode()
 
 
 def read_entry(raw: bytes) -> BatchEntry:
-    """Return what the first entry in *raw* says."""
+    """Decode the first entry in *raw*."""
     _, _, _, flag, length = HEAD.unpack_from(raw)
     end = HEAD.size + length
     size = int.from_bytes(raw[end : end + 2], "big")

@@ -1,4 +1,4 @@
-"""Stored messages -> record batches with the columns that were asked for."""
+"""Column builder: stored messages to record batches with the selected columns."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.properties import KEYS, TAGS, UNIQ_KEY
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.spark.arrow.properties import Column, PropertyColumns, pc, property_columns
+from rocketmq_aio.spark.arrow import Column, pc
+from rocketmq_aio.spark.arrow.properties import PropertyColumns, property_columns
 
 Batch = Any  # an Arrow record batch
 
 MAX_ROWS: Final = 10_000  # of a record batch
-ROW_BYTES: Final = 8  # of a column, about, where it is neither body nor properties
+ROW_BYTES: Final = 8  # estimate for a column other than body and properties
 FIRST_MILLIS: Final = -62_135_596_800_000  # of the calendar: year 1
 LAST_MILLIS: Final = 253_402_300_799_999  # year 9999
 INNER_KIND: Final = MapType(StringType(), StringType())
@@ -51,10 +52,10 @@ COLUMNS: Final[dict[str, DataType]] = {
     "bornHost": StringType(),
     "storeHost": StringType(),
 }
-OF_PROPERTIES: Final = frozenset({"properties", "msgId", "keys", "tags"})  # made of their bytes
+PROPERTY_COLUMNS: Final = frozenset({"properties", "msgId", "keys", "tags"})
 SCHEMA: Final = StructType([StructField(name, kind) for name, kind in COLUMNS.items()])
 
-# Fixed fields of a record whose hosts are IPv4, which is what all heads are made to look like.
+# Fixed fields of a record with IPv4 hosts; IPv6 hosts are removed from other records.
 HEAD: Final = 88
 FLAG_AT: Final = 16
 SYS_FLAG_AT: Final = 36
@@ -63,14 +64,14 @@ BORN_HOST_AT: Final = 48
 STORED_AT: Final = 56
 STORE_HOST_AT: Final = 64
 RECONSUME_AT: Final = 72
-IPV6_MORE: Final = 12  # bytes that an IPv6 host takes more
+IPV6_MORE: Final = 12  # additional bytes of an IPv6 host
 BORN_IPV6, STORE_IPV6 = 0x10, 0x20
 
 
 def check_schema(schema: StructType) -> None:
-    """Refuse a schema that is no selection of the columns.
+    """Reject a schema that is not a selection of the columns.
 
-    :raises ConfigError: a column is unknown, there twice or of another type; all are listed
+    :raises ConfigError: a column is unknown, duplicate or of another type
     """
     names = schema.fieldNames()
     if not names:
@@ -78,9 +79,9 @@ def check_schema(schema: StructType) -> None:
     for field in schema.fields:
         kind = COLUMNS.get(field.name)
         if kind is None:
-            raise _refused(field.name, "there is no such column")
+            raise _refused(field.name, "unknown column")
         if names.count(field.name) > 1:
-            raise _refused(field.name, "the column is there twice")
+            raise _refused(field.name, "duplicate column")
         if field.dataType.simpleString() != kind.simpleString() or not field.nullable:
             given = field.dataType.simpleString() + ("" if field.nullable else " not null")
             raise _refused(f"{field.name} {given}", f"its type is {kind.simpleString()}")
@@ -92,7 +93,7 @@ def _refused(what: str, reason: str) -> ConfigError:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return what Spark expects record batches of *schema* to have, to the letter."""
+    """Return the Arrow schema that Spark expects for *schema*."""
     return pa.schema([pa.field(f.name, _arrow_type(f.dataType), f.nullable) for f in schema])
 
 
@@ -113,9 +114,9 @@ _ARROW_TYPES: Final = {
 
 
 class ColumnBuilder:
-    """Collects messages until there are enough for a record batch.
+    """Collects messages for record batches.
 
-    :param schema: that of `arrow_schema`; what it does not name is not built
+    :param schema: from `arrow_schema`; other columns are not built
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -123,14 +124,14 @@ class ColumnBuilder:
         self._messages: list[MessageExt] = []
         self._runs: list[tuple[MessageQueue, int]] = []
         self._body = "body" in schema.names
-        self._properties = not OF_PROPERTIES.isdisjoint(schema.names)
+        self._properties = not PROPERTY_COLUMNS.isdisjoint(schema.names)
         self.size = 0
 
     def __len__(self) -> int:
         return len(self._messages)
 
     def add(self, messages: list[MessageExt]) -> None:
-        """Append *messages*, which are of one queue; they lose the bytes that no column needs."""
+        """Append *messages* of one queue; bytes that no column needs are released."""
         if not messages:
             return
         self._messages += messages
@@ -151,7 +152,7 @@ class ColumnBuilder:
                 each.raw_properties = b""
 
     def take(self) -> Iterator[Batch]:
-        """Return what was collected, in batches that are not too long, and begin anew."""
+        """Return the collected messages in batches of up to `MAX_ROWS` and reset."""
         if not self._messages:
             return iter(())
         rows = _Rows(self._messages, self._runs)
@@ -166,7 +167,7 @@ class ColumnBuilder:
 
 
 class _Rows:
-    """Messages, and what several of their columns are made of."""
+    """Messages and the parts that several columns share."""
 
     def __init__(self, messages: list[MessageExt], runs: list[tuple[MessageQueue, int]]) -> None:
         self.messages = messages
@@ -181,7 +182,7 @@ class _Rows:
 
     @cached_property
     def ipv6_rows(self) -> list[int]:
-        """The rows with an IPv6 host."""
+        """The numbers of the rows with an IPv6 host."""
         if len(self._heads) == HEAD * len(self):
             return []
         return [row for row, each in enumerate(self.messages) if len(each.head) != HEAD]
@@ -192,20 +193,20 @@ class _Rows:
 
     @cached_property
     def heads(self) -> bytes:
-        """The fixed fields of all rows, `HEAD` bytes each; hosts that are too long are cut."""
+        """The fixed fields of all rows, `HEAD` bytes each; IPv6 hosts are truncated."""
         if not self.ipv6_rows:
             return self._heads
         return b"".join([_ipv4_head(each) for each in self.messages])
 
     def field(self, at: int, size: int) -> Any:  # noqa: ANN401 - pyarrow has no types
-        """Return a buffer of the big-endian numbers at byte *at*, as little-endian ones."""
+        """Return the big-endian numbers at byte *at* as a little-endian buffer."""
         buffer, heads = bytearray(size * len(self)), self.heads
         for place in range(size):
             buffer[size - 1 - place :: size] = heads[at + place :: HEAD]
         return pa.py_buffer(buffer)
 
     def hosts(self, at: int) -> Column:
-        """Return the texts of the IPv4 hosts at byte *at*; there are few different ones, or one."""
+        """Return the texts of the IPv4 hosts at byte *at*; few are distinct."""
         buffer, heads = bytearray(8 * len(self)), self.heads
         for place in range(8):
             buffer[place::8] = heads[at + place :: HEAD]
@@ -218,7 +219,7 @@ class _Rows:
         return texts.take(coded.indices)
 
     def repeated(self, kind: Column, value: Callable[[MessageQueue], object]) -> Column:
-        """Return what is the same for all messages of a queue."""
+        """Return a column whose value is the same for all messages of a queue."""
         runs = [pa.repeat(pa.scalar(value(queue), kind), count) for queue, count in self.runs]
         return runs[0] if len(runs) == 1 else pa.concat_arrays(runs)
 
@@ -256,7 +257,7 @@ def _time(at: int) -> Builder:
 
 
 def _clear_out_of_calendar(millis: Column) -> Column:
-    """Return *millis*, null where no calendar has the time: producers write what they like."""
+    """Return *millis*, null outside of years 1 to 9999: producers may write any number."""
     bounds = pc.min_max(millis)
     if bounds["min"].as_py() >= FIRST_MILLIS and bounds["max"].as_py() <= LAST_MILLIS:
         return millis

@@ -1,7 +1,7 @@
-"""The properties of many messages at once: their wire forms -> Arrow columns.
+"""Properties of many messages: their wire format to Arrow columns.
 
-Cutting text in Python would cost more than everything else that is done with a message, so the
-names and values of a whole batch are cut at the separators in one buffer.
+Splitting text in Python would cost more than the rest of the decoding, so Arrow splits the names
+and values of a whole batch in one buffer.
 """
 
 from __future__ import annotations
@@ -12,20 +12,17 @@ from itertools import accumulate
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute
 
 from rocketmq_aio.model.properties import NAME_END, PAIR_END, parse_properties
+from rocketmq_aio.spark.arrow import Column, pc
 
-Column = Any  # an Arrow array
-pc: Any = pyarrow.compute  # its functions are made when it is imported: checkers see none
-
-MAX_BITS: Final = 48  # names that have a bit each; room is left for 65 535 pairs of the last one
+MAX_BITS: Final = 48  # names with one bit each: 65 535 pairs of the last one do not overflow
 
 
 class PropertyColumns:
-    """Names and values, strings, of all rows after each other; no row has a name twice.
+    """Concatenated names and values of all rows; names are unique within a row.
 
-    :ivar offsets: where the pairs of each row begin, and where the last ones end
+    :ivar offsets: the index of the first pair of each row, and the number of pairs
     """
 
     def __init__(self, names: Column, values: Column, offsets: Column) -> None:
@@ -38,7 +35,7 @@ class PropertyColumns:
         return pa.MapArray.from_arrays(self.offsets, self.names, self.values, kind)
 
     def pick(self, name: str) -> Column:
-        """Return the value of *name* in each row, null where there is none."""
+        """Return the value of *name* in each row, or null."""
         if self._shape is not None:
             return self._pick_at(self._shape, name)
         rows = len(self.offsets) - 1
@@ -51,14 +48,14 @@ class PropertyColumns:
         return found.take(pc.index_in(row_numbers(rows), value_set=where))
 
     def has_duplicates(self) -> bool:
-        """Whether a row has a name twice."""
+        """Whether a name occurs twice in a row."""
         if self._shape is not None:
             return len(set(self._shape)) < len(self._shape)
         if len(self._coded.dictionary) > MAX_BITS:
             key = pc.multiply(self._rows(), len(self._coded.dictionary))
             key = pc.add(key, self._coded.indices.cast(pa.int64()))
             return bool(pc.count_distinct(key).as_py() < len(key))
-        # Powers of two that are all different add up to a number with as many bits.
+        # A sum of distinct powers of two has as many bits as summands.
         powers = pc.shift_left(pa.scalar(1, pa.uint64()), self._coded.indices.cast(pa.uint64()))
         sums = pc.cumulative_sum(powers)
         sums = pa.concat_arrays([pa.array([0], pa.uint64()), sums]).take(self.offsets)
@@ -73,7 +70,7 @@ class PropertyColumns:
 
     @cached_property
     def _shape(self) -> list[str] | None:
-        """The names of each row, in order; None where rows differ, as one producer's seldom do."""
+        """The names of each row, in order; None if rows differ, which is rare for one producer."""
         rows, count = len(self.offsets) - 1, self.offsets[1].as_py()
         if not pc.all(pc.equal(_differences(self.offsets), count)).as_py():
             return None
@@ -89,19 +86,19 @@ class PropertyColumns:
         return self.values.take(pc.add(self.offsets.slice(0, rows), shape.index(name)))
 
     def _rows(self) -> Column:
-        """Return for each pair the number of its row."""
+        """Return the row number of each pair."""
         lists = pa.ListArray.from_arrays(self.offsets, self.values)
         return pc.list_parent_indices(lists).cast(pa.int64())
 
 
 def property_columns(raw: list[bytes]) -> PropertyColumns:
-    """Return the properties of messages, read as `parse_properties` reads one."""
+    """Return the properties of messages; the same result as `parse_properties`."""
     pairs = _cut(_texts(raw))
     return _parsed(raw) if pairs is None or pairs.has_duplicates() else pairs
 
 
 def row_numbers(count: int) -> Column:
-    """Return 0 to *count* - 1, as 64-bit numbers."""
+    """Return 0 to *count* - 1 as 64-bit numbers."""
     ones = pa.nulls(count, pa.int64()).fill_null(1)
     return pc.subtract(pc.cumulative_sum(ones), 1)
 
@@ -114,10 +111,10 @@ def _texts(raw: list[bytes]) -> Column:
 
 
 def _cut(texts: Column) -> PropertyColumns | None:
-    """Return the pairs in *texts*; None where a name or value is empty."""
+    """Return the pairs in *texts*; None if a name or value is empty."""
     pieces = pc.split_pattern(texts, PAIR_END)
     halves = pc.split_pattern(pieces.values, NAME_END, max_splits=1)
-    # What has but one half is no pair: nothing, for the most part, after the last end of a pair.
+    # A piece without a value is not a pair: mostly the empty rest after the last separator.
     whole = pc.equal(_differences(halves.offsets), 2)
     at = halves.offsets.slice(0, len(whole)).filter(whole)
     names, values = halves.values.take(at), halves.values.take(pc.add(at, 1))

@@ -1,4 +1,4 @@
-"""Rows in Arrow columns -> entries of batch sends, column by column and never row by row."""
+"""Row encoder: Arrow columns to batch entries, column by column, not row by row."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ from rocketmq_aio.model.properties import (
     TIMER_DELIVER_MS,
 )
 from rocketmq_aio.producer.send_request import PROPERTIES_SPARE
+from rocketmq_aio.spark.arrow import Column, pc
 from rocketmq_aio.spark.arrow.batch_entries import (
     NOTHING,
-    Column,
     bytes_of,
     encode_entries,
     id_pieces,
     join,
-    pc,
 )
 
 MOST_PROPERTIES: Final = MAX_PROPERTIES - PROPERTIES_SPARE
-MAX_SLICE_BYTES: Final = 16 * 1024 * 1024  # of a record batch that is encoded at once
-# What rows may have, in whatever case; only a body is needed.
+MAX_SLICE_BYTES: Final = 16 * 1024 * 1024  # of a record batch encoded at once
+# Columns that rows may have, case-insensitive; only body is required.
 COLUMN_NAMES: Final = (
     "body",
     "topic",
@@ -52,13 +51,13 @@ NAME_END, PAIR_END = b"\x01", b"\x02"
 
 
 class EncodedRows(NamedTuple):
-    """Rows ready to be sent; all arrays have an element for each of them.
+    """Encoded rows; each array has one element per row.
 
-    :ivar entries: binary; each is an entry of a batch
-    :ivar topics: a name for all of them, or strings
+    :ivar entries: batch entries, binary
+    :ivar topics: one name for all rows, or an array
     :ivar keys: sharding keys, or None
-    :ivar brokers: names of brokers, or None; *queue_ids* belong to them
-    :ivar unbatched: whether it cannot travel in a batch, or None
+    :ivar brokers: broker names for *queue_ids*, or None
+    :ivar unbatched: which rows need a request of their own, or None
     """
 
     entries: Column
@@ -70,7 +69,7 @@ class EncodedRows(NamedTuple):
 
 
 def slices(batch: Column, most_bytes: int = MAX_SLICE_BYTES) -> Iterator[Column]:
-    """Yield *batch* in parts whose size bounds the memory that encoding takes."""
+    """Split *batch* to bound the memory of encoding."""
     if batch.nbytes <= most_bytes or batch.num_rows < 2:
         yield batch
         return
@@ -88,14 +87,14 @@ def encode(
     most_bytes: int,
     check_tags: bool = True,
 ) -> EncodedRows:
-    """Return the rows of *batch*, whose columns were encoder by the schema already.
+    """Encode the rows of *batch*, whose schema is valid.
 
-    :param topic: where all of them go, whatever their column says
-    :param id_prefix: 20 hexadecimal digits that are this task's own
-    :param first_row: the number of the first row in this task
-    :param most_bytes: that brokers take in a body
-    :param check_tags: refuse tags with a bar
-    :raises InvalidMessageError: a row cannot be sent; it names row, topic and reason
+    :param topic: overrides the column ``topic``
+    :param id_prefix: 20 hexadecimal digits, unique to this task
+    :param first_row: number of the first row in this task
+    :param most_bytes: maximum size of a body
+    :param check_tags: reject tags with a bar
+    :raises InvalidMessageError: a row is invalid; names the row, the topic and the reason
     """
     columns = {
         BY_LOWER[name.lower()]: normalize(column)
@@ -117,7 +116,7 @@ def encode(
 
 
 def normalize(column: Column) -> Column:
-    """Return *column* in the one form that is worked on, whatever Spark is set to hand over."""
+    """Return *column* as the one type used here: Spark settings change the types it passes."""
     kind = column.type
     if pa.types.is_large_string(kind):
         column = column.cast(pa.string())
@@ -131,7 +130,7 @@ def normalize(column: Column) -> Column:
 
 
 def sink_fault(topic: str) -> str | None:
-    """Return why nothing can be sent to *topic*, or None."""
+    """Return why *topic* cannot be sent to, or None."""
     if topic in UNSENDABLE_TOPICS:
         return "this topic is reserved by the broker"
     return topic_fault(topic)
@@ -141,7 +140,7 @@ def sink_fault(topic: str) -> str | None:
 
 
 class _RowEncoder:
-    """The columns of one record batch by lower-case name; every method refuses what it reads."""
+    """Encodes the columns of one record batch; each method rejects invalid rows."""
 
     def __init__(self, columns: dict[str, Column], topic: str | None, first_row: int) -> None:
         self._columns = columns
@@ -152,10 +151,10 @@ class _RowEncoder:
         bodies = self._columns["body"].cast(pa.binary())
         self._reject(bodies.is_null(), lambda at: "its body is null")
         lengths = pc.binary_length(bodies)
-        self._reject(pc.equal(lengths, 0), lambda at: "its body is empty; brokers refuse that")
+        self._reject(pc.equal(lengths, 0), lambda at: "its body is empty, which brokers reject")
         self._reject(
             pc.greater(lengths, most_bytes),
-            lambda at: f"its body has {lengths[at].as_py()} bytes, at most {most_bytes} are taken",
+            lambda at: f"its body has {lengths[at].as_py()} bytes, the maximum is {most_bytes}",
         )
         return bodies
 
@@ -190,7 +189,7 @@ class _RowEncoder:
         return tags
 
     def numbers(self, name: str, *, least: int = -(2**31), most: int = 2**31 - 1) -> Column | None:
-        """Return a column of numbers, 0 where there is none."""
+        """Return a column of numbers with 0 for null."""
         column = self._columns.get(name)
         if column is None:
             return None
@@ -210,7 +209,7 @@ class _RowEncoder:
         return self.numbers("queueId", least=0)
 
     def unbatched(self) -> Column | None:
-        """Return which rows no batch may hold."""
+        """Return which rows need a request of their own: delayed ones and retry topics."""
         found = [
             pc.not_equal(levels, 0)
             for levels in [self.numbers("delayLevel", least=0, most=MAX_DELAY_LEVEL)]
@@ -251,7 +250,7 @@ class _RowEncoder:
         return self._text("keys")
 
     def _text(self, name: str) -> Column | None:
-        """Return a column of text, null where it is empty."""
+        """Return a column of text with null for empty values."""
         text = self._columns.get(name)
         if text is None or text.null_count == len(text):
             return None
@@ -282,7 +281,7 @@ class _RowEncoder:
         return pc.max_element_wise(times, 0, skip_nulls=False).cast(pa.string())
 
     def _user_properties(self) -> Column | None:
-        """Return the properties of the user, encoded."""
+        """Return the encoded properties of the user."""
         maps = self._columns.get("properties")
         if maps is None or maps.null_count == len(maps):
             return None
@@ -296,7 +295,7 @@ class _RowEncoder:
         pairs = pc.binary_join_element_wise(
             names, pa.scalar("\x01"), texts, pa.scalar("\x02"), pa.scalar("")
         )
-        # Brokers drop what has no value.
+        # Brokers drop properties without a value.
         pairs = pc.if_else(pc.fill_null(pc.greater(pc.utf8_length(texts), 0), False), pairs, "")
         counts = pc.list_value_length(lists).fill_null(0)
         ends = pc.cumulative_sum(counts).cast(pa.int32())
@@ -308,8 +307,8 @@ class _RowEncoder:
         if pc.any(reserved).as_py():
             place = reserved.index(True).as_py()
             reason = (
-                f"property name {names[place].as_py()!r} belongs to the system: keys, tags and "
-                "the like have columns of their own; drop the rest with map_filter"
+                f"property name {names[place].as_py()!r} is reserved: keys, tags and others have "
+                "columns of their own; drop the rest with map_filter"
             )
             raise self._error(parents[place].as_py(), reason)
         empty = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(names)), 0)
@@ -318,7 +317,7 @@ class _RowEncoder:
             raise self._error(at, "a property has a blank name")
 
     def _check_text(self, name: str, text: Column, row_of: Callable[[int], int]) -> None:
-        """Refuse text that would end its property early, or that is none."""
+        """Reject invalid UTF-8 and text with the separators of properties."""
         try:
             text.validate(full=True)
         except pa.ArrowInvalid as error:
@@ -332,7 +331,7 @@ class _RowEncoder:
             raise self._error(at, f"{name} may not hold U+0001, U+0002")
 
     def _reject(self, wrong: Column, reason: Callable[[int], str]) -> None:
-        """Refuse the first row that is *wrong*."""
+        """Raise the error for the first row that is *wrong*."""
         if pc.any(wrong).as_py():
             at = wrong.fill_null(False).index(True).as_py()
             raise self._error(at, reason(at))
@@ -349,7 +348,7 @@ def _reserved() -> Column:
 
 
 def _property_pieces(name: str, values: Column) -> tuple[Column, ...]:
-    """Return the pieces of a property, which is left out where its value is null."""
+    """Return the pieces of a property, null where its value is null."""
     values = values.cast(pa.binary())
     head, end = pa.scalar(name.encode() + NAME_END), pa.scalar(PAIR_END)
     if not values.null_count:

@@ -1,4 +1,4 @@
-"""Reading ranges of queues: in the task of an executor, and planned by the batch reader."""
+"""Batch reader, and the function that reads ranges in a task of an executor."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from rocketmq_aio.spark.read.planning import QueuePartition, plan
 from rocketmq_aio.spark.read.start_end import batch_ranges
 from rocketmq_aio.spark.read.task import ReadTask
 
-# Less stays in the pipe of the worker, and a limit would wait for the whole range.
+# The pipe of the worker buffers less; with a larger first batch LIMIT waits for the whole range.
 FIRST_BYTES: Final = 64 * 1024
 BATCH_BYTES: Final = 1024 * 1024
 
 
 class RocketMQBatchReader(DataSourceReader):
-    """Reads what is in the topics when the load is planned; once, whatever is done with it."""
+    """Reads the messages that the topics hold when `partitions` is called."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         check_schema(schema)
@@ -37,11 +37,11 @@ class RocketMQBatchReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """Return what the tasks read."""
+        """Return the partitions that the tasks read."""
         return [*plan(batch_ranges(self._options), self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the messages of a partition; none when there was nothing to plan."""
+        """Return the messages of a partition; none if the plan was empty."""
         ranges = partition.ranges if isinstance(partition, QueuePartition) else ()
         return read(ranges, self._options, self._schema)
 
@@ -49,19 +49,19 @@ class RocketMQBatchReader(DataSourceReader):
 def read(
     ranges: Sequence[Range], options: ReadOptions, schema: StructType
 ) -> Generator[Batch, None, None]:
-    """Yield the messages of *ranges*, one after the other, each in the order of its offsets.
+    """Yield the messages of *ranges* in order, those of each range in offset order.
 
-    :raises DataLossError: messages are gone, and ``failOnDataLoss`` is set
+    :raises DataLossError: messages are lost and ``failOnDataLoss`` is true
     :raises ReadError: a queue cannot be read
     """
     if not ranges:
         return
     builder = ColumnBuilder(arrow_schema(schema))
-    enough = FIRST_BYTES
-    with closing(ReadTask(ranges, options).messages()) as found:
-        for messages in found:
+    batch_bytes = FIRST_BYTES
+    with closing(ReadTask(ranges, options).messages()) as results:
+        for messages in results:
             builder.add(messages)
-            if builder.size >= enough or len(builder) >= MAX_ROWS:
+            if builder.size >= batch_bytes or len(builder) >= MAX_ROWS:
                 yield from builder.take()
-                enough = BATCH_BYTES
+                batch_bytes = BATCH_BYTES
     yield from builder.take()

@@ -30,7 +30,7 @@ LONGEST_PAUSE: Final = 1.0
 
 
 class _Log(NamedTuple):
-    """The end of a broker's log, and how many bytes of it are not indexed, at one time."""
+    """The end of a broker's log and the number of bytes at its end that are not indexed."""
 
     end: int
     behind: int
@@ -39,8 +39,8 @@ class _Log(NamedTuple):
 async def wait_indexed(instance: MQClientInstance, queues: Iterable[Queue]) -> None:
     """Wait until the brokers of *queues* have indexed all messages that they store now.
 
-    It ends after `WAIT_SECONDS` with the warning ``index_behind``.  A broker that does not tell
-    how far its index is, such as one that refuses the account, is not waited for.
+    It ends after `WAIT_SECONDS` with the warning ``index_behind``.  A broker that does not report
+    its index, such as one that denies the account access, is not waited for.
     """
     routes = instance.routes
     async with anyio.create_task_group() as tasks:

@@ -1,4 +1,4 @@
-"""Asks for what is at an offset until there is an answer that leads on, or full_needed ends."""
+"""Retrying puller: repeats a pull until the response makes progress or the timeout passes."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def is_valid_from_slave(answer: RawPull) -> bool:
 def describe(answer: RawPull) -> str:
     """Return a description of a response without progress."""
     return (
-        f"the broker results {answer.status.value} with next offset {answer.next_offset}, "
+        f"the broker returned {answer.status.value} with next offset {answer.next_offset}, "
         f"the queue has {answer.min_offset} to {answer.max_offset}"
     )
 

@@ -1,4 +1,4 @@
-"""The stream reader: what Spark calls on the driver, and `read` on the executors."""
+"""Stream reader: called by Spark on the driver, its `read` on executors."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from rocketmq_aio.spark.runtime import Runtime
 
 
 class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads topics in micro-batches; each is the same again when Spark repeats it."""
+    """Reads topics in micro-batches; a repeated batch has the same ranges."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         check_schema(schema)
         self._options = options
         self._schema = schema
-        # Of the process that runs the query; the clients live as long as their runtime is held.
+        # Only in the process that runs the query; the runtime keeps its clients open.
         self._batches: MicroBatches | None = None
         self._clients: Runtime | None = None
 
@@ -43,11 +43,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_batches": None, "_clients": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
-        """Return a marker: Spark asks twice, and may ask again after a crash."""
+        """Return a marker: Spark calls it twice, and maybe again after a crash."""
         return StreamOffset(at_start=True).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit of the options; all that is there means that Spark wants it so."""
+        """Return the limit of the options; a trigger that reads everything ignores it."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
@@ -55,12 +55,12 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Let the query end where the topics end now."""
+        """Let the query end at the current ends of the queues."""
         runtime, batches = self._state()
         runtime.call(batches.fix_target)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return where the next batch ends; *start* when there is none."""
+        """Return the end of the next batch; *start* if it is empty."""
         begin = StreamOffset.from_json(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         everything = isinstance(limit, ReadAllAvailable)
@@ -73,12 +73,12 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if found is begin else found.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return where the queues ended at the last look."""
+        """Return the ends of the queues at the last `latestOffset`."""
         latest = self._batches.latest if self._batches is not None else None
         return None if latest is None else latest.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return what lies between; nobody is asked, so that a repeated batch is the same."""
+        """Return the partitions of a batch without any request: a repeated batch is the same."""
         return plan_between(
             StreamOffset.from_json(start), StreamOffset.from_json(end), self._options
         )
@@ -89,12 +89,12 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read(ranges, self._options, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Publish how far the query has come, if asked to."""
+        """Commit *end* for the group if ``commitOffsets`` is set."""
         runtime, batches = self._state()
         runtime.call(batches.publish, StreamOffset.from_json(end))
 
     def _state(self) -> tuple[Runtime, MicroBatches]:
-        """Return what runs the questions, and the state of the query, which outlives clients."""
+        """Return the runtime and the state of the query, which survives a failed client."""
         runtime = Runtime.get(self._options.connection)
         if self._batches is None or runtime is not self._clients:
             metadata = Metadata.of(runtime, self._options)
@@ -108,31 +108,30 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusedStreamReader(DataSourceStreamReader):
-    """Raises *error* with the first thing that Spark asks.
+    """Raises *error* from every method.
 
-    Raised by ``streamReader`` itself it would be hidden: Spark 4.3 then fails over a reader that
-    was never made, and tells of that.
+    Spark 4.3 hides an error that ``streamReader`` itself raises behind one of its own.
     """
 
     def __init__(self, error: ConfigError) -> None:
         self._error = error
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Refuse."""
+        """Raise the error."""
         raise self._error
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Refuse: a query that is restarted asks for this first."""
+        """Raise the error: a restarted query calls this first."""
         raise self._error
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Refuse."""
+        """Raise the error."""
         raise self._error
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Refuse."""
+        """Raise the error."""
         raise self._error
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Refuse."""
+        """Raise the error."""
         raise self._error

@@ -1,4 +1,4 @@
-"""What one task does with the results of brokers: decode, pick what is meant, judge what is not."""
+"""Read task: decodes and filters fetched messages and checks for missing ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.spark.offsets import Queue, Range
 from rocketmq_aio.spark.options.source_options import ReadOptions
-from rocketmq_aio.spark.read.data_loss import DataLossError, Extent, warn
+from rocketmq_aio.spark.read.data_loss import DataLossError, Extent, loss_values, warn
 from rocketmq_aio.spark.read.fetcher import FetchedMessages, Fetcher, FetchResult, MissingOffsets
 from rocketmq_aio.spark.read.retrying_puller import ReadError, is_filtered, subscription_of
 from rocketmq_aio.spark.read.topic_names import registered_brokers
@@ -18,7 +18,7 @@ from rocketmq_aio.spark.runtime import Runtime
 
 
 class ReadTask:
-    """Reads *ranges* in the calling thread while the loop fetches what comes next."""
+    """Decodes *ranges* in the calling thread while the loop fetches ahead."""
 
     def __init__(self, ranges: Sequence[Range], options: ReadOptions) -> None:
         self._options = options
@@ -28,13 +28,13 @@ class ReadTask:
         self._fetcher = Fetcher(self._pulls, ranges, options, registered)
         self._losses = LossLog(fail=options.fail_on_data_loss)
         self._wanted = {each.topic: subscription_of(each.topic, options) for each in ranges}
-        self._queue = MessageQueue("", "", 0)  # of the answer before
+        self._queue = MessageQueue("", "", 0)  # of the previous result
         self._compacted: dict[str, bool] = {}
 
     def messages(self) -> Generator[list[MessageExt], None, None]:
-        """Yield the messages of an answer at a time; closing it ends the pulls in flight.
+        """Yield the messages of one result at a time; closing it cancels the pulls in flight.
 
-        :raises DataLossError: messages are gone, and ``failOnDataLoss`` is set
+        :raises DataLossError: messages are lost and ``failOnDataLoss`` is true
         :raises ReadError: a queue cannot be read
         """
         running = self._runtime.submit(self._fetcher.run)
@@ -57,7 +57,9 @@ class ReadTask:
     def _read_messages(self, found: FetchedMessages) -> Generator[list[MessageExt], None, None]:
         part = found.part
         messages, fault = self._pulls.decode(found.body, self._queue_of(part))
-        if found.offset_delta:  # static topics: the broker's own offsets differ from the topic's
+        if (
+            found.offset_delta
+        ):  # static topics: the offsets of brokers differ from those of the topic
             for message in messages:
                 message.queue_offset += found.offset_delta
         end = found.end
@@ -68,12 +70,12 @@ class ReadTask:
         messages = within(messages, found.start, end)
         self._check_gap(found, end, messages)
         yield self._matching(messages, part.topic)
-        if end < found.end:  # what inflates to more than fits at once comes in parts
+        if end < found.end:  # decompression reached its limit: fetch the rest again
             for piece in self._runtime.call(self._fetcher.refetch, part, end, found.end):
                 yield from self._read_result(piece)
 
     def _queue_of(self, part: Range) -> MessageQueue:
-        """Return the queue, the same object again for one answer after the other."""
+        """Return the queue of *part*; one object for consecutive results."""
         queue = self._queue
         if part.queue != (queue.topic, queue.broker_name, queue.queue_id):
             queue = self._queue = MessageQueue(part.topic, part.broker, part.queue_id)
@@ -81,7 +83,7 @@ class ReadTask:
 
     def _matching(self, messages: list[MessageExt], topic: str) -> list[MessageExt]:
         tags = self._wanted[topic].tags
-        # Brokers compare hashes only.
+        # Brokers compare only hashes.
         return [each for each in messages if each.tags in tags] if tags else messages
 
     def _check_gap(self, found: FetchedMessages, end: int, messages: list[MessageExt]) -> None:
@@ -89,7 +91,7 @@ class ReadTask:
         if missing <= 0:
             return
         if is_filtered(self._wanted[found.part.topic]):
-            # The others are only unwanted, but for those that are not stored any more.
+            # Filtered messages are no loss; those below the minimum are.
             end = min(end, found.extent.minimum)
             missing = end - found.start - len(within(messages, found.start, end))
         if missing > 0 and not self._is_compacted(found.part):
@@ -111,46 +113,36 @@ class ReadTask:
             try:
                 self._compacted[part.topic] = self._runtime.call(ask, queue)
             except RocketMQError:
-                return False  # so that it counts as a loss: a task that fails is tried again
+                return False  # counts as a loss: Spark retries the failed task
         return self._compacted[part.topic]
 
 
 class LossLog:
-    """Messages that a task did not find: an error, or one warning for each queue at its end."""
+    """Losses of a task: an error, or one warning for each queue at the end of the task."""
 
     def __init__(self, *, fail: bool) -> None:
         self._fail = fail
-        self._met: dict[Queue, tuple[int, Extent, int, str]] = {}
+        self._by_queue: dict[Queue, tuple[int, Extent, int, str]] = {}
 
     def record(self, part: Range, wanted: int, extent: Extent, count: int, reason: str) -> None:
-        """Enter *count* messages that are not there, from *wanted* on.
+        """Record *count* missing messages from *wanted* on.
 
-        :raises DataLossError: none may be missing
+        :raises DataLossError: losses are errors
         """
         if self._fail:
             raise DataLossError(part.queue, wanted, extent, reason)
-        first, _, before, _ = self._met.get(part.queue, (wanted, extent, 0, reason))
-        self._met[part.queue] = min(first, wanted), extent, before + count, reason
+        first, _, before, _ = self._by_queue.get(part.queue, (wanted, extent, 0, reason))
+        self._by_queue[part.queue] = min(first, wanted), extent, before + count, reason
 
     def log(self) -> None:
-        """Warn of what was entered."""
-        for (topic, broker, queue_id), (wanted, extent, count, reason) in self._met.items():
-            warn(
-                "data_loss",
-                topic=topic,
-                broker=broker,
-                queue=queue_id,
-                wanted=wanted,
-                skipped=count,
-                minimum=extent.minimum,
-                maximum=extent.maximum,
-                reason=reason,
-            )
-        self._met.clear()
+        """Log one warning for each queue with losses."""
+        for queue, (wanted, extent, count, reason) in self._by_queue.items():
+            warn("data_loss", **loss_values(queue, wanted, count, extent, reason))
+        self._by_queue.clear()
 
 
 def within(messages: list[MessageExt], start: int, end: int) -> list[MessageExt]:
-    """Return the messages from *start* up to, but without, *end*."""
+    """Return the messages from *start* to *end* (excluded)."""
     if messages and messages[0].queue_offset >= start and messages[-1].queue_offset < end:
         return messages
     return [each for each in messages if start <= each.queue_offset < end]

@@ -1,4 +1,4 @@
-"""The sends of one write task: some in flight, those of a destination one after another."""
+"""Request sender: sends the requests of a write task concurrently, in order for each queue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.spark.options.source_options import WriteOptions
-from rocketmq_aio.spark.write.write_requests import ANY_QUEUE, WriteRequest
+from rocketmq_aio.spark.write.write_requests import WriteRequest
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ RETRYABLE: Final = (SendError, RouteNotFoundError, NameServerUnavailableError)
 
 
 class WriteError(RocketMQError):
-    """Rows could not be sent: the task fails, and what was sent before stays sent."""
+    """Rows could not be sent: the task fails; rows sent before are not withdrawn."""
 
     def __init__(self, topic: str, rows: int, broker: str, tries: int, cause: object) -> None:
         super().__init__(
@@ -46,7 +46,7 @@ class WriteError(RocketMQError):
 
 @dataclass(frozen=True)
 class WriteSummary(WriterCommitMessage):
-    """What tasks sent; *degraded*: requests that the broker stored without its full guarantee."""
+    """Counts of a write; *degraded* requests were stored with less replication than required."""
 
     rows: int = 0
     requests: int = 0
@@ -54,7 +54,7 @@ class WriteSummary(WriterCommitMessage):
 
     @classmethod
     def total(cls, messages: Iterable[WriterCommitMessage | None]) -> Self:
-        """Return what all tasks together sent; None stands for one that failed."""
+        """Return the sums over all tasks; None stands for a failed task."""
         done = [each for each in messages if isinstance(each, WriteSummary)]
         return cls(
             sum(each.rows for each in done),
@@ -64,20 +64,20 @@ class WriteSummary(WriterCommitMessage):
 
 
 class RequestSender:
-    """Sends requests, at most ``sendWindow`` at once; it lives on the loop."""
+    """Sends requests, up to ``sendWindow`` concurrently; runs on the loop."""
 
     def __init__(self, producer: Producer, options: WriteOptions) -> None:
         self._rows = self._requests = self._weaker = 0
         self._producer = producer
         self._retries = options.retries
         self._seconds = options.send_timeout_ms / 1000
-        self._window = anyio.Semaphore(options.send_window)
+        self._permits = anyio.Semaphore(options.send_window)
         self._queue_locks: defaultdict[MessageQueue | None, anyio.Lock] = defaultdict(anyio.Lock)
 
     async def send(self, requests: Iterable[WriteRequest]) -> None:
         """Send all *requests*; a later call sends behind them where the queue is the same.
 
-        :raises WriteError: one could not be sent, and no more are
+        :raises WriteError: a request failed; no further ones are sent
         """
         try:
             async with anyio.create_task_group() as tasks:
@@ -86,21 +86,21 @@ class RequestSender:
                 for queue, mine in destinations.items():
                     tasks.start_soon(self._send_in_order, queue, mine)
                 for request in anywhere:
-                    await self._window.acquire()
+                    await self._permits.acquire()
                     tasks.start_soon(self._send, request)
         except ExceptionGroup as group:
             raise _first_error(group) from None
 
     async def queues_of_keys(self, topic: str, keys: Sequence[str]) -> list[MessageQueue]:
-        """Return the queue that each key goes to.
+        """Return the queue of each key.
 
-        :raises WriteError: nobody can tell
+        :raises WriteError: the route of the topic is not available
         """
         ask = partial(self._producer.queues_of_keys, topic, keys, timeout_seconds=self._seconds)
         return await self._retry(ask, topic, len(keys))
 
     def summary(self) -> WriteSummary:
-        """Return what was stored so far."""
+        """Return the counts so far."""
         return WriteSummary(self._rows, self._requests, self._weaker)
 
     # --- inside ---------------------------------------------------------------------------------
@@ -110,12 +110,12 @@ class RequestSender:
     ) -> None:
         async with self._queue_locks[queue]:
             for request in requests:
-                await self._window.acquire()
+                await self._permits.acquire()
                 await self._send(request)
 
     async def _send(self, request: WriteRequest) -> None:
         try:
-            destination = request.destination or ANY_QUEUE
+            destination = request.destination
             queue = None if destination.key is not None else destination.queue
             send = partial(
                 self._producer.send_encoded,
@@ -126,13 +126,13 @@ class RequestSender:
             )
             result = await self._retry(send, request.encoded.topic, request.rows)
         finally:
-            self._window.release()
+            self._permits.release()
         self._rows += request.rows
         self._requests += 1
         self._weaker += not result.ok
 
     async def _retry(self, ask: Callable[[], Awaitable[T]], topic: str, rows: int) -> T:
-        """Ask until it is done, refused for good, or tried often enough."""
+        """Call *ask* until it succeeds, fails permanently or has used up its retries."""
         pause = FIRST_PAUSE
         for tries in count(1):
             try:
@@ -142,13 +142,13 @@ class RequestSender:
                     raise WriteError(topic, rows, _broker(error), tries, error) from error
             await anyio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
-        raise AssertionError  # for those who do not know that counting never ends
+        raise AssertionError  # unreachable
 
 
 def _by_queue(requests: Iterable[WriteRequest]) -> dict[MessageQueue | None, list[WriteRequest]]:
     destinations: dict[MessageQueue | None, list[WriteRequest]] = {}
     for request in requests:
-        destinations.setdefault((request.destination or ANY_QUEUE).queue, []).append(request)
+        destinations.setdefault(request.destination.queue, []).append(request)
     return destinations
 
 

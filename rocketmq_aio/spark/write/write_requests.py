@@ -1,4 +1,4 @@
-"""Rows -> what is sent in one request: by topic, by queue where one is wanted, split by size."""
+"""Write requests: encoded rows grouped by topic and destination and split by size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.properties import TIMER_DELIVER_MS
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.batching.pre_encoded import Encoded
-from rocketmq_aio.spark.arrow.batch_entries import Column, offsets_of, pc, read_entry
+from rocketmq_aio.spark.arrow import Column, pc
+from rocketmq_aio.spark.arrow.batch_entries import offsets_of, read_entry
 from rocketmq_aio.spark.arrow.row_encoder import EncodedRows
 
 TIMED: Final = f"\x02{TIMER_DELIVER_MS}\x01".encode()
@@ -22,7 +23,7 @@ QueuesOfKeys = Callable[[str, list[str]], Sequence[MessageQueue]]
 
 
 class Destination(NamedTuple):
-    """A queue whose requests go one after another; *key* is one that belongs to it, if any."""
+    """A queue, whose requests are sent in order, and a sharding key that maps to it; or neither."""
 
     queue: MessageQueue | None = None
     key: str | None = None
@@ -32,15 +33,15 @@ ANY_QUEUE: Final = Destination()
 
 
 class WriteRequest(NamedTuple):
-    """One request: what it carries, how many rows that is, and where it has to go, if anywhere."""
+    """One send request: the encoded message or batch, its number of rows and its destination."""
 
     encoded: Encoded
     rows: int
-    destination: Destination | None = None
+    destination: Destination = ANY_QUEUE
 
 
 class RequestLimits(NamedTuple):
-    """How much one request may carry."""
+    """Limits of one request."""
 
     bytes: int
     records: int
@@ -49,7 +50,7 @@ class RequestLimits(NamedTuple):
 def write_requests(
     rows: EncodedRows, limits: RequestLimits, queues_of_keys: QueuesOfKeys
 ) -> Iterator[WriteRequest]:
-    """Yield what is to be sent; rows of one destination come in their order."""
+    """Yield the requests for *rows*; rows with the same destination keep their order."""
     for topic, table in _by_topic(rows):
         destinations: list[Destination] = []
         if table.schema.names != [ENTRIES]:
@@ -59,7 +60,7 @@ def write_requests(
 
 
 def _by_topic(rows: EncodedRows) -> Iterator[tuple[str, Column]]:
-    """Yield the rows of each topic as a record batch with those columns that there are."""
+    """Yield the rows of each topic as a record batch of the columns that are set."""
     columns = {name: column for name, column in rows._asdict().items() if column is not None}
     topics = columns.pop("topics")
     table = pa.RecordBatch.from_pydict(columns)
@@ -103,7 +104,7 @@ def _with_destinations(
         pairs = [Destination(queue, key) for queue, key in zip(queues, texts, strict=True)]
         found.append(pc.take(places_of(pairs), keys.indices))
     columns = {ENTRIES: table.column(ENTRIES)}
-    if found:  # a chosen queue counts before a key
+    if found:  # an explicit queue takes precedence over a key
         columns[DESTINATIONS] = pc.coalesce(*found)
     if UNBATCHED in names:
         columns[UNBATCHED] = table.column(UNBATCHED)
@@ -122,13 +123,13 @@ def _chosen(topic: str, texts: Column) -> list[Destination]:
 
 def _by_destination(
     table: Column, destinations: Sequence[Destination]
-) -> Iterator[tuple[Destination | None, Column]]:
+) -> Iterator[tuple[Destination, Column]]:
     if DESTINATIONS not in table.schema.names:
-        yield None, table
+        yield ANY_QUEUE, table
         return
     column = table.column(DESTINATIONS)
     if column.null_count:
-        yield None, table.filter(column.is_null())
+        yield ANY_QUEUE, table.filter(column.is_null())
     for place, destination in enumerate(destinations):
         yield destination, table.filter(pc.equal(column, place))
 
@@ -137,7 +138,7 @@ def _by_destination(
 
 
 def _requests(
-    topic: str, destination: Destination | None, table: Column, limits: RequestLimits
+    topic: str, destination: Destination, table: Column, limits: RequestLimits
 ) -> Iterator[WriteRequest]:
     entries = table.column(ENTRIES)
     if topic.startswith(RETRY_PREFIX):
@@ -150,15 +151,13 @@ def _requests(
     yield from _batches(topic, destination, entries, limits)
 
 
-def _singles(
-    topic: str, destination: Destination | None, entries: Column
-) -> Iterator[WriteRequest]:
+def _singles(topic: str, destination: Destination, entries: Column) -> Iterator[WriteRequest]:
     for raw in entries.to_pylist():
         yield WriteRequest(single(topic, raw), 1, destination)
 
 
 def single(topic: str, raw: bytes) -> Encoded:
-    """Return the message of one entry, to be sent by itself."""
+    """Return the entry as a single message, sent without a batch."""
     entry = read_entry(raw)
     return Encoded(
         topic=topic,
@@ -171,9 +170,9 @@ def single(topic: str, raw: bytes) -> Encoded:
 
 
 def _batches(
-    topic: str, destination: Destination | None, entries: Column, limits: RequestLimits
+    topic: str, destination: Destination, entries: Column, limits: RequestLimits
 ) -> Iterator[WriteRequest]:
-    """Yield slices of the entries, which lie one after another in memory already."""
+    """Yield batches as slices of the entries, which are contiguous in memory."""
     count = len(entries)
     if not count:
         return
@@ -185,7 +184,7 @@ def _batches(
         last = bisect_right(ends, start + limits.bytes, first) - 1
         last = max(first + 1, min(last, first + limits.records))
         raw = bytes(data[start : ends[last]])
-        if len(raw) > limits.bytes:  # it is one row
+        if len(raw) > limits.bytes:  # a single row
             yield WriteRequest(single(topic, raw), 1, destination)
         else:
             message_id = read_entry(raw).message_id

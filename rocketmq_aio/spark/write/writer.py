@@ -1,4 +1,4 @@
-"""The sink: what a DataFrame must look like, and the tasks that send its rows."""
+"""Writers: check the columns of a DataFrame; their tasks encode and send its rows."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ from rocketmq_aio.spark.write.write_requests import RequestLimits, WriteRequest,
 
 logger = get_logger(__name__)
 
-QUERY_ID: Final = "sql.streaming.queryId"  # local properties of the tasks of a stream
+QUERY_ID: Final = "sql.streaming.queryId"  # local properties of a stream's tasks
 BATCH_ID: Final = "streaming.sql.batchId"
-PREFIX_BYTES: Final = 10  # of an id; the row's number has six
-ENCODE_AHEAD: Final = 1  # record batches that are encoded while others are sent
+PREFIX_BYTES: Final = 10  # of a message id; the row number takes six
+ENCODE_AHEAD: Final = 1  # record batches encoded while another one is sent
 
 TEXT: Final = (StringType, VarcharType, CharType)
 NUMBER: Final = (ByteType, ShortType, IntegerType, LongType)
@@ -68,7 +68,7 @@ def _is_text_map(kind: DataType) -> bool:
     )
 
 
-# Name, what its type is to be, in words, and whether it is
+# Name, expected type in words, and its check
 COLUMNS: Final[Mapping[str, tuple[str, Callable[[DataType], bool]]]] = {
     "body": ("binary or string", _is(BinaryType, *TEXT)),
     "topic": ("string", _is(*TEXT)),
@@ -85,18 +85,18 @@ COLUMNS: Final[Mapping[str, tuple[str, Callable[[DataType], bool]]]] = {
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
-    """Refuse rows that could not be sent.
+    """Reject a schema whose rows cannot be sent.
 
-    :raises ConfigError: it names the column and what is expected instead
+    :raises ConfigError: names the column and the expected type
     """
     given: dict[str, DataType] = {}
     for field in schema.fields:
         name = BY_LOWER.get(field.name.lower())
         if name is None:
-            reason = f"no column of a message; known are {', '.join(COLUMNS)}: select or rename"
+            reason = f"unknown column; known are {', '.join(COLUMNS)}: drop or rename it"
             raise ConfigError("column", field.name, reason)
         if name in given:
-            raise ConfigError("column", field.name, "there twice, but for upper and lower case")
+            raise ConfigError("column", field.name, "duplicate: column names are case-insensitive")
         given[name] = field.dataType
         words, fits = COLUMNS[name]
         if not fits(field.dataType):
@@ -107,28 +107,28 @@ def check_columns(schema: StructType, topic: str | None) -> None:
 
 def _check_present(given: Mapping[str, DataType], topic: str | None) -> None:
     if "body" not in given:
-        raise ConfigError("column", "body", "missing: it holds what is sent, binary or string")
+        raise ConfigError("column", "body", "missing: add the message body as binary or string")
     if topic is None and "topic" not in given:
         raise ConfigError("topic", None, "not given: set the option, or add a column topic")
     if topic is not None and (fault := sink_fault(topic)):
         raise ConfigError("topic", topic, fault)
     for name, other in (("brokerName", "queueId"), ("queueId", "brokerName")):
         if name in given and other not in given:
-            raise ConfigError("column", name, f"names a queue only together with {other}")
+            raise ConfigError("column", name, f"needs the column {other} to name a queue")
 
 
 def check_mode(*, overwrite: bool) -> None:
-    """Refuse to replace what is in a topic.
+    """Reject modes other than append.
 
-    :raises ConfigError: that is what is asked for
+    :raises ConfigError: *overwrite* is set
     """
     if overwrite:
-        reason = 'messages are added and never replaced: use mode("append"), outputMode("append")'
+        reason = 'messages are never replaced: use mode("append") or outputMode("append")'
         raise ConfigError("mode", "overwrite or complete", reason)
 
 
 class _Writer:
-    """What batch and streaming writes share; it travels to the tasks by pickle."""
+    """Common base of batch and streaming writers; pickled to the tasks."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         check_mode(overwrite=overwrite)
@@ -139,8 +139,8 @@ class _Writer:
     def write(self, iterator: Iterator[Any]) -> WriteSummary:
         """Send the rows of one task.
 
-        :raises InvalidMessageError: a row cannot be sent; it names row, topic and reason
-        :raises WriteError: brokers did not take some rows
+        :raises InvalidMessageError: a row is invalid; names the row, the topic and the reason
+        :raises WriteError: rows could not be sent
         """
         context = TaskContext.get()
         assert context is not None
@@ -148,7 +148,7 @@ class _Writer:
         return WriteTask(self._options, prefix).run(iterator)
 
     def _write_id(self, context: TaskContext) -> tuple[str, ...]:
-        """Return what tells this write from others and is the same when it is repeated."""
+        """Return an id of this write that a retry repeats."""
         raise NotImplementedError
 
     def _committed(self, messages: Sequence[WriterCommitMessage | None], **about: object) -> None:
@@ -169,14 +169,14 @@ class _Writer:
 
 
 class RocketMQWriter(_Writer, DataSourceArrowWriter):
-    """A batch write; every one has ids of its own, which its retried tasks give again."""
+    """Batch writer; retried tasks send the same message ids again."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log how many rows were sent."""
         self._committed(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log that what was sent stays sent."""
+        """Log that sent rows are not withdrawn."""
         self._aborted(messages)
 
     def _write_id(self, context: TaskContext) -> tuple[str, ...]:
@@ -184,14 +184,14 @@ class RocketMQWriter(_Writer, DataSourceArrowWriter):
 
 
 class RocketMQStreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """The sink of a stream; a micro-batch that is done again gives the same ids."""
+    """Stream writer; a repeated micro-batch sends the same message ids again."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Log how many rows of the micro-batch were sent."""
         self._committed(messages, batch=batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Log that what was sent stays sent."""
+        """Log that sent rows are not withdrawn."""
         self._aborted(messages, batch=batchId)
 
     def _write_id(self, context: TaskContext) -> tuple[str, ...]:
@@ -202,7 +202,7 @@ class RocketMQStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 def id_prefix(*parts: str) -> str:
-    """Return 20 hexadecimal digits that stand for *parts*."""
+    """Return a hash of *parts* as 20 hexadecimal digits."""
     whole = "\x00".join(parts).encode()
     return blake2b(whole, digest_size=PREFIX_BYTES).hexdigest().upper()
 
@@ -212,7 +212,7 @@ def _not_empty(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 class WriteTask:
-    """One write task: record batches are encoded here, and sent on the loop meanwhile."""
+    """Write task: encodes record batches in its thread while the loop sends the previous one."""
 
     def __init__(self, options: WriteOptions, prefix: str) -> None:
         self._options = options
@@ -225,7 +225,7 @@ class WriteTask:
         self._pending: deque[Future[None]] = deque()
 
     def run(self, batches: Iterator[Any]) -> WriteSummary:
-        """Send all rows; where it fails, no more requests are begun."""
+        """Send all rows; after a failure no further requests are sent."""
         sender: RequestSender | None = None
         try:
             for some in _not_empty(batches):
@@ -238,14 +238,14 @@ class WriteTask:
         return WriteSummary() if sender is None else sender.summary()
 
     def _open(self) -> RequestSender:
-        """Connect; a task without rows needs no broker."""
+        """Connect; not called for a task without rows."""
         self._runtime = Runtime.get(self._options.connection)
         return RequestSender(self._runtime.producer(), self._options)
 
     def _send(self, sender: RequestSender, batch: Any) -> None:  # noqa: ANN401 - a RecordBatch
-        made = self._encode(sender, batch)
+        requests = self._encode(sender, batch)
         self._wait(ENCODE_AHEAD)
-        self._pending.append(self._runtime.submit(sender.send, made))
+        self._pending.append(self._runtime.submit(sender.send, requests))
         self._row += batch.num_rows
 
     def _encode(self, sender: RequestSender, batch: Any) -> list[WriteRequest]:  # noqa: ANN401
@@ -264,6 +264,6 @@ class WriteTask:
         return list(write_requests(rows, self._limits, queues_of_keys))
 
     def _wait(self, most: int) -> None:
-        """Return when no more than *most* record batches are being sent."""
+        """Wait until at most *most* record batches are in flight."""
         while len(self._pending) > most:
             self._pending.popleft().result()

@@ -221,11 +221,11 @@ def test_bytes_of_columns_that_are_not_selected_are_released(
 @pytest.mark.parametrize(
     ("field", "says"),
     [
-        (StructField("queue_id", IntegerType()), "there is no such column"),
+        (StructField("queue_id", IntegerType()), "unknown column"),
         (StructField("queueOffset", IntegerType()), "its type is bigint"),
         (StructField("properties", MapType(StringType(), IntegerType())), "its type is map<string"),
         (StructField("tags", StringType(), nullable=False), "its type is string"),
-        (StructField("topic", StringType()), "the column is there twice"),
+        (StructField("topic", StringType()), "duplicate column"),
     ],
 )
 def test_a_schema_that_is_no_selection_is_refused(field: StructField, says: str) -> None:

@@ -282,7 +282,7 @@ def test_a_large_record_batch_is_worked_on_in_parts() -> None:
     [
         ({"body": pa.array([b"x", None])}, "row 11 of the task: its body is null"),
         ({"body": pa.array([b"x", b""])}, "its body is empty"),
-        ({"body": pa.array([b"x", bytes(4097)])}, "row 11 .* body has 4097 bytes, at most 4096"),
+        ({"body": pa.array([b"x", bytes(4097)])}, "row 11 .* body has 4097 bytes, the maximum is 4096"),
         ({"tags": pa.array(["a", "b|c"])}, "one tag, without a bar"),
         ({"tags": pa.array(["a", "b\x01"])}, r"tags may not hold U\+0001"),
         ({"keys": pa.array(["a", "b\x02"])}, "keys may not hold"),
@@ -292,7 +292,7 @@ def test_a_large_record_batch_is_worked_on_in_parts() -> None:
         ({"shardingKey": pa.array(["a", "b\x01"])}, "shardingKey may not hold"),
         ({"properties": pa.array([[], [("a", "\x02")]], TEXT_MAP)}, "row 11 .* properties may not"),
         ({"properties": pa.array([[], [("\x01", "a")]], TEXT_MAP)}, "row 11 .* properties may not"),
-        ({"properties": pa.array([[], [("KEYS", "a")]], TEXT_MAP)}, "row 11 .*'KEYS' belongs to"),
+        ({"properties": pa.array([[], [("KEYS", "a")]], TEXT_MAP)}, "row 11 .*'KEYS' is reserved"),
         ({"properties": pa.array([None, [(" ", "a")]], TEXT_MAP)}, "row 11 .* a blank name"),
         ({"properties": pa.array([[], [("a", "x" * 33_000)]], TEXT_MAP)}, "properties take 33"),
         ({"flag": pa.array([0, 2**31])}, "flag=2147483648"),

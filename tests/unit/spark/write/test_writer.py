@@ -75,8 +75,8 @@ def test_every_column_in_every_form_is_taken_in_any_case_and_order() -> None:
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"body": BinaryType(), "tag": StringType()}, "'tag': no column .*tags.*select or rename"),
-        ({"body": BinaryType(), "BODY": BinaryType()}, "there twice"),
+        ({"body": BinaryType(), "tag": StringType()}, "'tag': unknown column; .*tags.*drop or rename"),
+        ({"body": BinaryType(), "BODY": BinaryType()}, "duplicate"),
         ({"tags": StringType()}, "'body': missing"),
         ({}, "'body': missing"),
         ({"body": IntegerType()}, "its type is int, expected binary or string: cast it"),
@@ -93,8 +93,8 @@ def test_every_column_in_every_form_is_taken_in_any_case_and_order() -> None:
         ({"body": BinaryType(), "delayLevel": StringType()}, "'delayLevel': its type is string"),
         ({"body": BinaryType(), "deliverTimestamp": TimestampNTZType()}, "timestamp_ntz"),
         ({"body": BinaryType(), "shardingKey": LongType()}, "'shardingKey': its type is bigint"),
-        ({"body": BinaryType(), "brokerName": StringType()}, "only together with queueId"),
-        ({"body": BinaryType(), "queueId": LongType()}, "only together with brokerName"),
+        ({"body": BinaryType(), "brokerName": StringType()}, "needs the column queueId"),
+        ({"body": BinaryType(), "queueId": LongType()}, "needs the column brokerName"),
     ],
 )
 def test_a_wrong_column_is_refused_before_any_send(columns: dict[str, Any], words: str) -> None:
