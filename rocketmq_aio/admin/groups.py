@@ -37,7 +37,7 @@ from rocketmq_aio.protocol.requests.admin_groups import (
     SubscriptionGroupBody,
     SubscriptionGroupTable,
 )
-from rocketmq_aio.protocol.requests.connections import Connection, ConsumerConnections
+from rocketmq_aio.protocol.requests.connections import ConnectionBody, ConsumerConnections
 
 INTERNAL: Final = ("CID_RMQ_SYS_", "CID_ONS", "CID_SYS_", "CID_DefaultHeartBeatSyncerTopic")
 INTERNAL_NAMES: Final = frozenset(
@@ -158,7 +158,7 @@ class GroupAdmin:
         )
 
     async def producer_connections(self, group: str) -> list[ClientConnection]:
-        async def producers(_: str, address: str) -> list[Connection]:
+        async def producers(_: str, address: str) -> list[ConnectionBody]:
             header = GetProducerConnections(producer_group=group)
             try:
                 command = await self._requests.ask(address, header)
@@ -242,9 +242,9 @@ def _no_group(group: str, brokers: list[str]) -> SubscriptionError:
     return SubscriptionError(code, f"group {group} is not on {brokers}")
 
 
-def _members(found: Mapping[str, Iterable[Connection]]) -> tuple[ClientConnection, ...]:
+def _members(found: Mapping[str, Iterable[ConnectionBody]]) -> tuple[ClientConnection, ...]:
     """Return each client once, with all its brokers."""
-    seen: dict[str, Connection] = {}
+    seen: dict[str, ConnectionBody] = {}
     brokers: dict[str, list[str]] = {}
     for name, connections in found.items():
         for each in connections:

@@ -9,7 +9,7 @@ import msgspec
 from rocketmq_aio.protocol.bodies import Body
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import Header, RequestHeader
-from rocketmq_aio.protocol.requests.connections import Connection
+from rocketmq_aio.protocol.requests.connections import ConnectionBody
 
 
 class CreateGroup(RequestHeader, frozen=True, kw_only=True):
@@ -88,7 +88,7 @@ class GetProducerConnections(RequestHeader, frozen=True, kw_only=True):
 class ProducerConnections(Body, frozen=True):
     """Response to GetProducerConnections."""
 
-    connection_set: list[Connection] = msgspec.field(default_factory=list)
+    connection_set: list[ConnectionBody] = msgspec.field(default_factory=list)
 
 
 class GetConsumeStats(RequestHeader, frozen=True, kw_only=True):

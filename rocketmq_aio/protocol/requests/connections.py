@@ -19,7 +19,7 @@ class GetConsumerConnectionList(RequestHeader, frozen=True, kw_only=True):
     consumer_group: str
 
 
-class Connection(Body, frozen=True):
+class ConnectionBody(Body, frozen=True):
     """A connected member; the address is ``ip:port``."""
 
     client_id: str = ""
@@ -35,7 +35,7 @@ class ConsumerConnections(Body, frozen=True):
     only topics in the last heartbeat.
     """
 
-    connection_set: list[Connection] = msgspec.field(default_factory=list)
+    connection_set: list[ConnectionBody] = msgspec.field(default_factory=list)
     subscription_table: dict[str, SubscriptionData] = msgspec.field(default_factory=dict)
     consume_type: str = ""
     message_model: str = ""

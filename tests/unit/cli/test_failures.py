@@ -18,7 +18,7 @@ rocketmq_aio.spark.read.data_loss.DataLossError: orders/broker-a/0: offset 5 is 
 SQLSTATE: 38000"""
 
 OF_LOSS = """Traceback (most recent call last):
-rocketmq_aio.spark.data_loss.TopicGoneError: gone: set failOnDataLoss=false to go on without it"""
+rocketmq_aio.spark.data_loss.TopicGoneError: gone: set failOnDataLoss=false to skip it"""
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_errors_wrapped_by_spark_are_unwrapped() -> None:
 def test_an_unknown_topic_is_reported_with_its_argument() -> None:
     assert format_error(TopicGoneError("orders")) == (
         "topic 'orders' is unknown to every name server (TOPICS): create it, or give --allow-loss "
-        "to go on without it"
+        "to skip it"
     )
 
 
@@ -58,7 +58,7 @@ def test_the_way_out_is_an_option_of_the_command(error: Exception) -> None:
     told = format_error(error)
 
     assert "failOnDataLoss" not in told
-    assert "give --allow-loss to go on without it" in told
+    assert "give --allow-loss to skip it" in told
 
 
 def test_an_error_raised_in_a_spark_job_is_unwrapped() -> None:

@@ -38,7 +38,7 @@ from rocketmq_aio.consumer.rebalance.subscription_check import (
 from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.protocol.bodies import SubscriptionData
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
-from rocketmq_aio.protocol.requests.connections import Connection, ConsumerConnections
+from rocketmq_aio.protocol.requests.connections import ConnectionBody, ConsumerConnections
 from rocketmq_aio.protocol.subscription import Subscription, subscription
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Close, Outcome, Reply
@@ -409,7 +409,7 @@ async def test_a_filter_that_nothing_comes_through_is_told(
 
 async def test_a_broker_that_does_not_know_this_member_knows_nothing(cluster: FakeCluster) -> None:
     others = ConsumerConnections(
-        connection_set=[Connection(client_id="c@b", client_addr="127.0.0.1:1")],
+        connection_set=[ConnectionBody(client_id="c@b", client_addr="127.0.0.1:1")],
         subscription_table=table(subscription(TOPIC, "paid", 1)),
     )
     cluster.broker.on(ASKED, Reply(body=msgspec.json.encode(others)), times=None)
