@@ -38,7 +38,7 @@ async def accept(_message: MessageExt) -> None:
 class Group:
     """Push consumers of one group on *cluster*, and the history of what they did.
 
-    :ivar notes: events, in the order in which consumers told them
+    :ivar notes: events in the order of their publication
     :ivar resets: commits that somebody else asked for
     """
 
@@ -94,7 +94,7 @@ class Group:
         await consumer.start()
         return consumer
 
-    def told(self, kind: type[ConsumerEvent]) -> list[Any]:
+    def events_of(self, kind: type[ConsumerEvent]) -> list[Any]:
         """Return the events of one kind."""
         return [event for event in self.notes if isinstance(event, kind)]
 

@@ -104,7 +104,7 @@ async def test_a_message_that_always_fails_dies_and_holds_nothing_up(
 
     put(cluster, *numbers(10))
     await group.join(behave, max_reconsume_times=3)
-    await until(lambda: group.told(MessageDeadLettered), "the event")
+    await until(lambda: group.events_of(MessageDeadLettered), "the event")
     await group.drained()
 
     assert group.handled(Outcome.FAIL) == ["3"] * 4
@@ -127,7 +127,7 @@ async def test_a_handler_that_hangs_is_told_cancelled_and_its_message_comes_agai
     await group.have(*numbers(10))
     await group.drained()
 
-    (stuck,) = group.told(HandlerStuck)
+    (stuck,) = group.events_of(HandlerStuck)
     assert (stuck.queue, stuck.offset) == (queue(), 3)
     assert group.handled(Outcome.UNKNOWN) == ["3"]
 
@@ -284,7 +284,7 @@ async def test_whatever_a_commit_is_answered_with_it_is_made_again(
     await group.join()
     await group.drained()
 
-    assert len(group.told(CommitFailed)) >= 1
+    assert len(group.events_of(CommitFailed)) >= 1
     assert cluster.broker.committed(GROUP, TOPIC, 0) == 5
 
 
@@ -312,7 +312,7 @@ async def test_a_pull_that_is_never_answered_is_made_again(
     await group.join(client=through(proxy, cluster), long_poll_seconds=QUICK)
     await group.drained()
 
-    assert group.told(PullFailed)
+    assert group.events_of(PullFailed)
 
 
 async def test_without_a_name_server_everything_goes_on(cluster: FakeCluster, group: Group) -> None:
@@ -370,7 +370,7 @@ async def test_an_offset_that_is_corrected_while_handlers_run_loses_nothing(
     await until(lambda: cluster.broker.committed(GROUP, TOPIC, 0) == 7)
     log = cluster.broker.topics[TOPIC].queues[0]
     del log.messages[8:]  # a broker that lost its last messages
-    await until(lambda: group.told(OffsetCorrected), "the event")
+    await until(lambda: group.events_of(OffsetCorrected), "the event")
     let_go.set()
     put(cluster, "new 8", "new 9")
     group.history.extra_copies = 1  # two messages had these offsets

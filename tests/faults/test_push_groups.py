@@ -172,7 +172,7 @@ async def test_a_queue_taken_away_while_its_handler_runs_waits_for_it(
         await until(lambda: len(group.history.handled) >= QUEUES)
         second = await group.join()
         await until(lambda: len(first.assignment()) < QUEUES)
-        assert not group.told(QueuesRevoked), "they are waited for"
+        assert not group.events_of(QueuesRevoked), "they are waited for"
         let_go.set()
         await until(lambda: second.assignment(), "its share")
         await group.at_rest()

@@ -215,7 +215,7 @@ async def test_a_lost_lock_stops_delivery_and_commits_at_once(
     find = lose(cluster)
     await cluster.broker.wait_for(LOCK, asked + 1)
     let_time_pass(consumer)
-    await until(lambda: any(e.queue == queue(0) for e in group.told(LeaseLost)), "the event")
+    await until(lambda: any(e.queue == queue(0) for e in group.events_of(LeaseLost)), "the event")
     await until(lambda: queue(0) in revoked(group), "the queue to be given up")
     gate.open.set()
     await group.have("3")
@@ -244,7 +244,7 @@ async def test_locks_are_renewed_as_long_as_a_handler_takes(
     gate.open.set()
     await group.drained()
 
-    assert group.told(LeaseLost) == []
+    assert group.events_of(LeaseLost) == []
     assert group.handled() == numbers(10)
 
 
@@ -252,7 +252,7 @@ async def test_locks_are_renewed_as_long_as_a_handler_takes(
 
 
 def revoked(group: Group) -> set[MessageQueue]:
-    return {each for event in group.told(QueuesRevoked) for each in event.queues}
+    return {each for event in group.events_of(QueuesRevoked) for each in event.queues}
 
 
 async def test_a_queue_is_unlocked_only_after_its_handler_has_ended(

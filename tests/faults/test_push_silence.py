@@ -51,7 +51,7 @@ async def test_a_cut_that_nobody_is_told_of_loses_nothing(
     hasten(consumer.client)
     proxy.stall()
     put(cluster, *numbers(20, first=20))
-    await until(lambda: group.told(PullFailed), "the silence to be noticed")
+    await until(lambda: group.events_of(PullFailed), "the silence to be noticed")
     proxy.flow()
     await group.have(*numbers(40))
     await group.drained()
@@ -77,7 +77,7 @@ async def test_a_lease_that_ends_in_silence_stops_delivery_and_commits(
         hasten(consumer.client)
         proxy.stall()
         let_time_pass(consumer)
-        await until(lambda: len(group.told(LeaseLost)) >= 2, "the leases to end")
+        await until(lambda: len(group.events_of(LeaseLost)) >= 2, "the leases to end")
         let_go.set()
         await group.have("3")
         assert "4" not in group.handled()
@@ -114,7 +114,7 @@ async def test_after_a_stall_nothing_is_delivered_before_the_lease_is_looked_at(
         assert locks is not None
         locks._clock = lambda: monotonic() + 100  # as after a stop of so long
         let_go.set()
-        await until(lambda: group.told(LeaseLost), "the event")
+        await until(lambda: group.events_of(LeaseLost), "the event")
         begun = len(group.history.handled)
         locks._clock = monotonic
         assert begun == 4, "a handler began without a lock"
@@ -174,7 +174,7 @@ async def test_an_offset_that_is_corrected_waits_for_the_handler_that_runs(
         await group.join(behave, long_poll_seconds=0.1)
         await reached.wait()
         del cluster.broker.topics[TOPIC].queues[0].messages[8:]  # it lost its last messages
-        await until(lambda: group.told(OffsetCorrected), "the event")
+        await until(lambda: group.events_of(OffsetCorrected), "the event")
         put(cluster, "new 8", "new 9")
         assert group.handled() == numbers(7)
         group.history.extra_copies = 1

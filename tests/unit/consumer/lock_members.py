@@ -1,4 +1,4 @@
-"""Members that lock queues of a fake cluster, by a clock that stands still until it is moved."""
+"""Members that lock queues of a fake cluster, with a manual clock."""
 
 from __future__ import annotations
 

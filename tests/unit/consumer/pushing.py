@@ -1,4 +1,4 @@
-"""Push consumers on a scripted cluster."""
+"""Push consumers on a fake cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ E = TypeVar("E")
 
 
 class Notes:
-    """An async handler that notes what it was called with; *react* decides how it ends."""
+    """An async handler that keeps its messages; *react* may raise."""
 
     def __init__(self, react: Callable[[MessageExt], object] | None = None) -> None:
         self.seen: list[MessageExt] = []
@@ -45,16 +45,16 @@ class Notes:
 
 
 class Events:
-    """A listener that keeps what it was told."""
+    """A listener that keeps its events."""
 
     def __init__(self) -> None:
-        self.told: list[ConsumerEvent] = []
+        self.events: list[ConsumerEvent] = []
 
     def __call__(self, event: ConsumerEvent) -> None:
-        self.told.append(event)
+        self.events.append(event)
 
     def of(self, kind: type[E]) -> list[E]:
-        return [event for event in self.told if isinstance(event, kind)]
+        return [event for event in self.events if isinstance(event, kind)]
 
     async def have(self, kind: type[E], count: int = 1) -> list[E]:
         await until(lambda: len(self.of(kind)) >= count, f"{count} of {kind.__name__}")
@@ -70,7 +70,7 @@ def push_consumer(
     arguments: dict[str, Any] | None = None,
     **settings: Any,  # noqa: ANN401 - those of PushConfig
 ) -> PushConsumer:
-    """Return a consumer that begins at the beginning, and closes soon, unless told otherwise."""
+    """Return a consumer that begins at the beginning, and closes soon, by default."""
     config = PushConfig(**{"start_from": "earliest", "close_timeout_seconds": 1.0, **settings})
     client = client or ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=15)
     return PushConsumer(
@@ -93,13 +93,13 @@ async def pushing(
         yield consumer
 
 
-def told(broker: FakeBroker) -> ConsumerData:
-    """Return what the last heartbeat says of the only group."""
+def last_heartbeat(broker: FakeBroker) -> ConsumerData:
+    """Return the group's part of the last heartbeat."""
     data = read_body(broker.requests_of(RequestCode.HEART_BEAT)[-1].body, HeartbeatData)
     [group] = data.consumer_data_set
     return group
 
 
-def topics_of(told: ConsumerData) -> dict[str, str]:
+def topics_of(data: ConsumerData) -> dict[str, str]:
     """Return the topics that are subscribed to, each with its expression."""
-    return {each.topic: each.sub_string for each in told.subscription_data_set}
+    return {each.topic: each.sub_string for each in data.subscription_data_set}

@@ -1,4 +1,4 @@
-"""The clock of a broker, told by its answers."""
+"""BrokerClock: estimates from responses."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ def clock_of(*answers: tuple[float, float, float]) -> tuple[BrokerClock, list[An
     return clock, [pytest.approx(age, abs=0.002) for age in ages]
 
 
-def test_before_any_answer_the_time_is_not_known() -> None:
+def test_time_is_unknown_before_a_response() -> None:
     assert BrokerClock().now_ms(5.0) == 0
 
 
-def test_the_first_answer_may_be_as_old_as_its_request() -> None:
+def test_first_response_may_be_as_old_as_its_request() -> None:
     clock, ages = clock_of((1.0, 1.2, 1.3))
 
     assert ages == [0.3]
     assert clock.now_ms(2.0) == START_MS + 1900
 
 
-def test_an_answer_that_is_held_is_young_when_its_stamp_is() -> None:
+def test_age_of_a_held_response_follows_its_stamp() -> None:
     _, ages = clock_of((0.0, 0.05, 0.1), (1.0, 9.95, 10.0), (10.0, 10.1, 10.5))
 
     assert ages == [0.1, 0.0, 0.35]
 
 
-def test_the_fastest_answer_tells_the_time() -> None:
+def test_fastest_response_sets_the_clock() -> None:
     clock, _ = clock_of((0.0, 0.0, 1.0), (2.0, 2.001, 2.001), (3.0, 3.0, 3.5))
 
     assert clock.now_ms(4.0) == pytest.approx(START_MS + 4000, abs=2)
 
 
-def test_a_clock_that_was_set_is_noticed() -> None:
+def test_changed_clock_is_detected() -> None:
     clock, ages = clock_of((0.0, 0.0, 0.0), (1.0, -3600.0, 1.1), (2.0, -3598.9, 2.1))
 
     assert ages == [0.0, 0.1, 0.0]

@@ -1,4 +1,4 @@
-"""Streams of events: whoever listens hears everything from then on, and blocks nobody."""
+"""Event streams: delivery, bounds, end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def rest_of(stream: EventStream) -> list[ConsumerEvent]:
     return [each async for each in stream]
 
 
-async def test_what_happens_between_asking_and_reading_is_not_missed(
+async def test_event_before_the_first_read_is_kept(
     streams: EventStreams,
 ) -> None:
     stream = streams.open()
@@ -48,7 +48,7 @@ async def test_a_reader_that_waits_is_woken(streams: EventStreams) -> None:
     assert await asyncio.wait_for(reading, 15) == event(1)
 
 
-async def test_everybody_hears_everything_from_when_they_began(streams: EventStreams) -> None:
+async def test_every_stream_gets_all_events_since_its_start(streams: EventStreams) -> None:
     first = streams.open()
     streams.publish(event(1))
     second = streams.open()
@@ -59,7 +59,7 @@ async def test_everybody_hears_everything_from_when_they_began(streams: EventStr
     assert await rest_of(second) == [event(2)]
 
 
-async def test_the_end_comes_after_what_is_unread(streams: EventStreams) -> None:
+async def test_stream_ends_after_its_unread_events(streams: EventStreams) -> None:
     stream = streams.open()
     streams.publish(event(1))
     streams.close()
@@ -68,7 +68,7 @@ async def test_the_end_comes_after_what_is_unread(streams: EventStreams) -> None
     assert await rest_of(stream) == []
 
 
-async def test_the_end_wakes_all_who_read_one_stream(streams: EventStreams) -> None:
+async def test_end_wakes_all_readers_of_a_stream(streams: EventStreams) -> None:
     stream = streams.open()
     readers = [asyncio.create_task(rest_of(stream)) for _ in range(2)]
     await wait_all_tasks_blocked()
@@ -96,7 +96,7 @@ async def test_a_cancelled_reader_loses_nothing(streams: EventStreams) -> None:
     assert await anext(stream) == event(1)
 
 
-async def test_who_does_not_read_keeps_the_newest(streams: EventStreams) -> None:
+async def test_unread_stream_keeps_the_newest_events(streams: EventStreams) -> None:
     stream = streams.open()
     for number in range(MAX_UNREAD + 3):
         streams.publish(event(number))
@@ -107,7 +107,7 @@ async def test_who_does_not_read_keeps_the_newest(streams: EventStreams) -> None
     assert heard[0] == event(3)
 
 
-async def test_a_stream_that_nobody_holds_is_forgotten(streams: EventStreams) -> None:
+async def test_unreferenced_stream_is_removed(streams: EventStreams) -> None:
     streams.open()
     gc.collect()
 
@@ -115,7 +115,7 @@ async def test_a_stream_that_nobody_holds_is_forgotten(streams: EventStreams) ->
 
 
 @pytest.mark.parametrize("kind", [ValueError, asyncio.CancelledError, GeneratorExit])
-def test_publish_survives_whatever_the_listener_raises(
+def test_publish_ignores_exceptions_of_the_listener(
     kind: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     def listener(_: ConsumerEvent) -> None:

@@ -1,4 +1,4 @@
-"""Hooks around handlers: called in order, and nothing they do changes anything else."""
+"""Consume and filter hooks: order and isolation of failures."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_hooks_run_in_order_with_one_context_for_both_calls() -> None:
     ]
 
 
-def test_no_hooks_are_false() -> None:
+def test_empty_hooks_are_false() -> None:
     consume, choose = checked_hooks([])
 
     assert not consume
@@ -108,7 +108,7 @@ def test_no_hooks_are_false() -> None:
     assert FilterHooks([Keeping()])
 
 
-def test_a_hook_that_fails_does_not_keep_the_others_from_running(
+def test_failing_hook_does_not_stop_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log: list[str] = []
@@ -129,7 +129,7 @@ def test_each_kind_of_failure_is_logged_once(caplog: pytest.LogCaptureFixture) -
     assert len(caplog.records) == 2
 
 
-def test_failures_without_end_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_failures_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     failing = Failing(ValueError())
     hooks = ConsumeHooks([failing])
     with caplog.at_level(logging.ERROR, "rocketmq_aio"):
@@ -167,7 +167,7 @@ def kept(*hooks: object) -> list[int]:
     return [each.queue_offset for each in choose.filter(messages)]
 
 
-def test_messages_that_a_hook_leaves_out_are_left_out() -> None:
+def test_filter_hook_removes_messages() -> None:
     assert kept(Keeping(0, 1, 3)) == [0, 1, 3]
     assert kept(Keeping(0, 1, 3), Keeping(0, 2)) == [0, 3]
     assert kept(Keeping(), Keeping()) == []
@@ -177,7 +177,7 @@ def test_the_order_of_messages_stays_and_none_is_doubled() -> None:
     assert kept(Keeping(4, 0, 0, 2)) == [0, 2, 4]
 
 
-def test_a_message_that_was_not_pulled_is_not_let_in() -> None:
+def test_filter_hook_cannot_add_messages() -> None:
     class Adding:
         def filter(self, messages: Sequence[MessageExt]) -> Iterable[MessageExt]:
             return [*messages, message(99)]
@@ -185,7 +185,7 @@ def test_a_message_that_was_not_pulled_is_not_let_in() -> None:
     assert kept(Adding()) == [0, 1, 2, 3, 4]
 
 
-def test_a_hook_that_fails_leaves_nothing_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_filter_hook_removes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Nothing:
         def filter(self, messages: Sequence[MessageExt]) -> Iterable[MessageExt]:
             return None  # type: ignore[return-value]  # a hook that forgot to return
@@ -203,7 +203,7 @@ def test_a_hook_that_fails_leaves_nothing_out(caplog: pytest.LogCaptureFixture) 
 # --- what is no hook -----------------------------------------------------------------------------
 
 
-def test_an_object_may_do_both() -> None:
+def test_object_may_be_both_kinds_of_hook() -> None:
     consume, choose = checked_hooks([Both()])
 
     assert consume
@@ -216,14 +216,14 @@ class Waiting:
 
 
 @pytest.mark.parametrize("hook", [5, Recorder, print, Waiting()])
-def test_what_is_no_hook_is_refused(hook: object) -> None:
+def test_invalid_hooks_are_rejected(hook: object) -> None:
     with pytest.raises(ConfigError) as caught:
         checked_hooks([Keeping(), hook])
 
     assert (caught.value.setting, caught.value.value) == ("hooks", hook)
 
 
-def test_what_is_handed_out_is_told_by_queues() -> None:
+def test_hooks_run_once_per_queue_of_a_batch() -> None:
     told: list[ConsumeContext] = []
 
     class Listener:
@@ -243,7 +243,7 @@ def test_what_is_handed_out_is_told_by_queues() -> None:
     assert {(each.group, each.mode, each.status) for each in told} == {("billing", "poll", "ok")}
 
 
-def test_who_hands_out_takes_no_filters() -> None:
+def test_consumers_without_handlers_reject_filter_hooks() -> None:
     class Filter:
         def filter(self, messages: Sequence[MessageExt]) -> Iterable[MessageExt]:
             return messages

@@ -1,4 +1,4 @@
-"""Listeners of the application: whatever they do, the consumer goes on."""
+"""Application listeners: failures, timeouts and cancellation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def test_plain_and_async_listeners_are_called() -> None:
     assert heard == [(1, 2), (3,)]
 
 
-async def test_a_listener_that_raises_is_heard_and_survived(
+async def test_failing_listener_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def plain() -> None:
@@ -40,7 +40,7 @@ async def test_a_listener_that_raises_is_heard_and_survived(
     assert "async bug" in caplog.text
 
 
-async def test_a_listener_that_takes_too_long_is_cancelled_and_told(
+async def test_slow_listener_is_cancelled_and_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(callbacks_module, "LISTENER_SECONDS", 0.01)
@@ -59,7 +59,7 @@ async def test_a_listener_that_takes_too_long_is_cancelled_and_told(
     assert "listener_too_slow" in caplog.text
 
 
-async def test_who_is_cancelled_while_a_listener_works_is_cancelled() -> None:
+async def test_caller_can_be_cancelled_during_a_listener() -> None:
     calling = asyncio.create_task(call_listener(asyncio.sleep, 3600))
     await asyncio.sleep(0)
     calling.cancel()

@@ -1,4 +1,4 @@
-"""The state of consumers, as administration tools are told it."""
+"""Running info for administration tools."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def only(table: dict[str, Any]) -> tuple[MessageQueue, Any]:
     return MessageQueue(place["topic"], place["brokerName"], place["queueId"]), value
 
 
-def test_tools_read_what_kind_of_consumer_it_is() -> None:
+def test_properties_contain_the_kind_of_consumer() -> None:
     properties = told(kind=Kind("CONSUME_PASSIVELY", orderly=True, concurrency=7))["properties"]
 
     assert properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
@@ -108,7 +108,7 @@ def test_every_property_is_text(config: object) -> None:
     assert all(isinstance(value, str) for value in properties.values())
 
 
-def test_a_queue_tells_what_it_holds() -> None:
+def test_queue_info_shows_its_cache() -> None:
     held = assigned_queue(3, begin=10, cached=5)
     held.last_pull = time.monotonic() - 60
     at, info = only(told(held=[held], is_locked=lambda each: each == queue(3))["mqTable"])
@@ -121,7 +121,7 @@ def test_a_queue_tells_what_it_holds() -> None:
     assert info["lastConsumeTimestamp"] == 0
 
 
-def test_a_queue_that_has_not_begun_tells_no_offset_that_is_none() -> None:
+def test_queue_without_a_start_shows_offset_zero() -> None:
     held = PolledQueue(queue(0), Cache())
     _, info = only(told(held=[held])["mqTable"])
 
@@ -132,7 +132,7 @@ def test_a_queue_that_has_not_begun_tells_no_offset_that_is_none() -> None:
     )
 
 
-def test_queues_that_are_popped_have_a_table_of_their_own() -> None:
+def test_popped_queues_have_their_own_table() -> None:
     seen = told(popped={queue(1): PopProcessQueueInfo(wait_ack_count=4)})
 
     assert seen["mqTable"] == {}
@@ -142,7 +142,7 @@ def test_queues_that_are_popped_have_a_table_of_their_own() -> None:
     )
 
 
-def test_every_subscribed_topic_has_its_statistics_and_retries_too() -> None:
+def test_every_subscribed_topic_has_statistics() -> None:
     statistics = ConsumeStatistics()
     statistics.note_consumed("%RETRY%billing", ok=1, failed=2, seconds=0.5)
     seen = told(subscriptions=[subscription(TOPIC, "new", 1)], statistics=statistics)
@@ -162,7 +162,7 @@ async def cluster() -> AsyncIterator[FakeCluster]:
         yield cluster
 
 
-async def test_a_lite_pull_consumer_is_asked_by_its_broker(cluster: FakeCluster) -> None:
+async def test_lite_pull_consumer_answers_its_broker(cluster: FakeCluster) -> None:
     put(cluster, *numbers(9))
     async with consuming(cluster) as consumer:
         await polled(consumer, 9)
@@ -182,7 +182,7 @@ async def test_a_lite_pull_consumer_is_asked_by_its_broker(cluster: FakeCluster)
     assert statistics.consumed_per_second == 0
 
 
-async def test_messages_that_are_taken_one_by_one_count_as_consumed_too(
+async def test_iterated_messages_count_as_consumed(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, "one")

@@ -1,4 +1,4 @@
-"""Messages go back to their broker; where it cannot take them, a copy goes to any."""
+"""SendBack: to the broker of a message, or as a copy to another."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def fields(command: Command) -> dict[str, str]:
 # --- by the broker that has it -----------------------------------------------------------------
 
 
-async def test_the_broker_that_stored_a_message_is_asked_to_store_it_again(shop: Shop) -> None:
+async def test_send_back_goes_to_the_broker_that_stored_the_message(shop: Shop) -> None:
     shop.message()
     message = shop.message()
     await shop.back.send_back(message, 4)
@@ -119,7 +119,7 @@ async def test_the_broker_that_stored_a_message_is_asked_to_store_it_again(shop:
     assert shop.broker.requests_of(SEND) == []
 
 
-async def test_a_unit_is_named_by_what_goes_back_and_by_copies(shops: Callable[..., Any]) -> None:
+async def test_send_back_and_copies_set_unit_mode(shops: Callable[..., Any]) -> None:
     shop = await shops(unit_mode=True)
     await shop.back.send_back(shop.message())
     await shop.back.send_back(shop.message(sys_flag=INNER_BATCH))
@@ -128,7 +128,7 @@ async def test_a_unit_is_named_by_what_goes_back_and_by_copies(shops: Callable[.
     assert (fields(back)["unitMode"], fields(copy)["k"]) == ("true", "true")
 
 
-async def test_a_retry_goes_back_under_the_topic_it_is_stored_in(shop: Shop) -> None:
+async def test_retry_is_sent_back_under_its_stored_topic(shop: Shop) -> None:
     message = shop.message(RETRIES, properties=f"{PROPERTIES}RETRY_TOPIC\x01orders\x02")
     restore_topic(message)
     await shop.back.send_back(message)
@@ -145,7 +145,7 @@ async def test_a_retry_goes_back_under_the_topic_it_is_stored_in(shop: Shop) -> 
         ("orders", "RETRY_TOPIC\x01other\x02", "orders"),
     ],
 )
-async def test_only_messages_of_retry_topics_are_shown_under_another(
+async def test_only_messages_of_retry_topics_change_their_topic(
     shop: Shop, topic: str, properties: str, shown: str
 ) -> None:
     message = shop.message(topic, properties=properties)
@@ -165,7 +165,7 @@ async def test_a_dead_letter_keeps_everything(shops: Callable[..., Any], version
     assert dead.properties.items() >= (sent | {"RETRY_TOPIC": "orders"}).items()
 
 
-async def test_a_group_that_keeps_no_retries_loses_no_message(shop: Shop) -> None:
+async def test_group_without_retry_queues_loses_no_message(shop: Shop) -> None:
     shop.broker.topics[RETRIES].queues.clear()
     await shop.instance.routes.fetch(RETRIES)
 
@@ -179,7 +179,7 @@ async def test_a_group_that_keeps_no_retries_loses_no_message(shop: Shop) -> Non
 # --- as a copy ---------------------------------------------------------------------------------
 
 
-async def test_a_refused_message_is_copied_with_all_that_belongs_to_it(shop: Shop) -> None:
+async def test_copy_of_a_refused_message_is_complete(shop: Shop) -> None:
     shop.broker.on(BACK, REFUSED)
     message = shop.message(reconsume_times=2)
     await shop.back.send_back(message)
@@ -193,7 +193,7 @@ async def test_a_refused_message_is_copied_with_all_that_belongs_to_it(shop: Sho
     assert (sent["h"], sent["j"]) == ("5", "3")
 
 
-async def test_a_copy_of_a_retry_keeps_where_it_came_from(shop: Shop) -> None:
+async def test_copy_of_a_retry_keeps_its_origin(shop: Shop) -> None:
     shop.broker.on(BACK, REFUSED)
     origin = "RETRY_TOPIC\x01orders\x02ORIGIN_MESSAGE_ID\x01FIRST\x02"
     await shop.back.send_back(shop.message(RETRIES, properties=origin, reconsume_times=1))
@@ -213,7 +213,7 @@ async def test_a_copy_has_the_delay_that_was_asked_for(shop: Shop) -> None:
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
 @pytest.mark.parametrize(("times", "level"), [(0, -1), (3, -1), (LIMIT, 0), (LIMIT + 1, 2)])
-async def test_copies_that_are_to_be_dead_are(
+async def test_dead_letter_copies_exceed_the_retry_limit(
     shops: Callable[..., Any], version: str, times: int, level: int
 ) -> None:
     shop = await shops(version=version)
@@ -228,7 +228,7 @@ async def test_copies_that_are_to_be_dead_are(
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
 @pytest.mark.parametrize("times", [0, LIMIT - 1])
-async def test_copies_that_may_be_retried_are(
+async def test_retry_copies_stay_below_the_retry_limit(
     shops: Callable[..., Any], version: str, times: int
 ) -> None:
     shop = await shops(version=version)
@@ -240,7 +240,7 @@ async def test_copies_that_may_be_retried_are(
 
 
 @pytest.mark.parametrize("bits", [0, *COMPRESSION_BITS.values()])
-async def test_a_body_that_was_compressed_is_sent_so(shop: Shop, bits: int) -> None:
+async def test_compressed_body_is_sent_compressed(shop: Shop, bits: int) -> None:
     kind = next((name for name, value in COMPRESSION_BITS.items() if value == bits), "zlib")
     body, flag = b"much of the same " * 1000, COMPRESSED | bits
     message = shop.message(body=compress(body, kind, 5), sys_flag=flag)
@@ -260,7 +260,7 @@ async def test_a_copy_is_neither_delayed_twice_nor_half_of_a_transaction(shop: S
     assert parse_properties((header.properties or "").encode()).keys().isdisjoint(names)
 
 
-async def test_an_entry_of_an_inner_batch_goes_alone(shop: Shop) -> None:
+async def test_entry_of_an_inner_batch_is_sent_alone(shop: Shop) -> None:
     message = shop.message()
     batched = bytearray(message.head)
     batched[36:40] = (INNER_BATCH | COMPRESSED).to_bytes(4, "big")
@@ -284,7 +284,7 @@ async def test_messages_of_static_topics_are_copied_at_once(shop: Shop) -> None:
     assert shop.broker.requests_of(BACK) == []
 
 
-async def test_tries_that_no_broker_knows_of_are_counted_by_a_copy(shop: Shop) -> None:
+async def test_copy_counts_local_retries(shop: Shop) -> None:
     message = shop.message(reconsume_times=1)
     message.local_retries = 4
     await shop.back.send_back(message)
@@ -340,7 +340,7 @@ async def test_no_more_than_a_few_brokers_are_tried(shops: Callable[..., Any]) -
 
 
 @pytest.mark.parametrize("code", [10, 11, 12])
-async def test_a_copy_that_is_stored_less_firmly_is_stored(shop: Shop, code: int) -> None:
+async def test_flush_timeouts_count_as_stored(shop: Shop, code: int) -> None:
     shop.broker.on(BACK, REFUSED)
     shop.broker.on(SEND, Reply(code))
     await shop.back.send_back(shop.message())
@@ -348,7 +348,7 @@ async def test_a_copy_that_is_stored_less_firmly_is_stored(shop: Shop, code: int
     assert len(shop.broker.requests_of(SEND)) == 1
 
 
-async def test_without_a_retry_topic_the_messages_own_broker_gets_the_copy(shop: Shop) -> None:
+async def test_copy_goes_to_the_origin_without_a_retry_topic(shop: Shop) -> None:
     del shop.broker.topics[RETRIES]
     shop.instance.routes._routes.pop(RETRIES)
     shop.broker.on(BACK, REFUSED)
@@ -357,7 +357,7 @@ async def test_without_a_retry_topic_the_messages_own_broker_gets_the_copy(shop:
     assert len(await shop.arrived(RETRIES)) == 1
 
 
-async def test_what_nobody_takes_is_an_error_and_stays_as_it_was(shop: Shop) -> None:
+async def test_message_that_no_broker_stores_raises_and_is_unchanged(shop: Shop) -> None:
     shop.broker.on(BACK, REFUSED)
     shop.broker.on(SEND, Reply(13, remark="too long"))
     message = shop.message()
@@ -369,7 +369,7 @@ async def test_what_nobody_takes_is_an_error_and_stays_as_it_was(shop: Shop) -> 
     assert msgspec.structs.astuple(message) == before
 
 
-async def test_what_a_handler_did_to_the_properties_is_not_copied(shop: Shop) -> None:
+async def test_copy_ignores_properties_changed_by_handlers(shop: Shop) -> None:
     message = shop.message()
     message.properties["own"] = "changed"
     message.properties["more"] = "y"
@@ -379,7 +379,7 @@ async def test_what_a_handler_did_to_the_properties_is_not_copied(shop: Shop) ->
     assert (copied["own"], "more" in copied) == ("x", False)
 
 
-async def test_a_broker_that_no_route_names_is_an_error(shop: Shop) -> None:
+async def test_unknown_broker_is_an_error(shop: Shop) -> None:
     shop.instance.routes._routes.clear()
     await shop.cluster.name_server.stop()
 

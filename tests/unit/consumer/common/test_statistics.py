@@ -1,4 +1,4 @@
-"""Rates and averages over sliding windows, with a clock that tests move."""
+"""Consume statistics: rates and averages over sliding windows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def counting() -> Counting:
     return Counting()
 
 
-def test_a_topic_that_nothing_is_known_of_has_zeros(counting: Counting) -> None:
+def test_unknown_topic_has_zeros(counting: Counting) -> None:
     assert counting.orders() == TopicStatistics()
     assert counting.statistics.topics() == []
 
@@ -57,7 +57,7 @@ def test_rates_and_averages_of_the_last_minute(counting: Counting) -> None:
     assert seen.failed_last_hour == 240
 
 
-def test_a_minute_later_only_the_hour_remembers(counting: Counting) -> None:
+def test_minute_values_expire_before_hour_values(counting: Counting) -> None:
     counting.statistics.note_pull("orders", 32, 0.5)
     counting.statistics.note_consumed("orders", 30, 2, 0.25)
     counting.wait(61)
@@ -65,14 +65,14 @@ def test_a_minute_later_only_the_hour_remembers(counting: Counting) -> None:
     assert counting.orders() == TopicStatistics(consume_seconds=0.25, failed_last_hour=2)
 
 
-def test_an_hour_later_nobody_remembers(counting: Counting) -> None:
+def test_hour_values_expire(counting: Counting) -> None:
     counting.statistics.note_consumed("orders", 30, 2, 0.25)
     counting.wait(3601)
 
     assert counting.orders() == TopicStatistics()
 
 
-def test_what_came_before_the_window_does_not_count(counting: Counting) -> None:
+def test_counts_before_the_window_are_ignored(counting: Counting) -> None:
     counting.statistics.note_consumed("orders", 0, 1000, 9.0)
     counting.wait(120)
     for _ in range(6):
@@ -87,7 +87,7 @@ def test_what_came_before_the_window_does_not_count(counting: Counting) -> None:
     assert seen.failed_last_hour == 1000
 
 
-def test_a_consumer_that_has_just_started_is_not_spread_over_a_minute(counting: Counting) -> None:
+def test_rates_of_a_new_consumer_use_its_age(counting: Counting) -> None:
     counting.statistics.note_pull("orders", 32, 0.1)
     assert counting.orders().pulled_per_second == 32  # not in no time at all
 

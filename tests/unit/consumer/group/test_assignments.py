@@ -1,4 +1,4 @@
-"""Taking queues on and giving them up: drain, commit, release, whatever interrupts it."""
+"""Assignments: drain, commit and release, also when interrupted."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def env() -> AssignmentEnv:
     return AssignmentEnv()
 
 
-async def test_queues_come_and_go(env: AssignmentEnv) -> None:
+async def test_change_assigns_and_revokes_queues(env: AssignmentEnv) -> None:
     await env.hold(0, 1)
     await env.hold(1, 2)
 
@@ -103,7 +103,7 @@ async def test_a_queue_that_stays_is_not_touched(env: AssignmentEnv) -> None:
     assert env.table[queue(1)] is before
 
 
-async def test_a_queue_that_comes_back_is_a_new_tenure(env: AssignmentEnv) -> None:
+async def test_reassigned_queue_has_a_new_state(env: AssignmentEnv) -> None:
     await env.hold(0)
     before = env.table[queue(0)]
     await env.hold()
@@ -113,7 +113,7 @@ async def test_a_queue_that_comes_back_is_a_new_tenure(env: AssignmentEnv) -> No
     assert before.dropped
 
 
-async def test_only_the_topics_in_question_change(env: AssignmentEnv) -> None:
+async def test_change_affects_only_its_topics(env: AssignmentEnv) -> None:
     other = queue(5, topic="invoices")
     await env.assignments.change(None, lambda: [queue(0), other])
     await env.assignments.change({"orders"}, lambda: [queue(1)])
@@ -134,7 +134,7 @@ async def test_progress_is_committed_before_a_queue_is_released(
     assert env.store.calls[-1] == ("remove", queue(0))
 
 
-async def test_it_waits_for_the_last_batch_and_commits_it(env: AssignmentEnv) -> None:
+async def test_drain_waits_for_the_last_batch_and_commits_it(env: AssignmentEnv) -> None:
     await env.hold(0)
     assigned = env.table[queue(0)]
     assigned.take(4)
@@ -147,7 +147,7 @@ async def test_it_waits_for_the_last_batch_and_commits_it(env: AssignmentEnv) ->
     assert env.store.kept == {queue(0): 4}
 
 
-async def test_what_is_done_already_is_committed_before_it_waits(env: AssignmentEnv) -> None:
+async def test_progress_is_committed_before_draining(env: AssignmentEnv) -> None:
     await env.hold(0)
     assigned = env.table[queue(0)]
     assigned.take(4)
@@ -161,7 +161,7 @@ async def test_what_is_done_already_is_committed_before_it_waits(env: Assignment
     await asyncio.wait([leaving])
 
 
-async def test_a_slow_application_does_not_hold_it_up_for_long(env: AssignmentEnv) -> None:
+async def test_drain_is_limited_in_time(env: AssignmentEnv) -> None:
     await env.hold(0)
     env.table[queue(0)].take(4)
     await asyncio.wait_for(env.hold(drain_seconds=0.01), 15)
@@ -170,7 +170,7 @@ async def test_a_slow_application_does_not_hold_it_up_for_long(env: AssignmentEn
     assert env.store.kept == {queue(0): 0}
 
 
-async def test_nothing_is_handed_out_of_a_queue_that_is_being_given_up(env: AssignmentEnv) -> None:
+async def test_revoked_queue_delivers_nothing(env: AssignmentEnv) -> None:
     await env.hold(0)
     assigned = env.table[queue(0)]
     assigned.take(4)
@@ -182,7 +182,7 @@ async def test_nothing_is_handed_out_of_a_queue_that_is_being_given_up(env: Assi
     await asyncio.wait([leaving])
 
 
-async def test_a_listener_may_commit_what_it_knows_to_be_done(env: AssignmentEnv) -> None:
+async def test_on_revoked_may_commit(env: AssignmentEnv) -> None:
     await env.hold(0, 1)
     env.table[queue(0)].take(4)
 
@@ -195,7 +195,7 @@ async def test_a_listener_may_commit_what_it_knows_to_be_done(env: AssignmentEnv
     assert env.store.kept == {queue(0): 3, queue(1): 0}
 
 
-async def test_a_commit_ends_the_wait_for_the_last_batch(env: AssignmentEnv) -> None:
+async def test_commit_ends_the_drain(env: AssignmentEnv) -> None:
     await env.hold(0)
     env.table[queue(0)].take(4)
     leaving = asyncio.create_task(env.hold(drain_seconds=60))
@@ -261,7 +261,7 @@ async def test_a_late_revocation_does_not_end_the_next_assignment(env: Assignmen
     assert env.held() == []
 
 
-async def test_nothing_is_assigned_while_somebody_acts_exclusively(env: AssignmentEnv) -> None:
+async def test_nothing_is_assigned_during_exclusively(env: AssignmentEnv) -> None:
     acting, done = asyncio.Event(), asyncio.Event()
 
     async def act() -> None:
@@ -279,7 +279,7 @@ async def test_nothing_is_assigned_while_somebody_acts_exclusively(env: Assignme
     assert env.held() == [0]
 
 
-async def test_cancelled_while_it_tells_of_new_queues_it_still_gives_up_the_old(
+async def test_change_cancelled_in_on_assigned_still_revokes(
     env: AssignmentEnv,
 ) -> None:
     await env.hold(0)
@@ -292,7 +292,7 @@ async def test_cancelled_while_it_tells_of_new_queues_it_still_gives_up_the_old(
     assert env.held() == [1]
 
 
-async def test_a_store_that_fails_does_not_keep_a_queue_from_leaving(env: AssignmentEnv) -> None:
+async def test_failing_store_does_not_prevent_revocation(env: AssignmentEnv) -> None:
     await env.hold(0)
     env.store.fail |= {"persist": StoreError("down"), "remove": StoreError("down")}
     await env.hold()
@@ -300,7 +300,7 @@ async def test_a_store_that_fails_does_not_keep_a_queue_from_leaving(env: Assign
     assert env.held() == []
 
 
-async def test_a_store_that_hangs_does_not_keep_a_queue_from_leaving(
+async def test_hanging_store_does_not_prevent_revocation(
     env: AssignmentEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assignments_module, "LAST_COMMIT_SECONDS", 0.01)
@@ -322,7 +322,7 @@ async def test_a_listener_that_raises_changes_nothing(env: AssignmentEnv) -> Non
     assert env.held() == [1]
 
 
-async def test_one_change_at_a_time(env: AssignmentEnv) -> None:
+async def test_changes_are_serialized(env: AssignmentEnv) -> None:
     told = asyncio.Event()
     env.on_assigned = lambda: told.wait()
     first = asyncio.create_task(env.hold(0, 1))
@@ -336,7 +336,7 @@ async def test_one_change_at_a_time(env: AssignmentEnv) -> None:
     assert env.held() == [1, 2]
 
 
-async def test_leaving_gives_up_everything_without_waiting(env: AssignmentEnv) -> None:
+async def test_revoke_all_without_drain_does_not_wait(env: AssignmentEnv) -> None:
     await env.hold(0, 1)
     env.table[queue(0)].take(4)
     leaving = asyncio.create_task(env.assignments.revoke_all())

@@ -1,4 +1,4 @@
-"""Workers, and what concurrent consumption does with results."""
+"""ConcurrentService: results of handlers, send-back, turns of queues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.consumer.worker_env import WorkerEnv
 from tests.unit.remoting.until import until
 
 
-async def test_what_a_handler_returns_from_is_settled() -> None:
+async def test_message_is_settled_when_its_handler_returns() -> None:
     seen: list[int] = []
 
     async def handle(message: MessageExt) -> None:
@@ -37,7 +37,7 @@ async def test_what_a_handler_returns_from_is_settled() -> None:
     [(ValueError("bad"), 0), (RetryLater(), 0), (RetryLater(5), 5), (RetryLater(-1), -1)],
     ids=repr,
 )
-async def test_a_message_that_failed_is_sent_back_and_settled(error: Exception, level: int) -> None:
+async def test_failed_message_is_sent_back_and_settled(error: Exception, level: int) -> None:
     async def handle(message: MessageExt) -> None:
         if message.queue_offset == 1:
             raise error
@@ -52,7 +52,7 @@ async def test_a_message_that_failed_is_sent_back_and_settled(error: Exception, 
 
 
 @pytest.mark.parametrize("kind", ["async", "plain", "batch"])
-async def test_an_answer_that_is_returned_counts_as_if_it_was_raised(kind: str) -> None:
+async def test_returned_answer_has_the_effect_of_a_raised_one(kind: str) -> None:
     async def handle(_: object, __: object = None) -> object:
         return RetryLater(7)
 
@@ -68,7 +68,7 @@ async def test_an_answer_that_is_returned_counts_as_if_it_was_raised(kind: str) 
     assert env.send_back.sent == [(0, 7)]
 
 
-async def test_a_failure_is_logged_with_its_traceback_the_first_time(
+async def test_only_the_first_failure_is_logged_with_a_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def handle(message: MessageExt) -> None:
@@ -86,7 +86,7 @@ async def test_a_failure_is_logged_with_its_traceback_the_first_time(
     assert [each.exc_info is not None for each in failures] == [True, False]
 
 
-async def test_the_last_try_is_told() -> None:
+async def test_last_retry_publishes_message_dead_lettered() -> None:
     async def handle(_: MessageExt) -> None:
         raise ValueError("bad")
 
@@ -99,7 +99,7 @@ async def test_the_last_try_is_told() -> None:
     assert "bad" in event.reason
 
 
-async def test_a_message_that_cannot_be_sent_back_holds_the_offset_and_is_tried_again(
+async def test_failed_send_back_keeps_the_offset_and_retries_locally(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(concurrent, "LOCAL_RETRY_SECONDS", 0.001)
@@ -119,7 +119,7 @@ async def test_a_message_that_cannot_be_sent_back_holds_the_offset_and_is_tried_
     assert env.send_back.sent == []
 
 
-async def test_in_broadcasting_a_failure_is_reported_and_that_is_all() -> None:
+async def test_broadcasting_drops_a_failed_message() -> None:
     async def handle(_: MessageExt) -> None:
         raise ValueError("bad")
 
@@ -131,7 +131,7 @@ async def test_in_broadcasting_a_failure_is_reported_and_that_is_all() -> None:
     assert isinstance(event, MessageDropped)
 
 
-async def test_busy_queues_take_turns() -> None:
+async def test_queues_take_turns_of_limited_length() -> None:
     seen: list[int] = []
 
     async def handle(message: MessageExt) -> None:
@@ -150,7 +150,9 @@ async def test_busy_queues_take_turns() -> None:
     ("ack_index", "back"),
     [(None, []), (2, [3, 4]), (-1, [0, 1, 2, 3, 4]), (4, []), (99, []), (-7, [0, 1, 2, 3, 4])],
 )
-async def test_a_batch_handler_says_how_far_it_came(ack_index: int | None, back: list[int]) -> None:
+async def test_ack_index_acknowledges_part_of_a_batch(
+    ack_index: int | None, back: list[int]
+) -> None:
     batches: list[list[int]] = []
 
     async def handle(messages: list[MessageExt], context: BatchContext) -> None:
@@ -167,7 +169,7 @@ async def test_a_batch_handler_says_how_far_it_came(ack_index: int | None, back:
 
 
 @pytest.mark.parametrize("nonsense", ["2", 1.5, True])
-async def test_a_nonsense_ack_index_settles_nothing(nonsense: Any) -> None:  # noqa: ANN401
+async def test_invalid_ack_index_fails_the_whole_batch(nonsense: Any) -> None:  # noqa: ANN401
     async def handle(_: list[MessageExt], context: BatchContext) -> None:
         context.ack_index = nonsense
 
@@ -178,7 +180,7 @@ async def test_a_nonsense_ack_index_settles_nothing(nonsense: Any) -> None:  # n
     assert sorted(env.send_back.sent) == [(0, 0), (1, 0)]
 
 
-async def test_a_batch_holds_messages_of_one_queue_only() -> None:
+async def test_batch_holds_messages_of_one_queue_only() -> None:
     batches: list[set[int]] = []
 
     async def handle(messages: list[MessageExt], _: BatchContext) -> None:
@@ -193,7 +195,7 @@ async def test_a_batch_holds_messages_of_one_queue_only() -> None:
     assert all(len(queues) == 1 for queues in batches)
 
 
-async def test_a_message_that_a_reset_forgot_is_not_sent_back() -> None:
+async def test_message_dropped_by_a_reset_is_not_sent_back() -> None:
     begun, go = asyncio.Event(), asyncio.Event()
 
     async def handle(_: MessageExt) -> None:

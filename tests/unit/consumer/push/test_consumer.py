@@ -1,4 +1,4 @@
-"""The push consumer on a scripted cluster: handlers at work, suspended, more and fewer of them."""
+"""PushConsumer on a fake cluster: delivery, suspension, concurrency, retries."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Gate:
 # --- suspending ----------------------------------------------------------------------------------
 
 
-async def test_while_suspended_nothing_is_handled_cached_or_not(cluster: FakeCluster) -> None:
+async def test_no_handler_is_called_while_suspended(cluster: FakeCluster) -> None:
     handled = Notes()
     async with pushing(cluster, handled) as consumer:
         held = consumer._engine.table[queue()]
@@ -63,7 +63,7 @@ async def test_while_suspended_nothing_is_handled_cached_or_not(cluster: FakeClu
     assert sorted(handled.bodies()) == ["0", "1", "2", "later"]
 
 
-async def test_running_handlers_end_while_suspended(cluster: FakeCluster) -> None:
+async def test_running_handlers_finish_while_suspended(cluster: FakeCluster) -> None:
     put(cluster, *numbers(3))
     gate = Gate()
     async with pushing(cluster, gate, concurrency=1, **SOON) as consumer:
@@ -77,7 +77,7 @@ async def test_running_handlers_end_while_suspended(cluster: FakeCluster) -> Non
         await committed(cluster, {0: 3})
 
 
-async def test_a_queue_that_is_assigned_while_suspended_is_suspended_too(
+async def test_queue_assigned_while_suspended_is_suspended(
     cluster: FakeCluster,
 ) -> None:
     cluster.create_topic("invoices", 1)
@@ -95,7 +95,7 @@ async def test_a_queue_that_is_assigned_while_suspended_is_suspended_too(
         await handled.have(1)
 
 
-async def test_an_orderly_consumer_is_suspended_between_two_messages(cluster: FakeCluster) -> None:
+async def test_orderly_consumer_is_suspended_between_two_messages(cluster: FakeCluster) -> None:
     put(cluster, *numbers(3))
     gate = Gate()
     async with pushing(cluster, gate, arguments={"orderly": True}, **SOON) as consumer:
@@ -112,7 +112,7 @@ async def test_an_orderly_consumer_is_suspended_between_two_messages(cluster: Fa
 # --- how many at once ----------------------------------------------------------------------------
 
 
-async def test_more_and_fewer_handlers_run_under_load(cluster: FakeCluster) -> None:
+async def test_concurrency_can_be_changed_under_load(cluster: FakeCluster) -> None:
     put(cluster, *numbers(40))
     gate = Gate()
     async with pushing(cluster, gate, concurrency=2, **SOON) as consumer:
@@ -133,7 +133,7 @@ async def test_more_and_fewer_handlers_run_under_load(cluster: FakeCluster) -> N
     assert gate.most == 10
 
 
-async def test_as_many_threads_run_as_there_may_be_handlers(cluster: FakeCluster) -> None:
+async def test_threads_are_limited_by_concurrency(cluster: FakeCluster) -> None:
     put(cluster, *numbers(20))
     together, go, done = threading.Barrier(3), threading.Event(), threading.Semaphore(0)
     first = iter(range(3))
@@ -161,7 +161,7 @@ def failing(_: MessageExt) -> None:
     raise RetryLater(1)
 
 
-async def test_without_retries_the_first_failure_is_the_last(cluster: FakeCluster) -> None:
+async def test_without_retries_the_first_failure_goes_to_the_dlq(cluster: FakeCluster) -> None:
     put(cluster, "bad")
     handled, events = Notes(failing), Events()
     async with pushing(cluster, handled, arguments={"on_event": events}, max_reconsume_times=0):
@@ -171,7 +171,7 @@ async def test_without_retries_the_first_failure_is_the_last(cluster: FakeCluste
     assert [stored.body for stored in cluster.broker.messages(DEAD)] == [b"bad"]
 
 
-async def test_sixteen_retries_are_the_default_of_a_concurrent_consumer(
+async def test_concurrent_consumer_retries_16_times_by_default(
     cluster: FakeCluster,
 ) -> None:
     cluster.broker.delays.seconds[0] = 0.0
@@ -185,7 +185,7 @@ async def test_sixteen_retries_are_the_default_of_a_concurrent_consumer(
 
 
 @pytest.mark.parametrize(("times", "tries"), [(0, 1), (3, 4)])
-async def test_an_orderly_consumer_tries_so_often_in_place(
+async def test_orderly_consumer_retries_in_place_up_to_the_limit(
     cluster: FakeCluster, times: int, tries: int
 ) -> None:
     put(cluster, "bad", "good")
@@ -204,7 +204,7 @@ async def test_an_orderly_consumer_tries_so_often_in_place(
     assert RETRIES not in cluster.broker.topics or not cluster.broker.messages(RETRIES)
 
 
-async def test_an_orderly_consumer_tries_for_ever_by_default(cluster: FakeCluster) -> None:
+async def test_orderly_consumer_retries_without_limit_by_default(cluster: FakeCluster) -> None:
     put(cluster, "bad", "good")
     tries: list[tuple[bytes, int]] = []
 
@@ -256,7 +256,7 @@ class Watcher:
             raise ValueError("a bad hook")
 
 
-async def test_what_filters_leave_out_is_done_and_bad_hooks_change_nothing(
+async def test_filtered_messages_are_settled_and_failing_hooks_are_ignored(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, *numbers(4))
@@ -276,7 +276,7 @@ async def test_what_filters_leave_out_is_done_and_bad_hooks_change_nothing(
 # --- offsets that do not exist -------------------------------------------------------------------
 
 
-async def test_a_queue_whose_offset_does_not_exist_is_held_until_somebody_decides(
+async def test_queue_with_an_illegal_offset_is_held_until_seek(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, *numbers(5))
@@ -299,7 +299,7 @@ async def test_a_queue_whose_offset_does_not_exist_is_held_until_somebody_decide
     assert events.of(OffsetCorrected) == []
 
 
-async def test_a_held_queue_stays_held_when_everything_is_resumed(cluster: FakeCluster) -> None:
+async def test_resume_does_not_release_a_held_queue(cluster: FakeCluster) -> None:
     put(cluster, *numbers(5))
     cluster.broker.commit(GROUP, TOPIC, 0, 9)
     handled, events = Notes(), Events()
@@ -321,7 +321,7 @@ async def test_a_held_queue_stays_held_when_everything_is_resumed(cluster: FakeC
 # --- where reading begins ------------------------------------------------------------------------
 
 
-async def test_retries_are_read_from_their_beginning_wherever_reading_starts(
+async def test_retry_topic_is_read_from_its_start_whatever_start_from_is(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, "old")
@@ -341,20 +341,20 @@ async def test_retries_are_read_from_their_beginning_wherever_reading_starts(
 
 async def test_a_listener_that_raises_changes_nothing(cluster: FakeCluster) -> None:
     put(cluster, "a")
-    told: list[object] = []
+    published: list[object] = []
 
     def listen(event: object) -> None:
-        told.append(event)
+        published.append(event)
         raise ValueError("a bad listener")
 
     handled = Notes()
     async with pushing(cluster, handled, arguments={"on_event": listen}):
         await handled.have(1)
 
-    assert len(told) >= 2
+    assert len(published) >= 2
 
 
-async def test_events_are_streamed_to_whoever_asks_until_the_end(cluster: FakeCluster) -> None:
+async def test_every_event_stream_ends_with_the_consumer(cluster: FakeCluster) -> None:
     consumer = push_consumer(cluster, Notes())
     stream = consumer.events()
     async with consumer:
@@ -368,7 +368,7 @@ async def test_events_are_streamed_to_whoever_asks_until_the_end(cluster: FakeCl
     assert [type(event).__name__ async for event in late] == ["QueuesRevoked"]
 
 
-async def test_it_is_ready_when_all_queues_know_where_they_begin(cluster: FakeCluster) -> None:
+async def test_ready_returns_when_all_start_offsets_are_known(cluster: FakeCluster) -> None:
     held_back = cluster.broker.hold(RequestCode.QUERY_CONSUMER_OFFSET)
     async with push_consumer(cluster, Notes()) as consumer:
         await consumer.subscribe(TOPIC)

@@ -1,4 +1,4 @@
-"""What administrators ask of a push consumer, and what it tells about itself."""
+"""PushConsumer: requests of administrators, seek, running info and statistics."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def raising(error: BaseException) -> Any:  # noqa: ANN401 - a handler
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_a_message_is_tried_whatever_was_subscribed_to(
+async def test_direct_consumption_ignores_subscriptions(
     cluster: FakeCluster, orderly: bool
 ) -> None:
     put(cluster, "a", tag="other")
@@ -81,7 +81,7 @@ async def test_a_message_is_tried_whatever_was_subscribed_to(
         (SuspendQueue(5), "CR_LATER", "suspend the queue for 5 s"),
     ],
 )
-async def test_what_the_handler_raises_is_part_of_the_answer(
+async def test_direct_consumption_returns_the_error_of_the_handler(
     cluster: FakeCluster, error: BaseException, outcome: str, remark: str
 ) -> None:
     async with pushing(cluster, raising(error)) as consumer:
@@ -93,7 +93,7 @@ async def test_what_the_handler_raises_is_part_of_the_answer(
     assert {(each.consume_result, each.remark) for each in results} == {(outcome, remark)}
 
 
-async def test_a_handler_may_return_what_it_may_raise(cluster: FakeCluster) -> None:
+async def test_direct_consumption_accepts_returned_answers(cluster: FakeCluster) -> None:
     async def handle(_: MessageExt) -> RetryLater:
         return RetryLater(3)
 
@@ -114,7 +114,7 @@ async def test_a_handler_may_return_what_it_may_raise(cluster: FakeCluster) -> N
         ("x", "CR_THROW_EXCEPTION"),
     ],
 )
-async def test_a_batch_handler_says_whether_it_is_done(
+async def test_direct_consumption_follows_the_batch_context(
     cluster: FakeCluster,
     ack_index: Any,  # noqa: ANN401 - what a handler may set
     outcome: str,
@@ -130,7 +130,7 @@ async def test_a_batch_handler_says_whether_it_is_done(
     assert result.consume_result == outcome
 
 
-async def test_a_message_of_the_retry_topic_is_shown_as_what_it_was(cluster: FakeCluster) -> None:
+async def test_direct_consumption_restores_the_original_topic(cluster: FakeCluster) -> None:
     handled = Notes()
     async with pushing(cluster, handled) as consumer:
         consumer.suspend()
@@ -142,7 +142,7 @@ async def test_a_message_of_the_retry_topic_is_shown_as_what_it_was(cluster: Fak
     assert (message.topic, message.queue.topic) == (TOPIC, RETRIES)
 
 
-async def test_a_message_that_is_tried_has_its_value(cluster: FakeCluster) -> None:
+async def test_direct_consumption_decodes_the_value(cluster: FakeCluster) -> None:
     values: list[object] = []
 
     async def handle(message: MessageExt) -> None:
@@ -187,7 +187,7 @@ async def test_offsets_are_reset_while_handlers_run(cluster: FakeCluster) -> Non
     assert cluster.broker.committed(GROUP, TOPIC, 9) is None
 
 
-async def test_a_failure_of_before_a_reset_is_not_sent_back(cluster: FakeCluster) -> None:
+async def test_failure_from_before_a_reset_is_not_sent_back(cluster: FakeCluster) -> None:
     put(cluster, *numbers(3))
     begun, go = asyncio.Event(), asyncio.Event()
 
@@ -207,7 +207,7 @@ async def test_a_failure_of_before_a_reset_is_not_sent_back(cluster: FakeCluster
     assert cluster.broker.requests_of(RequestCode.CONSUMER_SEND_MSG_BACK) == []
 
 
-async def test_the_application_can_go_on_at_another_offset(cluster: FakeCluster) -> None:
+async def test_seek_continues_at_the_given_offset(cluster: FakeCluster) -> None:
     put(cluster, *numbers(5))
     handled = Notes()
     async with pushing(cluster, handled) as consumer:
@@ -221,7 +221,7 @@ async def test_the_application_can_go_on_at_another_offset(cluster: FakeCluster)
 
 
 @pytest.mark.parametrize("offset", [-1, 6, 1.0, "3", None])
-async def test_the_application_cannot_go_on_where_there_is_nothing(
+async def test_seek_beyond_the_queue_is_rejected(
     cluster: FakeCluster,
     offset: Any,  # noqa: ANN401 - that is what is tested
 ) -> None:
@@ -234,7 +234,7 @@ async def test_the_application_cannot_go_on_where_there_is_nothing(
 
 
 @pytest.mark.parametrize("unknown", [queue(9), "orders"])
-async def test_the_application_cannot_move_what_others_read(
+async def test_seek_of_an_unassigned_queue_is_rejected(
     cluster: FakeCluster,
     unknown: Any,  # noqa: ANN401 - that is what is tested
 ) -> None:
@@ -248,7 +248,7 @@ async def test_the_application_cannot_move_what_others_read(
 # --- what it tells -------------------------------------------------------------------------------
 
 
-async def test_consumed_offsets_hold_at_the_first_message_that_is_not_done(
+async def test_consumed_offsets_stop_at_the_first_unsettled_message(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, *numbers(5))
@@ -275,7 +275,7 @@ async def test_consumed_offsets_hold_at_the_first_message_that_is_not_done(
         go.set()
 
 
-async def test_running_info_shows_how_it_is_doing(cluster: FakeCluster) -> None:
+async def test_running_info_shows_queues_and_settings(cluster: FakeCluster) -> None:
     put(cluster, *numbers(5))
     go = asyncio.Event()
 
@@ -296,7 +296,7 @@ async def test_running_info_shows_how_it_is_doing(cluster: FakeCluster) -> None:
     assert b'"cachedMsgCount":5' in bytes(info.mq_table)
 
 
-async def test_statistics_count_what_handlers_did(cluster: FakeCluster) -> None:
+async def test_statistics_count_handler_calls(cluster: FakeCluster) -> None:
     began = monotonic()
     put(cluster, *numbers(10))
 

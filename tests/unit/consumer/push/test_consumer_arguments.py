@@ -1,4 +1,4 @@
-"""What a push consumer refuses before it connects to anything."""
+"""PushConsumer: validation of arguments and settings."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ CODEC = JSONCodec()
         ({"on_event": handle}, "on_event", handle),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_invalid_arguments_are_rejected(
     arguments: dict[str, Any], setting: str, value: object
 ) -> None:
     assert refused(**arguments) == (setting, value)
 
 
-def test_a_handler_that_cannot_be_called_is_refused_with_how_it_is_called() -> None:
+def test_handler_with_a_wrong_signature_is_rejected() -> None:
     async def no_parameter() -> None: ...
 
     with pytest.raises(ConfigError, match=r"no_parameter': it is called with \(message\)"):
@@ -82,7 +82,7 @@ def test_a_handler_that_cannot_be_called_is_refused_with_how_it_is_called() -> N
         PushConsumer("billing", on_batch=lambda messages: None, namesrv=NAMESRV)  # type: ignore[misc,arg-type]
 
 
-def test_an_async_listener_of_events_is_refused_in_any_shape() -> None:
+def test_async_on_event_is_rejected() -> None:
     on_event = functools.partial(handle, 1)
 
     assert refused(on_event=on_event) == ("on_event", on_event)
@@ -91,7 +91,7 @@ def test_an_async_listener_of_events_is_refused_in_any_shape() -> None:
 @pytest.mark.parametrize(
     "refusing", [{"orderly": True}, {"message_model": MessageModel.BROADCASTING}], ids=repr
 )
-def test_brokers_share_queues_out_for_concurrent_consumers_of_a_cluster_only(
+def test_client_rebalance_false_requires_concurrent_clustering(
     refusing: dict[str, Any],
 ) -> None:
     orderly = refusing.pop("orderly", False)
@@ -101,7 +101,7 @@ def test_brokers_share_queues_out_for_concurrent_consumers_of_a_cluster_only(
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 1024])
-def test_a_batch_handler_takes_batches_of_any_size(batch_size: int) -> None:
+def test_batch_handler_accepts_any_batch_size(batch_size: int) -> None:
     config = PushConfig(consume_batch_size=batch_size)
 
     PushConsumer("billing", on_batch=handle, namesrv=NAMESRV, config=config)
@@ -157,7 +157,7 @@ def test_thresholds_of_a_topic_need_not_be_set(name: str) -> None:
     kept(name, None)
 
 
-def test_a_message_may_go_without_retries_or_be_retried_for_ever() -> None:
+def test_max_reconsume_times_may_be_zero_or_none() -> None:
     kept("max_reconsume_times", 0)
     kept("max_reconsume_times", None)
     for wrong in (-1, 1.5, "16", True):
@@ -165,7 +165,7 @@ def test_a_message_may_go_without_retries_or_be_retried_for_ever() -> None:
 
 
 @pytest.mark.parametrize("name", SECONDS)
-def test_times_are_above_zero(name: str) -> None:
+def test_times_must_be_positive(name: str) -> None:
     kept(name, 0.001)
     kept(name, 3600)
     for wrong in (0, *WRONG_SECONDS):
@@ -209,7 +209,7 @@ def test_a_setting_that_does_not_exist_is_named_with_one_that_does() -> None:
         PushConfig(concurency=5)  # type: ignore[call-arg]  # that is what is tested
 
 
-def test_the_settings_are_those_of_all_consumers_and_more() -> None:
+def test_push_config_has_the_settings_of_all_consumers() -> None:
     config = PushConfig(offset_store=LocalFileOffsetStore(), codec=CODEC)
 
     assert isinstance(config, ConsumerConfig)
@@ -240,7 +240,7 @@ async def test_concurrency_is_checked_at_run_time_too(number: Any) -> None:  # n
     assert (caught.value.setting, caught.value.value) == ("concurrency", number)
 
 
-async def test_before_the_start_only_what_asks_nobody_is_possible() -> None:
+async def test_before_start_only_local_calls_are_allowed() -> None:
     new = consumer()
     await new.subscribe("orders")
     await new.unsubscribe("orders")
@@ -256,7 +256,7 @@ async def test_before_the_start_only_what_asks_nobody_is_possible() -> None:
     await new.close()
 
 
-async def test_after_the_end_nothing_is_possible() -> None:
+async def test_after_close_calls_are_rejected() -> None:
     ended = consumer()
     await ended.close()
 

@@ -1,4 +1,4 @@
-"""The life of a push consumer: `run`, closing in time, and the end that nobody wanted."""
+"""PushConsumer life cycle: `run`, signals, close, failures."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_run_serves_a_consumer_that_is_started(cluster: FakeCluster) -> No
         await task
 
 
-async def test_run_that_is_cancelled_closes_in_order(cluster: FakeCluster) -> None:
+async def test_cancelled_run_closes_the_consumer(cluster: FakeCluster) -> None:
     put(cluster, "a")
     begun, go = asyncio.Event(), asyncio.Event()
 
@@ -226,7 +226,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_program_that_is_asked_to_end_finishes_its_work(cluster: FakeCluster) -> None:
+async def test_sigterm_lets_running_handlers_finish(cluster: FakeCluster) -> None:
     put(cluster, "a")
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", PROGRAM, cluster.namesrv), stdout=asyncio.subprocess.PIPE
@@ -250,7 +250,7 @@ async def test_a_program_that_is_asked_to_end_finishes_its_work(cluster: FakeClu
 # --- failing -------------------------------------------------------------------------------------
 
 
-async def test_run_ends_with_what_a_background_task_failed_with(cluster: FakeCluster) -> None:
+async def test_run_raises_the_failure_of_a_background_task(cluster: FakeCluster) -> None:
     consumer = push_consumer(cluster, Notes())
     async with nothing_left(), running(consumer) as task:
         break_down(consumer)
@@ -260,7 +260,7 @@ async def test_run_ends_with_what_a_background_task_failed_with(cluster: FakeClu
     assert isinstance(caught.value.__cause__, Bugs)
 
 
-async def test_after_a_failure_every_call_says_so_and_streams_end(cluster: FakeCluster) -> None:
+async def test_after_a_failure_calls_raise_and_streams_end(cluster: FakeCluster) -> None:
     async with nothing_left(), pushing(cluster, Notes()) as consumer:
         stream = consumer.events()
         break_down(consumer)
@@ -273,7 +273,7 @@ async def test_after_a_failure_every_call_says_so_and_streams_end(cluster: FakeC
             await consumer.ready()
 
 
-async def test_after_a_failure_closing_waits_for_no_handler(cluster: FakeCluster) -> None:
+async def test_after_a_failure_close_does_not_wait_for_handlers(cluster: FakeCluster) -> None:
     put(cluster, "a")
     async with asyncio.timeout(15):
         async with pushing(cluster, forever, close_timeout_seconds=3600.0) as consumer:
@@ -326,7 +326,7 @@ async def test_run_raises_when_a_background_task_is_cancelled_by_others(
 # --- closing while handlers run ------------------------------------------------------------------
 
 
-async def test_closing_waits_for_running_handlers_and_commits_what_they_did(
+async def test_close_waits_for_running_handlers_and_commits(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, *numbers(3))
@@ -351,7 +351,7 @@ async def test_closing_waits_for_running_handlers_and_commits_what_they_did(
 
 
 @pytest.mark.parametrize("seconds", [0, 0.05])
-async def test_a_handler_that_does_not_end_is_cancelled_and_settles_nothing(
+async def test_stuck_handler_is_cancelled_at_close_without_a_commit(
     cluster: FakeCluster, seconds: float
 ) -> None:
     put(cluster, "a")
@@ -375,7 +375,7 @@ async def test_a_handler_that_does_not_end_is_cancelled_and_settles_nothing(
     assert cluster.broker.committed(GROUP, TOPIC, 0) in (None, 0)
 
 
-async def test_a_plain_function_that_does_not_end_keeps_its_thread_but_not_the_consumer(
+async def test_stuck_thread_does_not_block_close(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, "a")
@@ -414,7 +414,7 @@ async def test_threads_end_with_the_consumer(cluster: FakeCluster) -> None:
     await until(lambda: not any(thread.is_alive() for thread in threads), "their end")
 
 
-async def test_what_is_closed_is_closed(cluster: FakeCluster) -> None:
+async def test_close_is_idempotent(cluster: FakeCluster) -> None:
     async with pushing(cluster, Notes()) as consumer:
         pass
 
@@ -427,7 +427,7 @@ async def test_what_is_closed_is_closed(cluster: FakeCluster) -> None:
     await consumer.close()
 
 
-async def test_who_waits_until_it_is_ready_learns_of_the_end(cluster: FakeCluster) -> None:
+async def test_ready_raises_when_the_consumer_closes(cluster: FakeCluster) -> None:
     cluster.broker.hold(RequestCode.QUERY_CONSUMER_OFFSET)
     async with push_consumer(cluster, Notes()) as consumer:
         await consumer.subscribe(TOPIC)

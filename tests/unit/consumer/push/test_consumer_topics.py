@@ -1,4 +1,4 @@
-"""What a push consumer reads: subscriptions, the retry topic, and what heartbeats tell of them."""
+"""PushConsumer: subscriptions, the retry topic, heartbeats."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tests.unit.consumer.pushing import (
     RETRIES,
     Events,
     Notes,
+    last_heartbeat,
     push_consumer,
     pushing,
-    told,
     topics_of,
 )
 from tests.unit.instance.guests import nothing_left
@@ -38,18 +38,18 @@ SOON: dict[str, Any] = {"commit_interval_seconds": 0.01}
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_heartbeats_tell_of_a_passive_member_and_the_retry_topic(
+async def test_heartbeats_announce_a_passive_member_and_the_retry_topic(
     cluster: FakeCluster, orderly: bool
 ) -> None:
     async with pushing(cluster, Notes(), selector="a || b", arguments={"orderly": orderly}):
-        data = told(cluster.broker)
+        data = last_heartbeat(cluster.broker)
 
     assert (data.consume_type, data.message_model) == ("CONSUME_PASSIVELY", "CLUSTERING")
     assert data.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
     assert topics_of(data) == {TOPIC: "a || b", RETRIES: "*"}
 
 
-async def test_broadcasting_reads_everything_but_no_retries(
+async def test_broadcasting_reads_all_queues_and_no_retry_topic(
     cluster: FakeCluster, tmp_path: Path
 ) -> None:
     cluster.create_topic(RETRIES, 1)
@@ -63,7 +63,7 @@ async def test_broadcasting_reads_everything_but_no_retries(
         offset_store=LocalFileOffsetStore(tmp_path),
     ) as consumer:
         await handled.have(3)
-        data = told(cluster.broker)
+        data = last_heartbeat(cluster.broker)
         assert {each.topic for each in consumer.assignment()} == {TOPIC}
 
     assert data.message_model == "BROADCASTING"
@@ -71,7 +71,7 @@ async def test_broadcasting_reads_everything_but_no_retries(
     assert sorted(handled.bodies()) == numbers(3)
 
 
-async def test_the_retry_topic_is_read_once_the_broker_has_made_it(cluster: FakeCluster) -> None:
+async def test_retry_topic_is_read_once_the_broker_has_created_it(cluster: FakeCluster) -> None:
     handled = Notes()
     async with pushing(cluster, handled) as consumer:
         await until(lambda: queue(topic=RETRIES) in consumer.assignment(), "the retry queue", 10)
@@ -82,7 +82,7 @@ async def test_the_retry_topic_is_read_once_the_broker_has_made_it(cluster: Fake
 # --- subscribing at run time ---------------------------------------------------------------------
 
 
-async def test_topics_come_and_go_at_run_time(cluster: FakeCluster) -> None:
+async def test_topics_can_be_subscribed_and_unsubscribed_at_run_time(cluster: FakeCluster) -> None:
     cluster.create_topic("invoices", 2)
     put(cluster, "order")
     put(cluster, "invoice", topic="invoices")
@@ -91,11 +91,15 @@ async def test_topics_come_and_go_at_run_time(cluster: FakeCluster) -> None:
         await handled.have(1)
         await consumer.subscribe("invoices")
         await handled.have(2)
-        assert topics_of(told(cluster.broker)) == {TOPIC: "*", "invoices": "*", RETRIES: "*"}
+        assert topics_of(last_heartbeat(cluster.broker)) == {
+            TOPIC: "*",
+            "invoices": "*",
+            RETRIES: "*",
+        }
 
         await consumer.unsubscribe(TOPIC)
         assert {each.topic for each in consumer.assignment()} <= {"invoices", RETRIES}
-        assert topics_of(told(cluster.broker)) == {"invoices": "*", RETRIES: "*"}
+        assert topics_of(last_heartbeat(cluster.broker)) == {"invoices": "*", RETRIES: "*"}
         assert cluster.broker.committed(GROUP, TOPIC, 0) == 1
         put(cluster, "unread")
         put(cluster, "read", topic="invoices")
@@ -104,7 +108,7 @@ async def test_topics_come_and_go_at_run_time(cluster: FakeCluster) -> None:
     assert handled.bodies() == ["order", "invoice", "read"]
 
 
-async def test_unsubscribing_lets_running_handlers_end(cluster: FakeCluster) -> None:
+async def test_unsubscribe_waits_for_running_handlers(cluster: FakeCluster) -> None:
     put(cluster, *numbers(2))
     begun, go = asyncio.Event(), asyncio.Event()
 
@@ -136,7 +140,7 @@ async def test_a_handler_can_unsubscribe_without_waiting_for_itself(cluster: Fak
             await left.wait()
 
 
-async def test_another_expression_holds_for_what_no_handler_was_given(
+async def test_new_expression_applies_to_messages_not_in_flight(
     cluster: FakeCluster,
 ) -> None:
     for number in range(10):
@@ -159,7 +163,7 @@ async def test_another_expression_holds_for_what_no_handler_was_given(
     assert seen == ["0", "2", "5", "7", "9"]
 
 
-async def test_what_is_tried_again_is_kept_when_the_expression_changes(
+async def test_retried_messages_are_kept_when_the_expression_changes(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, "0", tag="old")
@@ -189,12 +193,12 @@ async def test_what_is_tried_again_is_kept_when_the_expression_changes(
     assert [*dict.fromkeys(seen)] == ["0", "3"]
 
 
-async def test_sql_that_the_broker_cannot_parse_is_refused(cluster: FakeCluster) -> None:
+async def test_invalid_sql_is_rejected(cluster: FakeCluster) -> None:
     bad = MessageSelector.by_sql(BAD_EXPRESSION)
     async with pushing(cluster, Notes(), selector="a") as consumer:
         with pytest.raises(SubscriptionError):
             await consumer.subscribe(TOPIC, bad)
-        assert topics_of(told(cluster.broker))[TOPIC] == "a"
+        assert topics_of(last_heartbeat(cluster.broker))[TOPIC] == "a"
 
     async with nothing_left():
         prepared = push_consumer(cluster, Notes())
@@ -221,7 +225,7 @@ async def test_two_groups_share_one_instance(cluster: FakeCluster) -> None:
     assert len(second.seen) == 5
 
 
-async def test_a_group_is_in_an_instance_once(cluster: FakeCluster) -> None:
+async def test_one_instance_has_a_group_once(cluster: FakeCluster) -> None:
     put(cluster, "a")
     handled = Notes()
     async with (

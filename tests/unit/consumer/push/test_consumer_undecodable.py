@@ -1,4 +1,4 @@
-"""What a push consumer does with messages that its codec cannot read."""
+"""PushConsumer: messages that the codec cannot decode."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Values:
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
 @pytest.mark.parametrize("policy", ["skip", "dead_letter"])
-async def test_the_good_ones_of_a_batch_are_handled_once_and_in_order(
+async def test_decodable_messages_of_a_batch_are_handled_once_in_order(
     cluster: FakeCluster, policy: str, orderly: bool
 ) -> None:
     put(cluster, "0", "1", "two", "3", "four", "5")
@@ -60,15 +60,15 @@ async def test_the_good_ones_of_a_batch_are_handled_once_and_in_order(
         await committed(cluster, {0: 6})
 
     assert handled.values == [0, 1, 3, 5]
-    told = events.of(MessageUndecodable)
-    assert [(each.offset, each.policy) for each in told] == [(2, policy), (4, policy)]
+    published = events.of(MessageUndecodable)
+    assert [(each.offset, each.policy) for each in published] == [(2, policy), (4, policy)]
     dead = [] if policy == "skip" else [b"two", b"four"]
     topics = cluster.broker.topics
     assert [m.body for m in (cluster.broker.messages(DEAD) if DEAD in topics else [])] == dead
     assert len(events.of(MessageDeadLettered)) == len(dead)
 
 
-async def test_a_concurrent_consumer_sends_back_what_it_is_to_retry(cluster: FakeCluster) -> None:
+async def test_concurrent_consumer_sends_undecodable_messages_back(cluster: FakeCluster) -> None:
     cluster.broker.delays.seconds[2] = 0.0
     put(cluster, "0", "one", "2")
     handled, events = Values(), Events()
@@ -89,7 +89,7 @@ async def test_a_concurrent_consumer_sends_back_what_it_is_to_retry(cluster: Fak
     assert len(events.of(MessageUndecodable)) == 2
 
 
-async def test_an_orderly_consumer_holds_the_queue_while_it_retries(cluster: FakeCluster) -> None:
+async def test_orderly_consumer_holds_the_queue_while_retrying(cluster: FakeCluster) -> None:
     put(cluster, "0", "one", "2")
     put(cluster, *numbers(3), queue_id=1)
     handled, events = Notes(), Events()
@@ -106,7 +106,7 @@ async def test_an_orderly_consumer_holds_the_queue_while_it_retries(cluster: Fak
     assert [m.value for m in handled.seen if m.queue.queue_id == 0] == [0]
 
 
-async def test_an_orderly_consumer_gives_up_after_enough_tries(cluster: FakeCluster) -> None:
+async def test_orderly_consumer_stops_retrying_at_the_limit(cluster: FakeCluster) -> None:
     put(cluster, "0", "one", "2")
     handled = Notes()
     async with pushing(
@@ -126,7 +126,7 @@ async def test_an_orderly_consumer_gives_up_after_enough_tries(cluster: FakeClus
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
 @pytest.mark.parametrize("policy", ["retry", "dead_letter"])
-async def test_broadcasting_has_no_dead_letters_and_drops_what_would_be_one(
+async def test_broadcasting_drops_messages_instead_of_dead_letters(
     cluster: FakeCluster, tmp_path: Path, policy: str, orderly: bool
 ) -> None:
     put(cluster, "0", "one", "2")
@@ -151,7 +151,7 @@ async def test_broadcasting_has_no_dead_letters_and_drops_what_would_be_one(
     assert len(events.of(MessageUndecodable)) == tries
 
 
-async def test_hooks_hear_of_handlers_that_run_only(cluster: FakeCluster) -> None:
+async def test_hooks_run_only_around_handler_calls(cluster: FakeCluster) -> None:
     put(cluster, "0", "one", "2")
     seen: list[list[bytes]] = []
 
@@ -170,7 +170,7 @@ async def test_hooks_hear_of_handlers_that_run_only(cluster: FakeCluster) -> Non
     assert seen == [[b"0"], [b"2"]]
 
 
-async def test_a_failure_without_words_is_a_failure_like_any_other(cluster: FakeCluster) -> None:
+async def test_error_without_a_message_is_handled_like_any_other(cluster: FakeCluster) -> None:
     class MuteError(Exception):
         def __repr__(self) -> str:
             raise ValueError("no words")
@@ -190,7 +190,7 @@ async def test_a_failure_without_words_is_a_failure_like_any_other(cluster: Fake
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
 @pytest.mark.parametrize("policy", ["skip", "dead_letter"])
-async def test_what_the_next_owner_of_a_queue_gets_is_not_dealt_with_here(
+async def test_undecodable_messages_of_a_released_queue_are_ignored(
     policy: str, orderly: bool
 ) -> None:
     begun, go = asyncio.Event(), asyncio.Event()

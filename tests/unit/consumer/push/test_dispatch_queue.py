@@ -1,4 +1,4 @@
-"""A queue whose messages are settled one by one."""
+"""DispatchQueue: committable offset, refetch, restart."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def worked() -> DispatchQueue:
     return worked
 
 
-def test_nothing_may_be_committed_before_the_beginning_is_known() -> None:
+def test_nothing_is_committable_before_the_start_offset_is_known() -> None:
     assert DispatchQueue(queue()).committable == UNKNOWN
 
 
-def test_what_was_filtered_out_is_settled_when_nothing_is_held(worked: DispatchQueue) -> None:
+def test_filtered_offsets_are_committable_when_the_cache_is_empty(worked: DispatchQueue) -> None:
     worked.advance(7)
 
     assert worked.committable == 7
 
 
-def test_the_first_message_that_is_not_settled_holds_the_offset(worked: DispatchQueue) -> None:
+def test_first_unsettled_message_limits_the_committable_offset(worked: DispatchQueue) -> None:
     pull(worked, *range(4))
     first, *others = worked.take(4)
 
@@ -40,7 +40,7 @@ def test_the_first_message_that_is_not_settled_holds_the_offset(worked: Dispatch
     assert worked.committable == 4
 
 
-def test_taken_messages_are_in_hands_until_they_are_handed_back(worked: DispatchQueue) -> None:
+def test_taken_messages_are_in_flight_until_they_are_finished(worked: DispatchQueue) -> None:
     pull(worked, 0, 1)
 
     taken = worked.take(2)
@@ -51,7 +51,7 @@ def test_taken_messages_are_in_hands_until_they_are_handed_back(worked: Dispatch
     assert worked.committable == 0
 
 
-def test_what_is_put_back_comes_first_again_in_order(worked: DispatchQueue) -> None:
+def test_messages_put_back_are_delivered_first_in_order(worked: DispatchQueue) -> None:
     pull(worked, *range(4))
     taken = worked.take(2)
     worked.put_back(taken)
@@ -68,7 +68,7 @@ def test_a_settled_message_is_not_put_back(worked: DispatchQueue) -> None:
     assert offsets(worked.take(4)) == [1]
 
 
-def test_a_repeated_pull_brings_only_what_is_new(worked: DispatchQueue) -> None:
+def test_repeated_pull_adds_only_new_messages(worked: DispatchQueue) -> None:
     pull(worked, 0, 1, 2)
     worked.put(messages(1, 2, 3, 4))
 
@@ -94,7 +94,7 @@ def test_a_restart_drops_what_waits(worked: DispatchQueue) -> None:
     assert worked.committable == 1
 
 
-def test_a_queue_that_became_shorter_is_read_again_from_what_is_not_settled(
+def test_truncated_queue_is_read_from_the_first_unsettled_message(
     worked: DispatchQueue,
 ) -> None:
     pull(worked, *range(10))
@@ -104,7 +104,7 @@ def test_a_queue_that_became_shorter_is_read_again_from_what_is_not_settled(
     assert (worked.next_offset, worked.committable) == (0, 0)
 
 
-def test_a_refetch_keeps_what_handlers_have_and_what_failed_before(worked: DispatchQueue) -> None:
+def test_refetch_keeps_messages_in_flight_and_local_retries(worked: DispatchQueue) -> None:
     pull(worked, *range(6))
     failed, kept = worked.take(2)
     failed.local_retries = 1
@@ -120,7 +120,7 @@ def test_a_refetch_keeps_what_handlers_have_and_what_failed_before(worked: Dispa
     assert worked.committable == 2
 
 
-def test_a_refetch_keeps_what_lies_before_a_message_in_hands(worked: DispatchQueue) -> None:
+def test_refetch_keeps_messages_before_one_in_flight(worked: DispatchQueue) -> None:
     pull(worked, *range(6))
     first, second = worked.take(1), worked.take(1)
     worked.put_back(first)
@@ -133,14 +133,14 @@ def test_a_refetch_keeps_what_lies_before_a_message_in_hands(worked: DispatchQue
     assert (worked.committable, worked.process_queue.count) == (0, 3)
 
 
-def test_a_refetch_before_the_beginning_changes_nothing() -> None:
+def test_refetch_before_the_start_changes_nothing() -> None:
     worked = DispatchQueue(queue())
     worked.refetch()
 
     assert worked.next_offset == UNKNOWN
 
 
-def test_a_dropped_queue_hands_out_nothing_but_still_counts_what_ends(
+def test_dropped_queue_delivers_nothing_but_counts_finished_messages(
     worked: DispatchQueue,
 ) -> None:
     pull(worked, *range(4))
@@ -171,7 +171,7 @@ async def test_a_blocked_puller_is_woken_when_there_is_room_for_a_pull(
     assert worked.wake.done()
 
 
-def test_messages_that_were_sent_back_have_their_topic_again() -> None:
+def test_retried_messages_have_their_original_topic() -> None:
     retries = RetryQueue(queue(topic="%RETRY%billing"))
     retries.begin(0)
     raw = encode_properties({RETRY_TOPIC: "orders"}).encode()

@@ -1,4 +1,4 @@
-"""What a handler may be and may say, and how each kind is called."""
+"""Handlers: kinds of callables, answers and contexts."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_coroutine_functions_run_on_the_loop_and_plain_ones_in_threads(kin
 @pytest.mark.parametrize(
     ("make", "on_loop"), [(AsyncObject, True), (PlainObject, False), (EmptyObject, True)]
 )
-async def test_objects_that_can_be_called_are_handlers(
+async def test_callable_objects_are_handlers(
     make: type[AsyncObject] | type[PlainObject], on_loop: bool
 ) -> None:
     handler = make()
@@ -204,7 +204,7 @@ async def nothing(*_: object) -> None: ...
         (None, 0, "on_batch", 0),
     ],
 )
-def test_exactly_one_handler_that_can_be_called_is_needed(
+def test_exactly_one_callable_handler_is_required(
     on_message: Any,  # noqa: ANN401
     on_batch: Any,  # noqa: ANN401
     setting: str,
@@ -225,7 +225,7 @@ def test_delay_levels_that_brokers_know(level: int) -> None:
 
 
 @pytest.mark.parametrize("level", [-2, 19, 1.0, "3", None, True])
-def test_other_delay_levels_are_refused(level: Any) -> None:  # noqa: ANN401
+def test_unknown_delay_levels_are_rejected(level: Any) -> None:  # noqa: ANN401
     with pytest.raises(ConfigError) as caught:
         RetryLater(level)
 
@@ -238,14 +238,14 @@ def test_a_queue_is_suspended_for_any_time(seconds: float | None) -> None:
 
 
 @pytest.mark.parametrize("seconds", [-1, math.inf, "1", True, 10**9])
-def test_a_queue_is_not_suspended_for_what_is_no_time(seconds: Any) -> None:  # noqa: ANN401
+def test_invalid_suspend_times_are_rejected(seconds: Any) -> None:  # noqa: ANN401
     with pytest.raises(ConfigError) as caught:
         SuspendQueue(seconds)
 
     assert (caught.value.setting, caught.value.value) == ("seconds", seconds)
 
 
-def test_not_a_number_is_no_time() -> None:
+def test_nan_is_rejected_as_a_suspend_time() -> None:
     with pytest.raises(ConfigError):
         SuspendQueue(math.nan)
 
@@ -270,7 +270,7 @@ def saying(**said: Any) -> BatchContext:  # noqa: ANN401 - what a handler sets
         ({"delay_level": 18, "ack_index": 0}, 1),
     ],
 )
-def test_how_many_of_a_batch_are_done(said: dict[str, Any], done: int) -> None:
+def test_done_counts_the_acknowledged_messages(said: dict[str, Any], done: int) -> None:
     assert saying(**said).done(5) == done
 
 
@@ -284,14 +284,14 @@ def test_how_many_of_a_batch_are_done(said: dict[str, Any], done: int) -> None:
         ({"committed": True, "delay_level": "x"}, "delay_level"),
     ],
 )
-def test_nonsense_is_refused_whatever_else_was_said(said: dict[str, Any], setting: str) -> None:
+def test_invalid_context_values_are_rejected(said: dict[str, Any], setting: str) -> None:
     with pytest.raises(ConfigError) as caught:
         saying(**said).done(5)
 
     assert caught.value.setting == setting
 
 
-def test_an_error_that_cannot_be_described_is_named() -> None:
+def test_error_without_a_repr_is_named_by_its_type() -> None:
     class Mute(Exception):  # noqa: N818
         def __repr__(self) -> str:
             raise ValueError("no words")

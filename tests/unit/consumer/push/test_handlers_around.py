@@ -1,4 +1,4 @@
-"""What is put around handlers: values of messages, and hooks."""
+"""Wrapped handlers: decoding and hooks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def with_body(offset: int, body: bytes) -> MessageExt:
     return MessageExt(of.topic, body, of, offset, bytes(88), b"")
 
 
-async def test_messages_have_their_values_before_the_handler_is_called() -> None:
+async def test_values_are_decoded_before_the_handler_is_called() -> None:
     values: list[object] = []
 
     async def handle(message: MessageExt) -> None:
@@ -35,7 +35,7 @@ async def test_messages_have_their_values_before_the_handler_is_called() -> None
     assert values == [{"id": 1}]
 
 
-async def test_no_handler_is_called_with_a_message_that_has_no_value() -> None:
+async def test_handler_is_not_called_with_undecodable_messages() -> None:
     seen: list[int] = []
 
     async def handle(message: MessageExt) -> None:
@@ -52,7 +52,7 @@ async def test_no_handler_is_called_with_a_message_that_has_no_value() -> None:
 
 
 class Hook:
-    """Notes what it is told of."""
+    """A hook that keeps its contexts."""
 
     def __init__(self, name: str, notes: list[str], fails: bool = False) -> None:
         self.name = name
@@ -83,7 +83,7 @@ async def watched(handler: object, notes: list[str]) -> AsyncIterator[tuple[Hand
         yield made, hooks[-1]
 
 
-async def test_hooks_are_told_in_order_and_one_that_fails_changes_nothing() -> None:
+async def test_hooks_run_in_order_and_a_failing_one_is_ignored() -> None:
     notes: list[str] = []
 
     async def handle(_: MessageExt) -> None:
@@ -100,7 +100,7 @@ async def test_hooks_are_told_in_order_and_one_that_fails_changes_nothing() -> N
     assert hook.last.seconds is not None
 
 
-async def test_hooks_are_told_what_the_handler_failed_with() -> None:
+async def test_hooks_get_the_error_of_the_handler() -> None:
     error = ValueError("bad")
 
     async def handle(_: MessageExt) -> None:
@@ -114,7 +114,7 @@ async def test_hooks_are_told_what_the_handler_failed_with() -> None:
     assert (hook.last.status, hook.last.error) == ("failed", error)
 
 
-async def test_hooks_are_told_of_a_handler_that_was_cancelled() -> None:
+async def test_hooks_run_after_a_cancelled_handler() -> None:
     begun = asyncio.Event()
 
     async def handle(_: MessageExt) -> None:

@@ -1,4 +1,4 @@
-"""Messages in handlers across assignments of their queue."""
+"""InFlight: messages in flight across assignments of their queue."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_a_queue_without_assignment_and_handlers_is_forgotten(of: Queue) -> None
 
 
 class Gate:
-    """A handler that waits at offset 0, fails there if told to, and notes what it was given."""
+    """A handler that keeps its offsets, waits at offset 0, and fails there if set."""
 
     def __init__(self, *, fails: bool = False) -> None:
         self.fails = fails

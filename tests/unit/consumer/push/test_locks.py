@@ -1,4 +1,4 @@
-"""Queue locks: leases that hold by the clock, renewed broker by broker, reported when lost."""
+"""QueueLocks: leases, renewals per broker, lost locks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def member(cluster: FakeCluster) -> AsyncIterator[Member]:
         yield member
 
 
-async def test_what_a_broker_grants_is_held(cluster: FakeCluster, member: Member) -> None:
+async def test_granted_queues_are_held(cluster: FakeCluster, member: Member) -> None:
     give_away(cluster, A1)
 
     assert await member.locks.acquire([A0, A1, B0]) == {A0, B0}
@@ -56,7 +56,7 @@ async def test_what_a_broker_grants_is_held(cluster: FakeCluster, member: Member
     assert member.lost == []
 
 
-async def test_each_broker_is_asked_once_for_all_its_queues(
+async def test_each_broker_gets_one_request_for_all_its_queues(
     cluster: FakeCluster, member: Member
 ) -> None:
     await member.locks.acquire([A0, A1, B0])
@@ -68,12 +68,12 @@ async def test_each_broker_is_asked_once_for_all_its_queues(
     assert {body["consumerGroup"] for body in bodies} == {GROUP}
 
 
-async def test_nothing_to_lock_is_no_request(cluster: FakeCluster, member: Member) -> None:
+async def test_no_queues_send_no_request(cluster: FakeCluster, member: Member) -> None:
     assert await member.locks.acquire([]) == frozenset()
     assert cluster.broker.requests_of(LOCK) == []
 
 
-async def test_logical_queues_are_locked_where_they_are(
+async def test_logical_queues_are_locked_at_their_brokers(
     cluster: FakeCluster, member: Member
 ) -> None:
     logical = [MessageQueue("orders", "__syslo__global__", number) for number in range(2)]
@@ -98,9 +98,7 @@ async def test_a_queue_has_one_owner_until_it_is_released(
         assert await other.locks.acquire([A0]) == {A0}
 
 
-async def test_a_lease_is_counted_from_when_it_was_asked_for(
-    cluster: FakeCluster, member: Member
-) -> None:
+async def test_lease_counts_from_the_request(cluster: FakeCluster, member: Member) -> None:
     held = cluster.broker.hold(LOCK)
     acquiring = asyncio.create_task(member.locks.acquire([A0]))
     await held.wait(1)
@@ -112,7 +110,7 @@ async def test_a_lease_is_counted_from_when_it_was_asked_for(
     assert not member.locks.holds(A0)
 
 
-async def test_a_grant_that_comes_after_its_lease_is_none(
+async def test_grant_after_the_end_of_its_lease_is_ignored(
     cluster: FakeCluster, member: Member
 ) -> None:
     held = cluster.broker.hold(LOCK)
@@ -124,7 +122,7 @@ async def test_a_grant_that_comes_after_its_lease_is_none(
     assert await acquiring == frozenset()
 
 
-async def test_a_stall_is_noticed_at_the_first_look_after_it(member: Member) -> None:
+async def test_stall_is_detected_at_the_next_check(member: Member) -> None:
     await member.locks.acquire([A0])
     member.clock.now += LEASE
 
@@ -145,16 +143,14 @@ async def test_a_broker_that_fails_grants_nothing_and_the_others_do(
     assert member.lost == []
 
 
-async def test_a_failed_question_leaves_a_lease_as_it_is(
-    cluster: FakeCluster, member: Member
-) -> None:
+async def test_failed_request_keeps_the_lease(cluster: FakeCluster, member: Member) -> None:
     await member.locks.acquire([A0])
     cluster.broker.on(LOCK, Reply(ResponseCode.SYSTEM_BUSY))
 
     assert await member.locks.acquire([A0]) == {A0}
 
 
-async def test_a_held_queue_that_is_refused_is_lost(cluster: FakeCluster, member: Member) -> None:
+async def test_refused_renewal_loses_the_queue(cluster: FakeCluster, member: Member) -> None:
     await member.locks.acquire([A0])
     give_away(cluster, A0)
 
@@ -181,7 +177,9 @@ async def test_leases_are_renewed_when_the_interval_is_over(
         assert member.locks.holds(A1)
 
 
-async def test_what_a_renewal_lacks_is_lost_once(cluster: FakeCluster, member: Member) -> None:
+async def test_queue_missing_in_a_renewal_is_lost_once(
+    cluster: FakeCluster, member: Member
+) -> None:
     await member.locks.acquire([A0, A1])
     give_away(cluster, A0)
     async with member.renewing():
@@ -295,7 +293,7 @@ async def test_a_renewal_under_way_does_not_outlast_a_release(
         assert member.lost == []
 
 
-async def test_what_was_asked_for_by_a_cancelled_caller_can_be_released(
+async def test_locks_of_a_cancelled_acquire_can_be_released(
     cluster: FakeCluster, member: Member
 ) -> None:
     held = cluster.broker.hold(LOCK, times=1)
@@ -343,7 +341,7 @@ async def test_a_lock_that_nobody_renews_is_free_for_others(
         assert await other.locks.acquire([A0]) == {A0}
 
 
-async def test_release_tells_of_no_loss(cluster: FakeCluster, member: Member) -> None:
+async def test_release_does_not_report_a_loss(cluster: FakeCluster, member: Member) -> None:
     await member.locks.acquire([A0])
     await member.locks.release([A0])
     give_away(cluster, A0)
@@ -354,5 +352,5 @@ async def test_release_tells_of_no_loss(cluster: FakeCluster, member: Member) ->
         assert member.lost == []
 
 
-def test_brokers_keep_a_lock_longer_than_it_is_believed() -> None:
+def test_brokers_keep_a_lock_longer_than_its_lease() -> None:
     assert locks_module.RENEW_SECONDS < locks_module.LEASE_SECONDS < 60

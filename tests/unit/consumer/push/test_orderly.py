@@ -1,4 +1,4 @@
-"""What orderly consumption does with results."""
+"""OrderlyService: order, retries in place, commits, dead letters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.remoting.until import until
 
 
 class Watcher:
-    """A handler that notes who runs, and fails as often as it is told for an offset."""
+    """A handler that notes running queues and fails a set number of times per offset."""
 
     def __init__(self, fails: dict[int, int] | None = None, error: Exception | None = None) -> None:
         self.seen: list[tuple[int, int]] = []
@@ -57,7 +57,7 @@ async def test_each_queue_is_handled_in_order_by_one_handler_at_a_time() -> None
     assert all(handle.of(number) == list(range(50)) for number in range(3))
 
 
-async def test_a_message_that_failed_is_tried_again_before_the_next() -> None:
+async def test_failed_message_is_retried_before_the_next() -> None:
     handle = Watcher({1: 3})
     async with WorkerEnv(handle, orderly=True) as env:
         env.pull(0, 1, 2)
@@ -68,7 +68,7 @@ async def test_a_message_that_failed_is_tried_again_before_the_next() -> None:
     assert not env.send_back.dead
 
 
-async def test_other_queues_go_on_while_one_is_suspended() -> None:
+async def test_other_queues_continue_while_one_is_suspended() -> None:
     handle = Watcher({0: 1}, SuspendQueue(3600))
     async with WorkerEnv(handle, orderly=True) as env:
         env.pull(0, queue_id=0)
@@ -80,7 +80,7 @@ async def test_other_queues_go_on_while_one_is_suspended() -> None:
         assert not env.queue(0).has_in_flight  # a hand-over need not wait for it
 
 
-async def test_enough_tries_make_a_dead_letter() -> None:
+async def test_message_goes_to_the_dlq_after_its_retries() -> None:
     handle = Watcher({1: 99})
     async with WorkerEnv(handle, orderly=True, max_reconsume_times=2) as env:
         env.pull(0, 1, 2)
@@ -92,7 +92,7 @@ async def test_enough_tries_make_a_dead_letter() -> None:
     assert isinstance(event, MessageDeadLettered)
 
 
-async def test_a_handler_can_make_a_dead_letter_at_once() -> None:
+async def test_delay_level_minus_one_goes_to_the_dlq_at_once() -> None:
     handle = Watcher({0: 1}, RetryLater(-1))
     async with WorkerEnv(handle, orderly=True) as env:
         env.pull(0, 1)
@@ -116,7 +116,7 @@ async def test_a_dead_letter_that_cannot_be_stored_holds_the_queue(
     assert env.send_back.dead == [0]
 
 
-async def test_without_the_lock_nothing_more_is_handled() -> None:
+async def test_no_handler_is_called_without_the_lock() -> None:
     handle = Watcher()
     async with WorkerEnv(handle, orderly=True) as env:
         env.lost.add(env.queue(0).queue)
@@ -127,7 +127,7 @@ async def test_without_the_lock_nothing_more_is_handled() -> None:
     assert handle.of(0) == []
 
 
-async def test_a_queue_that_comes_back_waits_for_the_handler_of_its_last_tenure() -> None:
+async def test_reassigned_queue_waits_for_the_handler_of_its_last_assignment() -> None:
     begun, go = asyncio.Event(), asyncio.Event()
     seen: list[int] = []
     running = 0
@@ -156,7 +156,7 @@ async def test_a_queue_that_comes_back_waits_for_the_handler_of_its_last_tenure(
     assert seen == [0, 1, 2]
 
 
-async def test_a_message_is_not_tried_again_for_an_owner_that_is_gone() -> None:
+async def test_message_of_a_released_queue_is_not_retried() -> None:
     begun, go = asyncio.Event(), asyncio.Event()
 
     async def handle(_: MessageExt) -> None:
@@ -175,7 +175,7 @@ async def test_a_message_is_not_tried_again_for_an_owner_that_is_gone() -> None:
     assert env.send_back.dead == []
 
 
-async def test_batches_wait_for_a_commit_where_the_handler_wants_to_say_so() -> None:
+async def test_batches_without_auto_commit_wait_for_commit() -> None:
     batches: list[list[int]] = []
 
     async def handle(messages: list[MessageExt], context: BatchContext) -> None:
@@ -196,7 +196,7 @@ async def test_batches_wait_for_a_commit_where_the_handler_wants_to_say_so() -> 
     assert batches == [[0, 1], [2, 3], [4, 5]]
 
 
-async def test_a_rollback_brings_everything_since_the_last_commit_again() -> None:
+async def test_rollback_redelivers_everything_since_the_last_commit() -> None:
     batches: list[list[int]] = []
 
     async def handle(messages: list[MessageExt], context: BatchContext) -> None:
@@ -214,7 +214,7 @@ async def test_a_rollback_brings_everything_since_the_last_commit_again() -> Non
     assert batches == [[0, 1], [2, 3], [0, 1], [2, 3]]
 
 
-async def test_the_part_of_a_batch_that_failed_comes_again() -> None:
+async def test_failed_part_of_a_batch_is_retried() -> None:
     batches: list[list[int]] = []
 
     async def handle(messages: list[MessageExt], context: BatchContext) -> None:
@@ -229,7 +229,7 @@ async def test_the_part_of_a_batch_that_failed_comes_again() -> None:
     assert batches == [[0, 1, 2], [1, 2]]
 
 
-async def test_messages_that_come_while_a_queue_is_suspended_wait_with_it() -> None:
+async def test_messages_of_a_suspended_queue_wait() -> None:
     handle = Watcher({0: 1}, SuspendQueue(0.05))
     async with WorkerEnv(handle, orderly=True) as env:
         assigned = env.pull(0)

@@ -1,4 +1,4 @@
-"""Push consumers whose queues are popped, on a scripted cluster."""
+"""Pop mode of PushConsumer on a fake cluster."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def test_dead_letter_of_a_failing_handler_is_reported_once(cluster: FakeCl
 # --- room ----------------------------------------------------------------------------------------
 
 
-async def test_popping_goes_on_when_cached_messages_have_expired(
+async def test_popping_continues_when_cached_messages_have_expired(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(push_pops, "LOOK_SECONDS", 0.01)
@@ -153,7 +153,7 @@ async def test_popping_goes_on_when_cached_messages_have_expired(
         handler.let_go.set()
 
 
-async def test_popping_goes_on_when_another_expression_empties_the_cache(
+async def test_popping_continues_when_a_new_expression_empties_the_cache(
     cluster: FakeCluster,
 ) -> None:
     handler = Blocked()

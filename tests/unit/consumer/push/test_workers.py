@@ -1,4 +1,4 @@
-"""Workers: how many, how long they may take, and what a handler cannot do to them.
+"""Workers: concurrency, timeouts, cancellations by handlers.
 
 Most hold for both ways of calling a handler: with single messages, and with lists of them.
 """
@@ -45,7 +45,7 @@ def _with_lists(handler: Callable[[MessageExt], object]) -> Callable[..., object
     return handle
 
 
-async def test_a_backlog_of_one_queue_does_not_keep_the_statistics_waiting(
+async def test_statistics_are_current_during_a_backlog(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("rocketmq_aio.consumer.push.workers.STATISTICS_SECONDS", 0.0)
@@ -68,7 +68,7 @@ async def test_a_backlog_of_one_queue_does_not_keep_the_statistics_waiting(
     assert touched > 0
 
 
-async def test_so_many_handlers_run_at_once_as_there_are_workers(worker_env: MakeWorkerEnv) -> None:
+async def test_concurrency_is_capped_by_workers(worker_env: MakeWorkerEnv) -> None:
     running, most, go = 0, 0, asyncio.Event()
 
     async def handle(_: MessageExt) -> None:
@@ -87,7 +87,7 @@ async def test_so_many_handlers_run_at_once_as_there_are_workers(worker_env: Mak
     assert most == 3
 
 
-async def test_more_and_fewer_workers_at_run_time(worker_env: MakeWorkerEnv) -> None:
+async def test_workers_can_be_resized_at_run_time(worker_env: MakeWorkerEnv) -> None:
     running, go = 0, asyncio.Event()
 
     async def handle(_: MessageExt) -> None:
@@ -133,7 +133,7 @@ async def test_a_plain_function_may_return_a_coroutine() -> None:
     assert seen == [0]
 
 
-async def test_a_handler_that_takes_too_long_is_cancelled_and_its_message_retried(
+async def test_expired_handler_is_cancelled_and_its_message_retried(
     worker_env: MakeWorkerEnv,
 ) -> None:
     async with worker_env(forever, consume_timeout_seconds=0.02) as env:
@@ -144,7 +144,7 @@ async def test_a_handler_that_takes_too_long_is_cancelled_and_its_message_retrie
         await env.until_committable(2)
 
 
-async def test_a_late_result_does_not_count(worker_env: MakeWorkerEnv) -> None:
+async def test_result_after_the_timeout_is_ignored(worker_env: MakeWorkerEnv) -> None:
     async def handle(_: MessageExt) -> None:
         try:
             await forever()
@@ -158,7 +158,7 @@ async def test_a_late_result_does_not_count(worker_env: MakeWorkerEnv) -> None:
     assert env.send_back.sent == [(0, 0)]
 
 
-async def test_a_thread_that_takes_too_long_is_waited_for_and_its_result_does_not_count() -> None:
+async def test_expired_thread_is_awaited_and_its_result_ignored() -> None:
     go, begun = threading.Event(), threading.Event()
 
     def handle(_: MessageExt) -> None:
@@ -175,7 +175,7 @@ async def test_a_thread_that_takes_too_long_is_waited_for_and_its_result_does_no
     assert env.send_back.sent == [(0, 0)]
 
 
-async def test_a_stuck_handler_is_told_once_with_queue_and_offset(
+async def test_stuck_handler_is_reported_once_with_queue_and_offset(
     worker_env: MakeWorkerEnv,
 ) -> None:
     async with worker_env(forever, stuck_seconds=0.01) as env:
@@ -189,7 +189,7 @@ async def test_a_stuck_handler_is_told_once_with_queue_and_offset(
     assert (event.queue, event.offset) == (assigned.queue, 7)
 
 
-async def test_a_stuck_message_does_not_stop_the_others(worker_env: MakeWorkerEnv) -> None:
+async def test_stuck_message_does_not_block_others(worker_env: MakeWorkerEnv) -> None:
     async def handle(message: MessageExt) -> None:
         if message.queue_offset == 0:
             await forever()
@@ -221,7 +221,7 @@ async def test_closing_cancels_handlers_and_settles_nothing(worker_env: MakeWork
     assert env.send_back.sent == []
 
 
-async def test_nothing_is_handled_while_suspended(worker_env: MakeWorkerEnv) -> None:
+async def test_no_worker_calls_handlers_while_suspended(worker_env: MakeWorkerEnv) -> None:
     seen: list[int] = []
 
     async def handle(message: MessageExt) -> None:
@@ -238,7 +238,7 @@ async def test_nothing_is_handled_while_suspended(worker_env: MakeWorkerEnv) -> 
         await env.until_committable(2)
 
 
-async def test_workers_that_are_too_many_leave_nothing_undone(worker_env: MakeWorkerEnv) -> None:
+async def test_surplus_workers_leave_no_message_unhandled(worker_env: MakeWorkerEnv) -> None:
     running, go = 0, asyncio.Event()
 
     async def handle(_: MessageExt) -> None:
@@ -259,7 +259,7 @@ async def test_workers_that_are_too_many_leave_nothing_undone(worker_env: MakeWo
         await env.until_committable(41)
 
 
-async def test_nothing_more_is_begun_once_suspended(worker_env: MakeWorkerEnv) -> None:
+async def test_suspension_stops_a_running_turn(worker_env: MakeWorkerEnv) -> None:
     begun, go = asyncio.Event(), asyncio.Event()
     seen: list[int] = []
 
@@ -282,7 +282,7 @@ async def test_nothing_more_is_begun_once_suspended(worker_env: MakeWorkerEnv) -
         await env.until_committable(2)
 
 
-async def test_handlers_that_never_wait_leave_others_their_turn(worker_env: MakeWorkerEnv) -> None:
+async def test_handlers_that_never_wait_yield_to_the_event_loop(worker_env: MakeWorkerEnv) -> None:
     count, at_last_turn, longest = 0, 0, 0
 
     async def handle(_: MessageExt) -> None:
@@ -304,7 +304,7 @@ async def test_handlers_that_never_wait_leave_others_their_turn(worker_env: Make
     assert longest <= TURN
 
 
-async def test_messages_that_were_fetched_again_are_handled_once(worker_env: MakeWorkerEnv) -> None:
+async def test_refetched_messages_are_handled_once(worker_env: MakeWorkerEnv) -> None:
     """Another expression: what waits is forgotten while a handler is at work."""
     begun, go = asyncio.Event(), asyncio.Event()
     seen: list[int] = []
@@ -326,7 +326,7 @@ async def test_messages_that_were_fetched_again_are_handled_once(worker_env: Mak
     assert assigned.process_queue.count == 0
 
 
-async def test_a_queue_that_is_given_up_has_its_running_handler_counted(
+async def test_revoked_queue_counts_its_running_handler(
     worker_env: MakeWorkerEnv,
 ) -> None:
     begun, go = asyncio.Event(), asyncio.Event()
@@ -349,7 +349,7 @@ async def test_a_queue_that_is_given_up_has_its_running_handler_counted(
     assert assigned.committable == 1
 
 
-async def test_a_handler_that_ignores_its_cancellation_is_waited_for(
+async def test_handler_that_ignores_cancellation_is_awaited(
     worker_env: MakeWorkerEnv,
 ) -> None:
     """Its message is tried again only when it has ended: never twice at once."""
@@ -482,7 +482,7 @@ class SlowSendBack(FakeSendBack):
         await super().send_back(message, delay_level)
 
 
-async def test_sending_a_message_back_is_not_charged_to_the_next_handler(
+async def test_send_back_time_does_not_count_for_the_next_handler(
     worker_env: MakeWorkerEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0

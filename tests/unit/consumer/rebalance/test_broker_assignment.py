@@ -1,4 +1,4 @@
-"""Assignment as brokers say it."""
+"""Broker assignment: modes, unsupported brokers and topics."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def queue(number: int) -> MessageQueue:
     return MessageQueue("orders", "broker-a", number)
 
 
-async def test_a_broker_says_which_queues_this_client_pulls() -> None:
+async def test_broker_assigns_queues_to_pull() -> None:
     async with asking() as (_, client):
         blocks = await query_assignment(client, "billing", "orders", "AVG")
         dealt = await query_assignment(client, "billing", "orders", "AVG_BY_CIRCLE")
@@ -61,7 +61,7 @@ async def test_a_broker_says_which_queues_this_client_pulls() -> None:
     assert dealt == {queue(0): PULL, queue(2): PULL}
 
 
-async def test_a_broker_says_that_queues_are_to_be_popped() -> None:
+async def test_broker_assigns_queues_to_pop() -> None:
     async with asking() as (cluster, client):
         cluster.broker.assignments.modes["orders", "billing"] = POP
 
@@ -70,26 +70,26 @@ async def test_a_broker_says_that_queues_are_to_be_popped() -> None:
         }
 
 
-async def test_all_queues_are_for_everybody_when_broadcasting() -> None:
+async def test_broadcasting_assigns_all_queues() -> None:
     async with asking() as (_, client):
         said = await query_assignment(client, "any", "orders", "AVG", MessageModel.BROADCASTING)
 
     assert said == {queue(number): PULL for number in range(4)}
 
 
-async def test_a_broker_that_cannot_know_changes_nothing() -> None:
+async def test_broker_without_an_answer_changes_nothing() -> None:
     async with asking() as (_, client):
         assert await query_assignment(client, "unheard-of", "orders", "AVG") is None
 
 
-async def test_who_is_no_member_reads_nothing() -> None:
+async def test_client_outside_the_group_reads_nothing() -> None:
     async with asking() as (cluster, client):
         cluster.broker.members.groups["billing"].members = {-2: "somebody"}
 
         assert await query_assignment(client, "billing", "orders", "AVG") == {}
 
 
-async def test_a_way_to_fetch_that_nobody_knows_is_an_error() -> None:
+async def test_unknown_request_mode_is_an_error() -> None:
     body = (
         b'{"messageQueueAssignments":[{"messageQueue":'
         b'{"topic":"orders","brokerName":"broker-a","queueId":0},"mode":"PUSH"}]}'
@@ -101,7 +101,7 @@ async def test_a_way_to_fetch_that_nobody_knows_is_an_error() -> None:
             await query_assignment(client, "billing", "orders", "AVG")
 
 
-async def test_brokers_before_5_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_brokers_before_5_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     async with asking("4.9.7") as (cluster, client):
         assignment = BrokerAssignment(client, "billing")
         with caplog.at_level("WARNING", "rocketmq_aio"):
@@ -113,7 +113,7 @@ async def test_brokers_before_5_are_told_of_once(caplog: pytest.LogCaptureFixtur
         assert cluster.broker.address in caplog.text
 
 
-async def test_newer_brokers_are_asked_again_and_again() -> None:
+async def test_unsupported_is_logged_once_but_queried_again() -> None:
     async with asking() as (_, client):
         assignment = BrokerAssignment(client, "billing")
         said = [await assignment.of("orders", AllocateAveragelyByCircle()) for _ in range(2)]
@@ -121,7 +121,7 @@ async def test_newer_brokers_are_asked_again_and_again() -> None:
         assert said == [{queue(0): PULL, queue(2): PULL}] * 2
 
 
-async def test_brokers_are_not_asked_about_static_topics() -> None:
+async def test_static_topics_are_not_queried() -> None:
     async with asking() as (cluster, client):
         share_out(cluster, "orders", ["broker-a"] * 4)
         await client.routes.fetch("orders")

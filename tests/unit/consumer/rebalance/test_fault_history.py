@@ -1,4 +1,4 @@
-"""When a fault of a group is reported: by what samples saw, and who came and went."""
+"""FaultHistory: when a fault is reported, by samples, joins and departures."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_departure_that_others_saw_counts() -> None:
     assert history.seconds_since_departure(history.now) == history.now + 10
 
 
-def test_a_fault_is_reported_in_the_end_whoever_comes_and_goes() -> None:
+def test_lasting_fault_is_reported_despite_joins_and_departures() -> None:
     history = grown()
     history.note_departure(history.now)
     told = [history.sample(10, members="ab" if turn % 2 else "abc") for turn in range(89)]
@@ -126,7 +126,7 @@ def test_a_fault_is_reported_in_the_end_whoever_comes_and_goes() -> None:
     assert history.sample(LONGEST_SECONDS - 890 + STEP) == ["fault"]
 
 
-def test_a_fault_that_blinks_lasts() -> None:
+def test_intermittent_fault_counts_as_lasting() -> None:
     history = grown()
     history.sample(JOIN_SECONDS + STEP, faults=[])
     told: list[str] = []
@@ -162,7 +162,7 @@ def test_a_fault_that_is_proven_later_is_reported_within_seconds() -> None:
     assert history.sample(STEP, unproven=["fault"]) == ["fault"]
 
 
-def test_faults_are_told_apart() -> None:
+def test_faults_are_tracked_separately() -> None:
     history = grown()
     history.sample(SETTLE_SECONDS - STEP, faults=["one"])
 

@@ -1,4 +1,4 @@
-"""Subscribed topics that do not exist are reported once, and again when they appear."""
+"""MissingTopics: events for missing and found topics."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ async def test_names_of_other_namespaces_are_not_proposed(cluster: FakeCluster) 
         ("TBW103", ["TBW102"], None),
     ],
 )
-async def test_the_nearest_name_is_the_most_similar_topic_of_an_application(
+async def test_nearest_name_is_the_most_similar_application_topic(
     wanted: str, names: list[str], nearest: str | None
 ) -> None:
     assert await nearest_name(wanted, names) == nearest

@@ -1,4 +1,4 @@
-"""What a rebalance changes is exactly the difference, in an order everybody can predict."""
+"""Rebalance plan: the sorted difference of queues."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,22 +15,22 @@ def queue(queue_id: int, broker: str = "broker-a") -> MessageQueue:
     return MessageQueue("orders", broker, queue_id)
 
 
-def test_what_is_held_and_no_longer_assigned_is_released() -> None:
+def test_unassigned_queues_are_released() -> None:
     assert plan([queue(0), queue(1)], [queue(1)]) == Plan(release=(queue(0),))
 
 
-def test_what_is_assigned_and_not_held_is_acquired() -> None:
+def test_newly_assigned_queues_are_acquired() -> None:
     assert plan([queue(0)], [queue(1), queue(0)]) == Plan(acquire=(queue(1),))
 
 
-def test_nothing_is_planned_when_all_is_as_it_should_be() -> None:
+def test_plan_is_empty_without_changes() -> None:
     nothing = plan({queue(0), queue(1)}, [queue(1), queue(0)])
 
     assert nothing == Plan()
     assert not nothing
 
 
-def test_queues_come_sorted_by_topic_broker_and_number() -> None:
+def test_plan_sorts_by_topic_broker_and_number() -> None:
     wanted = [queue(10), queue(2), queue(0, "broker-b"), queue(1)]
 
     assert plan([], wanted).acquire == (queue(1), queue(2), queue(10), queue(0, "broker-b"))
@@ -38,7 +38,7 @@ def test_queues_come_sorted_by_topic_broker_and_number() -> None:
 
 @settings(deadline=None)
 @given(held=st.lists(queues), assigned=st.lists(queues))
-def test_carrying_out_the_plan_leads_to_what_is_assigned(
+def test_applying_the_plan_yields_the_assignment(
     held: list[MessageQueue], assigned: list[MessageQueue]
 ) -> None:
     todo = plan(held, assigned)

@@ -1,4 +1,4 @@
-"""Rounds of a rebalance: what they decide, and that one which cannot know changes nothing."""
+"""Rebalancer: rounds, unknown members and routes, notifications."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.unit.remoting.until import until
 DOWN = NotConnectedError("127.0.0.1:10911", "connection refused")
 
 
-class Neighbours:
-    """What a rebalancer asks of its instance: routes, and who is in the group."""
+class Instance:
+    """The parts of an instance that a rebalancer uses: routes and group members."""
 
     client_id = "me"
 
@@ -63,16 +63,16 @@ class Neighbours:
         self.beats += 1
 
 
-class Group:
-    """A rebalancer, and what it decided last of each topic."""
+class GroupEnv:
+    """A rebalancer and its last decision for each topic."""
 
-    def __init__(self, neighbours: Neighbours, **settings: Any) -> None:  # noqa: ANN401
+    def __init__(self, instance: Instance, **settings: Any) -> None:  # noqa: ANN401
         self.topics = ["orders"]
         self.decided: dict[str, list[int]] = {}
         self.rounds = 0
         self.can_be_applied = True
         context = ConsumerContext(
-            cast(MQClientInstance, neighbours),
+            cast(MQClientInstance, instance),
             "billing",
             LitePullConfig(**settings),
             on_failed=lambda error: None,
@@ -90,35 +90,35 @@ class Group:
 
 
 @pytest.fixture
-def neighbours() -> Neighbours:
-    return Neighbours()
+def instance() -> Instance:
+    return Instance()
 
 
 @pytest.fixture
-def group(neighbours: Neighbours) -> Group:
-    return Group(neighbours)
+def group(instance: Instance) -> GroupEnv:
+    return GroupEnv(instance)
 
 
 # --- one round -----------------------------------------------------------------------------------
 
 
-async def test_a_member_alone_reads_everything(group: Group) -> None:
+async def test_only_member_gets_all_queues(group: GroupEnv) -> None:
     assert await group.rebalancer.round()
     assert group.decided == {"orders": list(range(8))}
     assert not group.rebalancer.has_other_members
 
 
-async def test_members_share_the_queues(neighbours: Neighbours, group: Group) -> None:
-    neighbours.members = ["zoe", "me", "ann"]
+async def test_members_share_the_queues(instance: Instance, group: GroupEnv) -> None:
+    instance.members = ["zoe", "me", "ann"]
 
     assert await group.rebalancer.round()
     assert group.decided == {"orders": [3, 4, 5]}
     assert group.rebalancer.has_other_members
 
 
-async def test_every_topic_is_shared_by_itself(neighbours: Neighbours, group: Group) -> None:
-    neighbours.queues["invoices"] = 3
-    neighbours.members = ["me", "zoe"]
+async def test_topics_are_allocated_independently(instance: Instance, group: GroupEnv) -> None:
+    instance.queues["invoices"] = 3
+    instance.members = ["me", "zoe"]
     group.topics = ["orders", "invoices"]
     await group.rebalancer.round()
 
@@ -126,112 +126,108 @@ async def test_every_topic_is_shared_by_itself(neighbours: Neighbours, group: Gr
 
 
 async def test_with_more_members_than_queues_some_are_idle(
-    neighbours: Neighbours, group: Group
+    instance: Instance, group: GroupEnv
 ) -> None:
-    neighbours.queues["orders"] = 2
-    neighbours.members = ["ann", "bob", "me"]
+    instance.queues["orders"] = 2
+    instance.members = ["ann", "bob", "me"]
 
     assert await group.rebalancer.round()
     assert group.decided == {"orders": []}
 
 
-async def test_members_of_a_broadcasting_group_read_everything_and_ask_nobody(
-    neighbours: Neighbours,
+async def test_broadcasting_assigns_everything_without_requests(
+    instance: Instance,
 ) -> None:
-    group = Group(neighbours, message_model=MessageModel.BROADCASTING)
-    neighbours.members = ["me", "zoe"]
+    group = GroupEnv(instance, message_model=MessageModel.BROADCASTING)
+    instance.members = ["me", "zoe"]
 
     assert await group.rebalancer.round()
-    assert (group.decided, neighbours.asked) == ({"orders": list(range(8))}, 0)
+    assert (group.decided, instance.asked) == ({"orders": list(range(8))}, 0)
 
 
 @pytest.mark.parametrize("error", [DOWN, RequestTimeoutError("a", 38, 3.0)])
-async def test_a_round_that_cannot_know_the_members_changes_nothing(
-    neighbours: Neighbours, group: Group, error: RocketMQError
+async def test_round_without_member_list_changes_nothing(
+    instance: Instance, group: GroupEnv, error: RocketMQError
 ) -> None:
-    neighbours.answers = [error]
+    instance.answers = [error]
 
     assert not await group.rebalancer.round()
     assert group.decided == {}
 
 
-async def test_a_topic_that_fails_does_not_hold_up_another(
-    neighbours: Neighbours, group: Group
-) -> None:
-    neighbours.queues["invoices"] = 2
-    neighbours.answers = [DOWN]
+async def test_failing_topic_does_not_block_another(instance: Instance, group: GroupEnv) -> None:
+    instance.queues["invoices"] = 2
+    instance.answers = [DOWN]
     group.topics = ["orders", "invoices"]
 
     assert not await group.rebalancer.round()
     assert group.decided == {"invoices": [0, 1]}
 
 
-async def test_a_broker_that_does_not_know_us_is_told_and_asked_again(
-    neighbours: Neighbours, group: Group
+async def test_unknown_member_sends_a_heartbeat_and_asks_again(
+    instance: Instance, group: GroupEnv
 ) -> None:
-    neighbours.answers = [["zoe"]]
+    instance.answers = [["zoe"]]
 
     assert await group.rebalancer.round()
-    assert neighbours.beats == 1
+    assert instance.beats == 1
     assert group.decided == {"orders": list(range(8))}
 
 
 @pytest.mark.parametrize("members", [[], ["zoe"]])
-async def test_a_broker_that_does_not_learn_who_we_are_takes_no_queue_from_us(
-    neighbours: Neighbours, group: Group, members: list[str]
+async def test_member_unknown_to_the_broker_keeps_its_queues(
+    instance: Instance, group: GroupEnv, members: list[str]
 ) -> None:
-    neighbours.members = members
+    instance.members = members
 
     assert not await group.rebalancer.round()
     assert group.decided == {}
 
 
-async def test_a_topic_whose_route_is_unknown_is_left_as_it_is(
-    neighbours: Neighbours, group: Group
-) -> None:
-    neighbours.queues.clear()
+async def test_topic_without_a_route_keeps_its_queues(instance: Instance, group: GroupEnv) -> None:
+    instance.queues.clear()
 
     assert not await group.rebalancer.round()
     assert group.decided == {}
 
 
-async def test_a_topic_that_was_deleted_has_no_queues(neighbours: Neighbours, group: Group) -> None:
-    neighbours.queues.clear()
-    neighbours.gone = {"orders"}
+async def test_a_topic_that_was_deleted_has_no_queues(instance: Instance, group: GroupEnv) -> None:
+    instance.queues.clear()
+    instance.gone = {"orders"}
 
     assert await group.rebalancer.round()
     assert group.decided == {"orders": []}
 
 
-async def test_the_application_may_share_out_queues_itself(neighbours: Neighbours) -> None:
+async def test_custom_strategy_allocates_queues(instance: Instance) -> None:
     def last_one(
         client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
         return [queues[-1]]
 
-    group = Group(neighbours, allocate=last_one)
+    group = GroupEnv(instance, allocate=last_one)
     await group.rebalancer.round()
 
     assert group.decided == {"orders": [7]}
 
 
-async def test_topics_may_be_shared_out_each_in_its_way(neighbours: Neighbours) -> None:
-    neighbours.queues["bills"] = 4
-    neighbours.members = ["me", "you"]
-    group = Group(neighbours, allocate={"bills": AllocateAveragelyByCircle()})
+async def test_topics_may_have_different_strategies(instance: Instance) -> None:
+    instance.queues["bills"] = 4
+    instance.members = ["me", "you"]
+    group = GroupEnv(instance, allocate={"bills": AllocateAveragelyByCircle()})
     group.topics.append("bills")
     await group.rebalancer.round()
 
     assert group.decided == {"orders": [0, 1, 2, 3], "bills": [0, 2]}
 
 
-async def test_a_strategy_that_fails_changes_nothing_and_is_heard(
-    neighbours: Neighbours, caplog: pytest.LogCaptureFixture
+async def test_failing_strategy_changes_nothing_and_is_logged(
+    instance: Instance, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(client_id: str, queues: object, client_ids: object) -> list[MessageQueue]:
         raise LookupError("a bug")
 
-    group = Group(neighbours, allocate=broken)
+    group = GroupEnv(instance, allocate=broken)
     with caplog.at_level("WARNING", "rocketmq_aio"):
         assert not await group.rebalancer.round()
 
@@ -243,10 +239,10 @@ async def test_a_strategy_that_fails_changes_nothing_and_is_heard(
 # --- many rounds ---------------------------------------------------------------------------------
 
 
-async def test_a_change_of_the_members_begins_a_round(neighbours: Neighbours, group: Group) -> None:
+async def test_member_change_starts_a_round(instance: Instance, group: GroupEnv) -> None:
     running = asyncio.create_task(group.rebalancer.run())
     await until(lambda: group.rounds == 1)
-    neighbours.members = ["me", "zoe"]
+    instance.members = ["me", "zoe"]
     group.rebalancer.wake()
     await until(lambda: group.rounds == 2)
     running.cancel()
@@ -254,8 +250,8 @@ async def test_a_change_of_the_members_begins_a_round(neighbours: Neighbours, gr
     assert group.decided == {"orders": [0, 1, 2, 3]}
 
 
-async def test_a_flood_of_notifications_is_one_round_at_a_time(
-    group: Group, monkeypatch: pytest.MonkeyPatch
+async def test_notifications_are_merged_into_one_round(
+    group: GroupEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rebalance_module, "LEAST_SECONDS", 60.0)
     running = asyncio.create_task(group.rebalancer.run())
@@ -267,12 +263,12 @@ async def test_a_flood_of_notifications_is_one_round_at_a_time(
     assert group.rounds == 1
 
 
-async def test_a_round_that_failed_is_tried_again_soon(
-    neighbours: Neighbours, group: Group, monkeypatch: pytest.MonkeyPatch
+async def test_incomplete_round_is_repeated_soon(
+    instance: Instance, group: GroupEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rebalance_module, "INCOMPLETE_SECONDS", 0.01)
     monkeypatch.setattr(rebalance_module, "LEAST_SECONDS", 0.001)
-    neighbours.answers = [DOWN, DOWN, DOWN]
+    instance.answers = [DOWN, DOWN, DOWN]
     running = asyncio.create_task(group.rebalancer.run())
     await until(lambda: group.decided)
     running.cancel()
@@ -280,11 +276,11 @@ async def test_a_round_that_failed_is_tried_again_soon(
     assert group.rounds == 4
 
 
-async def test_it_looks_now_and_then_though_nobody_tells(
-    neighbours: Neighbours, monkeypatch: pytest.MonkeyPatch
+async def test_rounds_run_regularly_without_notification(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rebalance_module, "LEAST_SECONDS", 0.001)
-    group = Group(neighbours, rebalance_interval_seconds=0.01)
+    group = GroupEnv(instance, rebalance_interval_seconds=0.01)
     running = asyncio.create_task(group.rebalancer.run())
     await until(lambda: group.rounds >= 3)
 
@@ -294,11 +290,11 @@ async def test_it_looks_now_and_then_though_nobody_tells(
 # --- being settled -------------------------------------------------------------------------------
 
 
-async def test_it_is_settled_once_every_topic_is(
-    neighbours: Neighbours, group: Group, monkeypatch: pytest.MonkeyPatch
+async def test_assignment_is_complete_once_every_topic_is(
+    instance: Instance, group: GroupEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rebalance_module, "INCOMPLETE_SECONDS", 0.01)
-    neighbours.answers = [DOWN]
+    instance.answers = [DOWN]
     waiting = asyncio.create_task(group.rebalancer.wait_until_complete())
     running = asyncio.create_task(group.rebalancer.run())
     await until(lambda: group.rounds == 1)
@@ -309,7 +305,7 @@ async def test_it_is_settled_once_every_topic_is(
     running.cancel()
 
 
-async def test_without_a_topic_nothing_is_settled(group: Group) -> None:
+async def test_assignment_is_incomplete_without_topics(group: GroupEnv) -> None:
     group.topics = []
     waiting = asyncio.create_task(group.rebalancer.wait_until_complete())
     running = asyncio.create_task(group.rebalancer.run())
@@ -322,25 +318,25 @@ async def test_without_a_topic_nothing_is_settled(group: Group) -> None:
     running.cancel()
 
 
-async def test_a_round_that_was_overtaken_by_a_new_topic_settles_nothing(
-    neighbours: Neighbours, group: Group
+async def test_round_overtaken_by_a_new_topic_is_incomplete(
+    instance: Instance, group: GroupEnv
 ) -> None:
-    neighbours.may_answer = asyncio.Event()
-    neighbours.queues["invoices"] = 2
+    instance.may_answer = asyncio.Event()
+    instance.queues["invoices"] = 2
     running = asyncio.create_task(group.rebalancer.run())
     await wait_all_tasks_blocked()
     waiting = asyncio.create_task(group.rebalancer.wait_until_complete())
     await wait_all_tasks_blocked()
     group.topics = ["orders", "invoices"]
     group.rebalancer.expect_more()
-    neighbours.may_answer.set()
+    instance.may_answer.set()
 
     await asyncio.wait_for(waiting, 15)
     assert set(group.decided) == {"orders", "invoices"}
     running.cancel()
 
 
-async def test_who_waits_for_an_older_topic_hears_when_all_are_settled(group: Group) -> None:
+async def test_waiters_return_when_all_topics_are_complete(group: GroupEnv) -> None:
     waiting = asyncio.create_task(group.rebalancer.wait_until_complete())
     await wait_all_tasks_blocked()
     group.rebalancer.expect_more()
@@ -350,7 +346,7 @@ async def test_who_waits_for_an_older_topic_hears_when_all_are_settled(group: Gr
     running.cancel()
 
 
-async def test_the_end_lets_go_of_who_waits(group: Group) -> None:
+async def test_end_wakes_waiters(group: GroupEnv) -> None:
     waiting = asyncio.create_task(group.rebalancer.wait_until_complete())
     await wait_all_tasks_blocked()
     group.rebalancer.end()
@@ -360,7 +356,7 @@ async def test_the_end_lets_go_of_who_waits(group: Group) -> None:
     await asyncio.wait_for(group.rebalancer.wait_until_complete(), 15)
 
 
-async def test_a_share_that_cannot_be_taken_on_yet_is_not_settled(group: Group) -> None:
+async def test_share_that_is_not_admitted_is_incomplete(group: GroupEnv) -> None:
     group.can_be_applied = False
 
     assert not await group.rebalancer.round()

@@ -1,4 +1,4 @@
-"""What can be wrong with a group is noticed, told once, and told again when it comes back."""
+"""SubscriptionCheck: different subscriptions, shared client ids, filters without a match."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def table(*wanted: Subscription) -> dict[str, SubscriptionData]:
         ("", "*"),
     ],
 )
-def test_what_means_the_same_is_no_difference(
+def test_equivalent_expressions_do_not_differ(
     ours: str | MessageSelector, theirs: str | MessageSelector
 ) -> None:
     wanted = by_topic(subscription("orders", ours, 1))
@@ -90,7 +90,7 @@ def test_what_means_the_same_is_no_difference(
         (MessageSelector.by_sql("a"), "a", ("SQL92: a", "a")),
     ],
 )
-def test_expressions_that_differ_are_told(
+def test_different_expressions_are_reported(
     ours: str | MessageSelector, theirs: str | MessageSelector, told: tuple[str, str]
 ) -> None:
     wanted = by_topic(subscription("orders", ours, 1))
@@ -100,7 +100,7 @@ def test_expressions_that_differ_are_told(
     ]
 
 
-def test_topics_that_only_one_side_has_are_told() -> None:
+def test_topics_of_one_side_are_reported() -> None:
     wanted = by_topic(subscription("a", "*", 1), subscription("b", "new", 1))
     held = table(subscription("a", "*", 1), subscription("c", SQL, 1))
 
@@ -110,14 +110,14 @@ def test_topics_that_only_one_side_has_are_told() -> None:
     ]
 
 
-def test_the_retry_topic_is_nobodys_choice() -> None:
+def test_retry_topic_is_ignored() -> None:
     wanted = by_topic(subscription("orders", "*", 1))
     held = table(subscription("orders", "*", 1), subscription("%RETRY%billing", "*", 1))
 
     assert differences(wanted, held) == []
 
 
-def test_one_client_id_at_several_addresses_is_told() -> None:
+def test_client_id_at_several_addresses_is_reported() -> None:
     assert namesakes("c@1", ["a:1"]) == namesakes("c@1", ["a:1", "a:1"]) == []
     assert namesakes("c@1", ["b:1", "a:1"]) == [
         ClientIdNotUnique(client_id="c@1", addresses=("a:1", "b:1"))
@@ -133,7 +133,7 @@ def watched(
     return watch.unmatched([subscription("orders", selector, 1)], now)
 
 
-def test_a_filter_that_nothing_comes_through_for_long_is_told_once() -> None:
+def test_filter_without_a_match_is_reported_once() -> None:
     watch = FilterMatches()
     watch.note("orders", NOTHING_MESSAGES, 0)
     began = watched(watch, 0.0)
@@ -145,7 +145,7 @@ def test_a_filter_that_nothing_comes_through_for_long_is_told_once() -> None:
     ]
 
 
-def test_few_messages_or_a_short_time_say_nothing() -> None:
+def test_few_messages_or_a_short_time_are_not_reported() -> None:
     few, short = FilterMatches(), FilterMatches()
     few.note("orders", NOTHING_MESSAGES - 1, 0)
     short.note("orders", NOTHING_MESSAGES, 0)
@@ -154,7 +154,7 @@ def test_few_messages_or_a_short_time_say_nothing() -> None:
         assert watched(watch, 0.0) == watched(watch, seconds) == []
 
 
-def test_a_match_begins_anew() -> None:
+def test_match_resets_the_count() -> None:
     watch = FilterMatches()
     for offset in (0.0, 1000.0):
         watch.note("orders", NOTHING_MESSAGES, 0)
@@ -165,7 +165,7 @@ def test_a_match_begins_anew() -> None:
         assert len(watched(watch, offset + 100 + NOTHING_SECONDS)) == 1
 
 
-def test_another_expression_begins_anew() -> None:
+def test_new_expression_resets_the_count() -> None:
     watch = FilterMatches()
     watch.note("orders", NOTHING_MESSAGES, 0)
     watched(watch, 0.0)
@@ -176,7 +176,7 @@ def test_another_expression_begins_anew() -> None:
     assert told.expression == "SQL92: price > 3"
 
 
-def test_who_wants_everything_has_no_filter() -> None:
+def test_subscription_to_all_is_not_a_filter() -> None:
     watch = FilterMatches()
     watch.note("orders", NOTHING_MESSAGES, 0)
 
@@ -297,7 +297,7 @@ async def test_members_replaced_one_by_one_report_nothing(cluster: FakeCluster) 
         assert await differing(*checks, seconds=400) == [[]] * 3
 
 
-async def test_a_closing_member_is_no_fault(cluster: FakeCluster) -> None:
+async def test_closing_member_is_not_a_fault(cluster: FakeCluster) -> None:
     """It may finish its handlers for a while when its replacement is here already."""
     async with member(cluster, "old") as old, member(cluster, "new", "b") as new:
         old._instance._consumers[GROUP]._engine._running = False  # type: ignore[attr-defined]
@@ -305,7 +305,7 @@ async def test_a_closing_member_is_no_fault(cluster: FakeCluster) -> None:
         assert await new.checked(100) == []
 
 
-async def test_an_expression_of_a_member_that_left_is_no_fault(cluster: FakeCluster) -> None:
+async def test_expression_of_a_departed_member_is_not_a_fault(cluster: FakeCluster) -> None:
     async with member(cluster, "new") as one:
         async with member(cluster, "paid", "b"):
             await one.check()
@@ -315,7 +315,7 @@ async def test_an_expression_of_a_member_that_left_is_no_fault(cluster: FakeClus
         assert await one.checked(400) == []
 
 
-async def test_a_table_without_topics_is_no_fault(cluster: FakeCluster) -> None:
+async def test_empty_table_is_not_a_fault(cluster: FakeCluster) -> None:
     """Members that assign queues by hand subscribe to nothing."""
     async with member(cluster, "new") as one, consumer_of(cluster) as two:
         await two.assign([queue()])
@@ -344,7 +344,7 @@ async def test_pop_consumers_may_share_a_client_id(cluster: FakeCluster) -> None
         assert await one.checked(400) == []
 
 
-async def test_an_old_connection_of_this_client_is_no_fault(cluster: FakeCluster) -> None:
+async def test_old_connection_of_this_client_is_not_a_fault(cluster: FakeCluster) -> None:
     """Brokers list a connection that was cut without a word for two minutes more."""
     async with member(cluster) as one:
         members = cluster.broker.members.groups[GROUP]
@@ -360,7 +360,7 @@ async def test_an_old_connection_of_this_client_is_no_fault(cluster: FakeCluster
         assert len(asked) <= MAX_OWN_QUERIES
 
 
-async def test_members_ask_nobody_after_a_reconnection(cluster: FakeCluster) -> None:
+async def test_members_send_no_queries_after_a_reconnection(cluster: FakeCluster) -> None:
     """After a partition brokers list dead connections of all members."""
     async with member(cluster, "new") as one, member(cluster, "new", "b"):
         await one.check()
@@ -371,7 +371,7 @@ async def test_members_ask_nobody_after_a_reconnection(cluster: FakeCluster) -> 
         assert len(cluster.broker.requests_of(ASKS_MEMBER)) == before
 
 
-async def test_members_that_agree_or_are_silent_are_not_asked_for_ever(
+async def test_agreeing_or_silent_members_are_not_queried_again(
     cluster: FakeCluster,
 ) -> None:
     async with member(cluster, "new") as one, member(cluster, "new", "b"):
@@ -396,7 +396,7 @@ async def test_members_with_old_clients_are_compared_by_the_table_of_the_broker(
         assert cluster.broker.requests_of(ASKS_MEMBER) == []
 
 
-async def test_a_filter_that_nothing_comes_through_is_told(
+async def test_consumer_reports_a_filter_without_a_match(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_check, "NOTHING_SECONDS", 0.0)
@@ -407,7 +407,7 @@ async def test_a_filter_that_nothing_comes_through_is_told(
     assert isinstance(event, SubscriptionMatchesNothing)
 
 
-async def test_a_broker_that_does_not_know_this_member_knows_nothing(cluster: FakeCluster) -> None:
+async def test_broker_that_does_not_list_this_member_is_ignored(cluster: FakeCluster) -> None:
     others = ConsumerConnections(
         connection_set=[ConnectionBody(client_id="c@b", client_addr="127.0.0.1:1")],
         subscription_table=table(subscription(TOPIC, "paid", 1)),
@@ -425,7 +425,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("answer", REFUSED, ids=lambda answer: str(answer.code))
-async def test_a_broker_that_refuses_is_not_asked_again(
+async def test_broker_that_denies_is_not_asked_again(
     cluster: FakeCluster, answer: Reply, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.broker.on(ASKED, answer, times=None)
@@ -448,7 +448,7 @@ async def test_a_broker_that_refuses_is_not_asked_again(
     ],
     ids=repr,
 )
-async def test_a_broker_that_cannot_tell_now_is_asked_the_next_time(
+async def test_failed_request_is_repeated_at_the_next_check(
     cluster: FakeCluster, answer: Outcome
 ) -> None:
     async with member(cluster, "new") as check, member(cluster, "paid", "b"):
@@ -460,14 +460,14 @@ async def test_a_broker_that_cannot_tell_now_is_asked_the_next_time(
         assert len(await check.checked()) == 1
 
 
-async def test_always_the_same_broker_is_asked() -> None:
+async def test_the_same_broker_is_always_asked() -> None:
     async with FakeCluster(brokers=2, topics={TOPIC: 4}) as cluster, member(cluster) as check:
         await check.checked(8)
 
         assert [len(broker.requests_of(ASKED)) for broker in cluster.brokers] == [4, 0]
 
 
-async def test_who_reads_nothing_asks_nothing(cluster: FakeCluster) -> None:
+async def test_consumer_without_subscriptions_sends_nothing(cluster: FakeCluster) -> None:
     async with member(cluster) as check:
         check.wanted = []
         await check.checked()
@@ -493,7 +493,9 @@ async def test_consumers_check_when_a_member_joins(
             await cluster.broker.wait_for(ASKED, before + 2)
 
 
-async def test_checks_go_on_for_ever(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_checks_run_until_cancelled(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(group_check, "LEAST_SECONDS", 0.001)
     async with member(cluster, "new") as check:
         checking = asyncio.create_task(SubscriptionCheck.keep_checking(check, 0.01))

@@ -1,4 +1,4 @@
-"""The strategies beside tables computed by the Java client, and what is made of a bad one."""
+"""Strategies compared with tables of the Java client; invalid allocations."""
 
 import asyncio
 from collections.abc import Sequence
@@ -63,14 +63,14 @@ def check(strategy: AllocateStrategy, row: tuple[int | tuple[str, ...] | str, ..
 
 
 @pytest.mark.parametrize("row", AVERAGELY, ids=str)
-def test_averagely_gives_the_blocks_that_java_gives(
+def test_averagely_equals_java(
     row: tuple[int | tuple[str, ...] | str, ...],
 ) -> None:
     check(AllocateAveragely(), row)
 
 
 @pytest.mark.parametrize("row", BY_CIRCLE, ids=str)
-def test_by_circle_deals_the_queues_as_java_does(
+def test_by_circle_equals_java(
     row: tuple[int | tuple[str, ...] | str, ...],
 ) -> None:
     check(AllocateAveragelyByCircle(), row)
@@ -94,7 +94,7 @@ def test_every_queue_goes_to_one_member_and_shares_differ_by_one_at_most(
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_members_agree_whatever_the_order_they_were_told_in() -> None:
+def test_members_agree_for_any_input_order() -> None:
     offered = [queue(name) for name in TWO_BROKERS]
 
     there = allocate(AllocateAveragely(), "c2", offered, ["c1", "c2", "c3"])
@@ -136,12 +136,12 @@ def test_members_are_sorted_as_java_sorts_them() -> None:
     assert first == [queue(0)]
 
 
-def test_a_broker_that_does_not_know_this_client_says_nothing() -> None:
+def test_allocation_is_unknown_for_an_unlisted_client() -> None:
     assert allocate(AllocateAveragely(), "c9", [queue(0)], ["c1", "c2"]) is None
     assert allocate(AllocateAveragely(), "c9", [queue(0)], []) is None
 
 
-def test_a_topic_without_queues_has_none_to_give() -> None:
+def test_topic_without_queues_allocates_none() -> None:
     assert allocate(AllocateAveragely(), "c1", [], ["c1"]) == []
 
 
@@ -160,7 +160,7 @@ def test_a_strategy_may_be_any_callable() -> None:
     assert shares(last_one_takes_all, names("1 0"), ["c2", "c1"]) == [names("0 1"), []]
 
 
-def test_a_topic_has_the_strategy_it_is_named_with() -> None:
+def test_topic_uses_its_strategy_of_a_mapping() -> None:
     circle, averagely = AllocateAveragelyByCircle(), AllocateAveragely()
 
     assert strategy_for(circle, "orders") is circle
@@ -168,13 +168,13 @@ def test_a_topic_has_the_strategy_it_is_named_with() -> None:
 
 
 @pytest.mark.parametrize("choice", [None, {}, {"bills": AllocateAveragelyByCircle()}])
-def test_a_topic_without_a_strategy_is_shared_averagely(
+def test_topic_without_a_strategy_uses_averagely(
     choice: dict[str, AllocateStrategy] | None,
 ) -> None:
     assert isinstance(strategy_for(choice, "orders"), AllocateAveragely)
 
 
-def test_a_strategy_says_itself_what_is_wrong_with_its_use() -> None:
+def test_config_error_of_a_strategy_is_passed_on() -> None:
     fault = ConfigError("rooms", "x", "no such room")
 
     def misused(*_: object) -> list[MessageQueue]:
@@ -221,9 +221,7 @@ def cancelled(*_: object) -> list[MessageQueue]:
         (cancelled, "raised CancelledError"),
     ],
 )
-def test_a_strategy_that_gives_no_allocation_is_named(
-    strategy: AllocateStrategy, reason: str
-) -> None:
+def test_invalid_allocation_names_the_strategy(strategy: AllocateStrategy, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason) as caught:
         allocate(strategy, "c1", [queue(0), queue(1)], ["c1"])
 

@@ -1,4 +1,4 @@
-"""Queues that are named by hand."""
+"""Allocation by configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rocketmq_aio.consumer.rebalance.strategies.averagely import allocate
 from tests.unit.consumer.sharing import names, queue, shares
 
 
-def test_everybody_gets_what_was_configured() -> None:
+def test_member_gets_its_configured_queues() -> None:
     strategy = AllocateByConfig(names("3 1"))
 
     assert shares(strategy, names("0 1 2 3"), ["c1", "c2"]) == [names("1 3")] * 2
@@ -24,7 +24,7 @@ def test_a_queue_that_the_topic_does_not_have_now_is_left_out() -> None:
     assert allocate(AllocateByConfig(names("9")), "c1", names("0 1"), ["c1"]) == []
 
 
-def test_retried_messages_are_for_all_members() -> None:
+def test_retry_topic_is_allocated_to_all_members() -> None:
     retries = [MessageQueue("%RETRY%billing", "broker-a", number) for number in range(2)]
 
     shared = shares(AllocateByConfig(names("0")), retries, ["c1", "c2"])

@@ -1,4 +1,4 @@
-"""Consistent hashing beside tables computed by the Java client."""
+"""Consistent hashing compared with tables of the Java client."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def members(count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("row", JAVA, ids=str)
-def test_queues_go_where_java_sends_them(row: tuple[int | list[int], ...]) -> None:
+def test_consistent_hash_equals_java(row: tuple[int | list[int], ...]) -> None:
     virtual_nodes, *wanted = row
     assert isinstance(virtual_nodes, int)
 
@@ -80,7 +80,7 @@ def test_another_hash_can_be_given() -> None:
     ("setting", "value"),
     [("virtual_nodes", 0), ("virtual_nodes", -1), ("virtual_nodes", True), ("hash", "md5")],
 )
-def test_what_makes_no_ring_is_refused(
+def test_invalid_ring_arguments_are_rejected(
     setting: str,
     value: Any,  # noqa: ANN401 - wrong on purpose
 ) -> None:

@@ -1,4 +1,4 @@
-"""Strategies by machine room beside tables computed by the Java client."""
+"""Allocation by machine room compared with tables of the Java client."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def short(share: list[MessageQueue] | None) -> str:
 
 
 @pytest.mark.parametrize("row", BY_ROOM, ids=str)
-def test_queues_of_a_room_are_shared_as_java_shares_them(row: tuple[list[Any], ...]) -> None:
+def test_machine_room_equals_java(row: tuple[list[Any], ...]) -> None:
     rooms, *wanted = row
     clients = [f"c{number}" for number in range(1, len(wanted) + 1)]
 
@@ -97,12 +97,12 @@ def test_every_queue_of_the_rooms_goes_to_one_member(members: set[str]) -> None:
     assert sorted(each for share in given_out for each in share or []) == TWO_ROOMS[:5]
 
 
-def test_a_topic_in_other_rooms_is_read_by_nobody() -> None:
+def test_topic_in_other_rooms_is_not_read() -> None:
     assert allocate(AllocateByMachineRoom(["room9"]), "c1", TWO_ROOMS, ["c1"]) == []
 
 
 @pytest.mark.parametrize("broker", ["broker-a", "a@b@c"])
-def test_brokers_whose_names_tell_no_room_are_an_error(broker: str) -> None:
+def test_broker_names_without_a_room_are_an_error(broker: str) -> None:
     with pytest.raises(ConfigError, match="<room>@<broker>") as caught:
         allocate(AllocateByMachineRoom(ONE), "c1", [MessageQueue("orders", broker, 0)], ["c1"])
 
@@ -116,7 +116,7 @@ def test_rooms_are_a_collection_of_names(rooms: Any) -> None:  # noqa: ANN401 - 
 
 
 @pytest.mark.parametrize("wanted", NEARBY, ids=len)
-def test_members_read_their_own_room_and_share_the_orphaned_ones(wanted: dict[str, str]) -> None:
+def test_members_read_their_room_and_share_rooms_without_members(wanted: dict[str, str]) -> None:
     strategy = AllocateMachineRoomNearby(AllocateAveragely(), ByPrefix())
 
     given_out = shares(strategy, IDC, list(wanted))
