@@ -1,4 +1,4 @@
-"""What a call costs in memory and in time, measured so that a busy machine does not matter."""
+"""Measures memory and CPU time of calls, independent of machine load."""
 
 import time
 import tracemalloc

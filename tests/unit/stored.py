@@ -1,4 +1,4 @@
-"""Stored messages and batch entries, laid out by hand from the byte table: no codec is used."""
+"""Stored messages and batch entries, encoded by hand from the byte table."""
 
 import zlib
 from dataclasses import dataclass

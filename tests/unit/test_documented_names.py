@@ -1,4 +1,4 @@
-"""The documentation knows everything that is public, and tells the same in both languages."""
+"""Documentation: covers all public names, the same in both languages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert set(vars(rocketmq_aio)["__all__"]) - set(vars(errors)) - ALIASES <= told
 
 
-def test_operators_are_told_what_to_do_about_every_event() -> None:
+def test_every_event_is_in_the_operating_guide() -> None:
     page = (ROOT / "docs" / "guide" / "operating.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| `")]
 

@@ -1,4 +1,4 @@
-"""The tables of settings in the guide say what the code says."""
+"""Documentation: the tables of settings match the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors: facts as attributes, nothing from the network unescaped, and they survive a pickle."""
+"""Errors: facts as attributes, escaped network text, pickling."""
 
 import copy
 import pickle
@@ -101,7 +101,7 @@ each_error = pytest.mark.parametrize(
 )
 
 
-def test_every_error_of_the_package_is_tried_here() -> None:
+def test_every_error_is_tested_here() -> None:
     declared = {
         each
         for each in vars(errors).values()
@@ -131,7 +131,7 @@ def test_notes_survive_a_pickle() -> None:
     assert pickle.loads(pickle.dumps(error)).__notes__ == ["while pulling"]
 
 
-def test_the_causes_of_a_send_survive_a_pickle() -> None:
+def test_send_attempts_can_be_pickled() -> None:
     twin = pickle.loads(pickle.dumps(SendUnknownError("orders", "ID", ATTEMPTS)))
 
     assert [type(attempt.cause) for attempt in twin.attempts] == [NotConnectedError, BusyError]
@@ -151,7 +151,7 @@ def test_the_causes_of_a_send_survive_a_pickle() -> None:
         *[(kind, BrokerError) for kind in BROKER_KINDS],
     ],
 )
-def test_an_error_is_caught_by_what_it_means(kind: type[Exception], base: type[Exception]) -> None:
+def test_errors_have_their_builtin_bases(kind: type[Exception], base: type[Exception]) -> None:
     assert issubclass(kind, base)
 
 
@@ -187,7 +187,7 @@ def test_a_message_says_what_happened(error: Exception, text: str) -> None:
     assert str(error) == text
 
 
-def test_a_failed_send_tells_every_attempt_and_whether_it_may_be_stored() -> None:
+def test_a_send_error_lists_attempts_and_outcome() -> None:
     surely, perhaps = (kind("orders", "ID", ATTEMPTS) for kind in (SendError, SendUnknownError))
 
     assert "the message was not stored" in str(surely)
@@ -197,7 +197,7 @@ def test_a_failed_send_tells_every_attempt_and_whether_it_may_be_stored() -> Non
         assert "10.0.0.2:10911 after 1.000 s: BusyError" in str(error)
 
 
-def test_of_many_attempts_the_last_ones_are_told() -> None:
+def test_a_send_error_lists_the_last_attempts() -> None:
     error = SendError("orders", "ID", ATTEMPTS * 20)
 
     assert "not stored: 35 more attempts; 10.0.0.2:10911 after" in str(error)
@@ -205,7 +205,7 @@ def test_of_many_attempts_the_last_ones_are_told() -> None:
     assert len(error.attempts) == 40
 
 
-def test_facts_do_not_change_with_their_source() -> None:
+def test_attributes_are_copies_of_their_sources() -> None:
     causes: dict[str, BaseException] = {"a:1": OSError("refused")}
     error = NameServerUnavailableError(causes)
     causes.clear()
@@ -232,7 +232,7 @@ def test_facts_do_not_change_with_their_source() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_no_text_from_the_network_can_forge_a_line_of_a_log(error: RocketMQError) -> None:
+def test_network_text_cannot_forge_log_lines(error: RocketMQError) -> None:
     assert str(error).isprintable()
 
 
@@ -258,11 +258,11 @@ def test_a_remark_is_kept_whole_and_shown_short() -> None:
         ("x" * (REMARK_SHOWN + 1), "x" * REMARK_SHOWN + "..."),
     ],
 )
-def test_what_is_shown_is_one_short_line(text: str | None, safe: str) -> None:
+def test_shown_text_is_one_short_line(text: str | None, safe: str) -> None:
     assert shown(text) == safe
 
 
-def test_a_huge_remark_costs_nothing_to_show() -> None:
+def test_a_huge_remark_is_shown_in_bounded_time() -> None:
     huge = "x" * 16 * MIB
 
     assert cpu_seconds(lambda: shown(huge)) < 0.1

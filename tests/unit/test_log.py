@@ -1,4 +1,4 @@
-"""Logging: silent unless the application listens, one event a line, nothing can forge a line."""
+"""Logging: silent by default, one event per line, no forged lines."""
 
 import logging
 import subprocess
@@ -36,11 +36,11 @@ def run(program: str) -> str:
     return ended.stdout + ended.stderr
 
 
-def test_nothing_is_printed_unless_the_application_listens() -> None:
+def test_nothing_is_logged_by_default() -> None:
     assert run(SILENT) == ""
 
 
-def test_an_application_that_listens_sees_events_from_its_level_on() -> None:
+def test_events_are_logged_from_the_configured_level() -> None:
     lines = run(LISTENING).splitlines()
 
     assert lines == [
@@ -58,7 +58,7 @@ def test_an_event_comes_first_and_its_values_after_it(caplog: pytest.LogCaptureF
     assert record.getMessage() == "event='route_changed' topic='orders' queues=8"
 
 
-def test_an_event_below_the_level_is_not_made(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_disabled_event_is_not_rendered(caplog: pytest.LogCaptureFixture) -> None:
     class Costly:
         def __repr__(self) -> str:
             raise AssertionError("a value was rendered that nobody sees")
@@ -104,7 +104,7 @@ def test_plain_logging_prints_the_traceback_on_lines_of_its_own() -> None:
     assert lines[-1] == "LookupError: gone"
 
 
-def test_the_application_decides_by_the_name_of_the_package() -> None:
+def test_the_package_logger_configures_all_events() -> None:
     package = logging.getLogger("rocketmq_aio")
 
     assert [type(handler) for handler in package.handlers] == [logging.NullHandler]

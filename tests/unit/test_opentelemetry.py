@@ -1,4 +1,4 @@
-"""Spans, metrics and context of sends and handlers, as an exporter gets them."""
+"""OpenTelemetry hook: exported spans, metrics and propagated context."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_send_is_a_producer_span_named_after_the_topic(watched: Watched) -> No
     }
 
 
-def test_what_is_sent_carries_the_context_of_the_send_and_the_baggage(watched: Watched) -> None:
+def test_sent_messages_carry_context_and_baggage(watched: Watched) -> None:
     message = Message("orders", b"hello")
     sent = _sending(message)
     token = context.attach(baggage.set_baggage("tenant", "blue"))
@@ -175,7 +175,7 @@ def test_a_batch_of_several_topics_names_none(watched: Watched) -> None:
         (Message("orders", b"x"), "transaction", "transaction"),
     ],
 )
-def test_the_type_of_a_message_is_told(
+def test_the_message_type_is_an_attribute(
     watched: Watched, message: Message, mode: str, kind: str
 ) -> None:
     sent = _sending(message, mode=mode)
@@ -197,7 +197,7 @@ def test_a_failed_send_is_an_error_of_span_and_metrics(watched: Watched) -> None
     assert watched.points("messaging.client.operation.duration")["SendError"].sum == 0.25
 
 
-def test_a_span_ends_although_the_text_of_the_error_cannot_be_made(watched: Watched) -> None:
+def test_a_span_ends_when_str_of_the_error_raises(watched: Watched) -> None:
     class WithoutTextError(Exception):
         def __str__(self) -> str:
             raise LookupError("no text")
@@ -212,7 +212,7 @@ def test_a_span_ends_although_the_text_of_the_error_cannot_be_made(watched: Watc
     assert "WithoutTextError" in _value(watched.span().attributes, "error.type")
 
 
-def test_of_a_batch_each_message_counts_by_its_own_outcome(watched: Watched) -> None:
+def test_messages_of_a_batch_are_counted_by_outcome(watched: Watched) -> None:
     sent = _sending(*(Message("orders", b"x") for _ in range(3)), mode="send_batch")
     watched.hook.before_send(sent)
     sent.outcomes = (_result(), BusyError(2, "busy", "127.0.0.1:1"), _result())
@@ -248,7 +248,7 @@ def test_a_batch_links_to_the_traces_of_its_messages(watched: Watched) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_handler_of_messages_without_context_begins_a_trace(watched: Watched, count: int) -> None:
+def test_a_handler_without_context_starts_a_trace(watched: Watched, count: int) -> None:
     handled = _handling(*[{}] * count)
     around = watched.tracers.get_tracer("app").start_span("active when the consumer started")
     token = context.attach(baggage.set_baggage("tenant", "blue", trace.set_span_in_context(around)))
@@ -278,7 +278,7 @@ def test_a_handler_that_fails_is_an_error(watched: Watched) -> None:
     assert watched.points("messaging.process.duration")["ValueError"].count == 1
 
 
-def test_what_is_handed_out_has_a_span_that_is_current_nowhere(watched: Watched) -> None:
+def test_the_span_of_a_poll_is_never_current(watched: Watched) -> None:
     polled = _handling(PARENT)
     polled.mode = "poll"
     watched.hook.before(polled)
@@ -304,7 +304,7 @@ async def test_a_span_that_ends_in_another_task_logs_nothing(
     assert caplog.records == []
 
 
-def test_who_polls_can_continue_the_trace_of_a_message(watched: Watched) -> None:
+def test_context_of_continues_the_trace_of_a_message(watched: Watched) -> None:
     found = watched.hook.context_of(_received(PARENT, 0))
     assert trace.get_current_span(found).get_span_context().span_id == PARENT_SPAN
     assert watched.hook.context_of(_received({}, 0)) is None

@@ -1,4 +1,4 @@
-"""Stop signals: who hears them, and what handlers the program has afterwards."""
+"""Stop signals: called blocks and restored handlers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def program() -> Iterator[Heard]:
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
-def test_every_block_hears_a_signal_and_the_program_does_not(
+def test_all_blocks_are_called_instead_of_the_program(
     program: Heard, number: signal.Signals
 ) -> None:
     told: list[str] = []
@@ -43,9 +43,7 @@ def test_every_block_hears_a_signal_and_the_program_does_not(
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_last_block_that_ends_puts_the_handlers_of_the_program_back(
-    program: Heard, first: int
-) -> None:
+def test_the_last_block_restores_the_handlers(program: Heard, first: int) -> None:
     told: list[int] = []
     blocks = [stop_signals(lambda: told.append(0)), stop_signals(lambda: told.append(1))]
     for block in blocks:
@@ -59,7 +57,7 @@ def test_last_block_that_ends_puts_the_handlers_of_the_program_back(
     assert (told, program) == ([1 - first], ["SIGTERM"])
 
 
-def test_one_callback_may_listen_twice(program: Heard) -> None:
+def test_a_callback_may_be_registered_twice(program: Heard) -> None:
     told: list[str] = []
 
     def listen() -> None:
@@ -73,7 +71,7 @@ def test_one_callback_may_listen_twice(program: Heard) -> None:
     assert told == ["a", "a", "a"]
 
 
-def test_handler_that_the_program_sets_meanwhile_is_kept(program: Heard) -> None:
+def test_a_handler_set_during_a_block_is_kept(program: Heard) -> None:
     later = Heard()
     with stop_signals(lambda: None):
         signal.signal(signal.SIGTERM, later.handle)
@@ -82,7 +80,7 @@ def test_handler_that_the_program_sets_meanwhile_is_kept(program: Heard) -> None
     assert (program, later) == ([], ["SIGTERM"])
 
 
-def test_blocks_in_other_threads_leave_signals_alone(program: Heard) -> None:
+def test_blocks_in_other_threads_do_nothing(program: Heard) -> None:
     handlers: list[object] = []
 
     def listen() -> None:
@@ -102,7 +100,7 @@ def wait_for_signal(ready: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of Python 3.12
-def test_forked_process_has_the_handlers_of_the_program() -> None:
+def test_a_forked_process_has_the_original_handlers() -> None:
     told: list[str] = []
     ready, written = os.pipe()
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)

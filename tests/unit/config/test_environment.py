@@ -1,4 +1,4 @@
-"""Settings from the environment: by their names, checked like all others, overruled by code."""
+"""Settings from the environment: parsed, validated, overridden by arguments."""
 
 from dataclasses import fields
 from typing import Any
@@ -25,7 +25,7 @@ def test_an_empty_environment_gives_the_defaults() -> None:
     assert ClientConfig.from_env({}) == ClientConfig()
 
 
-def test_everything_can_come_from_the_environment() -> None:
+def test_all_settings_are_read_from_the_environment() -> None:
     config = ClientConfig.from_env(
         {
             "ROCKETMQ_NAMESRV": "a:1;b:2",
@@ -66,14 +66,14 @@ def test_everything_can_come_from_the_environment() -> None:
     )
 
 
-def test_the_variable_of_other_clients_is_read_too() -> None:
+def test_namesrv_addr_is_read() -> None:
     other, own = {"NAMESRV_ADDR": "a:1"}, {"ROCKETMQ_NAMESRV": "b:2"}
 
     assert ClientConfig.from_env(other).namesrv == "a:1"
     assert ClientConfig.from_env(other | own).namesrv == "b:2"
 
 
-def test_what_is_given_wins_over_the_environment() -> None:
+def test_arguments_override_the_environment() -> None:
     environ = {"ROCKETMQ_NAMESRV": "a:1", "ROCKETMQ_MAX_IN_FLIGHT": "10"}
     config = ClientConfig.from_env(environ, namesrv="b:2", max_in_flight=20)
 
@@ -111,7 +111,7 @@ def test_an_empty_variable_counts_as_not_set(name: str) -> None:
         ("ROCKETMQ_SECRET_KEY", SECRET, "access_key"),
     ],
 )
-def test_a_variable_that_does_not_fit_is_named(variable: str, text: str, setting: str) -> None:
+def test_an_invalid_variable_is_named(variable: str, text: str, setting: str) -> None:
     error = refusal({variable: text})
 
     assert error.setting == setting
@@ -122,11 +122,11 @@ def test_a_variable_that_does_not_fit_is_named(variable: str, text: str, setting
     ("text", "value"),
     [("1", True), ("yes", True), ("On", True), ("0", False), ("FALSE", False), ("off", False)],
 )
-def test_a_switch_is_read_in_its_usual_spellings(text: str, value: bool) -> None:
+def test_booleans_are_parsed_from_common_spellings(text: str, value: bool) -> None:
     assert ClientConfig.from_env({"ROCKETMQ_TLS": text}).tls is value
 
 
-def test_a_setting_that_nobody_knows_is_refused_there_too() -> None:
+def test_from_env_rejects_unknown_settings() -> None:
     assert refusal({}, namesrvr="a:1").setting == "namesrvr"
 
 

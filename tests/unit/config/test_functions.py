@@ -1,4 +1,4 @@
-"""Functions of the application, before anybody calls them."""
+"""Functions of the application: validation before the first call."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def only_by_name(message: object, *, context: object) -> None: ...
         int,
     ],
 )
-def test_what_takes_a_message_is_accepted(function: Callable[..., object]) -> None:
+def test_functions_with_matching_parameters_are_accepted(function: Callable[..., object]) -> None:
     check_function("on_message", function, "message")
 
 
@@ -53,13 +53,13 @@ def test_what_takes_a_message_is_accepted(function: Callable[..., object]) -> No
         (None, "expected a function"),
     ],
 )
-def test_what_does_not_is_refused_with_how_it_is_called(function: object, words: str) -> None:
+def test_functions_with_other_parameters_are_rejected(function: object, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         check_function("on_message", function, "message")
     assert caught.value.setting == "on_message"
 
 
-def test_a_function_is_named_as_its_author_knows_it() -> None:
+def test_name_of_returns_the_qualified_name() -> None:
     assert name_of(two) == f"{__name__}.two"
     assert name_of(Shop().sell) == f"{__name__}.Shop.sell"
     assert "partial" in name_of(functools.partial(two, 1))

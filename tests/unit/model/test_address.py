@@ -1,4 +1,4 @@
-"""Addresses: what can be dialled is understood, what cannot is refused before it is tried."""
+"""Addresses: valid ones are parsed, invalid ones are rejected."""
 
 import pytest
 from hypothesis import given
@@ -77,7 +77,7 @@ def test_an_address_is_split_at_its_last_colon(text: str, host: str, port: int) 
         "h" * 254 + ":80",
     ],
 )
-def test_what_nobody_can_dial_is_refused_with_its_text(text: str) -> None:
+def test_invalid_addresses_are_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="namesrv=") as caught:
         parse_address(text, setting="namesrv")
 
@@ -85,7 +85,7 @@ def test_what_nobody_can_dial_is_refused_with_its_text(text: str) -> None:
 
 
 @given(st.text(max_size=30))
-def test_any_text_is_an_address_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_rejected(text: str) -> None:
     try:
         host, port = parse_address(text)
     except ConfigError:
@@ -96,7 +96,7 @@ def test_any_text_is_an_address_or_refused(text: str) -> None:
 
 
 @given(st.integers(0, 2**128 - 1), st.integers(1, 65_535))
-def test_every_ipv6_address_is_understood(value: int, port: int) -> None:
+def test_ipv6_addresses_are_parsed(value: int, port: int) -> None:
     host = ":".join(f"{value >> shift & 0xFFFF:x}" for shift in range(112, -1, -16))
 
     assert parse_address(f"[{host}]:{port}") == parse_address(f"{host}:{port}") == (host, port)
@@ -108,18 +108,18 @@ def test_every_ipv6_address_is_understood(value: int, port: int) -> None:
 @pytest.mark.parametrize(
     "text", ["b:1;a:2", "b:1,a:2", " b:1 ; a:2 ;", ";;b:1;;a:2", "b:1;a:2;b:1"]
 )
-def test_a_list_is_split_in_its_order_and_without_repeats(text: str) -> None:
+def test_a_list_keeps_its_order_and_drops_duplicates(text: str) -> None:
     assert parse_addresses(text) == ("b:1", "a:2")
 
 
 @pytest.mark.parametrize("text", ["", " ", ";", " ; , "])
-def test_a_list_of_nothing_is_refused(text: str) -> None:
+def test_an_empty_list_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="at least one"):
         parse_addresses(text)
 
 
 @pytest.mark.parametrize("text", ["a:1;b", "a:1;:2", "a:1;b:x", "a:1 b:2", "a:1\nb:2"])
-def test_one_bad_address_spoils_its_list(text: str) -> None:
+def test_a_list_with_an_invalid_address_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="namesrv="):
         parse_addresses(text)
 
@@ -132,15 +132,15 @@ def test_an_address_of_a_list_may_be_ipv6() -> None:
     ("address", "second"),
     [("10.0.0.1:10911", "10.0.0.1:10909"), ("[::1]:10911", "[::1]:10909"), ("a:3", "a:1")],
 )
-def test_the_second_port_of_a_broker_is_two_below(address: str, second: str) -> None:
+def test_the_vip_port_is_the_port_less_two(address: str, second: str) -> None:
     assert vip_address(address) == second
 
 
 @pytest.mark.parametrize("address", ["a:1", "a:2"])
-def test_a_broker_whose_port_has_none_below_is_reached_at_its_own(address: str) -> None:
+def test_ports_1_and_2_have_no_vip_port(address: str) -> None:
     assert vip_address(address) == address
 
 
-def test_the_second_port_of_a_malformed_address_is_refused() -> None:
+def test_the_vip_address_of_an_invalid_address_is_rejected() -> None:
     with pytest.raises(ConfigError):
         vip_address("a")

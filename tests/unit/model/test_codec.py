@@ -1,4 +1,4 @@
-"""Codecs: what goes in comes out, and whatever cannot be read is a PayloadError and no more."""
+"""Codecs: values round trip, and every failure is a PayloadError."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ each_typed = pytest.mark.parametrize("make", [JSONCodec, MsgpackCodec])
         (bytes, b"\x00\xff"),
     ],
 )
-def test_a_value_of_a_type_comes_back_as_that_type(make: Any, kind: Any, value: object) -> None:  # noqa: ANN401
+def test_a_value_is_decoded_to_its_type(make: Any, kind: Any, value: object) -> None:  # noqa: ANN401
     codec = make(kind)
     decoded = codec.decode(codec.encode(value))
 
@@ -124,14 +124,14 @@ def nested(scalars: st.SearchStrategy[Any], keys: st.SearchStrategy[Any]) -> st.
 
 
 @given(nested(SCALARS | FLOATS, st.text()))
-def test_everything_that_json_holds_comes_back(value: object) -> None:
+def test_all_json_values_round_trip(value: object) -> None:
     codec = JSONCodec()
 
     assert codec.decode(codec.encode(value)) == value
 
 
 @given(nested(SCALARS | FLOATS | st.binary(), st.text() | st.integers(-(2**63), 2**64 - 1)))
-def test_everything_that_messagepack_holds_comes_back(value: object) -> None:
+def test_all_messagepack_values_round_trip(value: object) -> None:
     codec = MsgpackCodec()
 
     assert codec.decode(codec.encode(value)) == value
@@ -143,7 +143,7 @@ def test_without_a_type_messagepack_has_times_and_extensions() -> None:
     assert codec.decode(codec.encode(value)) == value
 
 
-def test_both_kinds_of_messagepack_read_each_other() -> None:
+def test_typed_and_untyped_messagepack_are_compatible() -> None:
     plain, typed = MsgpackCodec(), MsgpackCodec(Order)
     order = Order(7, [Line("hat", 2)])
 
@@ -169,7 +169,7 @@ def test_raw_bytes_stay_as_they_are(
         (RawCodec(), "RawCodec()"),
     ],
 )
-def test_a_codec_says_what_it_is_and_can_be_pickled(codec: Codec, text: str) -> None:
+def test_a_codec_has_a_repr_and_can_be_pickled(codec: Codec, text: str) -> None:
     for twin in (codec, pickle.loads(pickle.dumps(codec)), copy.deepcopy(codec)):
         assert repr(twin) == text
 
@@ -191,7 +191,7 @@ def test_a_codec_says_what_it_is_and_can_be_pickled(codec: Codec, text: str) -> 
     ],
 )
 @pytest.mark.parametrize("kind", [Any, Order, list[int]])
-def test_what_is_no_json_is_a_payload_error(body: bytes, kind: object) -> None:
+def test_invalid_json_is_a_payload_error(body: bytes, kind: object) -> None:
     with pytest.raises(PayloadError, match=r"^JSONCodec"):
         JSONCodec(kind).decode(body)
 
@@ -213,7 +213,7 @@ def test_what_is_no_json_is_a_payload_error(body: bytes, kind: object) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", [Any, Order, list[int]])
-def test_what_is_no_messagepack_is_a_payload_error(body: bytes, kind: object) -> None:
+def test_invalid_messagepack_is_a_payload_error(body: bytes, kind: object) -> None:
     with pytest.raises(PayloadError, match=r"^MsgpackCodec"):
         MsgpackCodec(kind).decode(body)
 
@@ -222,7 +222,7 @@ def test_what_is_no_messagepack_is_a_payload_error(body: bytes, kind: object) ->
     "codec", [JSONCodec(), MsgpackCodec(), JSONCodec(Order), MsgpackCodec(Order)]
 )
 @given(body=st.binary(max_size=64))
-def test_no_body_raises_anything_else(codec: Codec, body: bytes) -> None:
+def test_any_body_decodes_or_raises_payload_error(codec: Codec, body: bytes) -> None:
     with suppress(PayloadError):
         codec.decode(body)
 
@@ -231,7 +231,7 @@ def test_no_body_raises_anything_else(codec: Codec, body: bytes) -> None:
     "claim", [b"\xdd\x7f\xff\xff\xff", b"\xdf\x7f\xff\xff\xff", b"\xc6\x7f\xff\xff\xff"]
 )
 @pytest.mark.parametrize("codec", [MsgpackCodec(), MsgpackCodec(list[int])])
-def test_a_length_that_is_a_lie_takes_no_memory(codec: Codec, claim: bytes) -> None:
+def test_a_false_length_takes_no_memory(codec: Codec, claim: bytes) -> None:
     def read() -> None:
         with pytest.raises(PayloadError):
             codec.decode(claim + b"\x01")
@@ -239,7 +239,7 @@ def test_a_length_that_is_a_lie_takes_no_memory(codec: Codec, claim: bytes) -> N
     assert peak_bytes(read) < MIB
 
 
-def test_what_does_not_fit_the_type_is_told_with_its_place() -> None:
+def test_a_type_mismatch_names_its_path() -> None:
     with pytest.raises(PayloadError) as caught:
         JSONCodec(Order).decode(b'{"id": "seven", "lines": []}')
 
@@ -260,7 +260,7 @@ def test_what_does_not_fit_the_type_is_told_with_its_place() -> None:
         (RawCodec(), "text"),
     ],
 )
-def test_what_cannot_be_written_is_a_payload_error(codec: Codec, value: object) -> None:
+def test_an_unencodable_value_is_a_payload_error(codec: Codec, value: object) -> None:
     with pytest.raises(PayloadError) as caught:
         codec.encode(value)
 
@@ -268,7 +268,7 @@ def test_what_cannot_be_written_is_a_payload_error(codec: Codec, value: object) 
 
 
 @pytest.mark.parametrize("codec", [JSONCodec(), MsgpackCodec(), JSONCodec(list)])
-def test_a_value_inside_itself_is_a_payload_error(codec: Codec) -> None:
+def test_a_recursive_value_is_a_payload_error(codec: Codec) -> None:
     endless: list[object] = []
     endless.append(endless)
 
@@ -285,14 +285,14 @@ def test_a_value_inside_itself_is_a_payload_error(codec: Codec) -> None:
     [3, lambda: 1, "no such name", Backwards, list[Backwards], dict[str, Backwards | None]],
     ids=["number", "function", "text", "class", "in a list", "in a union"],
 )
-def test_a_type_that_no_body_can_become_is_refused_at_once(make: Any, kind: Any) -> None:  # noqa: ANN401
+def test_an_unsupported_type_is_rejected_by_the_constructor(make: Any, kind: Any) -> None:  # noqa: ANN401
     with pytest.raises(ConfigError) as caught:
         make(kind)
 
     assert (caught.value.setting, caught.value.value) == ("kind", kind)
 
 
-def test_a_field_that_no_body_can_become_is_named() -> None:
+def test_an_unsupported_field_type_is_named() -> None:
     @dataclass
     class Wrapped:
         inner: Backwards
@@ -305,7 +305,7 @@ class Tree(msgspec.Struct):
     children: list[Tree]
 
 
-def test_a_type_may_contain_itself() -> None:
+def test_recursive_types_are_supported() -> None:
     tree = Tree([Tree([])])
     codec = JSONCodec(Tree)
 
@@ -313,7 +313,7 @@ def test_a_type_may_contain_itself() -> None:
 
 
 @pytest.mark.parametrize("codec", [JSONCodec, Backwards, "json", object()])
-def test_what_is_no_codec_is_refused(codec: object) -> None:
+def test_an_invalid_codec_is_rejected(codec: object) -> None:
     with pytest.raises(ConfigError) as caught:
         check_codec(codec)
 
@@ -321,7 +321,7 @@ def test_what_is_no_codec_is_refused(codec: object) -> None:
 
 
 @pytest.mark.parametrize("codec", [None, JSONCodec(), Backwards()])
-def test_a_codec_of_an_application_will_do(codec: object) -> None:
+def test_a_custom_codec_need_not_derive_from_codec(codec: object) -> None:
     check_codec(codec)
 
 
@@ -332,7 +332,7 @@ def test_without_a_codec_the_value_is_the_body() -> None:
     assert received(b"plain").value == b"plain"
 
 
-def test_a_value_is_decoded_once_and_where_it_is_read() -> None:
+def test_a_value_is_decoded_once_on_first_access() -> None:
     message = received(b'{"id": 7, "lines": []}')
     message.codec = JSONCodec(Order)
     untouched = message.decoded
@@ -343,7 +343,7 @@ def test_a_value_is_decoded_once_and_where_it_is_read() -> None:
     assert message.value is first
 
 
-def test_a_value_that_is_none_is_decoded_once_too() -> None:
+def test_a_none_value_is_decoded_once() -> None:
     message = received(b"null")
     message.codec = JSONCodec()
     first = message.value
@@ -372,7 +372,7 @@ def test_a_message_can_be_pickled_with_its_codec_and_value() -> None:
     assert pickle.loads(pickle.dumps(plain)).value == plain.body
 
 
-def test_whatever_the_code_of_an_application_raises_is_a_payload_error() -> None:
+def test_any_exception_of_a_custom_codec_is_a_payload_error() -> None:
     with pytest.raises(PayloadError, match="LookupError: a bug") as read:
         decode_with(Backwards(), b"gub")
     with pytest.raises(PayloadError, match="TypeError") as written:
@@ -401,7 +401,7 @@ def test_cancelled_error_or_generator_exit_of_a_codec_is_a_payload_error(
         encode_with(Leaking(), "x")
 
 
-def test_a_codecs_own_payload_error_is_left_as_it_is() -> None:
+def test_a_payload_error_of_a_codec_is_not_wrapped() -> None:
     class Strict(Backwards):
         def decode(self, body: bytes) -> str:
             raise PayloadError("strict", "never")
@@ -410,7 +410,7 @@ def test_a_codecs_own_payload_error_is_left_as_it_is() -> None:
         decode_with(Strict(), b"x")
 
 
-def test_of_many_messages_those_that_can_be_decoded_are_told_from_the_others() -> None:
+def test_decode_all_separates_undecodable_messages() -> None:
     messages = [received(body, at) for at, body in enumerate([b"1", b"x", b"2", b'"3"'])]
     good, bad = decode_all(JSONCodec(int), messages)
 

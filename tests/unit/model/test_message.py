@@ -1,4 +1,4 @@
-"""Messages to send: every rule is checked when one is built, and named when it is broken."""
+"""Messages to send: every argument is validated by the constructor."""
 
 import pickle
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def test_a_message_needs_a_topic_and_a_body() -> None:
     assert message.properties == {"WAIT": "true"}
 
 
-def test_what_is_given_can_be_asked_for() -> None:
+def test_a_message_has_the_given_fields() -> None:
     message = Message(
         "orders",
         b"hello",
@@ -74,7 +74,7 @@ def test_what_is_given_can_be_asked_for() -> None:
     st.none() | Whole.filter(lambda tag: "|" not in tag),
     st.none() | st.lists(Whole.filter(lambda key: " " not in key), min_size=1, max_size=3),
 )
-def test_what_a_consumer_reads_is_what_was_given(
+def test_encoded_properties_parse_to_the_given_ones(
     properties: dict[str, str], tag: str | None, keys: list[str] | None
 ) -> None:
     message = Message("orders", b"x", properties=properties, tags=tag, keys=keys)
@@ -86,7 +86,7 @@ def test_what_a_consumer_reads_is_what_was_given(
 
 
 @pytest.mark.parametrize("word", [Word.PAID, Name.PAID], ids=["StrEnum", "str-Enum"])
-def test_members_of_an_enum_are_sent_by_their_value(word: str) -> None:
+def test_enum_members_are_sent_by_value(word: str) -> None:
     message = Message(word, b"x", tags=word, keys=word, properties={word: word})
     several = Message("orders", b"x", keys=[word, word])
 
@@ -102,13 +102,13 @@ def test_members_of_an_enum_are_sent_by_their_value(word: str) -> None:
 @pytest.mark.parametrize(
     "body", [b"abc", bytearray(b"abc"), memoryview(b"abc"), memoryview(b"a-b-c")[::2]]
 )
-def test_a_body_may_be_anything_that_holds_bytes(body: bytes | bytearray | memoryview) -> None:
+def test_a_body_may_be_any_bytes_like_object(body: bytes | bytearray | memoryview) -> None:
     message = Message("orders", body)
 
     assert (type(message.body), message.body) == (bytes, b"abc")
 
 
-def test_a_body_is_not_changed_by_what_happens_to_its_source() -> None:
+def test_a_body_is_a_copy_of_its_source() -> None:
     source = bytearray(b"abc")
     message = Message("orders", source)
     source[0] = 0
@@ -116,7 +116,7 @@ def test_a_body_is_not_changed_by_what_happens_to_its_source() -> None:
     assert message.body == b"abc"
 
 
-def test_properties_are_not_changed_by_what_happens_to_their_source() -> None:
+def test_properties_are_a_copy_of_their_source() -> None:
     source = {"a": "1"}
     message = Message("orders", b"x", properties=source, tags="t")
     source["b"] = "2"
@@ -126,7 +126,7 @@ def test_properties_are_not_changed_by_what_happens_to_their_source() -> None:
 
 
 @pytest.mark.parametrize("body", ["text", None, 5, ["a"], object()])
-def test_a_body_that_is_not_bytes_is_refused(body: bytes) -> None:
+def test_a_body_that_is_not_bytes_is_rejected(body: bytes) -> None:
     error = refusal(lambda: Message("orders", body))
 
     assert type(body).__name__ in error.reason
@@ -134,11 +134,11 @@ def test_a_body_that_is_not_bytes_is_refused(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", bytearray(), memoryview(b"")])
-def test_an_empty_body_is_refused(body: bytes | bytearray | memoryview) -> None:
+def test_an_empty_body_is_rejected(body: bytes | bytearray | memoryview) -> None:
     assert "empty" in refusal(lambda: Message("orders", body)).reason
 
 
-def test_a_text_of_a_message_shows_no_content() -> None:
+def test_the_repr_of_a_message_hides_its_content() -> None:
     message = Message("orders", b"secret", properties={"token": "secret"}, tags="paid")
 
     assert repr(message) == "<Message 'orders' 6 bytes tags='paid'>"
@@ -148,7 +148,7 @@ def test_a_text_of_a_message_shows_no_content() -> None:
 
 
 @pytest.mark.parametrize("topic", ["orders", "%RETRY%group", "%DLQ%group", "TBW102", "x" * 127])
-def test_a_topic_of_the_allowed_characters_is_taken(topic: str) -> None:
+def test_valid_topics_are_accepted(topic: str) -> None:
     assert Message(topic, b"x").topic == topic
 
 
@@ -171,7 +171,7 @@ def test_a_topic_of_the_allowed_characters_is_taken(topic: str) -> None:
         [],
     ],
 )
-def test_any_other_topic_is_refused(topic: str) -> None:
+def test_invalid_topics_are_rejected(topic: str) -> None:
     error = refusal(lambda: Message(topic, b"x"))
 
     assert error.topic == topic
@@ -184,13 +184,13 @@ def test_reserved_topics_are_rejected(topic: str) -> None:
         assert "reserved by the broker" in refusal(lambda: Message(topic, b"x")).reason
 
 
-def test_a_bad_topic_is_refused_every_time() -> None:
+def test_an_invalid_topic_is_not_cached() -> None:
     Message("good", b"x")
     for _ in range(2):
         assert refusal(lambda: Message("not good", b"x")).topic == "not good"
 
 
-def test_any_number_of_topics_may_be_used() -> None:
+def test_topics_beyond_the_cache_are_accepted() -> None:
     assert len({Message(f"topic-{n}", b"x").topic for n in range(MANY_TOPICS)}) == MANY_TOPICS
     assert refusal(lambda: Message("a.b", b"x")).topic == "a.b"
 
@@ -201,7 +201,7 @@ def test_any_number_of_topics_may_be_used() -> None:
 @pytest.mark.parametrize(
     "tag", ["", " ", "\t", "a|b", "a||b", "|", 5, b"a", ["a"], "a\x01b", "\x02"]
 )
-def test_what_is_not_one_tag_is_refused(tag: str) -> None:
+def test_invalid_tags_are_rejected(tag: str) -> None:
     error = refusal(lambda: Message("orders", b"x", tags=tag))
 
     assert "tags" in error.reason
@@ -210,11 +210,11 @@ def test_what_is_not_one_tag_is_refused(tag: str) -> None:
 @pytest.mark.parametrize(
     "keys", ["", " ", "a b", ["a b"], [""], [], [None], 5, b"a", "a\x01b", ["a\x02"], "\ud800"]
 )
-def test_what_are_not_keys_is_refused(keys: str) -> None:
+def test_invalid_keys_are_rejected(keys: str) -> None:
     assert "keys" in refusal(lambda: Message("orders", b"x", keys=keys)).reason
 
 
-def test_keys_may_hold_other_white_space_and_stay_whole() -> None:
+def test_keys_may_contain_white_space_other_than_spaces() -> None:
     assert Message("orders", b"x", keys=["a\tb", "c\u3000d"]).keys == ("a\tb", "c\u3000d")
 
 
@@ -244,19 +244,19 @@ def test_keys_may_hold_other_white_space_and_stay_whole() -> None:
         ["ab"],
     ],
 )
-def test_what_are_not_properties_of_the_user_is_refused(properties: dict[str, str]) -> None:
+def test_invalid_user_properties_are_rejected(properties: dict[str, str]) -> None:
     error = refusal(lambda: Message("orders", b"x", properties=properties))
 
     assert "propert" in error.reason
 
 
 @pytest.mark.parametrize("properties", [None, {}])
-def test_no_properties_are_fine(properties: dict[str, str] | None) -> None:
+def test_properties_may_be_empty(properties: dict[str, str] | None) -> None:
     assert Message("orders", b"x", properties=properties).properties == {"WAIT": "true"}
 
 
 @given(st.text(st.characters(codec=None)), st.text(st.characters(codec=None)))
-def test_a_property_is_taken_whole_or_refused(name: str, value: str) -> None:
+def test_any_property_round_trips_or_is_rejected(name: str, value: str) -> None:
     try:
         message = Message("orders", b"x", properties={name: value})
     except InvalidMessageError:
@@ -269,28 +269,28 @@ def test_a_property_is_taken_whole_or_refused(name: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("level", range(1, 19))
-def test_every_delay_level_is_taken(level: int) -> None:
+def test_valid_delay_levels_are_accepted(level: int) -> None:
     message = Message("orders", b"x", delay_level=level)
 
     assert (message.delay_level, message.properties["DELAY"]) == (level, str(level))
 
 
 @pytest.mark.parametrize("level", [-1, 19, 100, "3", 1.0, True, [1]])
-def test_any_other_delay_level_is_refused(level: int) -> None:
+def test_invalid_delay_levels_are_rejected(level: int) -> None:
     assert f"delay_level={level!r}" in refusal(lambda: Message("o", b"x", delay_level=level)).reason
 
 
 @pytest.mark.parametrize("flag", [0, 1, -1, 2**31 - 1, -(2**31)])
-def test_a_flag_is_any_number_of_32_bits(flag: int) -> None:
+def test_valid_flags_are_accepted(flag: int) -> None:
     assert Message("orders", b"x", flag=flag).flag == flag
 
 
 @pytest.mark.parametrize("flag", [2**31, -(2**31) - 1, 10**30, 1.5, "1", True])
-def test_any_other_flag_is_refused(flag: int) -> None:
+def test_invalid_flags_are_rejected(flag: int) -> None:
     assert f"flag={flag!r}" in refusal(lambda: Message("o", b"x", flag=flag)).reason
 
 
-def test_a_refusal_is_a_value_error_and_one_of_this_package() -> None:
+def test_an_invalid_message_error_is_a_value_error() -> None:
     error = refusal(lambda: Message("orders", b""))
 
     assert isinstance(error, ValueError)
@@ -324,13 +324,13 @@ def test_values_are_frozen_and_can_be_pickled() -> None:
         queue.queue_id = 5  # type: ignore[misc]
 
 
-def test_only_a_full_success_is_ok() -> None:
+def test_only_send_ok_is_ok() -> None:
     queue = MessageQueue("orders", "broker-a", 3)
     results = {status: SendResult(status, "", "", queue, 0).ok for status in SendStatus}
 
     assert [status for status, ok in results.items() if ok] == [SendStatus.SEND_OK]
 
 
-def test_a_selector_is_what_it_was_made_as() -> None:
+def test_a_selector_has_expression_and_kind() -> None:
     assert msgspec.structs.astuple(MessageSelector.by_tag("a || b")) == ("a || b", "TAG")
     assert msgspec.structs.astuple(MessageSelector.by_sql("a > 5")) == ("a > 5", "SQL92")

@@ -1,4 +1,4 @@
-"""Received messages: what the record holds is told by accessors, and absurd values are errors."""
+"""Received messages: accessors decode the record, and invalid values are errors."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -24,7 +24,7 @@ def received(record: Stored) -> MessageExt:
     return message
 
 
-def test_the_fixed_fields_are_told() -> None:
+def test_the_fixed_fields_are_decoded() -> None:
     message = received(
         replace(RECORD, flag=-5, queue_offset=9, commit_log_offset=2**40, reconsume_times=3)
     )
@@ -43,7 +43,7 @@ def test_times_are_aware_and_exact_to_the_millisecond() -> None:
 
 
 @given(st.integers(-62_135_596_800_000, 253_402_300_799_999))
-def test_every_time_that_a_calendar_has_is_told(millis: int) -> None:
+def test_every_representable_time_is_decoded(millis: int) -> None:
     message = received(replace(RECORD, born_ms=millis, store_ms=millis))
     expected = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=millis)
 
@@ -51,7 +51,7 @@ def test_every_time_that_a_calendar_has_is_told(millis: int) -> None:
 
 
 @pytest.mark.parametrize("millis", [-(2**63), -62_135_596_800_001, 253_402_300_800_000, 2**63 - 1])
-def test_a_time_that_no_calendar_has_is_a_codec_error(millis: int) -> None:
+def test_a_time_out_of_range_is_a_codec_error(millis: int) -> None:
     message = received(replace(RECORD, born_ms=millis, store_ms=millis))
 
     with pytest.raises(CodecError, match=f"born timestamp at byte 40: {millis} ms"):
@@ -69,7 +69,7 @@ def test_a_time_that_no_calendar_has_is_a_codec_error(millis: int) -> None:
         (BORN_IPV6 | STORE_IPV6, "[2001:db8::1]:50000", "[2001:db8::1]:10911"),
     ],
 )
-def test_hosts_are_told_in_either_family(sys_flag: int, born: str, store: str) -> None:
+def test_hosts_are_decoded_for_ipv4_and_ipv6(sys_flag: int, born: str, store: str) -> None:
     message = received(replace(RECORD, sys_flag=sys_flag, reconsume_times=7))
 
     assert (message.born_host, message.store_host) == (born, store)
@@ -78,7 +78,7 @@ def test_hosts_are_told_in_either_family(sys_flag: int, born: str, store: str) -
     assert message.store_time.microsecond == 456_000
 
 
-def test_the_id_is_the_one_that_the_producer_gave() -> None:
+def test_message_id_is_the_uniq_key() -> None:
     assert received(RECORD).message_id == "ID1"
 
 
@@ -89,7 +89,7 @@ def test_the_id_is_the_one_that_the_producer_gave() -> None:
         (STORE_IPV6, "20010DB8000000000000000000000001" + "00002A9F" + "00000000000003E8"),
     ],
 )
-def test_without_it_the_id_is_where_the_broker_stored_it(sys_flag: int, offset_id: str) -> None:
+def test_message_id_defaults_to_the_offset_id(sys_flag: int, offset_id: str) -> None:
     message = received(replace(RECORD, sys_flag=sys_flag, properties=b"TAGS\x01a"))
 
     assert message.message_id == message.offset_message_id == offset_id
@@ -120,7 +120,7 @@ def test_tags_and_keys_are_read_with_and_without_the_dict(
         assert message.property("TAGS") == message.properties.get("TAGS") == tags
 
 
-def test_one_property_can_be_asked_for() -> None:
+def test_property_returns_one_property() -> None:
     message = received(replace(RECORD, properties="colour\x01红\x02n\x015\x02".encode()))
 
     assert (message.property("colour"), message.property("n")) == ("红", "5")
@@ -133,13 +133,13 @@ def test_properties_are_built_once() -> None:
     assert message.properties is message.properties
 
 
-def test_a_text_of_a_message_shows_no_content() -> None:
+def test_the_repr_of_a_message_hides_its_content() -> None:
     message = received(replace(RECORD, body=b"secret", properties=b"token\x01secret"))
 
     assert repr(message) == "<MessageExt orders/broker-a/3@7 6 bytes>"
 
 
-def test_equal_messages_are_still_two() -> None:
+def test_messages_compare_by_identity() -> None:
     one, other = received(RECORD), received(RECORD)
 
     assert one != other

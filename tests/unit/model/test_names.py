@@ -1,9 +1,16 @@
-"""Names of topics and groups: what the broker would refuse is refused before any connection."""
+"""Names of topics and groups: invalid and reserved names are rejected."""
 
 import pytest
 
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.model.names import MAX_GROUP, MAX_TOPIC, check_group, check_topic, topic_fault
+from rocketmq_aio.model.names import (
+    MAX_GROUP,
+    MAX_TOPIC,
+    check_group,
+    check_topic,
+    is_internal_topic,
+    topic_fault,
+)
 
 GOOD = ["a", "orders", "Orders_2-b", "%RETRY%group", "a|b", "%", "-", "0", "x" * MAX_TOPIC]
 BAD_CHARACTERS = [
@@ -14,13 +21,13 @@ NOT_TEXT = ["", " ", "\t\n", None, 5, b"orders", ["orders"], object]
 
 
 @pytest.mark.parametrize("topic", GOOD)
-def test_a_good_topic_is_returned_as_it_is(topic: str) -> None:
+def test_check_topic_returns_a_valid_topic(topic: str) -> None:
     assert check_topic(topic) == topic
     assert topic_fault(topic) is None
 
 
 @pytest.mark.parametrize("topic", [*BAD_CHARACTERS, *NOT_TEXT, "x" * (MAX_TOPIC + 1)])
-def test_a_bad_topic_is_refused_with_its_value(topic: str) -> None:
+def test_check_topic_rejects_an_invalid_topic(topic: str) -> None:
     with pytest.raises(ConfigError, match="topic=") as caught:
         check_topic(topic)
 
@@ -28,13 +35,13 @@ def test_a_bad_topic_is_refused_with_its_value(topic: str) -> None:
     assert caught.value.reason == topic_fault(topic)
 
 
-def test_a_bad_topic_names_the_setting_it_came_from() -> None:
+def test_an_invalid_topic_names_its_setting() -> None:
     with pytest.raises(ConfigError, match="template_topic='a b'"):
         check_topic("a b", setting="template_topic")
 
 
 @pytest.mark.parametrize("prefix", ["%RETRY%", "%DLQ%"])
-def test_the_topics_of_a_group_may_be_longer(prefix: str) -> None:
+def test_retry_and_dead_letter_topics_may_be_longer(prefix: str) -> None:
     longest = prefix + "g" * MAX_GROUP
 
     assert check_topic(longest) == longest
@@ -43,12 +50,12 @@ def test_the_topics_of_a_group_may_be_longer(prefix: str) -> None:
 
 
 @pytest.mark.parametrize("group", ["g", "orders-service", "a%b|c_D-1", "x" * MAX_GROUP])
-def test_a_good_group_is_returned_as_it_is(group: str) -> None:
+def test_check_group_returns_a_valid_group(group: str) -> None:
     assert check_group(group) == group
 
 
 @pytest.mark.parametrize("group", [*BAD_CHARACTERS, *NOT_TEXT, "x" * (MAX_GROUP + 1)])
-def test_a_bad_group_is_refused_with_its_value(group: str) -> None:
+def test_check_group_rejects_an_invalid_group(group: str) -> None:
     with pytest.raises(ConfigError, match="group=") as caught:
         check_group(group)
 
@@ -56,6 +63,23 @@ def test_a_bad_group_is_refused_with_its_value(group: str) -> None:
 
 
 @pytest.mark.parametrize("group", ["DEFAULT_PRODUCER", "DEFAULT_CONSUMER"])
-def test_the_groups_that_brokers_keep_to_themselves_are_refused(group: str) -> None:
+def test_reserved_groups_are_rejected(group: str) -> None:
     with pytest.raises(ConfigError, match="reserved"):
         check_group(group)
+
+
+@pytest.mark.parametrize(
+    ("topic", "internal"),
+    [
+        ("orders", False),
+        ("%RETRY%billing", True),
+        ("%DLQ%billing", True),
+        ("%SYS%lite", True),
+        ("TBW102", True),
+        ("SCHEDULE_TOPIC_XXXX", True),
+        ("RMQ_SYS_TRACE_TOPIC", True),
+        ("DefaultCluster_REPLY_TOPIC", True),
+    ],
+)
+def test_is_internal_topic(topic: str, internal: bool) -> None:
+    assert is_internal_topic(topic) is internal

@@ -1,4 +1,4 @@
-"""The property string: lenient when read, and only unambiguous text when written."""
+"""Properties: lenient parsing, strict encoding."""
 
 import pytest
 
@@ -38,22 +38,20 @@ def test_every_pair_ends_with_a_separator() -> None:
         (b"a b\x01 c \x02", {"a b": " c "}),
     ],
 )
-def test_what_is_no_pair_is_dropped_and_the_rest_is_read(
-    raw: bytes, properties: dict[str, str]
-) -> None:
+def test_malformed_pairs_are_dropped(raw: bytes, properties: dict[str, str]) -> None:
     assert parse_properties(raw) == properties
     for name in ("a", "b", "名", "a b"):
         assert find_property(raw, name.encode() + b"\x01") == properties.get(name)
 
 
-def test_a_name_is_found_as_a_whole() -> None:
+def test_find_property_matches_whole_names() -> None:
     raw = b"MY_TAGS\x01x\x02TAGS\x01y\x02TAGS2\x01z\x02"
 
     assert find_property(raw, b"TAGS\x01") == "y"
     assert find_property(b"MY_TAGS\x01x", b"TAGS\x01") is None
 
 
-def test_a_value_is_not_taken_for_a_name() -> None:
+def test_find_property_does_not_match_values() -> None:
     assert find_property(b"a\x01TAGS\x02b\x012", b"TAGS\x01") is None
 
 
@@ -100,7 +98,7 @@ def test_only_a_space_separates_keys(keys: str) -> None:
         [b"a"],
     ],
 )
-def test_what_are_no_keys_is_refused(keys: object) -> None:
+def test_invalid_keys_are_rejected(keys: object) -> None:
     with pytest.raises(InvalidMessageError, match="keys="):
         join_keys("orders", keys)
 
@@ -108,7 +106,7 @@ def test_what_are_no_keys_is_refused(keys: object) -> None:
 # --- checks -------------------------------------------------------------------------------------
 
 
-def test_properties_are_copied_and_encoded_in_one_go() -> None:
+def test_take_properties_copies_and_encodes() -> None:
     given, named = {"a": "1", "b": "2"}, {"kept": "0"}
     encoded = take_properties("orders", given, named)
 
@@ -117,7 +115,7 @@ def test_properties_are_copied_and_encoded_in_one_go() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(RESERVED))
-def test_a_name_of_the_system_is_refused(name: str) -> None:
+def test_system_property_names_are_rejected(name: str) -> None:
     with pytest.raises(InvalidMessageError, match=f"'{name}' belongs to the system"):
         take_properties("orders", {"mine": "1", name: "2"}, {})
 
@@ -126,13 +124,13 @@ def test_a_name_of_the_system_is_refused(name: str) -> None:
     "properties",
     [5, "ab", ["ab"], {"a"}, {"a": 1}, {"a": None}, {1: "a"}, {b"a": "b"}, {"a": b"b"}],
 )
-def test_what_is_no_mapping_of_strings_is_refused(properties: object) -> None:
+def test_properties_must_map_strings_to_strings(properties: object) -> None:
     with pytest.raises(InvalidMessageError, match="strings"):
         take_properties("orders", properties, {})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("properties", [{"": "a"}, {" ": "a"}, {"a": ""}, {"a": "\t\n"}])
-def test_blank_names_and_values_are_refused(properties: dict[str, str]) -> None:
+def test_blank_names_and_values_are_rejected(properties: dict[str, str]) -> None:
     with pytest.raises(InvalidMessageError, match="blank"):
         take_properties("orders", properties, {})
 
@@ -140,12 +138,12 @@ def test_blank_names_and_values_are_refused(properties: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "properties", [{"a\x01b": "c"}, {"a": "b\x02c\x01d"}, {"a": "b\x01"}, {"\x02a": "b"}]
 )
-def test_a_separator_in_a_property_is_refused(properties: dict[str, str]) -> None:
+def test_separators_in_properties_are_rejected(properties: dict[str, str]) -> None:
     with pytest.raises(InvalidMessageError, match=r"U\+0001, U\+0002"):
         check_encoded("orders", encode_properties(properties), len(properties))
 
 
-def test_half_a_surrogate_pair_is_refused() -> None:
+def test_lone_surrogates_are_rejected() -> None:
     with pytest.raises(InvalidMessageError, match="surrogate"):
         check_encoded("orders", encode_properties({"a": "\ud800"}), 1)
 

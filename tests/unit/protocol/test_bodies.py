@@ -1,4 +1,4 @@
-"""Typed bodies: read in both dialects, written as Java reads them, absurd ones refused."""
+"""Typed bodies: decoded from both dialects, encoded as in Java, invalid ones rejected."""
 
 import json
 from typing import Any
@@ -78,7 +78,7 @@ def test_a_route_may_be_empty() -> None:
     assert (read.queue_datas, read.broker_datas) == ([], [])
 
 
-def test_a_route_may_have_as_many_queues_and_brokers_as_there_can_be() -> None:
+def test_a_route_at_the_limits_is_accepted() -> None:
     half = MAX_QUEUES // 2
     queues = [queue_data("a", half, half), queue_data("b", half, half)]
     brokers = [{"brokerName": f"b{n}", "brokerAddrs": {}} for n in range(MAX_BROKERS)]
@@ -101,7 +101,7 @@ def test_a_route_may_have_as_many_queues_and_brokers_as_there_can_be() -> None:
     ],
     ids=["reads", "writes", "negative", "reads-in-sum", "writes-in-sum", "queue-datas", "brokers"],
 )
-def test_a_route_that_no_cluster_has_is_refused(body: bytes) -> None:
+def test_a_route_above_the_limits_is_rejected(body: bytes) -> None:
     with pytest.raises(CodecError, match="TopicRouteData at byte 0"):
         read_route(body)
 
@@ -121,12 +121,12 @@ def test_a_route_that_no_cluster_has_is_refused(body: bytes) -> None:
         (b'{"brokerDatas":' + b"[" * 100_000, "TopicRouteData body at byte 0|nested deeper"),
     ],
 )
-def test_a_route_that_does_not_fit_names_what_does_not(body: bytes, place: str) -> None:
+def test_an_invalid_route_names_the_field(body: bytes, place: str) -> None:
     with pytest.raises(CodecError, match=place):
         read_route(body)
 
 
-def test_a_broker_name_cannot_forge_a_line_of_a_log() -> None:
+def test_a_broker_name_cannot_forge_log_lines() -> None:
     body = route(queueDatas=[queue_data("a\nERROR all is lost", reads=-1)])
 
     with pytest.raises(CodecError) as caught:
@@ -182,7 +182,7 @@ def test_a_heartbeat_is_written_with_the_names_of_the_broker() -> None:
     }
 
 
-def test_odd_names_on_the_wire_are_kept() -> None:
+def test_irregular_wire_names_are_used() -> None:
     queue = MessageQueueBody(topic="t", broker_name="b", queue_id=1)
     request = LockBatchRequest(consumer_group="g", client_id="c", mq_set=[queue])
     info = written(ProcessQueueInfo(cached_msg_size_in_mib=3, droped=True))
@@ -209,14 +209,14 @@ def test_members_are_read() -> None:
 # --- maps whose keys are queues -----------------------------------------------------------------
 
 
-def test_a_queue_table_is_written_as_all_brokers_read_it() -> None:
+def test_a_queue_table_has_objects_as_keys() -> None:
     table = queue_table({QUEUE: 5})
 
     assert bytes(table) == b'{{"brokerName":"broker-a","queueId":3,"topic":"orders"}:5}'
     assert bytes(queue_table({})) == b"{}"
 
 
-def test_a_queue_table_is_part_of_its_body_as_it_is() -> None:
+def test_a_queue_table_is_embedded_unchanged() -> None:
     status = ConsumerStatusBody(message_queue_table=queue_table({QUEUE: 5}))
     info = ConsumerRunningInfo(
         properties={"a": "b"},
@@ -268,12 +268,12 @@ def test_offsets_are_read_from_a_list(table: dict[MessageQueue, int]) -> None:
         b'{"offsetTable":{{"topic":"t","brokerName":"b","queueId":0}:1}',
     ],
 )
-def test_offsets_that_cannot_be_read_are_a_codec_error(body: bytes) -> None:
+def test_invalid_offsets_are_a_codec_error(body: bytes) -> None:
     with pytest.raises(CodecError, match="at byte"):
         read_reset_offsets(body)
 
 
-def test_no_body_is_read_from_something_else() -> None:
+def test_bodies_of_the_wrong_shape_are_a_codec_error() -> None:
     for kind in bodies.Body.__subclasses__():
         for text in (b"[1]", b"5", b'"text"', b"null", b"", b"{0}", b'{"a"'):
             with pytest.raises(CodecError, match="body at byte"):

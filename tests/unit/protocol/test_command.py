@@ -1,4 +1,4 @@
-"""What one frame says: both header encodings, read back and read wrong."""
+"""Commands: both header encodings round trip, invalid headers are rejected."""
 
 from collections.abc import Callable
 
@@ -39,7 +39,7 @@ def field(name: bytes, value: bytes) -> bytes:
 
 
 @given(st.integers(-(2**15), 2**31 - 1), Int32, Int32, st.none() | st.text(), Fields, st.binary())
-def test_a_json_command_is_read_as_it_was_written(
+def test_json_commands_round_trip(
     code: int, opaque: int, flag: int, remark: str | None, fields: dict[str, str], body: bytes
 ) -> None:
     frame = encode_command(Command(code, opaque, flag, remark, body=body), fields, version=399)
@@ -51,7 +51,7 @@ def test_a_json_command_is_read_as_it_was_written(
 
 
 @given(st.integers(-(2**15), 2**15 - 1), Int32, Int32, st.none() | st.text(), Fields, st.binary())
-def test_a_binary_command_is_read_as_it_was_written(
+def test_binary_commands_round_trip(
     code: int, opaque: int, flag: int, remark: str | None, fields: dict[str, str], body: bytes
 ) -> None:
     command = Command(code, opaque, flag, remark, body=body)
@@ -66,14 +66,14 @@ def test_a_binary_command_is_read_as_it_was_written(
 
 
 @pytest.mark.parametrize("code", [0x8000, 200_050, 2**31 - 1])
-def test_a_code_that_a_binary_header_would_cut_off_is_sent_as_json(code: int) -> None:
+def test_a_code_above_32767_gets_a_json_header(code: int) -> None:
     frame = encode_command(Command(code, 1), {"a": "b"}, binary=True)
 
     assert frame[4] == JSON
     assert command_in(frame).code == code
 
 
-def test_flag_bits_tell_answers_and_oneway_requests() -> None:
+def test_flag_bits_mark_responses_and_oneway_requests() -> None:
     answer, oneway, request = (Command(1, 1, flag) for flag in (RESPONSE_FLAG, ONEWAY_FLAG, 0))
 
     assert (answer.is_response, answer.is_oneway) == (True, False)
@@ -82,7 +82,7 @@ def test_flag_bits_tell_answers_and_oneway_requests() -> None:
 
 
 @pytest.mark.parametrize("encoding", [False, True], ids=["json", "binary"])
-def test_a_remark_that_utf8_cannot_say_is_replaced(encoding: bool) -> None:
+def test_a_remark_with_invalid_unicode_is_replaced(encoding: bool) -> None:
     frame = encode_command(Command(1, 1, 1, "file \udcff"), {}, binary=encoding)
 
     assert command_in(frame).remark == "file ?"
@@ -94,7 +94,7 @@ def test_a_remark_that_utf8_cannot_say_is_replaced(encoding: bool) -> None:
     [{"a": "\ud800"}, {"\ud800": "a"}, {"a": "x" * 2**24}],
     ids=["value", "name", "longer-than-a-header"],
 )
-def test_what_does_not_fit_a_header_is_not_sent(encoding: bool, fields: dict[str, str]) -> None:
+def test_a_field_that_is_too_long_is_a_codec_error(encoding: bool, fields: dict[str, str]) -> None:
     with pytest.raises(CodecError, match="header"):
         encode_command(Command(1, 1), fields, binary=encoding)
 
@@ -121,7 +121,7 @@ def test_the_shortest_json_header_is_enough() -> None:
     assert (command.ext_fields(), command.version, command.body) == ({}, 0, b"")
 
 
-def test_keys_that_nobody_knows_are_ignored() -> None:
+def test_unknown_keys_are_ignored() -> None:
     command = decode_command(JSON, b'{"code":0,"x":[{}],"opaque":7,"language":"RUST"}', b"")
 
     assert command.opaque == 7
@@ -149,7 +149,7 @@ def test_ext_fields_of_other_json_types_are_read_as_text() -> None:
     }
 
 
-def test_of_duplicate_json_keys_the_last_one_wins() -> None:
+def test_the_last_duplicate_json_key_wins() -> None:
     header = b'{"code":1,"code":2,"opaque":7,"extFields":{"a":"1","a":"2"}}'
     command = decode_command(JSON, header, b"")
 
@@ -184,7 +184,7 @@ def test_of_duplicate_json_keys_the_last_one_wins() -> None:
         b'{"code":0,"opaque":7,"extFields":' + b'{"a":' * 1_000_000 + b"1" + b"}" * 1_000_001,
     ],
 )
-def test_what_is_no_json_header_is_a_codec_error(header: bytes) -> None:
+def test_an_invalid_json_header_is_a_codec_error(header: bytes) -> None:
     with pytest.raises(CodecError, match="JSON header at byte 8") as caught:
         decode_command(JSON, header, b"")
 
@@ -205,7 +205,7 @@ def test_what_is_no_json_header_is_a_codec_error(header: bytes) -> None:
         b'{"a":' + b"9" * 5000 + b"}",
     ],
 )
-def test_what_are_no_ext_fields_is_a_codec_error(fields: bytes) -> None:
+def test_invalid_ext_fields_are_a_codec_error(fields: bytes) -> None:
     command = decode_command(JSON, b'{"code":0,"opaque":7,"extFields":' + fields + b"}", b"")
 
     with pytest.raises(CodecError, match="extFields at byte 8"):
@@ -226,7 +226,7 @@ def test_a_binary_header_is_read() -> None:
     )
 
 
-def test_of_duplicate_binary_fields_the_last_one_wins() -> None:
+def test_the_last_duplicate_binary_field_wins() -> None:
     header = binary(fields=field(b"a", b"1") + field(b"b", b"x") + field(b"a", b"2"))
 
     assert decode_command(BINARY, header, b"").ext_fields() == {"a": "2", "b": "x"}
@@ -238,7 +238,7 @@ def test_binary_fields_may_be_empty() -> None:
     assert decode_command(BINARY, header, b"").ext_fields() == {"": "", "a": ""}
 
 
-def test_a_binary_header_that_is_cut_anywhere_is_a_codec_error() -> None:
+def test_a_truncated_binary_header_is_a_codec_error() -> None:
     header = binary(b"remark", field(b"name", b"value"))
     for cut in range(len(header)):
         with pytest.raises(CodecError, match=r"binary .* at byte"):
@@ -267,7 +267,7 @@ def test_a_binary_header_that_is_cut_anywhere_is_a_codec_error() -> None:
         (binary(fields=b"\x00\x01a\xff\xff\xff\xffabc"), "binary ext field", 36),
     ],
 )
-def test_a_binary_header_that_lies_is_a_codec_error(
+def test_false_lengths_in_a_binary_header_are_a_codec_error(
     header: bytes, name: str, position: int
 ) -> None:
     with pytest.raises(CodecError) as caught:

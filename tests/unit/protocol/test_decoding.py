@@ -1,4 +1,4 @@
-"""How answers are read by the settings of a client: names, checksums."""
+"""Message decoders: namespaces and checksums by the settings of a client."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def compressed() -> Stored:
     [Stored(), Stored(sys_flag=BORN_IPV6), Stored(body=b""), batch(), compressed()],
     ids=["plain", "ipv6", "empty", "batch", "compressed"],
 )
-def test_what_is_as_it_was_stored_is_read(record: Stored) -> None:
+def test_bodies_with_the_right_checksum_are_decoded(record: Stored) -> None:
     plain = decoder_of(ClientConfig())(record.to_bytes(), QUEUE)
     messages, fault = decoder_of(VERIFYING)(record.to_bytes(), QUEUE)
 
@@ -46,7 +46,7 @@ def test_what_is_as_it_was_stored_is_read(record: Stored) -> None:
     assert [each.body for each in messages] == [each.body for each in plain[0]] != []
 
 
-def test_a_body_that_is_not_what_was_stored_stops_the_reader_after_those_before() -> None:
+def test_a_wrong_checksum_stops_the_decoder() -> None:
     data = Stored().to_bytes() + altered(Stored(queue_offset=8)) + Stored().to_bytes()
     messages, fault = decoder_of(VERIFYING)(data, QUEUE)
 
@@ -55,7 +55,7 @@ def test_a_body_that_is_not_what_was_stored_stops_the_reader_after_those_before(
     assert decoder_of(ClientConfig())(data, QUEUE)[1] is None
 
 
-def test_also_in_a_namespace() -> None:
+def test_checksums_are_verified_in_a_namespace() -> None:
     config = ClientConfig(verify_checksums=True, namespace="shop")
     good, bad = Stored(topic=b"shop%orders"), altered(Stored(topic=b"shop%orders"))
     messages, fault = decoder_of(config)(good.to_bytes() + bad, QUEUE)
@@ -65,7 +65,7 @@ def test_also_in_a_namespace() -> None:
 
 
 @pytest.mark.parametrize("record", [batch(), compressed()], ids=["batch", "compressed"])
-def test_what_grows_is_verified_in_any_case(record: Stored) -> None:
+def test_checksums_of_compressed_bodies_are_always_verified(record: Stored) -> None:
     # The last byte of the body: what is inside could be read all the same.
     messages, fault = decode_messages(altered(record, IPV4_HEAD + len(record.body) - 1), QUEUE)
 
@@ -74,7 +74,7 @@ def test_what_grows_is_verified_in_any_case(record: Stored) -> None:
 
 
 @pytest.mark.parametrize("record", [Stored(), batch()], ids=["plain", "batch"])
-def test_without_a_checksum_there_is_nothing_to_compare(record: Stored) -> None:
+def test_a_checksum_of_zero_is_not_verified(record: Stored) -> None:
     data = bytearray(record.to_bytes())
     data[CRC] = bytes(4)
 

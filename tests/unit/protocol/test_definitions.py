@@ -1,4 +1,4 @@
-"""The package and protocol/messages, two derivations of one protocol, agree with each other."""
+"""The package and the definitions in protocol/ agree."""
 
 import pkgutil
 from enum import IntEnum, StrEnum
@@ -194,7 +194,7 @@ def assert_agree(kind: type[Header], defined: dict[str, Json]) -> None:
         (LanguageCode, "language_codes"),
     ],
 )
-def test_every_number_in_use_is_the_protocols(enum: type[IntEnum], table: str) -> None:
+def test_codes_match_the_protocol_tables(enum: type[IntEnum], table: str) -> None:
     ours = {member.name: int(member) for member in enum}
     theirs = {name: CODES[table][name]["code"] for name in ours}
 
@@ -202,7 +202,7 @@ def test_every_number_in_use_is_the_protocols(enum: type[IntEnum], table: str) -
 
 
 @pytest.mark.parametrize(("value", "table", "name"), FLAGS, ids=[flag[2] for flag in FLAGS])
-def test_every_flag_in_use_is_the_protocols(value: int, table: str, name: str) -> None:
+def test_flags_match_the_protocol_tables(value: int, table: str, name: str) -> None:
     assert value == CODES[table][name]
 
 
@@ -210,7 +210,7 @@ def test_every_flag_in_use_is_the_protocols(value: int, table: str, name: str) -
     ("magic", "name"),
     [(record.MAGIC_V1, "MESSAGE_VERSION_V1"), (record.MAGIC_V2, "MESSAGE_VERSION_V2")],
 )
-def test_the_magics_of_stored_messages_are_the_protocols(magic: int, name: str) -> None:
+def test_magics_match_the_protocol_tables(magic: int, name: str) -> None:
     assert magic & 0xFFFF_FFFF == int(CODES["message_magics"][name], 16)
 
 
@@ -218,12 +218,12 @@ def test_all_languages_are_known() -> None:
     assert {member.name for member in LanguageCode} == CODES["language_codes"].keys()
 
 
-def test_the_client_says_the_version_of_a_release() -> None:
+def test_the_client_version_is_that_of_a_release() -> None:
     assert CODES["versions"]["V5_5_0"] == codes.CLIENT_VERSION
     assert CODES["versions"]["V5_0_0"] == codes.V5_0_0
 
 
-def test_names_of_properties_are_the_protocols() -> None:
+def test_property_names_match_the_protocol_tables() -> None:
     constants = {
         value
         for name, value in vars(properties).items()

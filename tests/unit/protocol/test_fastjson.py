@@ -1,4 +1,4 @@
-"""The JSON that brokers write, which is not always JSON."""
+"""fastjson dialect: converted to standard JSON."""
 
 import json
 from collections.abc import Callable
@@ -64,7 +64,7 @@ def test_keys_become_strings_and_nothing_else_changes(text: bytes, meaning: obje
     assert standard(text) == meaning
 
 
-def test_an_object_that_is_a_key_becomes_its_own_text() -> None:
+def test_an_object_key_becomes_a_string() -> None:
     read = standard(b'{{"brokerName":"b","queueId":0,"topic":"t"}:5,{"queueId":1}:6}')
 
     assert [(json.loads(key), value) for key, value in read.items()] == [
@@ -73,14 +73,14 @@ def test_an_object_that_is_a_key_becomes_its_own_text() -> None:
     ]
 
 
-def test_an_object_that_is_a_key_may_have_keys_that_are_numbers() -> None:
+def test_an_object_key_may_contain_number_keys() -> None:
     ((key, value),) = standard(b"{{0:{1:2}}:{3:4}}").items()
 
     assert (json.loads(key), value) == ({"0": {"1": 2}}, {"3": 4})
 
 
 @given(Values)
-def test_standard_json_means_what_it_meant(value: object) -> None:
+def test_standard_json_keeps_its_meaning(value: object) -> None:
     for text in (json.dumps(value), json.dumps(value, ensure_ascii=False, indent=1)):
         assert standard(text.encode()) == value
 
@@ -94,7 +94,7 @@ def test_objects_as_keys_are_read_back(entries: list[tuple[dict[str, Any], Any]]
 
 
 @given(Values)
-def test_what_was_made_standard_stays_as_it_is(value: object) -> None:
+def test_conversion_is_idempotent(value: object) -> None:
     once = to_standard(json.dumps(value).encode())
 
     assert to_standard(once) == once
@@ -121,7 +121,7 @@ def test_what_was_made_standard_stays_as_it_is(value: object) -> None:
         (b'{{"\xff":1}:2}', 1, "utf-8"),
     ],
 )
-def test_what_cannot_be_json_is_refused_with_its_place(
+def test_invalid_json_is_rejected_with_its_position(
     text: bytes, position: int, reason: str
 ) -> None:
     with pytest.raises(CodecError, match=reason) as caught:
@@ -133,7 +133,7 @@ def test_what_cannot_be_json_is_refused_with_its_place(
 @pytest.mark.parametrize(
     "opening", [b"[", b'{"a":', b"{0:", b"{{0:"], ids=["array", "object", "number-key", "key"]
 )
-def test_what_is_nested_too_deep_is_refused(opening: bytes) -> None:
+def test_too_deep_nesting_is_rejected(opening: bytes) -> None:
     with pytest.raises(CodecError):
         to_standard(opening * 100_000)
 
@@ -147,7 +147,7 @@ def test_the_depth_of_a_key_counts() -> None:
 
 
 @given(st.binary(max_size=60) | st.text('{}[]",:\\0a \x00', max_size=60).map(str.encode))
-def test_any_bytes_end_in_text_or_a_codec_error(text: bytes) -> None:
+def test_any_bytes_convert_or_raise_codec_error(text: bytes) -> None:
     made = standard_or_fault(text)
 
     if isinstance(made, CodecError):
@@ -171,7 +171,7 @@ def test_any_bytes_end_in_text_or_a_codec_error(text: bytes) -> None:
     ],
     ids=["strings", "numbers", "objects", "escapes", "space", "long-number"],
 )
-def test_the_time_grows_with_the_text_not_with_its_square(make: Callable[[int], bytes]) -> None:
+def test_conversion_time_is_linear(make: Callable[[int], bytes]) -> None:
     small, large = make(1000), make(16_000)
 
     # 16 times as long where it grows with the text, 256 times where with its square.
@@ -189,7 +189,7 @@ def test_the_time_grows_with_the_text_not_with_its_square(make: Callable[[int], 
     ],
     ids=["object-keys", "escapes-in-a-key", "keys-in-keys", "arrays", "objects"],
 )
-def test_memory_is_in_proportion_to_the_text(text: bytes) -> None:
+def test_conversion_memory_is_linear(text: bytes) -> None:
     assert peak_bytes(lambda: standard_or_fault(text)) < 16 * len(text) + 100_000
 
 
@@ -224,6 +224,6 @@ def test_a_body_that_does_not_fit_its_type_is_a_codec_error(body: bytes) -> None
         read_body(body, dict[str, int])
 
 
-def test_of_duplicate_keys_the_last_one_wins() -> None:
+def test_the_last_duplicate_key_wins() -> None:
     assert read_body(b'{"a":1,"a":2}', dict[str, int]) == {"a": 2}
     assert read_body(b"{0:1,0:2}", dict[int, int]) == {0: 2}

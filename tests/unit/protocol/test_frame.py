@@ -1,4 +1,4 @@
-"""The frame splitter: whole frames out, however the bytes come in; a lie ends the stream."""
+"""Frame decoder: complete frames from any chunks, errors for invalid ones."""
 
 from itertools import pairwise
 
@@ -69,7 +69,7 @@ def test_frames_may_arrive_byte_by_byte() -> None:
 
 
 @pytest.mark.parametrize("cut", range(25))
-def test_a_cut_may_be_anywhere(cut: int) -> None:
+def test_a_stream_may_be_split_anywhere(cut: int) -> None:
     stream = frame(b"one", b"1") + frame(b"two", b"2")
 
     assert split(stream[:cut], stream[cut:]) == split(stream)
@@ -108,7 +108,7 @@ def test_many_chunks_give_what_one_chunk_gives(
     [0, 1, 3, MAX - 3, MAX, 2**24, 2**31 - 1, 2**31, 2**32 - 1],
     ids=["0", "1", "3", "one-too-many", "max", "16-MiB", "2-GiB", "negative", "minus-1"],
 )
-def test_a_wild_length_is_refused_before_anything_else_comes(length: int) -> None:
+def test_an_invalid_length_is_rejected_at_once(length: int) -> None:
     _, ending = split(length.to_bytes(4, "big"))
 
     assert ending is not None
@@ -122,7 +122,7 @@ def test_the_longest_frame_that_is_allowed_is_delivered() -> None:
     assert split(frame(b"", body)) == ([(0, b"", body)], None)
 
 
-def test_a_frame_that_is_too_long_is_refused_even_if_all_of_it_is_there() -> None:
+def test_a_complete_frame_above_the_limit_is_rejected() -> None:
     frames, ending = split(frame(b"fits") + frame(b"", bytes(MAX - 7)))
 
     assert frames == [(0, b"fits", b"")]
@@ -131,7 +131,7 @@ def test_a_frame_that_is_too_long_is_refused_even_if_all_of_it_is_there() -> Non
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 8], ids=["at-once", "word-by-word", "byte-by-byte"])
-def test_a_header_longer_than_its_frame_is_refused_with_its_length(chunks: int) -> None:
+def test_a_header_longer_than_its_frame_is_rejected(chunks: int) -> None:
     lie = (10).to_bytes(4, "big") + (7).to_bytes(4, "big")
     step = len(lie) // chunks
     _, ending = split(*[lie[at : at + step] for at in range(0, len(lie), step)])
@@ -147,7 +147,7 @@ def test_a_position_counts_from_the_start_of_the_stream() -> None:
     assert ending[1] == 3 * len(good)
 
 
-def test_frames_before_a_lie_are_delivered() -> None:
+def test_frames_before_an_invalid_one_are_delivered() -> None:
     frames, ending = split(frame(b"good") + b"\xff\xff\xff\xff")
 
     assert frames == [(0, b"good", b"")]
@@ -159,7 +159,7 @@ def test_frames_before_a_lie_are_delivered() -> None:
     [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"PRI * HTTP/2.0\r\n", b"\x16\x03\x01\x02\x00\x01"],
     ids=["http", "http2", "tls"],
 )
-def test_another_protocol_is_not_taken_for_frames(text: bytes) -> None:
+def test_other_protocols_are_rejected(text: bytes) -> None:
     frames, ending = split(text, max_frame_bytes=16 * MIB)
 
     assert frames == []
@@ -167,7 +167,7 @@ def test_another_protocol_is_not_taken_for_frames(text: bytes) -> None:
     assert ending[0] == "frame length"
 
 
-def test_what_deliver_raises_comes_out_of_feed() -> None:
+def test_feed_raises_exceptions_of_deliver() -> None:
     def refuse(encoding: int, header: bytes, body: bytes) -> None:
         raise CodecError("header encoding", 4, str(encoding))
 
@@ -180,11 +180,11 @@ def test_what_deliver_raises_comes_out_of_feed() -> None:
 # --- memory and time ----------------------------------------------------------------------------
 
 
-def test_a_length_of_two_gib_takes_no_memory() -> None:
+def test_a_length_of_two_gib_allocates_no_memory() -> None:
     assert peak_bytes(lambda: split(b"\x7f\xff\xff\xff" + bytes(4))) < 10_000
 
 
-def test_an_announced_frame_takes_only_the_memory_of_the_bytes_that_came() -> None:
+def test_only_received_bytes_take_memory() -> None:
     splitter = FrameDecoder(lambda *_: None, max_frame_bytes=16 * MIB)
     start = frame(b"head", bytes(8 * MIB))[:20_000]
 
@@ -195,7 +195,7 @@ def test_an_announced_frame_takes_only_the_memory_of_the_bytes_that_came() -> No
     assert peak_bytes(drip) < 5 * len(start)
 
 
-def test_a_dripped_frame_takes_time_in_proportion_to_its_bytes() -> None:
+def test_slowly_received_frames_take_linear_time() -> None:
     def drip(size: int) -> float:
         chunks = dripped(frame(b"head", bytes(size)))
         return cpu_seconds(lambda: split(*chunks, max_frame_bytes=MIB))
@@ -204,7 +204,7 @@ def test_a_dripped_frame_takes_time_in_proportion_to_its_bytes() -> None:
     assert drip(64_000) < 64 * drip(4_000)
 
 
-def test_a_small_body_does_not_keep_the_chunk_alive_that_it_came_in() -> None:
+def test_a_body_does_not_keep_its_chunk_alive() -> None:
     bodies: list[bytes] = []
     splitter = FrameDecoder(lambda _, __, body: bodies.append(body), max_frame_bytes=MIB)
 

@@ -95,9 +95,7 @@ def understood(chunks: Sequence[bytes]) -> Outcome:
 
 
 @given(st.lists(broken(FRAMES), min_size=1, max_size=3), st.integers(1, 400))
-def test_broken_frames_are_read_or_refused_however_they_are_cut(
-    frames: list[bytes], step: int
-) -> None:
+def test_broken_frames_decode_or_raise_codec_error(frames: list[bytes], step: int) -> None:
     stream = b"".join(frames)
     chunks = [stream[at : at + step] for at in range(0, len(stream), step)]
 
@@ -105,12 +103,12 @@ def test_broken_frames_are_read_or_refused_however_they_are_cut(
 
 
 @given(st.binary(max_size=200), st.integers(0, 2))
-def test_any_header_is_read_or_refused(header: bytes, encoding: int) -> None:
+def test_any_header_decodes_or_raises_codec_error(header: bytes, encoding: int) -> None:
     refused_or(lambda: said(decode_command(encoding, header, b"")))
 
 
 @given(broken(BODIES))
-def test_broken_bodies_are_read_or_refused(body: bytes) -> None:
+def test_broken_bodies_decode_or_raise_codec_error(body: bytes) -> None:
     for kind in BODY_KINDS:
         refused_or(read_body, body, kind)
     refused_or(read_route, body)
@@ -118,7 +116,7 @@ def test_broken_bodies_are_read_or_refused(body: bytes) -> None:
 
 
 @given(st.lists(broken(RECORDS), min_size=1, max_size=4))
-def test_broken_messages_are_read_or_refused(records: list[bytes]) -> None:
+def test_broken_messages_decode_or_raise_codec_error(records: list[bytes]) -> None:
     messages, fault = decode_messages(b"".join(records), QUEUE, limit=MAX_INFLATED)
 
     assert fault is None or isinstance(fault, CodecError)
@@ -130,7 +128,7 @@ def test_broken_messages_are_read_or_refused(records: list[bytes]) -> None:
 
 
 @given(st.lists(broken(RECORDS), min_size=1, max_size=4))
-def test_broken_messages_cover_no_more_bytes_than_there_are(records: list[bytes]) -> None:
+def test_broken_messages_do_not_read_past_the_end(records: list[bytes]) -> None:
     block = b"".join(records)
     messages, fault = decode_messages(block, QUEUE, limit=MAX_INFLATED)
     alone = [m.store_size for m in messages if m.sys_flag & INNER != INNER]
@@ -162,7 +160,7 @@ def test_properties_are_read_as_they_were_written(
         st.sampled_from([b"A", b"B", b"TAGS", b"\x01", b"\x02", b"\xff", "é".encode()]), max_size=20
     ).map(b"".join)
 )
-def test_one_property_is_what_all_properties_say_of_it(raw: bytes) -> None:
+def test_find_property_agrees_with_parse_properties(raw: bytes) -> None:
     everything = parse_properties(raw)
 
     assert all(everything.keys())
@@ -222,13 +220,13 @@ COSTLY: Final[dict[str, tuple[Read, bytes]]] = {
 
 
 @pytest.mark.parametrize(("read", "data"), COSTLY.values(), ids=COSTLY.keys())
-def test_what_is_costly_to_read_stays_cheap(read: Read, data: bytes) -> None:
+def test_costly_input_takes_bounded_time(read: Read, data: bytes) -> None:
     assert SIZE // 2 < len(data) < 2 * SIZE
     assert cpu_seconds(lambda: read(data)) < 0.5 * len(data) / SIZE
     assert peak_bytes(lambda: read(data)) < 64 * len(data)
 
 
-def test_a_compressed_batch_of_nothings_is_refused_in_time() -> None:
+def test_a_compressed_batch_of_empty_messages_is_bounded() -> None:
     bomb = zlib.compress(batch_entry(b"") * 1_000_000)
     block = Stored(body=bomb, sys_flag=INNER | 1).to_bytes()
 

@@ -1,4 +1,4 @@
-"""JSON made by running the Java classes, standard or not, is read and made again."""
+"""JSON bodies written by the Java classes: decoded and encoded again."""
 
 import json
 from typing import Final

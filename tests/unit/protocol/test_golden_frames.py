@@ -1,4 +1,4 @@
-"""Bytes made by running the Java classes are read as they say, and made again byte for byte."""
+"""Frames written by the Java classes: decoded and encoded again byte for byte."""
 
 import json
 import struct
@@ -80,7 +80,7 @@ def golden_frame(serialize: str, code: int) -> Json:
 
 
 @pytest.mark.parametrize("frame", FRAMES, ids=frame_id)
-def test_a_frame_is_read_as_it_says(frame: Json) -> None:
+def test_frames_decode_to_the_recorded_values(frame: Json) -> None:
     says = frame["says"]
 
     command = command_in(bytes.fromhex(frame["hex"]))
@@ -95,7 +95,7 @@ def test_a_frame_is_read_as_it_says(frame: Json) -> None:
 
 
 @pytest.mark.parametrize("frame", FRAMES, ids=frame_id)
-def test_a_frame_is_written_again_as_it_was(frame: Json) -> None:
+def test_frames_are_encoded_byte_for_byte(frame: Json) -> None:
     original = bytes.fromhex(frame["hex"])
     command = command_in(original)
     binary = frame["serialize"] == "ROCKETMQ"
@@ -131,7 +131,7 @@ def test_a_typed_header_has_the_values_that_were_written(frame: Json) -> None:
     assert to_ext_fields(header) == written
 
 
-def test_a_prepared_send_says_what_the_java_client_said() -> None:
+def test_a_send_template_matches_the_java_client() -> None:
     golden = command_in(bytes.fromhex(golden_frame("ROCKETMQ", 310)["hex"]))
     header = read_header(golden, SendMessage)
     properties = (header.properties or "").encode()
@@ -147,7 +147,7 @@ def test_a_prepared_send_says_what_the_java_client_said() -> None:
     assert prepared.body == golden.body
 
 
-def test_a_prepared_pull_says_what_the_java_client_said() -> None:
+def test_a_pull_template_matches_the_java_client() -> None:
     golden = command_in(bytes.fromhex(golden_frame("ROCKETMQ", 11)["hex"]))
     header = read_header(golden, PullMessage)
 
@@ -180,7 +180,7 @@ def test_headers_that_java_peers_accept_are_accepted(header: str, ext: dict[str,
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record["kind"])
-def test_a_stored_message_is_read_as_it_says(record: Json) -> None:
+def test_stored_messages_decode_to_the_recorded_values(record: Json) -> None:
     expected = record["expect"]
 
     message = message_of(record)
@@ -275,7 +275,7 @@ def golden_time_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("golden_time_zone")
-def test_message_ids_of_a_client_are_made_as_java_makes_them() -> None:
+def test_message_ids_match_java() -> None:
     golden = TEXTS["uniq_key"]
     host = IPv6Address(golden["ip"]).packed
     process, salt = struct.unpack_from(">HI", bytes.fromhex(golden["sample1"]), len(host))
@@ -287,11 +287,11 @@ def test_message_ids_of_a_client_are_made_as_java_makes_them() -> None:
 
 
 @pytest.mark.parametrize(("text", "expected"), TEXTS["string_hash_codes"].items())
-def test_hash_codes_are_javas(text: str, expected: int) -> None:
+def test_hash_codes_match_java(text: str, expected: int) -> None:
     assert java_hash(text) == expected
 
 
-def test_a_batch_is_read_as_it_says() -> None:
+def test_batches_decode_to_the_recorded_values() -> None:
     batch = TEXTS["batch"]
 
     entries = list(decode_batch(bytes.fromhex(batch["hex"])))
@@ -301,7 +301,7 @@ def test_a_batch_is_read_as_it_says() -> None:
     ] == [(each["flag"], each["body"], each["properties"]) for each in batch["entries"]]
 
 
-def test_a_batch_is_written_again_byte_for_byte() -> None:
+def test_batches_are_encoded_byte_for_byte() -> None:
     batch = TEXTS["batch"]
     entries = decode_batch(bytes.fromhex(batch["hex"]))
 
@@ -318,7 +318,7 @@ def test_a_batch_is_written_again_byte_for_byte() -> None:
     SIGNATURES,
     ids=lambda each: f"{each['code']}-{each['securityToken']}-{bool(each['body_hex'])}",
 )
-def test_a_signature_is_javas(signature: Json) -> None:
+def test_signatures_match_java(signature: Json) -> None:
     account = ("AccessKey", "SecurityToken")
     signed = signature["extFields_before_signature"]
     ext = {name: value for name, value in signed.items() if name not in account}

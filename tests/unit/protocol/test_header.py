@@ -1,4 +1,4 @@
-"""Typed headers: every one of them survives the trip, and says what it misses."""
+"""Typed headers: round trips, lenient decoding, errors for missing fields."""
 
 from types import NoneType
 from typing import Any, get_args
@@ -51,11 +51,11 @@ def test_names_on_the_wire_are_those_of_the_broker() -> None:
     assert to_ext_fields(header) == {"clientID": "a@b", "producerGroup": "p", "consumerGroup": "c"}
 
 
-def test_what_is_none_is_not_written() -> None:
+def test_none_fields_are_omitted() -> None:
     assert to_ext_fields(GetRouteInfo(topic="orders")) == {"topic": "orders"}
 
 
-def test_numbers_and_truth_are_written_as_java_writes_them() -> None:
+def test_numbers_and_booleans_are_encoded_as_in_java() -> None:
     header = QueryConsumerOffset(
         consumer_group="g", topic="t", queue_id=-1, set_zero_if_not_found=False
     )
@@ -74,7 +74,7 @@ def test_a_lite_pull_has_the_fields_of_a_pull_and_its_own_code() -> None:
     assert LitePullMessage.__struct_encode_fields__ == PullMessage.__struct_encode_fields__
 
 
-def test_fields_that_nobody_declared_are_ignored() -> None:
+def test_undeclared_fields_are_ignored() -> None:
     assert read_header(answer(offset="5", new="x"), OffsetResponse) == OffsetResponse(offset=5)
     assert read_header(answer(new="x"), NoFields) == NoFields()
 
@@ -85,14 +85,14 @@ def test_an_answer_without_fields_is_a_header_without_fields(ext: ExtFields | No
 
 
 @pytest.mark.parametrize("text", ["true", "TRUE", "True"])
-def test_truth_is_read_whatever_its_case(text: str) -> None:
+def test_booleans_are_decoded_case_insensitively(text: str) -> None:
     read = read_header(answer(IS_SUB_CHANGE=text), HeartbeatResponse)
 
     assert read.subscription_changed is True
 
 
 @pytest.mark.parametrize("text", ["", " ", "abc", "1.5", "12abc", "9" * 5000])
-def test_an_optional_field_that_does_not_fit_counts_as_missing(text: str) -> None:
+def test_an_invalid_optional_field_counts_as_missing(text: str) -> None:
     fields = {
         "suggestWhichBrokerId": "0",
         "nextBeginOffset": "9",
@@ -126,7 +126,7 @@ def test_a_text_of_digits_stays_a_text() -> None:
     assert (read.msg_id, read.queue_id) == ("007", 7)
 
 
-def test_a_number_that_does_not_fit_leaves_the_texts_beside_it_alone() -> None:
+def test_an_invalid_number_does_not_affect_text_fields() -> None:
     fields = {"consumerGroup": " g ", "topic": "", "queueId": "+1", "setZeroIfNotFound": "maybe"}
     read = read_header(answer(**fields), QueryConsumerOffset)
 
@@ -134,7 +134,7 @@ def test_a_number_that_does_not_fit_leaves_the_texts_beside_it_alone() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "abc", "0x10", "5_0", "٣", "9" * 5000, "-", "true"])
-def test_a_required_number_that_is_none_is_a_codec_error(text: str) -> None:
+def test_an_invalid_required_number_is_a_codec_error(text: str) -> None:
     frame = encode_command(Command(0, 1, 1), {"offset": text})
 
     for command in (answer(offset=text), command_in(frame)):
@@ -142,7 +142,7 @@ def test_a_required_number_that_is_none_is_a_codec_error(text: str) -> None:
             read_header(command, OffsetResponse)
 
 
-def test_what_is_missing_is_named() -> None:
+def test_a_missing_field_is_named() -> None:
     with pytest.raises(CodecError, match=r"SendMessageResponse of code 0 .*`queueId`"):
         read_header(answer(msgId="1"), SendMessageResponse)
 
@@ -161,5 +161,5 @@ def test_numbers_that_come_as_json_numbers_are_read() -> None:
     )
 
 
-def test_letters_of_a_send_are_those_of_the_broker() -> None:
+def test_one_letter_names_of_a_send_match_the_broker() -> None:
     assert SendMessage.__struct_encode_fields__ == tuple("abcdefghijklmn")

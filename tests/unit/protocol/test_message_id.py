@@ -1,4 +1,4 @@
-"""Message ids: unique, and readable by the tools that take the time out of them."""
+"""Message ids: unique, and decodable by tools."""
 
 import time
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def test_ids_of_one_millisecond_differ() -> None:
     assert [each[-4:] for each in made[:3]] == ["0000", "0001", "0002"]
 
 
-def test_the_counter_goes_on_when_time_does() -> None:
+def test_the_counter_continues_across_milliseconds() -> None:
     generator = MessageIdGenerator(HOST, 1, 1)
     made = [generator.next_id(NOON + step) for step in range(3)]
 
@@ -67,7 +67,7 @@ def test_the_counter_goes_on_when_time_does() -> None:
     assert [millis_of(each) - millis_of(made[0]) for each in made] == [0, 1, 2]
 
 
-def test_a_clock_that_goes_back_repeats_no_id() -> None:
+def test_ids_are_unique_when_the_clock_goes_back() -> None:
     generator = MessageIdGenerator(HOST, 1, 1)
     made = [generator.next_id(NOON + step) for step in (0, 1, -5, 1, 0, -40 * 86_400_000, 0)]
 
@@ -75,11 +75,11 @@ def test_a_clock_that_goes_back_repeats_no_id() -> None:
 
 
 @pytest.mark.parametrize("now_ms", [0, 1, 999])
-def test_a_clock_that_was_never_set_makes_whole_ids(now_ms: int) -> None:
+def test_ids_are_complete_with_an_unset_clock(now_ms: int) -> None:
     assert [len(each) for each in ids(2, now_ms)] == [32, 32]
 
 
-def test_process_and_salt_are_cut_to_their_places() -> None:
+def test_process_id_and_salt_are_truncated() -> None:
     generator = MessageIdGenerator(HOST, 0x7_0001, 0x7_0000_0002)
 
     assert generator.next_id(NOON)[8:20] == "0001" + "00000002"

@@ -1,4 +1,4 @@
-"""What live brokers answered to pulls: compressed, batched, IPv6 and version 2 records."""
+"""Pull responses of real brokers: compressed, batched, IPv6 and version 2 records."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Receipts: their text, those of an answer, batch acks; against what Java classes made."""
+"""Receipts: text form, receipts of a response, batch acks; compared with the Java classes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_receipt_reads_and_writes_as_java_does(name: str, marker: str) -> None
 
 
 @pytest.mark.parametrize("text", [GOLDEN["seven_fields"], "", "a 1 1 1 0 b 0 0", "1 " * 9])
-def test_what_is_no_receipt_is_refused(text: str) -> None:
+def test_an_invalid_receipt_is_rejected(text: str) -> None:
     with pytest.raises(CodecError, match="receipt"):
         parse_receipt(text)
 
@@ -90,7 +90,7 @@ def test_the_marker_says_where_a_message_is_stored(marker: str, topic: str) -> N
     assert receipt(marker=marker).stored_topic("cg", TOPIC) == topic
 
 
-def test_a_change_begins_a_receipt_at_the_messages_own_offset() -> None:
+def test_a_changed_receipt_starts_at_its_own_offset() -> None:
     said = ChangeInvisibleTimeResponse(pop_time=5, invisible_time=6, revive_queue_id=7)
 
     changed = receipt(marker="1").changed(said)
@@ -155,7 +155,7 @@ def test_receipts_are_built_by_queue_in_the_order_of_the_answer() -> None:
     }
 
 
-def test_a_receipt_that_the_broker_wrote_is_taken_as_it_is() -> None:
+def test_a_receipt_set_by_the_broker_is_used() -> None:
     written = "7 1 2 3 1 broker-a 0 9"
 
     made = receipts([message(0, 9, written), message(0, 5)], answer("0 0 5;1 0 7", "0 0 5"), "b")
@@ -171,7 +171,7 @@ def test_without_tables_receipts_begin_at_the_first_message_of_each_queue() -> N
     assert [(r.start_offset, r.offset) for r in made] == [(100, 100), (7, 7), (100, 103)]
 
 
-def test_the_broker_may_know_a_message_by_another_offset() -> None:
+def test_the_offset_table_overrides_the_queue_offset() -> None:
     [one, two] = receipts([message(0, 5), message(0, 6)], answer("0 0 50", "0 0 50,51"), "b")
 
     assert (one.offset, two.offset) == (50, 51)
@@ -180,12 +180,12 @@ def test_the_broker_may_know_a_message_by_another_offset() -> None:
 @pytest.mark.parametrize(
     ("starts", "offsets"), [("0 1 5", "0 1 5"), ("x", "0 0 5"), ("0 0 5", "0 0 a"), ("0 0 5", "")]
 )
-def test_an_answer_that_says_nothing_of_a_message_is_refused(starts: str, offsets: str) -> None:
+def test_a_response_without_data_of_a_message_is_rejected(starts: str, offsets: str) -> None:
     with pytest.raises(CodecError):
         receipts([message(0, 5)], answer(starts, offsets), "b")
 
 
-def test_counts_of_a_message_win_over_those_of_its_queue() -> None:
+def test_the_count_of_a_message_overrides_that_of_its_queue() -> None:
     info = PopInfo({}, {}, {("0", "2"): 4, ("0", "qo2%105"): 1, ("0", "qo2%106"): 0})
 
     assert [order_count(info, receipt(offset=n)) for n in (104, 105, 106)] == [4, 1, 0]

@@ -1,4 +1,4 @@
-"""Stored messages: read as they are, and never past what cannot be read."""
+"""Stored messages: decoded, never past an invalid record."""
 
 import zlib
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ def batch_of(count: int) -> Stored:
 # --- what can be read ---------------------------------------------------------------------------
 
 
-def test_an_empty_answer_holds_no_message() -> None:
+def test_an_empty_response_has_no_messages() -> None:
     assert decode() == []
 
 
@@ -197,9 +197,7 @@ def test_every_record_is_read_as_it_was_laid_out(records: list[Stored]) -> None:
         (replace(batch_of(2), queue_offset=2**63 - 1), "queue offset", 20),
     ],
 )
-def test_a_record_that_lies_stops_the_decoder_after_those_before(
-    record: Stored, field: str, position: int
-) -> None:
+def test_an_invalid_record_stops_the_decoder(record: Stored, field: str, position: int) -> None:
     good = len(PLAIN.to_bytes())
     count, fault = refusal(record, PLAIN)
     count_after, fault_after = refusal(PLAIN, PLAIN, record, PLAIN)
@@ -214,7 +212,7 @@ def test_a_record_that_lies_stops_the_decoder_after_those_before(
 
 @pytest.mark.parametrize("body_length", [-1, -5, -88, -(2**31), 6, 100, 2**31 - 1])
 @pytest.mark.parametrize("topic_length", [None, 0, 255])
-def test_lengths_that_lie_together_are_a_codec_error(
+def test_consistent_false_lengths_are_a_codec_error(
     body_length: int, topic_length: int | None
 ) -> None:
     record = replace(PLAIN, body_length=body_length, topic_length=topic_length)
@@ -229,7 +227,7 @@ def test_lengths_that_lie_together_are_a_codec_error(
     [PLAIN, replace(PLAIN, sys_flag=BORN_IPV6 | STORE_IPV6), compressed(b"x" * 50), batch_of(2)],
     ids=["plain", "ipv6", "compressed", "batch"],
 )
-def test_a_record_that_is_cut_anywhere_is_a_codec_error(record: Stored) -> None:
+def test_a_truncated_record_is_a_codec_error(record: Stored) -> None:
     data = record.to_bytes()
     for cut in range(1, len(data)):
         count, fault = refusal(PLAIN, data[:cut])
@@ -264,7 +262,7 @@ def test_one_message_inflates_to_the_limit_and_not_further(kind: str) -> None:
     assert isinstance(fault, InflationLimitError)
 
 
-def test_one_answer_inflates_to_a_bounded_size_in_all() -> None:
+def test_a_response_inflates_to_a_bounded_total_size() -> None:
     data = block([compressed(LARGE)] * 20)
     peak = peak_bytes(lambda: decode_messages(data, QUEUE, limit=8 * MIB))
     count, fault = refusal(data, limit=8 * MIB)
@@ -274,7 +272,7 @@ def test_one_answer_inflates_to_a_bounded_size_in_all() -> None:
     assert peak < (8 + 4) * MIB
 
 
-def test_an_answer_of_bombs_is_read_a_few_messages_at_a_time() -> None:
+def test_a_response_of_bombs_is_decoded_in_parts() -> None:
     record = compressed(LARGE).to_bytes()
     left, read = 20, 0
     while left:
@@ -292,7 +290,7 @@ def test_a_plain_answer_may_be_larger_than_the_limit_of_inflated_bytes() -> None
     assert len(decode(large, replace(large, sys_flag=BORN_IPV6), limit=MIB)) == 2
 
 
-def test_an_inner_batch_of_nothings_is_bounded() -> None:
+def test_an_inner_batch_of_empty_messages_is_bounded() -> None:
     full = replace(PLAIN, body=batch_entry(b"") * MAX_INNER, sys_flag=INNER)
     bomb = zlib.compress(batch_entry(b"") * (MAX_INNER + 1))
 
@@ -300,7 +298,7 @@ def test_an_inner_batch_of_nothings_is_bounded() -> None:
     assert refusal(replace(PLAIN, body=bomb, sys_flag=INNER | COMPRESSED))[1].field == "inner batch"
 
 
-def test_many_batches_of_nothings_are_bounded_together() -> None:
+def test_many_batches_of_empty_messages_are_bounded_together() -> None:
     bomb = zlib.compress(batch_entry(b"") * MAX_INNER)
     record = replace(PLAIN, body=bomb, sys_flag=INNER | COMPRESSED)
     count, fault = refusal(*[record] * 10)
@@ -330,14 +328,14 @@ def test_a_batch_entry_is_laid_out_as_the_broker_reads_it() -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1, 5, 22, 24, 2**31 - 1])
-def test_a_batch_entry_that_lies_about_its_size_is_a_codec_error(size: int) -> None:
+def test_a_batch_entry_with_a_false_size_is_a_codec_error(size: int) -> None:
     good = batch_entry(b"good")
 
     with pytest.raises(CodecError, match=f"batch entry at byte {len(good)}"):
         list(decode_batch(good + batch_entry(b"x", size=size)))
 
 
-def test_a_batch_that_is_cut_anywhere_is_a_codec_error() -> None:
+def test_a_truncated_batch_is_a_codec_error() -> None:
     data = batch_entry(b"body", b"K\x01v\x02")
     for cut in range(1, len(data)):
         with pytest.raises(CodecError, match="batch entry at byte 0"):

@@ -1,4 +1,4 @@
-"""Traffic between the official Java client and real servers is read, and written again."""
+"""Recorded traffic of the Java client with real servers: decoded and encoded again."""
 
 import json
 from typing import Any, Final
@@ -192,7 +192,7 @@ def each(halves: list[Half]) -> pytest.MarkDecorator:
 
 
 @each(HALVES)
-def test_a_frame_is_read_as_it_says(half: Half) -> None:
+def test_frames_decode_to_the_recorded_values(half: Half) -> None:
     says = half.says
 
     command = command_in(half.frame)
@@ -208,7 +208,7 @@ def test_a_frame_is_read_as_it_says(half: Half) -> None:
 
 
 @each(HALVES)
-def test_a_frame_is_written_again_as_it_was(half: Half) -> None:
+def test_frames_are_encoded_byte_for_byte(half: Half) -> None:
     command = command_in(half.frame)
 
     written = encode_command(
@@ -339,7 +339,7 @@ def queue_key(queue: MessageQueue) -> str:
 
 
 @each(WITH_MESSAGES)
-def test_stored_messages_are_read_as_they_say(half: Half) -> None:
+def test_stored_messages_decode_to_the_recorded_values(half: Half) -> None:
     first = half.says["body_messages"][0]
     queue = MessageQueue(first["topic"], "broker-a", first["queueId"])
 
@@ -382,7 +382,7 @@ def test_hosts_of_stored_messages_are_read(half: Half) -> None:
 
 
 @each(BATCHES)
-def test_a_batch_is_written_again_byte_for_byte(half: Half) -> None:
+def test_batches_are_encoded_byte_for_byte(half: Half) -> None:
     body = command_in(half.frame).body
 
     entries = list(decode_batch(body))

@@ -1,4 +1,4 @@
-"""Pushed replies read as messages."""
+"""Pushed replies: decoded as messages."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_compressed_body_is_inflated() -> None:
     assert reply_message(pushed, zlib.compress(b"pong" * 100)).body == b"pong" * 100
 
 
-def test_a_body_that_does_not_inflate_is_an_error() -> None:
+def test_an_invalid_compressed_body_is_a_codec_error() -> None:
     pushed = msgspec.structs.replace(PUSHED, sys_flag=COMPRESSED)
 
     with pytest.raises(CodecError):

@@ -1,4 +1,4 @@
-"""Logical queues, and who owns them."""
+"""Static topics: logical queues and their owners."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_each_queue_is_owned_by_the_broker_that_claims_it() -> None:
 
 
 @pytest.mark.parametrize("newer", ["broker-a", "broker-b"])
-def test_of_two_that_claim_a_queue_the_one_told_last_owns_it(newer: str) -> None:
+def test_the_claim_with_the_highest_epoch_wins(newer: str) -> None:
     epochs = {"broker-a": 5, "broker-b": 5, newer: 6}
 
     found = owners(*(info(broker, 0, epoch=epoch) for broker, epoch in epochs.items()))
@@ -68,7 +68,7 @@ def test_of_two_that_claim_a_queue_the_one_told_last_owns_it(newer: str) -> None
     assert found[GLOBAL, 0] == newer
 
 
-def test_the_most_queues_that_anybody_knows_of_are_there() -> None:
+def test_the_largest_queue_count_is_used() -> None:
     found = owners(info("broker-a", 0, total=2, epoch=2), info("broker-b", 2, total=3))
 
     assert found == {
@@ -85,7 +85,7 @@ def test_every_scope_has_queues_of_its_own() -> None:
 
 
 @given(claims=st.lists(st.sets(st.integers(0, 7)), min_size=1, max_size=4))
-def test_members_see_the_same_queues_whoever_owns_them(claims: list[set[int]]) -> None:
+def test_the_queue_list_does_not_depend_on_owners(claims: list[set[int]]) -> None:
     infos = [info(f"broker-{at}", *ids, total=8) for at, ids in enumerate(claims)]
 
     found = owners(*infos)
@@ -104,7 +104,7 @@ def test_queues_of_real_brokers_are_not_logical() -> None:
     assert not is_logical(MessageQueue("orders", "broker-a", 0))
 
 
-def test_an_absurd_number_of_queues_is_refused() -> None:
+def test_too_many_queues_are_rejected() -> None:
     body = b'{"topicQueueMappingByBroker":{"a":{"totalQueues":99999999}}}'
 
     with pytest.raises(CodecError, match="99999999 queues"):

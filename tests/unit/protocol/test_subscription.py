@@ -1,4 +1,4 @@
-"""Subscriptions: tag expressions as brokers split them, their hashes, SQL expressions."""
+"""Subscriptions: tag expressions, tag hashes, SQL expressions."""
 
 import pytest
 from hypothesis import given
@@ -41,7 +41,7 @@ def test_every_hash_is_the_one_of_the_definition(text: str) -> None:
 
 
 @pytest.mark.parametrize("selector", [None, "", "*", " * ", "  ", MessageSelector.by_tag("*")])
-def test_no_expression_means_all_messages(selector: str | MessageSelector | None) -> None:
+def test_the_default_expression_is_all_messages(selector: str | MessageSelector | None) -> None:
     made = subscription("orders", selector, 5)
 
     assert (made.expression, made.kind, made.tags, made.is_sql) == ("*", "TAG", frozenset(), False)
@@ -62,7 +62,7 @@ def test_no_expression_means_all_messages(selector: str | MessageSelector | None
         ("a b", {"a b"}),
     ],
 )
-def test_tags_are_split_as_brokers_split_them(expression: str, tags: set[str]) -> None:
+def test_tags_are_split_as_in_the_broker(expression: str, tags: set[str]) -> None:
     for selector in (expression, MessageSelector.by_tag(expression)):
         made = subscription("orders", selector, 5)
 
@@ -86,7 +86,7 @@ def test_an_sql_expression_is_left_to_the_broker() -> None:
 
 
 @pytest.mark.parametrize("expression", ["||", " || ", "||||"])
-def test_an_expression_without_any_tag_is_refused(expression: str) -> None:
+def test_an_expression_without_tags_is_rejected(expression: str) -> None:
     with pytest.raises(ConfigError, match="selector") as caught:
         subscription("orders", expression, 5)
 
@@ -107,7 +107,7 @@ def test_an_expression_without_any_tag_is_refused(expression: str) -> None:
         MessageSelector.by_sql("a = '\udfff'"),
     ],
 )
-def test_what_is_no_expression_is_refused_before_anything_is_sent(selector: object) -> None:
+def test_an_invalid_expression_is_rejected(selector: object) -> None:
     with pytest.raises(ConfigError, match="selector"):
         subscription("orders", selector, 5)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Prepared frames say exactly what the codec for everything would say."""
+"""Prepared frames: equal to those of the general encoder."""
 
 from dataclasses import dataclass
 
@@ -120,16 +120,14 @@ def assert_same(one: Command, other: Command, kind: type[SendMessage] | type[Pul
 
 
 @given(sends(SendMessage) | sends(SendBatchMessage), st.lists(Changes, min_size=1, max_size=4))
-def test_a_prepared_send_says_what_a_spelled_one_says(
-    like: SendMessage, changes: list[Changing]
-) -> None:
+def test_a_send_template_matches_encode_command(like: SendMessage, changes: list[Changing]) -> None:
     template = SendTemplate(like)
     for change in changes:
         assert_same(sent(template, change), spelled(like, change), type(like))
 
 
 @given(Pulls, st.lists(st.tuples(Int32, Int64), min_size=1, max_size=4))
-def test_a_prepared_pull_says_what_a_spelled_one_says(
+def test_a_pull_template_matches_encode_command(
     like: PullMessage, changes: list[tuple[int, int]]
 ) -> None:
     template = PullTemplate(like)
@@ -144,7 +142,7 @@ def test_a_prepared_pull_says_what_a_spelled_one_says(
 
 
 @pytest.mark.parametrize("born_ms", [0, 1, 999_999_999_999, NOW, 9_999_999_999_999])
-def test_a_clock_that_is_wrong_breaks_no_frame(born_ms: int) -> None:
+def test_a_wrong_clock_does_not_break_frames(born_ms: int) -> None:
     change = Changing(born_ms=born_ms)
 
     assert_same(sent(SendTemplate(SEND), change), spelled(SEND, change), SendMessage)
@@ -157,7 +155,7 @@ def test_the_clock_may_go_back() -> None:
     assert [read_header(each, SendMessage).born_timestamp - NOW for each in born] == [0, 1, 0, -1]
 
 
-def test_a_template_serves_more_flags_than_it_remembers() -> None:
+def test_the_cache_of_a_template_is_bounded() -> None:
     template = SendTemplate(SEND)
     flags = [*range(MAX_REMEMBERED + 10), 0, 1]
     read = [read_header(sent(template, Changing(numbers=(0, 0, n))), SendMessage) for n in flags]

@@ -1,4 +1,4 @@
-"""Reads protocol/: the wire as data, which the package itself never imports."""
+"""Loads the data in protocol/, which the package itself does not import."""
 
 import json
 from pathlib import Path
