@@ -24,7 +24,7 @@ from rocketmq_aio.protocol.requests.client import (
     UnregisterClient,
 )
 from rocketmq_aio.protocol.requests.connections import (
-    Connection,
+    ConnectionBody,
     ConsumerConnections,
     GetConsumerConnectionList,
 )
@@ -51,7 +51,7 @@ class Group:
 
     def __init__(self) -> None:
         self.members: dict[int, str] = {}  # connection number -> client id
-        self.connections: dict[int, Connection] = {}
+        self.connections: dict[int, ConnectionBody] = {}
         self.last: ConsumerData | None = None
         self.subscriptions: dict[str, SubscriptionData] = {}
         self.fingerprint = 0
@@ -206,9 +206,9 @@ class Members:
             self._notify(name, list(group.members))
 
 
-def _described(client_id: str, command: Command, connection: FakeConnection) -> Connection:
+def _described(client_id: str, command: Command, connection: FakeConnection) -> ConnectionBody:
     host, port = connection.client_address
-    return Connection(
+    return ConnectionBody(
         client_id=client_id,
         client_addr=f"{host}:{port}",
         language=LanguageCode.PYTHON.name,

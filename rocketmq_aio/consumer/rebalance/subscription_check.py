@@ -38,7 +38,7 @@ from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.protocol.bodies import ConsumerRunningInfo, SubscriptionData
 from rocketmq_aio.protocol.requests.connections import (
-    Connection,
+    ConnectionBody,
     ConsumerConnections,
     MemberState,
 )
@@ -209,7 +209,7 @@ class SubscriptionCheck:
             for peer in self._peers.values():
                 peer.reopen()
 
-    def _all_agree(self, others: Mapping[str, Connection]) -> bool:
+    def _all_agree(self, others: Mapping[str, ConnectionBody]) -> bool:
         """Whether all members agree, so that only the broker's table is outdated.
 
         Python members send their expressions with each pull; others depend on the table.
@@ -347,7 +347,7 @@ class _Peer:
         return differing
 
 
-def _answering(connections: Iterable[Connection]) -> set[str]:
+def _answering(connections: Iterable[ConnectionBody]) -> set[str]:
     """Return the clients that answer and have one connection, so that it is the live one."""
     times = Counter(each.client_id for each in connections)
     return {

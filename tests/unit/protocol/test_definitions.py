@@ -66,7 +66,7 @@ SHAPES: Final[dict[type[bodies.Body], tuple[str, ...]]] = {
     assignment.AssignmentResponse: ("QueryAssignmentResponseBody",),
     assignment.MessageQueueAssignment: ("MessageQueueAssignment",),
     connections.ConsumerConnections: ("ConsumerConnection",),
-    connections.Connection: ("Connection",),
+    connections.ConnectionBody: ("Connection",),
     connections.MemberState: ("ConsumerRunningInfo",),
     admin_cluster.ClusterInfoBody: ("ClusterInfo",),
     admin_cluster.KVTable: ("KVTable",),

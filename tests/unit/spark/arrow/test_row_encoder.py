@@ -282,7 +282,10 @@ def test_a_large_record_batch_is_worked_on_in_parts() -> None:
     [
         ({"body": pa.array([b"x", None])}, "row 11 of the task: its body is null"),
         ({"body": pa.array([b"x", b""])}, "its body is empty"),
-        ({"body": pa.array([b"x", bytes(4097)])}, "row 11 .* body has 4097 bytes, the maximum is 4096"),
+        (
+            {"body": pa.array([b"x", bytes(4097)])},
+            "row 11 .* body has 4097 bytes, the maximum is 4096",
+        ),
         ({"tags": pa.array(["a", "b|c"])}, "one tag, without a bar"),
         ({"tags": pa.array(["a", "b\x01"])}, r"tags may not hold U\+0001"),
         ({"keys": pa.array(["a", "b\x02"])}, "keys may not hold"),

@@ -75,7 +75,10 @@ def test_every_column_in_every_form_is_taken_in_any_case_and_order() -> None:
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"body": BinaryType(), "tag": StringType()}, "'tag': unknown column; .*tags.*drop or rename"),
+        (
+            {"body": BinaryType(), "tag": StringType()},
+            "'tag': unknown column; .*tags.*drop or rename",
+        ),
         ({"body": BinaryType(), "BODY": BinaryType()}, "duplicate"),
         ({"tags": StringType()}, "'body': missing"),
         ({}, "'body': missing"),
