@@ -241,7 +241,7 @@ async def test_a_corrupt_body_holds_its_queue_until_it_is_intact(
     put(cluster, *numbers(3))
     async with consumer_of(cluster, client=through(proxy, cluster)) as consumer:
         events = consumer.events()
-        # The magic number of the last record: what comes before it can be read.
+        # The magic number of the last record: the records before it can be read.
         magic = 4 - len(cluster.broker.messages(TOPIC, 0)[-1].record)
 
         def spoil(frame: PassingFrame) -> Iterable[bytes]:
@@ -288,7 +288,7 @@ async def test_a_silent_connection_is_detected_and_replaced(
         assert bodies(await polled(consumer, 1)) == ["a"]
 
 
-# --- answers that say no -------------------------------------------------------------------------
+# --- error responses -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ Change: TypeAlias = tuple[str, File | None]  # this name now means that file, or
 
 
 class MemoryDisk(Disk):
-    """Files in memory; what is not synced may be gone, whole or in part, when power is lost."""
+    """Files in memory; a power cut may lose unsynced data, completely or in part."""
 
     def __init__(self, names: Names | None = None, *, steps: int | None = None) -> None:
         self._names = dict(names or {})
@@ -140,7 +140,7 @@ class FullDisk(Disk):
 
 
 class HangingDisk(Disk):
-    """A real disk whose next write, or next lock, waits until the test lets it go."""
+    """A real disk whose next write, or next lock, waits until the test releases it."""
 
     def __init__(self) -> None:
         self.reached = Event()

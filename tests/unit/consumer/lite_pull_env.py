@@ -32,7 +32,7 @@ def consumer_of(
     listeners: dict[str, Any] | None = None,
     **settings: Any,  # noqa: ANN401 - those of LitePullConfig
 ) -> LitePullConsumer:
-    """Return a consumer that begins at the beginning unless told otherwise."""
+    """Return a consumer that starts at the earliest offset by default."""
     config = LitePullConfig(**{"start_from": "earliest", **settings})
     client = client or ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=15)
     return LitePullConsumer(group, client=client, config=config, **(listeners or {}))

@@ -11,7 +11,7 @@ from rocketmq_aio.model.values import MessageQueue
 
 
 class Brokers:
-    """Keeps offsets; fails a queue once per error given to it, and holds back what is gated."""
+    """Keeps offsets; raises each given error once, and delays gated requests."""
 
     def __init__(self) -> None:
         self.kept: dict[MessageQueue, int] = {}

@@ -26,7 +26,7 @@ def popper_of(
     client: Any = None,  # noqa: ANN401 - as the constructor takes it
     **settings: Any,  # noqa: ANN401 - those of PopConfig
 ) -> PopConsumer:
-    """Return a consumer that begins at the beginning unless told otherwise."""
+    """Return a consumer that starts at the earliest offset by default."""
     config = PopConfig(**{"start_from": "earliest", "wait_seconds": 5, **settings})
     client = client or ClientConfig(namesrv=cluster.namesrv, request_timeout_seconds=15)
     return PopConsumer(GROUP, client=client, config=config)
@@ -63,7 +63,7 @@ def hold_acks(broker: FakeBroker) -> Callable[[], None]:
 
 
 def leases(cluster: FakeCluster) -> int:
-    """Return how many messages are invisible to somebody."""
+    """Return how many messages are invisible."""
     return sum(len(broker.pops.leases) for broker in cluster.brokers)
 
 

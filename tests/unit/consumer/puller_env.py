@@ -38,8 +38,8 @@ ADDRESS: Final = "127.0.0.1:10911"
 PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 
-class Wire:
-    """Stands for the whole instance; every request goes straight to the broker's answers."""
+class FakeInstance:
+    """A fake instance; requests go directly to the handlers of the fake broker."""
 
     def __init__(self, broker: FakeBroker) -> None:
         self.remoting = self.routes = self.heartbeats = self
@@ -93,7 +93,7 @@ class Wire:
 
 
 class Starts:
-    """Where reading begins, as a test says."""
+    """Start positions set by a test."""
 
     def __init__(self) -> None:
         self.found: tuple[int, bool] = (0, False)
@@ -117,7 +117,7 @@ class PullerEnv:
         self.group = "billing"
         self.broker = FakeBroker(name="broker-a")
         self.broker.create_topic("orders", 4)
-        self.wire = self.instance = Wire(self.broker)
+        self.wire = self.instance = FakeInstance(self.broker)
         self.starts = Starts()
         self.cache = Cache()
         self.ready = ReadyQueues(self.cache)
@@ -171,12 +171,12 @@ class PullerEnv:
             self.broker.put("orders", body.encode(), queue_id=queue_id, properties=properties)
 
     def answer(self, what: object, times: int | None = 1) -> None:
-        """Let the next pulls be answered so."""
+        """Set the answer to the next pulls."""
         for code in PULLS:
             self.broker.on(code, cast(Any, what), times)
 
     def usual(self) -> None:
-        """Let pulls be answered as always."""
+        """Remove the answers that were set."""
         for code in PULLS:
             self.broker.off(code)
 
@@ -198,7 +198,7 @@ class PullerEnv:
         return self.wire.asked
 
     async def close(self) -> None:
-        """Stop; fail if a pull loop has ended by an error."""
+        """Stop; fail if a pull loop ended with an error."""
         for task in self._tasks:
             task.cancel()
         ended = await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -10,7 +10,7 @@ from rocketmq_aio.model.values import MessageQueue
 
 
 class AppStore:
-    """Keeps offsets in memory; *calls* tells what was asked of it, in order."""
+    """Keeps offsets in memory; *calls* has the calls in order."""
 
     def __init__(self) -> None:
         self.kept: dict[MessageQueue, int] = {}

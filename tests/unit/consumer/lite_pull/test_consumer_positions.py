@@ -259,7 +259,7 @@ async def test_assignments_are_sorted(cluster: FakeCluster) -> None:
     assert assigned == sorted(assigned) == [MessageQueue(TOPIC, "broker-a", n) for n in range(4)]
 
 
-# --- who may not ask where to begin ---------------------------------------------------------------
+# --- accounts without offset queries --------------------------------------------------------------
 
 DENIED: Final = Reply(16, remark="User:app has no permission to access Topic:orders")
 

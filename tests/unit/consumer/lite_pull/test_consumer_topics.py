@@ -30,7 +30,7 @@ from tests.unit.remoting.until import until
 
 
 def told(broker: FakeBroker) -> dict[str, str]:
-    """Return what the last heartbeat says of the group: topics with their expressions."""
+    """Return the topics and expressions of the last heartbeat."""
     data = read_body(broker.requests_of(RequestCode.HEART_BEAT)[-1].body, HeartbeatData)
     [group] = data.consumer_data_set
     return {each.topic: each.sub_string for each in group.subscription_data_set}

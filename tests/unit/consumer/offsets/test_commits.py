@@ -26,7 +26,7 @@ def store() -> AppStore:
 
 @pytest.fixture
 def table() -> dict[MessageQueue, PolledQueue]:
-    """Two queues of ten messages, of which five were handed out and three settled."""
+    """Two queues of ten messages, five delivered, three of them processed."""
     table = {}
     for number in range(2):
         assigned = table[queue(number)] = assigned_queue(number, cached=10)

@@ -53,7 +53,7 @@ class Ends:
 
 
 class Store(AppStore):
-    """Offsets of the group; *down* are queues that cannot be asked for."""
+    """Offsets of the group; those of *down* cannot be read."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -136,7 +136,7 @@ async def test_brokers_before_5_are_refused_at_once() -> None:
 async def test_a_proxy_is_refused_with_the_reason(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, remark: str | None
 ) -> None:
-    """It answers a pop with what became of it as a pull; newer or older ones may say else."""
+    """A 5.5.0 proxy reads a pop as a pull; other versions may answer differently."""
     cluster.broker.on(RequestCode.POP_MESSAGE, Reply(1, remark=remark), times=None)
     async with popping(cluster) as consumer:
         if remark is None:

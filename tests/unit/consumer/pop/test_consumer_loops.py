@@ -118,7 +118,7 @@ async def test_several_tasks_share_the_messages(cluster: FakeCluster) -> None:
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is renewed is renewed again and again, long before its time is over."""
+    """Messages are renewed repeatedly, long before their invisible time is over."""
     monkeypatch.setattr(renewal, "LONGEST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(PoppedMessage, "is_due", lambda *_: True)
 

@@ -59,12 +59,12 @@ async def puller(cluster: FakeCluster) -> AsyncIterator[PullConsumer]:
 
 
 def pulls(cluster: FakeCluster) -> list[PullMessage]:
-    """Return what the broker was asked."""
+    """Return the headers of the pulls."""
     asked: list[Command] = cluster.broker.requests_of(RequestCode.PULL_MESSAGE)
     return [read_header(command, PullMessage) for command in asked]
 
 
-# --- what a pull comes to ------------------------------------------------------------------------
+# --- results of pulls ----------------------------------------------------------------------------
 
 
 async def test_a_queue_is_read_from_offset_to_offset(

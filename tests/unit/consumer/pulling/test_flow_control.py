@@ -119,7 +119,7 @@ async def test_a_full_queue_is_woken_when_there_is_room_for_a_pull() -> None:
 
 
 async def test_few_messages_far_apart_wake_it_one_by_one() -> None:
-    """The one that is left may take for ever, and there is room besides it."""
+    """The first message may take long, and there is room for others."""
     assigned = holding(3, last=5000)
     wake = await blocked(assigned)
     first, *_ = assigned.take(3)

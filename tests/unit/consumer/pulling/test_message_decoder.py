@@ -157,7 +157,7 @@ async def test_the_bound_holds_with_every_setting(config: ClientConfig, in_loop:
 
 
 class Held:
-    """A decoder whose threads wait until they are let go."""
+    """A decoder whose threads wait until they are released."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()

@@ -37,7 +37,7 @@ def queue_of(*offsets: int) -> ProcessQueue:
 
 
 class Model(RuleBasedStateMachine):
-    """A list of (offset, size, done), searched from its beginning for every answer."""
+    """A list of (offset, size, done), searched from the start for each result."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ from tests.unit.remoting.until import until
 DOWN = NotConnectedError(ADDRESS, "connection refused")
 
 
-# --- what is asked -------------------------------------------------------------------------------
+# --- requests ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("prepared", [True, False])
@@ -134,7 +134,7 @@ async def test_a_seek_overtakes_the_lookup_of_the_start_offset(env: PullerEnv) -
     assert env.started == []
 
 
-# --- what is found -------------------------------------------------------------------------------
+# --- responses -----------------------------------------------------------------------------------
 
 
 async def test_messages_of_successive_pulls_are_in_order(
