@@ -1,4 +1,4 @@
-"""The ``rmq`` application: its subcommands and exit codes."""
+"""The command ``rmq``: its nouns and its entry point."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app = typer.Typer(
     name="rmq",
     help="Apache RocketMQ at the command line.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,  # values in frames can be secrets
+    pretty_exceptions_enable=False,  # tracebacks with values could show secrets
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 # One module per noun: each has a typer app of its own.

@@ -1,4 +1,4 @@
-"""Command options as dataclass fields, so that commands share them by inheritance."""
+"""Options of commands as fields of dataclasses, so that commands can share options."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ A = TypeVar("A")
 def command(
     app: typer.Typer, name: str, kind: type[A]
 ) -> Callable[[Callable[[A], int]], Callable[[A], int]]:
-    """Return a decorator that registers a function of *kind* as the command *name* of *app*.
+    """Register a function that takes a *kind* as the command *name* of *app*.
 
-    The options are the fields of the dataclass *kind*, described by their annotations.  The
-    function returns the exit code.
+    The fields of the dataclass *kind* and of its bases are the options, described by their
+    annotations.  The function returns the exit code.
     """
 
     def register(function: Callable[[A], int]) -> Callable[[A], int]:
         def call(**given: Any) -> int:  # noqa: ANN401 - the fields of kind
             try:
                 return function(kind(**given))
-            except KeyboardInterrupt:  # typer would exit without a message
+            except KeyboardInterrupt:  # typer would end without a message
                 raise typer.Abort from None
 
         call.__doc__ = function.__doc__

@@ -1,4 +1,4 @@
-"""Connection options of all commands."""
+"""Connection options of every command: addresses, credentials, TLS and namespace."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -15,16 +16,14 @@ import typer
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.options.source_options import Connection, write_options
 
-PANEL: Final = "Connection"
-PAIR: Final = re.compile(r"\s*([A-Za-z]+)\s*[=:]\s*(\S+)\s*")
+_Option = partial(typer.Option, rich_help_panel="Connection")
+PAIR_LINE: Final = re.compile(r"\s*([A-Za-z]+)\s*[=:]\s*(\S+)\s*")
 SECRETS: Final = {
     "accesskey": "accessKey",
     "secretkey": "secretKey",
     "securitytoken": "securityToken",
 }
-FILE_FORM: Final = (
-    "expected lines accessKey=..., secretKey=... and, if there is one, securityToken="
-)
+FILE_FORM: Final = "expected lines accessKey=..., secretKey=... and optionally securityToken=..."
 
 
 @dataclass(kw_only=True)
@@ -33,41 +32,32 @@ class ConnectionArguments:
 
     name_server: Annotated[
         str | None,
-        typer.Option(
+        _Option(
             "--name-server",
             "-n",
-            help="host:port, several joined by ';'; else ROCKETMQ_NAMESRV, NAMESRV_ADDR.",
-            rich_help_panel=PANEL,
+            help="host:port, several joined by ';'; default: ROCKETMQ_NAMESRV, NAMESRV_ADDR.",
         ),
     ] = None
-    group: Annotated[
-        str,
-        typer.Option("--group", "-g", help="Consumer group to read as.", rich_help_panel=PANEL),
-    ] = "rocketmq-spark"
+    group: Annotated[str, _Option("--group", "-g", help="Consumer group to read as.")] = (
+        "rocketmq-spark"
+    )
     credentials_file: Annotated[
         Path | None,
-        typer.Option(
-            help="File with accessKey=, secretKey=, securityToken= lines; without it "
-            "ROCKETMQ_ACCESS_KEY, ROCKETMQ_SECRET_KEY, ROCKETMQ_SECURITY_TOKEN count.",
-            rich_help_panel=PANEL,
+        _Option(
+            help="File with accessKey=, secretKey=, securityToken= lines; default: "
+            "ROCKETMQ_ACCESS_KEY, ROCKETMQ_SECRET_KEY, ROCKETMQ_SECURITY_TOKEN.",
         ),
     ] = None
-    tls: Annotated[bool, typer.Option("--tls", help="Use TLS.", rich_help_panel=PANEL)] = False
-    tls_ca_file: Annotated[
-        str | None, typer.Option(help="Authorities to trust.", rich_help_panel=PANEL)
-    ] = None
-    tls_cert_file: Annotated[
-        str | None, typer.Option(help="Own certificate.", rich_help_panel=PANEL)
-    ] = None
-    tls_key_file: Annotated[str | None, typer.Option(help="Its key.", rich_help_panel=PANEL)] = None
-    namespace: Annotated[
-        str | None, typer.Option(help="Namespace of topics and groups.", rich_help_panel=PANEL)
-    ] = None
+    tls: Annotated[bool, _Option("--tls", help="Use TLS.")] = False
+    tls_ca_file: Annotated[str | None, _Option(help="CA certificates to trust.")] = None
+    tls_cert_file: Annotated[str | None, _Option(help="Client certificate.")] = None
+    tls_key_file: Annotated[str | None, _Option(help="Key of the client certificate.")] = None
+    namespace: Annotated[str | None, _Option(help="Namespace of topics and groups.")] = None
 
     def connection(self, environ: Mapping[str, str] = os.environ) -> Connection:
-        """Return the connection.
+        """Return the connection of the options and *environ*.
 
-        :raises ConfigError: an option or the credentials file is invalid
+        :raises ConfigError: an option or the file is invalid
         """
         servers = self.name_server or environ.get("ROCKETMQ_NAMESRV") or environ.get("NAMESRV_ADDR")
         given = {
@@ -88,14 +78,14 @@ class ConnectionArguments:
 
 
 def read_credentials(file: Path) -> dict[str, str]:
-    """Return the credentials in *file*, JSON or lines; errors do not contain its text.
+    """Return the credentials in *file*: JSON, or a line for each; errors do not contain its text.
 
-    :raises ConfigError: the file is unreadable or invalid
+    :raises ConfigError: the file cannot be read, or has another form
     """
     try:
         text = file.read_text()
     except (OSError, UnicodeError) as error:
-        reason = f"cannot be read ({type(error).__name__}): check the path and its rights"
+        reason = f"cannot be read ({type(error).__name__}): check path and permissions"
         raise ConfigError("credentials", str(file), reason) from None
     pairs = _json_pairs(text) if text.lstrip().startswith("{") else _line_pairs(text)
     if pairs is None:
@@ -115,6 +105,6 @@ def _json_pairs(text: str) -> list[tuple[str, str]] | None:
 
 def _line_pairs(text: str) -> list[tuple[str, str]] | None:
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    pairs = [PAIR.fullmatch(line) for line in lines]
+    pairs = [PAIR_LINE.fullmatch(line) for line in lines]
     found = [(pair[1], pair[2]) for pair in pairs if pair is not None]
     return found if len(found) == len(lines) else None

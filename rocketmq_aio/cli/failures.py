@@ -1,4 +1,4 @@
-"""Errors as one line that names the option to change, and as exit codes."""
+"""Errors as one sentence that names the option to change, and exit codes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class ExitCode(IntEnum):
     """Exit codes of ``rmq``."""
 
     DONE = 0
-    INCOMPLETE = 1  # it ran, but the counts do not match
-    USAGE = 2  # an option is invalid or missing; nothing was done
+    INCOMPLETE = 1  # finished, but the counts do not add up
+    USAGE = 2  # an option is wrong or missing; nothing was done
     FAILED = 3  # an error of a broker, Spark or the file system
     STOPPED = 130  # by a signal, before the end
 
 
-# Command options by setting or source option.
+# Settings and options of the source -> options of the command.
 OPTIONS: Final = {
     **dict.fromkeys(("nameServer", "name_server", "namesrv"), "--name-server"),
     **dict.fromkeys(
@@ -65,16 +65,18 @@ OPTIONS: Final = {
 HINTS: Final[dict[type[RocketMQError], str]] = {
     AuthError: "check --credentials-file, or ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY",
     NameServerUnavailableError: "check --name-server and --tls",
-    NotConnectedError: "check that the broker runs and can be reached from here",
+    NotConnectedError: "check that the broker runs and can be reached from this host",
     RouteNotFoundError: "check TOPICS (or --to-topic), and that the topic may be read and written",
 }
-# A Python exception in the text of Spark: the last line of its traceback.
+# An exception of Python in the message of Spark: the last line of its traceback.
 PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
 SOURCE_WAY_OUT: Final = re.compile(r"\bset failOnDataLoss=false\b")
-# An error of a running pipeline in the text of Spark.
-REFUSED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
-# Frequent Spark conditions: pattern of the name in it, and our message.
-OF_SPARK: Final = re.compile(r"\[([A-Z_]+)(?:\.[A-Z_]+)?\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
+# Errors that a pipeline raises in a job.
+JOB_ERROR: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
+# Common conditions of Spark -> pattern of the name in its message, and our message.
+CONDITION: Final = re.compile(
+    r"\[([A-Z_]+)(?:\.[A-Z_]+)?\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE
+)
 CONDITIONS: Final = {
     "PATH_ALREADY_EXISTS": (
         r"Path (\S+) already exists",
@@ -111,8 +113,8 @@ def _describe(error: BaseException) -> str:
         return _describe_setting(error)
     if isinstance(error, typer.Exit | typer.Abort):
         return "stopped"
-    if (told := getattr(error, "format_message", None)) is not None:  # typer, about options
-        return shown(f"{told()} (see --help)")
+    if (message := getattr(error, "format_message", None)) is not None:  # an error of typer
+        return shown(f"{message()} (see --help)")
     if isinstance(error, ModuleNotFoundError) and error.name in ("pyspark", "pyarrow"):
         return f"pipelines need {error.name}: {missing_extra('spark')}"
     hint = next((text for kind, text in HINTS.items() if isinstance(error, kind)), None)
@@ -127,12 +129,12 @@ def _describe_setting(error: ConfigError) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the relevant line of *error*; Spark errors contain whole tracebacks."""
+    """Return the line with the cause; messages of Spark contain whole tracebacks."""
     text = str(error)
-    if told := _condition(text):
-        return shown(told)
-    if refused := REFUSED.search(text):
-        return shown(refused[1])
+    if message := _spark_condition(text):
+        return shown(message)
+    if raised := JOB_ERROR.search(text):
+        return shown(raised[1])
     found = PYTHON_ERROR.findall(text)
     if found and type(error).__module__.startswith(("pyspark", "py4j")):
         kind, text = found[-1]
@@ -141,9 +143,9 @@ def _first_line(error: BaseException) -> str:
     return SECRETS.sub(r"\1\2***", shown(line))
 
 
-def _condition(text: str) -> str | None:
-    """Return the message for a Spark condition in `CONDITIONS`."""
-    for condition, said in OF_SPARK.findall(text):
+def _spark_condition(text: str) -> str | None:
+    """Return the message of `CONDITIONS` for an error of Spark."""
+    for condition, said in CONDITION.findall(text):
         if (known := CONDITIONS.get(condition)) is not None:
             named = re.search(known[0], said)
             return known[1].format(named[1] if named else "").replace("  ", " ")
@@ -151,7 +153,7 @@ def _condition(text: str) -> str | None:
 
 
 def exit_code(error: BaseException) -> ExitCode:
-    """Return the exit code for *error*."""
+    """Return the exit code of a command that failed with *error*."""
     if isinstance(error, ConfigError) or hasattr(error, "format_message"):
         return ExitCode.USAGE
     if isinstance(error, ModuleNotFoundError):

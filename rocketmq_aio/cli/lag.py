@@ -1,4 +1,4 @@
-"""``rmq pipeline lag``: the lag of a group, once or repeatedly."""
+"""``rmq pipeline lag``: lag of a group, once or at intervals."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rich.table import Table
 
 from rocketmq_aio.cli.connection import ConnectionArguments
 from rocketmq_aio.cli.failures import ExitCode
-from rocketmq_aio.cli.output import OutputArguments, print_note, results, show_json, table
-from rocketmq_aio.cli.signals import Stop, stoppable
+from rocketmq_aio.cli.output import OutputArguments, make_table, print_note, show_json, stdout
+from rocketmq_aio.cli.signals import StopFlag, stop_flag
 
 if TYPE_CHECKING:
     from rocketmq_aio.spark.pipelines.group_lag import LagSettings, LagSummary
@@ -23,7 +23,7 @@ COLUMNS: Final = (
     *("topic", "broker", "#queue", "#min", "#committed", "#max", "#lag", "#behind", "#deleted"),
 )
 UNUSED: Final = "group {!r} has no offsets in these topics and no members: check --group"
-POLL_SECONDS: Final = 0.1  # the reaction time to signals
+POLL_SECONDS: Final = 0.1  # interval of checks for signals
 
 
 @dataclass(kw_only=True)
@@ -31,39 +31,39 @@ class LagArguments(OutputArguments, ConnectionArguments):
     """Options of `lag`."""
 
     topics: Annotated[list[str], typer.Argument(metavar="TOPICS...", help="Names of topics.")]
-    watch: Annotated[float | None, typer.Option(min=0.1, help="Refresh every so many seconds.")] = (
-        None
-    )
+    watch: Annotated[
+        float | None, typer.Option(min=0.1, help="Interval in seconds to show the lag again.")
+    ] = None
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="For scripts: lag changes nothing anyway.")
+        bool, typer.Option("--dry-run", help="Accepted for scripts; lag changes nothing.")
     ] = False
 
 
 def show_lag(arguments: LagArguments) -> int:
-    """Show the lag once, or repeatedly until a signal."""
+    """Show the lag once, or until a signal is received."""
     from rocketmq_aio.spark.pipelines import LagSettings, lag
 
     settings = LagSettings(connection=arguments.connection(), topics=tuple(arguments.topics))
     if arguments.watch is None:
         _print(lag(settings), as_json=arguments.json)
         return ExitCode.DONE
-    with stoppable() as stop:
+    with stop_flag() as stop:
         _watch(settings, arguments, stop)
     return ExitCode.DONE
 
 
-def _watch(settings: LagSettings, arguments: LagArguments, stop: Stop) -> None:
+def _watch(settings: LagSettings, arguments: LagArguments, stop: StopFlag) -> None:
     summaries = _summaries(settings, float(arguments.watch or 0), stop)
-    if arguments.json or not results().is_terminal:
+    if arguments.json or not stdout().is_terminal:
         for summary in summaries:
             _print(summary, as_json=arguments.json)
         return
-    with Live(console=results(), auto_refresh=False) as live:
+    with Live(console=stdout(), auto_refresh=False) as live:
         for summary in summaries:
             live.update(lag_table(summary), refresh=True)
 
 
-def _summaries(settings: LagSettings, seconds: float, stop: Stop) -> Iterator[LagSummary]:
+def _summaries(settings: LagSettings, seconds: float, stop: StopFlag) -> Iterator[LagSummary]:
     from rocketmq_aio.spark.pipelines import lag
 
     while not stop():
@@ -77,28 +77,28 @@ def _print(summary: LagSummary, *, as_json: bool) -> None:
     if as_json:
         show_json(summary.to_dict())
     else:
-        results().print(lag_table(summary))
+        stdout().print(lag_table(summary))
     if summary.unused:
         print_note(UNUSED.format(summary.group))
 
 
 def lag_table(summary: LagSummary) -> Table:
-    """Return one row per queue, with the sum in the title."""
+    """Return a table with one row per queue and the sum in the title."""
     rows = [
         (
             *(each.topic, each.broker, each.queue_id, each.minimum, each.committed, each.maximum),
-            *(each.lag, behind(each.behind(summary.at)), each.deleted or None),
+            *(each.lag, format_seconds(each.behind(summary.at)), each.deleted or None),
         )
         for each in summary.lags
     ]
     title = (
         f"{summary.group}: {summary.lag:,} messages behind at {summary.at:%Y-%m-%d %H:%M:%S} UTC"
     )
-    return table(title, COLUMNS, rows)
+    return make_table(title, COLUMNS, rows)
 
 
-def behind(seconds: float) -> str | None:
-    """Return a duration as text; None for zero."""
+def format_seconds(seconds: float) -> str | None:
+    """Return a duration in hours, minutes or seconds; None for 0."""
     if seconds <= 0:
         return None
     minutes, rest = divmod(round(seconds), 60)

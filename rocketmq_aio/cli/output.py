@@ -1,4 +1,4 @@
-"""Output: results to standard output, messages and progress to standard error."""
+"""Output of commands: results on standard output, everything else on standard error."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from rich.text import Text
 
 from rocketmq_aio.spark.pipelines.summary import Report
 
-WIDTH_OF_PIPES: Final = 160  # without a terminal tables are not folded
+WIDTH_OF_PIPES: Final = 160  # so that tables in files are not wrapped
 
 
 @dataclass(kw_only=True)
 class OutputArguments:
-    """Output options."""
+    """Options of the output."""
 
     json: Annotated[bool, typer.Option("--json", help="Results as one line of JSON.")] = False
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False
 
 
-def results() -> Console:
-    """Return the console for results."""
-    return _console(stderr=False)
+def stdout() -> Console:
+    """Return the console of results."""
+    return _console(errors=False)
 
 
-def notes() -> Console:
-    """Return the console for messages."""
-    return _console(stderr=True)
+def stderr() -> Console:
+    """Return the console of errors, notes and progress."""
+    return _console(errors=True)
 
 
-def _console(*, stderr: bool) -> Console:
-    console = Console(stderr=stderr, highlight=False)
+def _console(*, errors: bool) -> Console:
+    console = Console(stderr=errors, highlight=False)
     if not console.is_terminal:
         console.width = WIDTH_OF_PIPES
     return console
@@ -54,31 +54,31 @@ def _console(*, stderr: bool) -> Console:
 
 def print_error(text: str) -> None:
     """Print an error on one line."""
-    notes().print(Text(f"rmq: {text}"), soft_wrap=True, style="red")
+    stderr().print(Text(f"rmq: {text}"), soft_wrap=True, style="red")
 
 
 def print_note(text: str) -> None:
-    """Print a message that is not a result."""
-    notes().print(Text(text), soft_wrap=True)
+    """Print a note that is not a result."""
+    stderr().print(Text(text), soft_wrap=True)
 
 
 def show_json(value: Mapping[str, Any]) -> None:
     """Print *value* as one line of JSON."""
-    results().print(Text(msgspec.json.encode(value).decode()), soft_wrap=True)
+    stdout().print(Text(msgspec.json.encode(value).decode()), soft_wrap=True)
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Return a table; columns named with a leading ``#`` hold numbers."""
+def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Return a table; columns whose names start with ``#`` hold numbers."""
     made = Table(title=title, title_justify="left")
     for name in columns:
         justify = "right" if name.startswith("#") else "left"
         made.add_column(name.lstrip("#"), justify=justify)  # type: ignore[arg-type]
     for row in rows:
-        made.add_row(*(Text(_shown(cell)) for cell in row))
+        made.add_row(*(Text(_format_cell(cell)) for cell in row))
     return made
 
 
-def _shown(cell: object) -> str:
+def _format_cell(cell: object) -> str:
     if cell is None:
         return "-"
     return f"{cell:,}" if isinstance(cell, int) else str(cell)
@@ -86,8 +86,8 @@ def _shown(cell: object) -> str:
 
 @contextmanager
 def progress(wanted: bool) -> Iterator[Report | None]:
-    """Show progress bars during the block and yield their callback; None without a terminal."""
-    console = notes()
+    """Show progress bars and yield their callback; None: *wanted* is False, or not a terminal."""
+    console = stderr()
     if not wanted or not console.is_terminal:
         yield None
         return
@@ -97,13 +97,13 @@ def progress(wanted: bool) -> Iterator[Report | None]:
 
 
 class _Bars:
-    """One progress bar per step, created at its first report."""
+    """One bar per step, created by its first report."""
 
     def __init__(self, bars: Progress) -> None:
         self._bars = bars
         self._tasks: dict[str, TaskID] = {}
 
-    def __call__(self, what: str, done: int, total: int) -> None:
-        if what not in self._tasks:
-            self._tasks[what] = self._bars.add_task(what, total=None)
-        self._bars.update(self._tasks[what], completed=done, total=total or None)
+    def __call__(self, step: str, done: int, total: int) -> None:
+        if step not in self._tasks:
+            self._tasks[step] = self._bars.add_task(step, total=None)
+        self._bars.update(self._tasks[step], completed=done, total=total or None)

@@ -1,4 +1,4 @@
-"""The Spark session of a command."""
+"""Spark session of a command."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from rocketmq_aio.cli.signals import interrupt
+from rocketmq_aio.cli.signals import raise_interrupt
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.signals import stop_signals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PANEL: Final = "Spark"
+_Option = partial(typer.Option, rich_help_panel="Spark")
 LOGGING: Final = Path(__file__).with_name("log4j2.properties").absolute()
 CREDENTIALS: Final = frozenset({"accesskey", "secretkey", "securitytoken"})
-OF_ROCKETMQ: Final = ("--source-option", "--sink-option")
-SEEN: Final = (
-    "is seen by others: --credentials-file or the environment (ROCKETMQ_ACCESS_KEY, "
-    "ROCKETMQ_SECRET_KEY, ROCKETMQ_SECURITY_TOKEN) hold credentials"
+CONNECTOR_OPTIONS: Final = ("--source-option", "--sink-option")
+VISIBLE: Final = (
+    "is visible to other users: use --credentials-file or the environment (ROCKETMQ_ACCESS_KEY, "
+    "ROCKETMQ_SECRET_KEY, ROCKETMQ_SECURITY_TOKEN)"
 )
-# Spark is reached, or its JVM was started, by somebody else.
-NOT_OURS: Final = frozenset(
+# With one of these, Spark is remote or its JVM is started elsewhere.
+EXTERNAL: Final = frozenset(
     {
         "PYSPARK_GATEWAY_PORT",
         "SPARK_API_MODE",
@@ -38,11 +39,11 @@ NOT_OURS: Final = frozenset(
         "SPARK_REMOTE",
     }
 )
-# Spark is configured by more than the options of the command.
-CONFIGURED: Final = NOT_OURS | {"PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME"}
-# Settings of Spark that add classes, and formats with them, by their beginnings.
+# With one of these, not only the options of the command configure Spark.
+CONFIGURED: Final = EXTERNAL | {"PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME"}
+# Prefixes of the settings of Spark that add classes, and so formats.
 ADD_CLASSES: Final = ("spark.jars", "spark.driver.extraClassPath", "spark.remote")
-# A command shows bars of its own, and times that mean the same everywhere.
+# The command shows its own progress bars, and times in UTC.
 DEFAULTS: Final = {
     "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
     "spark.sql.session.timeZone": "UTC",
@@ -53,39 +54,32 @@ DEFAULTS: Final = {
 
 @dataclass(kw_only=True)
 class SparkArguments:
-    """Where Spark runs."""
+    """Options of the Spark session."""
 
     master: Annotated[
-        str | None,
-        typer.Option(
-            help="Spark master, such as local[4] or spark://host:7077.", rich_help_panel=PANEL
-        ),
+        str | None, _Option(help="Spark master, such as local[4] or spark://host:7077.")
     ] = None
-    conf: Annotated[
-        list[str],
-        typer.Option(help="name=value of Spark's configuration; repeat it.", rich_help_panel=PANEL),
-    ] = field(default_factory=list)
+    conf: Annotated[list[str], _Option(help="name=value of Spark's configuration; repeatable.")] = (
+        field(default_factory=list)
+    )
     packages: Annotated[
-        str | None,
-        typer.Option(
-            help="Maven coordinates of jars, such as those of avro or delta.", rich_help_panel=PANEL
-        ),
+        str | None, _Option(help="Maven coordinates of jars, such as those of avro or delta.")
     ] = None
 
     def configuration(self) -> dict[str, str]:
-        """Return the configuration that is meant.
+        """Return the configuration of Spark.
 
-        :raises ConfigError: a `--conf` is no pair
+        :raises ConfigError: a `--conf` is not a pair
         """
-        given = pairs("--conf", self.conf)
+        given = parse_pairs("--conf", self.conf)
         if self.packages is not None:
             given["spark.jars.packages"] = self.packages
         return {**DEFAULTS, **given}
 
     def check_format(self, name: str) -> None:
-        """Refuse an unknown format where nothing can have added it to Spark.
+        """Reject an unknown format if nothing can have added it to Spark.
 
-        :raises ConfigError: it is one, or a `--conf` is no pair
+        :raises ConfigError: the format is unknown, or a `--conf` is not a pair
         """
         from rocketmq_aio.spark.pipelines.formats import check_built_in
 
@@ -94,43 +88,43 @@ class SparkArguments:
             check_built_in(name)
 
 
-def pairs(option: str, texts: list[str]) -> dict[str, str]:
-    """Return the ``name=value`` pairs that *option* was given.
+def parse_pairs(option: str, texts: list[str]) -> dict[str, str]:
+    """Parse the ``name=value`` pairs of *option*.
 
-    :raises ConfigError: one has no ``=``, or is a credential; its text is not told, for it may
-        hold a secret
+    :raises ConfigError: a pair has no ``=``, or is a credential; the error does not contain the
+        value, which may be a secret
     """
     found = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             raise ConfigError(option, None, "expected name=value")
-        if option in OF_ROCKETMQ and name.strip().lower() in CREDENTIALS:
-            raise ConfigError(option, name.strip(), SEEN)
+        if option in CONNECTOR_OPTIONS and name.strip().lower() in CREDENTIALS:
+            raise ConfigError(option, name.strip(), VISIBLE)
         found[name.strip()] = value
     return found
 
 
 @contextmanager
 def session(arguments: SparkArguments, name: str) -> Iterator[SparkSession]:
-    """Give the block a session that knows the source; one that was started here is stopped.
+    """Yield a session with the source registered; stop it afterwards if it was started here.
 
-    A block that raises KeyboardInterrupt leaves it to the end of the process to stop Spark: jobs
-    under way would hold the stop up.
+    After a KeyboardInterrupt Spark is not stopped before the process ends, because running jobs
+    would delay the stop.
 
-    :raises ModuleNotFoundError: there is no pyspark
+    :raises ModuleNotFoundError: pyspark is not installed
     """
     from pyspark.sql import SparkSession
 
     from rocketmq_aio.spark import register
 
     configuration = arguments.configuration()
-    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")  # of pandas
-    # Else Spark takes the first python3 of the path, which need not have this package.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")  # about pandas
+    # Otherwise Spark uses the first python3 of the PATH, which may lack this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    ours = not _has_session()
-    with stop_signals(interrupt):  # nothing is done yet
-        if ours:
+    started_here = not _has_session()
+    with stop_signals(raise_interrupt):  # nothing to finish yet
+        if started_here:
             _start_jvm(arguments.master, name, configuration)
         builder = SparkSession.Builder().appName(f"rmq pipeline {name}")
         if arguments.master is not None:
@@ -140,34 +134,34 @@ def session(arguments: SparkArguments, name: str) -> Iterator[SparkSession]:
         register(spark)
         yield spark
     except Exception:
-        if ours:
-            _stop(spark)
+        if started_here:
+            _stop_spark(spark)
         raise
     else:
-        if ours:
+        if started_here:
             spark.stop()
 
 
 def _has_session() -> bool:
-    """Return whether this process has a session; another thread may have made it."""
+    """Return whether this process has a session, created by any thread."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    # Spark tells the active session of the calling thread only.
+    # `getActiveSession` returns the session of the calling thread only.
     context: Any = SparkContext
     return context._active_spark_context is not None or SparkSession.getActiveSession() is not None
 
 
 def _start_jvm(master: str | None, name: str, configuration: Mapping[str, str]) -> None:
-    """Start the context of the session in a JVM that no signal to our process group ends.
+    """Start the context of the session in a JVM that gets no signals of this process group.
 
-    Where Spark Connect or spark-submit is used, the JVM is not ours to start.
+    With Spark Connect or spark-submit, starts nothing: the JVM is external.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
     remote = "spark.remote" in configuration or "spark.api.mode" in configuration
-    if remote or NOT_OURS & os.environ.keys():
+    if remote or EXTERNAL & os.environ.keys():
         return
     conf = SparkConf().setAppName(f"rmq pipeline {name}").setAll([*configuration.items()])
     if master is not None:
@@ -176,8 +170,8 @@ def _start_jvm(master: str | None, name: str, configuration: Mapping[str, str]) 
     SparkContext(conf=conf, gateway=gateway)
 
 
-def _stop(spark: SparkSession) -> None:
-    """Stop Spark after a failure; a JVM that has ended is stopped."""
+def _stop_spark(spark: SparkSession) -> None:
+    """Stop Spark after a failure; ignore a JVM that has already ended."""
     from rocketmq_aio.spark.pipelines.progress import JVM_ENDED
 
     with suppress(*JVM_ENDED):

@@ -1,4 +1,4 @@
-"""Signals: the first SIGINT or SIGTERM stops a command gracefully, the second at once."""
+"""SIGINT and SIGTERM: the first one asks a command to stop, the second one ends it."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from rocketmq_aio.cli.output import print_note
 from rocketmq_aio.signals import stop_signals
 
 
-class Stop:
-    """Whether a signal was received."""
+class StopFlag:
+    """Whether a signal was received; call it to check."""
 
     def __init__(self) -> None:
-        self._asked = False
+        self._set = False
 
     def __call__(self) -> bool:
-        """Return whether to stop."""
-        return self._asked
+        """Return whether a signal was received."""
+        return self._set
 
-    def ask(self) -> None:
-        """Record a signal; raise KeyboardInterrupt if it is not the first."""
-        if self._asked:
+    def set(self) -> None:
+        """Handle a signal; raise KeyboardInterrupt if it is not the first."""
+        if self._set:
             raise KeyboardInterrupt
-        self._asked = True
-        print_note("stopping; once more stops at once")
+        self._set = True
+        print_note("stopping; a second signal stops immediately")
 
 
 @contextmanager
-def stoppable() -> Iterator[Stop]:
-    """Handle signals during the block; restore the previous handlers after it."""
-    stop = Stop()
-    with stop_signals(stop.ask):
+def stop_flag() -> Iterator[StopFlag]:
+    """Yield a flag that signals set during the block; then restore the earlier handlers."""
+    stop = StopFlag()
+    with stop_signals(stop.set):
         yield stop
 
 
-def interrupt() -> None:
-    """Raise KeyboardInterrupt: for signals while there is nothing to stop gracefully."""
+def raise_interrupt() -> None:
+    """Raise KeyboardInterrupt: handler for signals while there is nothing to finish."""
     raise KeyboardInterrupt

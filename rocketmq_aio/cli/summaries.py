@@ -1,21 +1,21 @@
-"""Summaries of pipelines as tables or JSON."""
+"""Output of pipeline summaries, as tables or as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketmq_aio.cli.output import print_error, results, show_json, table
+from rocketmq_aio.cli.output import make_table, print_error, show_json, stdout
 
 if TYPE_CHECKING:
     from rocketmq_aio.spark.pipelines.summary import QueueCount, Summary
 
 QUEUES: Final = ("topic", "broker", "#queue", "#from", "#to", "#offsets", "#rows", "gaps")
-GAPS_SHOWN: Final = 3  # of a queue; JSON has all of them
+GAPS_SHOWN: Final = 3  # per queue; JSON has all of them
 
 
-def show(summary: Summary, *, as_json: bool) -> None:
-    """Print *summary*, and its problems to standard error."""
+def show_summary(summary: Summary, *, as_json: bool) -> None:
+    """Print *summary* on standard output, and its problems on standard error."""
     if as_json:
         show_json(summary.to_dict())
     else:
@@ -25,18 +25,18 @@ def show(summary: Summary, *, as_json: bool) -> None:
 
 
 def _show_tables(summary: Summary) -> None:
-    console = results()
+    console = stdout()
     title = f"{summary.pipeline}{' (dry run: nothing was changed)' if summary.dry_run else ''}"
     if summary.queues:
-        console.print(table(title, QUEUES, map(_queue, summary.queues)))
-    facts: Any = summary  # each kind of summary has facts of its own
+        console.print(make_table(title, QUEUES, map(_queue_row, summary.queues)))
+    facts: Any = summary  # some kinds of summary have tags
     if tags := getattr(facts, "tags", ()):
         rows = ((each.topic, each.tag, each.letters) for each in tags)
-        console.print(table("dead letters", ("origin topic", "tag", "#letters"), rows))
-    console.print(_summary_line(summary), soft_wrap=True, markup=False)
+        console.print(make_table("dead letters", ("origin topic", "tag", "#letters"), rows))
+    console.print(_format_sentence(summary), soft_wrap=True, markup=False)
 
 
-def _queue(each: QueueCount) -> Sequence[object]:
+def _queue_row(each: QueueCount) -> Sequence[object]:
     shown = [f"{gap.start}-{gap.end - 1}: {gap.reason or 'MISSING'}" for gap in each.gaps]
     more = len(shown) - GAPS_SHOWN
     gaps = "; ".join([*shown[:GAPS_SHOWN], *([f"and {more} more"] if more > 0 else [])])
@@ -44,7 +44,7 @@ def _queue(each: QueueCount) -> Sequence[object]:
     return (*place, each.start, each.end, each.offsets, each.rows, gaps)
 
 
-def _summary_line(summary: Summary) -> str:
+def _format_sentence(summary: Summary) -> str:
     facts = _FACTS[summary.pipeline](summary)
     state = "complete" if summary.complete else "NOT COMPLETE"
     if summary.dry_run:
@@ -52,18 +52,18 @@ def _summary_line(summary: Summary) -> str:
     return f"{facts}; {summary.seconds:.1f} s; {state}"
 
 
-def _of_export(summary: Any) -> str:  # noqa: ANN401 - of its own kind
+def _of_export(summary: Any) -> str:  # noqa: ANN401 - one kind of summary
     filtered = ", filtered" if summary.filtered else ""
     return f"{summary.rows} of {summary.offsets} offsets are in {summary.target}{filtered}"
 
 
 def _of_ingest(summary: Any) -> str:  # noqa: ANN401
-    bad = f", {summary.bad} set aside" if summary.bad else ""
+    bad = f", {summary.bad} bad" if summary.bad else ""
     return f"{summary.rows} messages of {summary.offsets} offsets to {summary.target}{bad}"
 
 
 def _of_replay(summary: Any) -> str:  # noqa: ANN401
-    where = summary.to or "their own topics"
+    where = summary.to or "the original topics"
     stopped = ", interrupted" if summary.interrupted else ""
     return f"{summary.sent} copies of {summary.offsets} offsets sent to {where}{stopped}"
 
@@ -74,8 +74,8 @@ def _of_load(summary: Any) -> str:  # noqa: ANN401
 
 def _of_dlq(summary: Any) -> str:  # noqa: ANN401
     found = sum(each.letters for each in summary.tags)
-    would = "would be " if summary.dry_run else ""
-    before = f", {summary.resent_before} were before" if summary.resent_before else ""
+    would = "to be " if summary.dry_run else ""
+    before = f", {summary.resent_before} resent before" if summary.resent_before else ""
     return f"{found} dead letters of {summary.group}, {would}resent {summary.resent}{before}"
 
 

@@ -1,4 +1,4 @@
-"""The command as it is typed."""
+"""The command ``rmq``: options, exit codes, signals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rocketmq_aio.cli import pipelines
 from rocketmq_aio.cli.app import run
 from rocketmq_aio.cli.failures import ExitCode
 from rocketmq_aio.cli.session import CONFIGURED
-from rocketmq_aio.cli.signals import stoppable
+from rocketmq_aio.cli.signals import stop_flag
 from rocketmq_aio.spark.pipelines import dead_letter, exporting, loading, replaying
 from rocketmq_aio.spark.pipelines.dead_letter import DeadLetterSummary
 from rocketmq_aio.spark.pipelines.exporting import ExportSummary
@@ -39,13 +39,15 @@ main()
 
 
 def without(missing: tuple[str, ...], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command where some packages are not installed."""
+    """Run the command without the packages *missing*."""
     code = WITHOUT.format(missing=missing, arguments=list(arguments))
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_every_pipeline_has_help(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_help_of_every_pipeline_lists_common_options(
+    name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert run(["pipeline", name, "--help"]) == 0
 
     out = capfd.readouterr().out
@@ -55,7 +57,7 @@ def test_every_pipeline_has_help(name: str, capfd: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["export", "T"], "--name-server"),
         (["export", "T", "-n", "a"], "--name-server"),
@@ -99,17 +101,17 @@ def test_every_pipeline_has_help(name: str, capfd: pytest.CaptureFixture[str]) -
         (["export", "T", "-n", "a:1", "--path", "p", "--column", "bodi"], "--column 'bodi'"),
         (
             ["export", "T", "-n", "a:1", "--path", "p", "--source-option", "accesskey=planted"],
-            "--source-option 'accesskey': is seen by others: --credentials-file",
+            "--source-option 'accesskey': is visible to other users: use --credentials-file",
         ),
         (
             ["load", "T", "p", "-n", "a:1", "--sink-option", "secretKey=planted"],
-            "--sink-option 'secretKey': is seen",
+            "--sink-option 'secretKey': is visible",
         ),
     ],
 )
-def test_an_invalid_option_is_reported_on_one_line_before_the_start(
+def test_an_invalid_option_is_one_line_before_spark_starts(
     arguments: list[str],
-    told: str,
+    message: str,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -122,11 +124,11 @@ def test_an_invalid_option_is_reported_on_one_line_before_the_start(
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     assert captured.err.startswith("rmq: ")
-    assert told in captured.err
+    assert message in captured.err
     assert "planted" not in captured.err
 
 
-def test_without_the_extra_cli_the_command_says_how_to_get_it() -> None:
+def test_a_missing_cli_extra_is_reported() -> None:
     ended = without(("typer", "rich"), "pipeline", "lag", "T")
 
     assert ended.returncode == 2
@@ -143,11 +145,11 @@ def test_without_spark_only_lag_works() -> None:
     assert "rocketmq-aio with its extra [spark]" in export.stderr
 
 
-def test_the_first_signal_stops_gracefully_and_the_second_at_once(
+def test_the_first_signal_sets_the_flag_and_the_second_interrupts(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with stoppable() as stop:
+    with stop_flag() as stop:
         assert not stop()
         signal.raise_signal(signal.SIGTERM)
         assert stop()
@@ -155,7 +157,7 @@ def test_the_first_signal_stops_gracefully_and_the_second_at_once(
             signal.raise_signal(signal.SIGINT)
 
     assert signal.getsignal(signal.SIGTERM) is before
-    assert "once more" in capfd.readouterr().err
+    assert "second signal" in capfd.readouterr().err
 
 
 @pytest.fixture
@@ -172,7 +174,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> None:
         (["dlq", "G"], dead_letter, "dead_letters", DeadLetterSummary),
     ],
 )
-def test_a_signal_stops_a_pipeline_and_its_summary_is_shown(
+def test_a_signal_stops_a_pipeline_and_shows_its_summary(
     sessions: None,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -189,12 +191,12 @@ def test_a_signal_stops_a_pipeline_and_its_summary_is_shown(
 
     assert run(["pipeline", *arguments, "-n", "a:1", "--json"]) == ExitCode.STOPPED
 
-    told = capfd.readouterr()
-    assert json.loads(told.out)["interrupted"]
-    assert told.err.splitlines()[-1] == "rmq: stopped while writing"
+    captured = capfd.readouterr()
+    assert json.loads(captured.out)["interrupted"]
+    assert captured.err.splitlines()[-1] == "rmq: stopped while writing"
 
 
-def test_a_jvm_ended_by_the_signal_counts_as_stopped(
+def test_a_jvm_ended_by_the_signal_is_reported_as_stopped(
     sessions: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def work(*_: object, **__: object) -> Summary:
@@ -208,7 +210,7 @@ def test_a_jvm_ended_by_the_signal_counts_as_stopped(
     assert capfd.readouterr().err.splitlines()[-1] == "rmq: stopped"
 
 
-def test_a_jvm_that_ends_unexpectedly_is_a_failure(
+def test_a_jvm_that_ends_without_a_signal_is_a_failure(
     sessions: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def work(*_: object, **__: object) -> Summary:

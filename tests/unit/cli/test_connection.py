@@ -12,7 +12,7 @@ from rocketmq_aio.errors import ConfigError
 GOOD = {"accessKey": "ak", "secretKey": "s=k:1"}
 
 
-def test_the_environment_says_where_to_connect() -> None:
+def test_the_environment_sets_the_connection() -> None:
     environ = {"NAMESRV_ADDR": "b:1", "ROCKETMQ_NAMESRV": "a:1", "ROCKETMQ_NAMESPACE": "n"}
 
     connection = ConnectionArguments().connection(environ)
@@ -21,7 +21,7 @@ def test_the_environment_says_where_to_connect() -> None:
     assert ConnectionArguments(name_server="c:1").connection(environ).name_server == "c:1"
 
 
-def test_missing_name_servers_are_reported_with_the_option() -> None:
+def test_a_missing_name_server_is_reported_with_its_option() -> None:
     with pytest.raises(ConfigError, match="set ROCKETMQ_NAMESRV"):
         ConnectionArguments().connection({})
 
@@ -48,7 +48,9 @@ def test_credentials_are_read_from_a_file(tmp_path: Path, text: str) -> None:
     "text",
     ["planted", "accessKey=planted", "planted=1\nsecretKey=2", '{"accessKey": "planted"', "[1]"],
 )
-def test_a_bad_file_is_refused_without_its_text(tmp_path: Path, text: str) -> None:
+def test_an_invalid_credentials_file_is_rejected_without_its_text(
+    tmp_path: Path, text: str
+) -> None:
     file = tmp_path / "credentials"
     file.write_text(text)
 
@@ -59,6 +61,6 @@ def test_a_bad_file_is_refused_without_its_text(tmp_path: Path, text: str) -> No
     assert "secretKey" in refused.value.reason
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_credentials_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere.*FileNotFoundError"):
         read_credentials(tmp_path / "nowhere")

@@ -32,14 +32,14 @@ rocketmq_aio.spark.data_loss.TopicGoneError: gone: set failOnDataLoss=false to s
         ("something", "something"),
     ],
 )
-def test_a_wrong_setting_is_named_by_its_option(setting: str, option: str) -> None:
+def test_an_invalid_setting_is_reported_with_its_option(setting: str, option: str) -> None:
     error = ConfigError(setting, "x", "expected y")
 
     assert format_error(error) == f"{option} 'x': expected y"
     assert exit_code(error) is ExitCode.USAGE
 
 
-def test_errors_wrapped_by_spark_are_unwrapped() -> None:
+def test_an_error_wrapped_by_spark_is_unwrapped() -> None:
     error = AnalysisException(OF_SPARK)
 
     assert format_error(error) == "orders/broker-a/0: offset 5 is gone"
@@ -48,27 +48,27 @@ def test_errors_wrapped_by_spark_are_unwrapped() -> None:
 
 def test_an_unknown_topic_is_reported_with_its_argument() -> None:
     assert format_error(TopicGoneError("orders")) == (
-        "topic 'orders' is unknown to every name server (TOPICS): create it, or give --allow-loss "
-        "to skip it"
+        "topic 'orders' is unknown to every name server (TOPICS): create it, or "
+        "give --allow-loss to skip it"
     )
 
 
 @pytest.mark.parametrize("error", [TopicGoneError("orders"), AnalysisException(OF_LOSS)])
-def test_the_way_out_is_an_option_of_the_command(error: Exception) -> None:
-    told = format_error(error)
+def test_a_solution_is_an_option_of_the_command(error: Exception) -> None:
+    text = format_error(error)
 
-    assert "failOnDataLoss" not in told
-    assert "give --allow-loss to skip it" in told
+    assert "failOnDataLoss" not in text
+    assert "give --allow-loss to skip it" in text
 
 
-def test_an_error_raised_in_a_spark_job_is_unwrapped() -> None:
+def test_an_error_raised_in_a_job_is_reported_without_spark_text() -> None:
     error = AnalysisException("[USER_RAISED_EXCEPTION] no text: use base64 SQLSTATE: P0001")
 
     assert format_error(error) == "no text: use base64"
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("message", "expected"),
     [
         (
             '[PATH_ALREADY_EXISTS] Path file:/data/a already exists. Set mode as "overwrite" to '
@@ -100,25 +100,25 @@ def test_an_error_raised_in_a_spark_job_is_unwrapped() -> None:
         ),
     ],
 )
-def test_spark_conditions_are_reported_with_our_options(said: str, told: str) -> None:
-    assert format_error(AnalysisException(said)) == told
+def test_spark_conditions_are_reported_with_options(message: str, expected: str) -> None:
+    assert format_error(AnalysisException(message)) == expected
 
 
-def test_errors_have_a_hint() -> None:
+def test_network_and_auth_errors_have_a_hint() -> None:
     assert format_error(AuthError(16, "no", "a:1")).endswith(
         "check --credentials-file, or ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY"
     )
     assert "--name-server" in format_error(NameServerUnavailableError({"a:1": OSError("refused")}))
 
 
-def test_secrets_are_not_repeated() -> None:
-    told = format_error(RuntimeError("bad option secretKey=planted, accessKey: planted"))
+def test_secrets_are_masked() -> None:
+    text = format_error(RuntimeError("bad option secretKey=planted, accessKey: planted"))
 
-    assert "planted" not in told
-    assert "secretKey=***" in told
+    assert "planted" not in text
+    assert "secretKey=***" in text
 
 
-def test_a_missing_extra_is_named() -> None:
+def test_a_missing_package_is_reported_with_its_extra() -> None:
     error = ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
 
     assert (
@@ -127,5 +127,5 @@ def test_a_missing_extra_is_named() -> None:
     assert exit_code(error) is ExitCode.USAGE
 
 
-def test_unexpected_errors_are_named_by_type() -> None:
+def test_an_error_without_message_is_reported_by_its_type() -> None:
     assert format_error(RuntimeError()) == "RuntimeError"

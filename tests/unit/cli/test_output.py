@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rocketmq_aio.cli.lag import _print, behind, lag_table
-from rocketmq_aio.cli.output import progress, results
-from rocketmq_aio.cli.summaries import show
+from rocketmq_aio.cli.lag import _print, format_seconds, lag_table
+from rocketmq_aio.cli.output import progress, stdout
+from rocketmq_aio.cli.summaries import show_summary
 from rocketmq_aio.spark.pipelines import Gap, LagSummary, QueueCount, QueueLag
 from rocketmq_aio.spark.pipelines.exporting import ExportSummary
 
@@ -25,8 +25,8 @@ QUEUE = QueueCount(
 SUMMARY = ExportSummary(queues=(QUEUE,), target="/out", problems=("10 are missing",))
 
 
-def test_a_summary_is_a_table_and_a_sentence(capfd: pytest.CaptureFixture[str]) -> None:
-    show(SUMMARY, as_json=False)
+def test_a_summary_is_printed_as_table_and_sentence(capfd: pytest.CaptureFixture[str]) -> None:
+    show_summary(SUMMARY, as_json=False)
 
     captured = capfd.readouterr()
     for text in ("orders", "2,010", "1,900", "10-99: deleted", "200-209: MISSING", "NOT COMPLETE"):
@@ -34,14 +34,18 @@ def test_a_summary_is_a_table_and_a_sentence(capfd: pytest.CaptureFixture[str]) 
     assert captured.err == "rmq: 10 are missing\n"
 
 
-def test_as_json_a_summary_is_one_line_with_everything(capfd: pytest.CaptureFixture[str]) -> None:
-    show(SUMMARY, as_json=True)
+def test_json_of_a_summary_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    show_summary(SUMMARY, as_json=True)
 
     line = capfd.readouterr().out
     assert line.count("\n") == 1
-    told = json.loads(line)
-    assert (told["complete"], told["offsets"], told["pipeline"]) == (False, 2000, "export")
-    assert told["queues"][0]["gaps"][0] == {"start": 10, "end": 100, "reason": "deleted"}
+    document = json.loads(line)
+    assert (document["complete"], document["offsets"], document["pipeline"]) == (
+        False,
+        2000,
+        "export",
+    )
+    assert document["queues"][0]["gaps"][0] == {"start": 10, "end": 100, "reason": "deleted"}
 
 
 def test_there_are_no_bars_without_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
@@ -51,7 +55,7 @@ def test_there_are_no_bars_without_a_terminal(capfd: pytest.CaptureFixture[str])
     assert capfd.readouterr().err == ""
 
 
-def test_bars_follow_the_steps(
+def test_a_report_updates_the_bar_of_its_step(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -65,7 +69,7 @@ def test_bars_follow_the_steps(
     assert "writing" in capfd.readouterr().err
 
 
-def test_lag_is_reported_by_queue(capfd: pytest.CaptureFixture[str]) -> None:
+def test_lag_is_printed_by_queue(capfd: pytest.CaptureFixture[str]) -> None:
     at = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
     queue = {"topic": "orders", "broker": "broker-a", "minimum": 100, "maximum": 1500}
     lags = (
@@ -74,7 +78,7 @@ def test_lag_is_reported_by_queue(capfd: pytest.CaptureFixture[str]) -> None:
     )
     summary = LagSummary(group="billing", at=at, lags=lags)
 
-    results().print(lag_table(summary))
+    stdout().print(lag_table(summary))
 
     out = capfd.readouterr().out
     assert "billing: 2,800 messages behind at 2026-01-01 12:30:00 UTC" in out
@@ -85,7 +89,7 @@ def test_lag_is_reported_by_queue(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_lag_prints_a_note_for_an_unused_group(
+def test_an_unused_group_is_noted_on_standard_error(
     capfd: pytest.CaptureFixture[str], as_json: bool
 ) -> None:
     _print(LagSummary(group="tpyo", unused=True), as_json=as_json)
@@ -97,5 +101,5 @@ def test_lag_prints_a_note_for_an_unused_group(
     ("seconds", "text"),
     [(0, None), (0.25, "0.2 s"), (59.0, "59.0 s"), (61, "1 min 01 s"), (7260, "2 h 01 min")],
 )
-def test_durations_are_readable(seconds: float, text: str | None) -> None:
-    assert behind(seconds) == text
+def test_durations_are_formatted(seconds: float, text: str | None) -> None:
+    assert format_seconds(seconds) == text

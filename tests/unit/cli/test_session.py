@@ -22,12 +22,12 @@ from rocketmq_aio.cli.session import SparkArguments, session
         SparkArguments(conf=["spark.driver.extraClassPath=/opt/files.jar"]),
     ],
 )
-def test_any_format_is_passed_on_to_a_spark_with_further_jars(arguments: SparkArguments) -> None:
+def test_any_format_is_accepted_with_further_jars(arguments: SparkArguments) -> None:
     arguments.check_format("foo")
 
 
 @pytest.mark.parametrize("name", ["PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_REMOTE"])
-def test_any_format_is_passed_on_to_a_spark_that_is_configured_elsewhere(
+def test_any_format_is_accepted_with_external_configuration(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "something")
@@ -35,15 +35,15 @@ def test_any_format_is_passed_on_to_a_spark_that_is_configured_elsewhere(
     SparkArguments().check_format("foo")
 
 
-def test_a_session_of_another_thread_is_used_and_not_stopped(
+def test_a_session_of_another_thread_is_reused_and_not_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stopped: list[bool] = []
-    theirs: Any = SimpleNamespace(stop=lambda: stopped.append(True))
-    # Sessions are active by threads of the JVM; this one has none.
+    existing: Any = SimpleNamespace(stop=lambda: stopped.append(True))
+    # The active session depends on the thread; this thread has none.
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     monkeypatch.setattr(SparkContext, "_active_spark_context", object())
-    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda _: theirs)
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda _: existing)
     monkeypatch.setattr(spark, "register", lambda _: None, raising=False)
 
     def refuse(*_: Any) -> None:  # noqa: ANN401
@@ -52,6 +52,6 @@ def test_a_session_of_another_thread_is_used_and_not_stopped(
     monkeypatch.setattr(sessions, "_start_jvm", refuse)
 
     with session(SparkArguments(), "export") as found:
-        assert found is theirs
+        assert found is existing
 
     assert stopped == []

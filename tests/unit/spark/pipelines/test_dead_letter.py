@@ -1,4 +1,4 @@
-"""Groups with dead letters, and without."""
+"""Dead letters: planning, resending, stops."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def settings_of(cluster: FakeCluster) -> DeadLetterSettings:
     return DeadLetterSettings(connection=Connection(name_server=cluster.namesrv), group="billing")
 
 
-async def test_a_group_without_dead_letters_has_none_and_no_spark_is_asked() -> None:
+async def test_a_group_without_dead_letters_needs_no_spark() -> None:
     async with FakeCluster(topics={"orders": 1}) as cluster:
         tell_brokers(cluster, "broker-a")
         summary = await to_thread.run_sync(dead_letters, NO_SPARK, settings_of(cluster))
@@ -50,7 +50,7 @@ async def test_dead_letters_are_planned() -> None:
     assert [each.size for each in ranges] == [1]
 
 
-async def test_where_no_broker_is_known_nothing_is_claimed() -> None:
+async def test_planning_fails_without_brokers() -> None:
     async with FakeCluster() as cluster:
         cluster.name_server.unregister(cluster.broker)
         settings = settings_of(cluster)
@@ -101,7 +101,7 @@ NOT_RESENT = (
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-async def test_letters_of_a_deleted_topic_do_not_hold_up_the_others(
+async def test_dead_letters_of_a_deleted_topic_do_not_stop_the_others(
     monkeypatch: pytest.MonkeyPatch, dry_run: bool
 ) -> None:
     monkeypatch.setattr(
@@ -114,7 +114,7 @@ async def test_letters_of_a_deleted_topic_do_not_hold_up_the_others(
     assert (found.resent, found.resent_before, found.problems) == (3, 1, NOT_RESENT)
 
 
-async def test_a_resend_that_is_stopped_says_how_many_copies_are_stored(
+async def test_a_stopped_resend_counts_the_stored_copies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(dead_letter, "TopicGrowth", lambda *_: SimpleNamespace(stored=lambda: 2))
@@ -127,7 +127,7 @@ async def test_a_resend_that_is_stopped_says_how_many_copies_are_stored(
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-def test_loss_that_is_allowed_is_allowed_in_the_topics_of_origin(allowed: bool) -> None:
+def test_fail_on_data_loss_applies_to_the_original_topics(allowed: bool) -> None:
     settings = DeadLetterSettings(
         connection=Connection(name_server="a:1"), group="billing", fail_on_data_loss=not allowed
     )

@@ -15,7 +15,7 @@ CONNECTION = Connection(name_server="127.0.0.1:9876")
 @pytest.mark.parametrize(
     ("given", "meant"), [("parqet", "parquet"), ("jsn", "json"), ("Delat", "delta")]
 )
-def test_settings_refuse_a_misspelled_format(given: str, meant: str) -> None:
+def test_settings_reject_a_misspelled_format(given: str, meant: str) -> None:
     for settings in (
         lambda: Target(path="/data", format=given),
         lambda: LoadSettings(connection=CONNECTION, topic="t", path="/data", format=given),
@@ -25,15 +25,15 @@ def test_settings_refuse_a_misspelled_format(given: str, meant: str) -> None:
 
 
 @pytest.mark.parametrize("given", ["Parquet", "binaryfile", "mongodb", "com.example.Files"])
-def test_settings_take_formats_that_spark_may_have(given: str) -> None:
+def test_settings_accept_formats_that_jars_may_add(given: str) -> None:
     assert Target(path="/data", format=given).format == given
 
 
 @pytest.mark.parametrize("given", ["ORC", "kafka", "com.example.Files"])
-def test_a_spark_without_further_jars_has_its_own_formats_and_classes(given: str) -> None:
+def test_built_in_formats_and_classes_are_accepted_without_jars(given: str) -> None:
     check_built_in(given)
 
 
-def test_a_spark_without_further_jars_has_no_other_formats() -> None:
+def test_unknown_formats_are_rejected_without_jars() -> None:
     with pytest.raises(ConfigError, match=r"^format=.foo.: .*known are avro, .*--packages"):
         check_built_in("foo")

@@ -16,7 +16,7 @@ from tests.fakes.script import Reply
 from tests.unit.spark.driving import TOPIC, put_at
 
 
-async def test_a_group_that_nobody_uses_is_told_apart() -> None:
+async def test_a_group_without_offsets_and_members_is_unused() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put_at(cluster.broker, 1000)
         connection = Connection(name_server=cluster.namesrv, group="tpyo")
@@ -44,7 +44,7 @@ async def looked_at(cluster: FakeCluster) -> QueueLag:
         return lag
 
 
-async def test_nobody_pulls_as_the_group() -> None:
+async def test_lag_does_not_pull_as_the_group() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put_at(cluster.broker, 1000, 2000)
         lag = await looked_at(cluster)
@@ -57,7 +57,7 @@ async def test_nobody_pulls_as_the_group() -> None:
 @pytest.mark.parametrize(
     "code", [ResponseCode.NO_PERMISSION, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST]
 )
-async def test_an_account_that_may_not_look_sees_the_numbers(code: int) -> None:
+async def test_lag_has_no_times_without_read_permission(code: int) -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put_at(cluster.broker, 1000, 2000)
         cluster.broker.on(RequestCode.PULL_MESSAGE, Reply(code, remark="no"), times=None)

@@ -1,4 +1,4 @@
-"""Where two queries of one stream begin, and which targets a new checkpoint may have."""
+"""Ingest: start of both queries, and targets allowed for a new checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rocketmq_aio.spark.pipelines.selection import Selection
 from rocketmq_aio.spark.pipelines.target import Target
 
 
-def begins(start: str) -> str:
+def start_of(start: str) -> str:
     settings = IngestSettings(
         connection=Connection(name_server="127.0.0.1:1"),
         selection=Selection(topics=("orders",), start=start),
@@ -28,23 +28,23 @@ def begins(start: str) -> str:
     return ingesting._start_offsets(settings)
 
 
-def test_offsets_are_a_place_already_though_they_may_be_gone() -> None:
+def test_a_start_in_offsets_is_not_looked_up() -> None:
     offsets = '{"orders":{"broker-a":{"0":120}}}'
 
-    assert begins(offsets) == offsets
+    assert start_of(offsets) == offsets
 
 
 @pytest.mark.parametrize(("start", "offset"), [("latest", 9), ("earliest", 3)])
-def test_words_are_made_one_place_for_both(
+def test_a_start_word_is_resolved_to_offsets(
     monkeypatch: pytest.MonkeyPatch, start: str, offset: int
 ) -> None:
     ranges = [Range("orders", "broker-a", 0, 3, 9)]
     monkeypatch.setattr(ingesting, "plan_ranges", lambda *_: ranges)
 
-    assert begins(start) == f'{{"orders": {{"broker-a": {{"0": {offset}}}}}}}'
+    assert start_of(start) == f'{{"orders": {{"broker-a": {{"0": {offset}}}}}}}'
 
 
-# --- what is in the folders already -------------------------------------------------------------
+# --- existing data in the targets ---------------------------------------------------------------
 
 SETTINGS = IngestSettings(
     connection=Connection(name_server="127.0.0.1:1"),
@@ -58,7 +58,7 @@ NO_SPARK: Any = None
 
 
 class Folders:
-    """Folders with files, the tables that are there, and the texts that were written."""
+    """Fake file system: folders with files, tables, and written texts."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.files: set[str] = set()
@@ -90,8 +90,8 @@ class Folders:
         self.owners.setdefault(path, set()).add(owner)
         return self.owners[path] == {owner}
 
-    def begin(self, *names: str) -> None:
-        """Let queries have planned a batch."""
+    def plan_batch(self, *names: str) -> None:
+        """Mark the queries *names* as having planned a batch."""
         self.files |= {f"/checkpoint/{name}/offsets" for name in names}
 
 
@@ -102,7 +102,7 @@ def folders(monkeypatch: pytest.MonkeyPatch) -> Folders:
 
 @pytest.mark.parametrize("what", ["files", "logs"])
 @pytest.mark.parametrize(("path", "setting"), [("/data", "target"), ("/bad", "bad_rows")])
-def test_a_new_checkpoint_refuses_a_folder_that_is_not_empty(
+def test_a_new_checkpoint_needs_an_empty_folder(
     folders: Folders, what: str, path: str, setting: str
 ) -> None:
     getattr(folders, what).add(path)
@@ -113,9 +113,9 @@ def test_a_new_checkpoint_refuses_a_folder_that_is_not_empty(
     assert (refused.value.setting, refused.value.value) == (setting, path)
 
 
-def test_each_query_with_a_batch_in_its_checkpoint_goes_on_in_its_folder(folders: Folders) -> None:
+def test_a_query_with_a_planned_batch_continues_in_its_folder(folders: Folders) -> None:
     folders.files |= {"/data", "/bad"}
-    folders.begin("messages", "bad")
+    folders.plan_batch("messages", "bad")
     ingesting.check_targets(NO_SPARK, SETTINGS)
     folders.files.remove("/checkpoint/bad/offsets")
 
@@ -126,9 +126,7 @@ def test_each_query_with_a_batch_in_its_checkpoint_goes_on_in_its_folder(folders
 
 
 @pytest.mark.parametrize(("path", "setting"), [("/data", "target"), ("/bad", "bad_rows")])
-def test_two_checkpoints_do_not_begin_in_one_empty_folder(
-    folders: Folders, path: str, setting: str
-) -> None:
+def test_two_checkpoints_cannot_claim_one_folder(folders: Folders, path: str, setting: str) -> None:
     apart = {"/data": "/else", "/bad": "/else-bad"}
     del apart[path]
     other = replace(
@@ -147,7 +145,7 @@ def test_two_checkpoints_do_not_begin_in_one_empty_folder(
 
 
 @pytest.mark.parametrize(("mode", "refused"), [("error", True), ("append", False)])
-def test_tables_that_know_checkpoints_apart_are_appended_to_on_demand(
+def test_delta_tables_with_rows_need_mode_append(
     folders: Folders, mode: str, refused: bool
 ) -> None:
     folders.rows = True
@@ -161,7 +159,7 @@ def test_tables_that_know_checkpoints_apart_are_appended_to_on_demand(
 
 
 @pytest.mark.parametrize(("provider", "refused"), [("parquet", True), ("iceberg", False)])
-def test_the_provider_of_a_table_says_how_it_is_appended_to(
+def test_the_provider_of_a_table_decides_whether_it_must_be_empty(
     folders: Folders, provider: str, refused: bool
 ) -> None:
     folders.tables["orders"] = {"Provider": provider, "Location": "file:/warehouse/orders"}
@@ -175,7 +173,7 @@ def test_the_provider_of_a_table_says_how_it_is_appended_to(
         ingesting.check_targets(NO_SPARK, settings)
 
 
-def test_the_start_of_the_first_run_is_kept_until_both_queries_have_begun(
+def test_the_start_of_the_first_run_is_stored(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends = iter([9, 30])
@@ -189,7 +187,7 @@ def test_the_start_of_the_first_run_is_kept_until_both_queries_have_begun(
     assert first == again == '{"orders": {"broker-a": {"0": 9}}}'
 
 
-def test_each_query_has_a_dataframe_of_its_own(
+def test_each_query_has_its_own_dataframe(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders.texts["/checkpoint/start"] = "{}"
@@ -216,6 +214,6 @@ def test_each_query_has_a_dataframe_of_its_own(
 
 
 @pytest.mark.parametrize("path", ["/data", "/data/", "/data/bad", "/"])
-def test_bad_rows_have_a_folder_of_their_own(path: str) -> None:
+def test_the_folder_of_bad_rows_must_not_overlap_the_target(path: str) -> None:
     with pytest.raises(ConfigError, match="overlaps the target"):
         replace(SETTINGS, bad_rows=path)

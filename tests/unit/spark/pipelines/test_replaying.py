@@ -1,4 +1,4 @@
-"""A replay that fails says where to go on."""
+"""Replay: skipped copies and failures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NoGrowth:
         pass
 
 
-def test_messages_that_were_skipped_are_a_problem_of_the_replay() -> None:
+def test_skipped_copies_are_a_problem() -> None:
     copied = CopyCounts(sent=5) + CopyCounts(sent=1, skipped=2, example="orders/broker-a/0/7")
 
     assert (copied.sent, len(copied.problems)) == (6, 1)
@@ -41,7 +41,7 @@ def test_messages_that_were_skipped_are_a_problem_of_the_replay() -> None:
 @pytest.mark.parametrize(
     "error", [PySparkException("lost"), RocketMQError("no"), KeyboardInterrupt()]
 )
-def test_a_replay_that_fails_says_where_to_go_on(
+def test_a_failed_replay_logs_the_offsets_to_continue_from(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
     ranges = [Range("orders", "broker-a", 0, 5, 25)]
@@ -55,10 +55,10 @@ def test_a_replay_that_fails_says_where_to_go_on(
         return CopyCounts(sent=step[0].size)
 
     monkeypatch.setattr(replaying._Replay, "_send", send)
-    nobody: Any = None
+    no_spark: Any = None
     with caplog.at_level(logging.WARNING), pytest.raises(type(error)):
-        replaying._Replay(nobody, SETTINGS, ranges, no_report).send_all(bool)
+        replaying._Replay(no_spark, SETTINGS, ranges, no_report).send_all(bool)
 
-    (told,) = [each for each in caplog.messages if "replay_stopped" in each]
-    assert '{"orders": {"broker-a": {"0": 15}}}' in told.replace("\\", "")
-    assert "sent=10" in told
+    (warning,) = [each for each in caplog.messages if "replay_stopped" in each]
+    assert '{"orders": {"broker-a": {"0": 15}}}' in warning.replace("\\", "")
+    assert "sent=10" in warning

@@ -1,4 +1,4 @@
-"""What proves that nothing is missing: gaps, their reasons, and what does not add up."""
+"""Row counts: gaps, their reasons, problems, and sums over micro-sums."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GAP = Gap(start=10, end=20)
 
 
 @pytest.mark.parametrize(
-    ("begin", "pieces"),
+    ("begin", "expected"),
     [
         (0, [(10, 20, False)]),
         (10, [(10, 20, False)]),
@@ -27,10 +27,12 @@ GAP = Gap(start=10, end=20)
         (99, [(10, 20, True)]),
     ],
 )
-def test_what_brokers_deleted_is_explained(begin: int, pieces: list[tuple[int, int, bool]]) -> None:
+def test_a_gap_is_split_at_the_first_offset_of_the_queue(
+    begin: int, expected: list[tuple[int, int, bool]]
+) -> None:
     found = [(gap.start, gap.end, gap.reason is not None) for gap in split_gap(GAP, begin)]
 
-    assert found == pieces
+    assert found == expected
 
 
 def counted(**changes: Any) -> QueueCount:  # noqa: ANN401 - the fields
@@ -38,7 +40,7 @@ def counted(**changes: Any) -> QueueCount:  # noqa: ANN401 - the fields
 
 
 @pytest.mark.parametrize(
-    ("count", "told"),
+    ("count", "problems"),
     [
         (counted(rows=100), []),
         (counted(), []),
@@ -48,23 +50,23 @@ def counted(**changes: Any) -> QueueCount:  # noqa: ANN401 - the fields
         (counted(rows=100, repeated=3), ["t/b/0: 3 rows are there more than once"]),
     ],
 )
-def test_what_does_not_add_up_is_told(count: QueueCount, told: list[str]) -> None:
-    assert count_problems([count], filtered=False) == told
+def test_missing_and_repeated_rows_are_problems(count: QueueCount, problems: list[str]) -> None:
+    assert count_problems([count], filtered=False) == problems
 
 
-def test_a_filter_explains_missing_rows_but_not_doubled_ones() -> None:
+def test_with_a_filter_only_repeated_rows_are_problems() -> None:
     assert count_problems([counted(rows=5)], filtered=True) == []
     assert len(count_problems([counted(rows=5, repeated=1)], filtered=True)) == 1
 
 
-def test_growth_counts_new_queues_and_ignores_queues_that_shrank() -> None:
+def test_growth_counts_new_queues_and_ignores_shrunk_queues() -> None:
     before = {("t", "b", 0): 5, ("t", "b", 1): 9}
 
     assert growth(before, {("t", "b", 0): 8, ("t", "b", 1): 0, ("t", "c", 0): 2}) == 5
 
 
 def progress(batch: int, start: object, end: object, rows: int, bad: int) -> SimpleNamespace:
-    """Return what Spark tells of a batch."""
+    """Return Spark's progress of a batch."""
 
     def text(offset: object) -> str | None:
         return None if offset is None else json.dumps(offset)
@@ -80,55 +82,55 @@ def progress(batch: int, start: object, end: object, rows: int, bad: int) -> Sim
 
 
 def idle(batch: int, end: object) -> SimpleNamespace:
-    """Return what Spark tells while there is nothing to read: the id is that of the next batch."""
-    told = progress(batch, end, end, 0, 0)
-    told.observedMetrics, told.durationMs = {}, {"latestOffset": 3, "triggerExecution": 3}
-    return told
+    """Return the progress of an idle query: its id is that of the next batch."""
+    found = progress(batch, end, end, 0, 0)
+    found.observedMetrics, found.durationMs = {}, {"latestOffset": 3, "triggerExecution": 3}
+    return found
 
 
 def at(offset: int) -> dict[str, dict[str, dict[str, int]]]:
     return {"t": {"b": {"0": offset}}}
 
 
-def test_batches_are_added_up_each_once() -> None:
+def test_each_batch_is_added_once() -> None:
     first = progress(0, {"v": 1, "at": "start"}, {"v": 1, "end": at(7), "from": at(2)}, 5, 1)
     second = progress(1, {"v": 1, "end": at(7)}, {"v": 1, "end": at(9)}, 2, 0)
-    batches = BatchSums()
+    sums = BatchSums()
 
-    batches.add([first], "ingest")
-    batches.add([first, second], "ingest")
+    sums.add([first], "ingest")
+    sums.add([first, second], "ingest")
 
-    assert (batches.rows, batches.counted["bad"]) == (7, 1)
-    assert batches.ranges == [Range("t", "b", 0, 2, 9)]
+    assert (sums.rows, sums.counted["bad"]) == (7, 1)
+    assert sums.ranges == [Range("t", "b", 0, 2, 9)]
 
 
-def test_a_batch_after_an_idle_time_is_counted() -> None:
+def test_a_batch_after_idle_progress_is_counted() -> None:
     first = progress(0, {"v": 1, "at": "start"}, {"v": 1, "end": at(7), "from": at(2)}, 5, 1)
     waited = idle(1, {"v": 1, "end": at(7)})
     second = progress(1, {"v": 1, "end": at(7)}, {"v": 1, "end": at(9)}, 2, 0)
-    batches = BatchSums()
+    sums = BatchSums()
 
-    batches.add([first, waited], "ingest")
-    batches.add([first, waited, second], "ingest")
+    sums.add([first, waited], "ingest")
+    sums.add([first, waited, second], "ingest")
 
-    assert (batches.rows, batches.ranges) == (7, [Range("t", "b", 0, 2, 9)])
+    assert (sums.rows, sums.ranges) == (7, [Range("t", "b", 0, 2, 9)])
 
 
-def test_a_queue_that_starts_over_has_a_range_for_each_log() -> None:
+def test_a_recreated_queue_has_a_range_for_each_log() -> None:
     first = progress(0, {"v": 1, "at": "start"}, {"v": 1, "end": at(40), "from": at(30)}, 10, 0)
     anew = progress(1, {"v": 1, "end": at(40)}, {"v": 1, "end": at(3), "from": at(0)}, 3, 0)
     later = progress(2, {"v": 1, "end": at(3)}, {"v": 1, "end": at(9)}, 6, 0)
-    batches = BatchSums()
+    sums = BatchSums()
 
-    batches.add([first, anew, later], "ingest")
+    sums.add([first, anew, later], "ingest")
 
-    assert batches.ranges == [Range("t", "b", 0, 30, 40), Range("t", "b", 0, 0, 9)]
-    assert sum(each.size for each in batches.ranges) == batches.rows
+    assert sums.ranges == [Range("t", "b", 0, 30, 40), Range("t", "b", 0, 0, 9)]
+    assert sum(each.size for each in sums.ranges) == sums.rows
 
 
-def test_a_first_batch_without_a_start_is_read_too() -> None:
-    batches = BatchSums()
+def test_a_first_batch_may_have_no_start_offset() -> None:
+    sums = BatchSums()
 
-    batches.add([progress(0, None, {"v": 1, "end": at(3), "from": at(3)}, 0, 0)], "ingest")
+    sums.add([progress(0, None, {"v": 1, "end": at(3), "from": at(3)}, 0, 0)], "ingest")
 
-    assert batches.ranges == [Range("t", "b", 0, 3, 3)]
+    assert sums.ranges == [Range("t", "b", 0, 3, 3)]

@@ -32,5 +32,5 @@ SELECTION = Selection(topics=("orders",), options=PLANTED)
     ],
     ids=lambda settings: type(settings).__name__,
 )
-def test_further_options_are_not_shown(settings: object) -> None:
+def test_repr_of_settings_omits_further_options(settings: object) -> None:
     assert "planted" not in repr(settings)

@@ -1,4 +1,4 @@
-"""What a pipeline reads, as options; ranges cut into steps."""
+"""Selection of messages as options; ranges split into steps."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def test_steps_cover_every_offset_once_and_in_order(ranges: list[Range], most: i
         assert not pieces or (pieces[0].start, pieces[-1].end) == (queue.start, queue.end)
 
 
-def test_queues_go_forward_together() -> None:
+def test_queues_advance_together() -> None:
     first = next(split_ranges([Range("t", "b", 0, 0, 1000), Range("t", "b", 1, 0, 100)], 110))
 
     assert [(each.queue_id, each.end) for each in first] == [(0, 100), (1, 10)]
 
 
-def test_a_connection_comes_back_from_its_options() -> None:
+def test_a_connection_round_trips_through_options() -> None:
     options = connection_options(CONNECTION)
 
     assert options == {"nameServer": "a:1", "accessKey": "ak", "secretKey": "sk", "tls": "true"}
@@ -88,7 +88,7 @@ def test_a_stream_has_a_filter_and_no_end() -> None:
     assert not found.fail_on_data_loss
 
 
-def test_exact_ranges_are_read_as_they_are() -> None:
+def test_range_options_read_exactly_the_ranges() -> None:
     ranges = [Range("t", "b", 0, 5, 9), Range("t", "b", 3, 0, 2)]
 
     found = read_options({"nameServer": "a:1", **range_options(ranges)}, streaming=False)
@@ -98,7 +98,7 @@ def test_exact_ranges_are_read_as_they_are() -> None:
     assert found.ending_offsets == {("t", "b", 0): 9, ("t", "b", 3): 2}
 
 
-def test_an_option_is_not_given_twice() -> None:
+def test_an_option_given_twice_is_rejected() -> None:
     with pytest.raises(ConfigError, match="set by the pipeline"):
         merge_options({"subscribe": "a"}, {"SUBSCRIBE": "b"})
 
@@ -107,7 +107,7 @@ def test_an_option_is_not_given_twice() -> None:
     "given",
     [{}, {"topics": ("a",), "pattern": "b"}, {"topics": ("a",), "expression": "t", "sql": "a > 1"}],
 )
-def test_what_contradicts_itself_is_refused(given: dict[str, object]) -> None:
+def test_contradicting_settings_are_rejected(given: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="one of them"):
         Selection(**given)  # type: ignore[arg-type]
 
@@ -132,7 +132,9 @@ QUEUES = [Range("t", "b", 0, 0, 5), Range("t", "b", 1, 0, 5)]
         (SOME_OFFSETS, "other", False),
     ],
 )
-def test_copies_are_not_copied_without_an_end(end: str, to: str | None, refused: bool) -> None:
+def test_a_replay_into_a_source_topic_needs_a_fixed_end(
+    end: str, to: str | None, refused: bool
+) -> None:
     selection = Selection(topics=("t",), end=end)
     settings = ReplaySettings(connection=CONNECTION, selection=selection, to=to)
 
@@ -151,7 +153,7 @@ def test_copies_are_not_copied_without_an_end(end: str, to: str | None, refused:
         ("2026-01-01T00:00:00Z", "t", QUEUES, False),
     ],
 )
-def test_a_pattern_that_matches_the_target_needs_an_end_there(
+def test_a_pattern_that_matches_the_target_needs_a_fixed_end(
     end: str, to: str, ranges: list[Range], refused: bool
 ) -> None:
     selection = Selection(pattern="t.*", end=end)

@@ -1,4 +1,4 @@
-"""Pipelines that are stopped: jobs are cancelled, and the summary says what was done."""
+"""Stopped pipelines: cancelled jobs and their summaries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rocketmq_aio.spark.pipelines.target import Target
 
 CONNECTION = Connection(name_server="127.0.0.1:1")
 NO_SPARK: Any = None
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 class Context:
@@ -52,7 +52,7 @@ class Context:
 
     def _ask_jvm(self) -> None:
         if self.jvm_ended:
-            raise Py4JNetworkError("nobody answers")
+            raise Py4JNetworkError("connection refused")
 
 
 def session(context: Context) -> Any:  # noqa: ANN401
@@ -66,7 +66,7 @@ def test_a_stop_cancels_the_jobs_of_the_step(error: Exception) -> None:
     def work() -> None:
         with watch_jobs(session(context), "writing", no_report, stop.is_set):
             stop.set()
-            assert context.cancelled.wait(PATIENCE)
+            assert context.cancelled.wait(TIMEOUT)
             raise error
 
     with pytest.raises(StoppedError, match="stopped while writing") as stopped:
@@ -75,7 +75,7 @@ def test_a_stop_cancels_the_jobs_of_the_step(error: Exception) -> None:
     assert stopped.value.begun
 
 
-def test_after_a_stop_no_step_begins() -> None:
+def test_no_step_starts_after_a_stop() -> None:
     with (
         pytest.raises(StoppedError, match="stopped before counting") as stopped,
         watch_jobs(NO_SPARK, "counting", no_report, lambda: True),
@@ -85,7 +85,7 @@ def test_after_a_stop_no_step_begins() -> None:
     assert not stopped.value.begun
 
 
-def test_a_job_that_fails_unasked_is_a_failure() -> None:
+def test_a_job_failure_without_a_stop_is_raised() -> None:
     context = Context()
 
     with (
@@ -97,13 +97,13 @@ def test_a_job_that_fails_unasked_is_a_failure() -> None:
     assert not context.cancelled.is_set()
 
 
-def test_a_jvm_that_ends_by_the_signal_ends_the_step_as_stopped() -> None:
+def test_a_jvm_ended_by_the_signal_stops_the_step() -> None:
     stop = threading.Event()
 
     def work() -> None:
         with watch_jobs(session(Context(jvm_ended=True)), "writing", no_report, stop.is_set):
             stop.set()
-            raise Py4JNetworkError("nobody answers")
+            raise Py4JNetworkError("connection refused")
 
     with pytest.raises(StoppedError):
         work()
@@ -120,15 +120,15 @@ def stopping_at(step: str, *, begun: bool = True) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(
-    ("step", "begun", "told"),
+    ("step", "begun", "expected"),
     [
         ("writing", False, "stopped before writing: the target is not complete"),
         ("writing", True, "stopped while writing: the target is not complete"),
         ("counting", True, "stopped while counting: all rows are written, but they are not"),
     ],
 )
-def test_an_export_that_is_stopped_says_how_far_it_came(
-    monkeypatch: pytest.MonkeyPatch, step: str, begun: bool, told: str
+def test_the_summary_of_a_stopped_export_names_the_step(
+    monkeypatch: pytest.MonkeyPatch, step: str, begun: bool, expected: str
 ) -> None:
     monkeypatch.setattr(exporting, "plan_ranges", lambda *_: [Range("orders", "broker-a", 0, 0, 9)])
     monkeypatch.setattr(exporting, "watch_jobs", stopping_at(step, begun=begun))
@@ -145,19 +145,24 @@ def test_an_export_that_is_stopped_says_how_far_it_came(
     )
 
     assert (summary.interrupted, summary.complete, summary.rows) == (True, False, 0)
-    assert [problem.startswith(told) for problem in summary.problems] == [True]
+    assert [problem.startswith(expected) for problem in summary.problems] == [True]
 
 
 @pytest.mark.parametrize(
-    ("step", "begun", "sent", "told"),
+    ("step", "begun", "sent", "expected"),
     [
         ("counting", True, 0, "stopped while counting: nothing is sent"),
         ("sending", False, 0, "stopped before sending: nothing is sent"),
         ("sending", True, 4, "stopped while sending: 4 of 9 messages are stored"),
     ],
 )
-def test_a_load_that_is_stopped_says_what_is_stored(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: str, begun: bool, sent: int, told: str
+def test_the_summary_of_a_stopped_load_counts_stored_messages(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    step: str,
+    begun: bool,
+    sent: int,
+    expected: str,
 ) -> None:
     files = SimpleNamespace(columns=["body"], count=lambda: 9, sparkSession=None)
     monkeypatch.setattr(loading, "_read_files", lambda *_: files)
@@ -168,4 +173,4 @@ def test_a_load_that_is_stopped_says_what_is_stored(
     settings = LoadSettings(connection=CONNECTION, topic="orders", path=str(tmp_path))
     summary = load(NO_SPARK, settings)
 
-    assert (summary.interrupted, summary.sent, summary.problems) == (True, sent, (told,))
+    assert (summary.interrupted, summary.sent, summary.problems) == (True, sent, (expected,))
