@@ -1,4 +1,4 @@
-"""Assignment as real brokers say it."""
+"""Broker assignment on real brokers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def member(
         yield client, BrokerAssignment(client, group)
 
 
-async def test_broker_and_members_share_alike(
+async def test_broker_and_members_allocate_alike(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     given = rocketmq_cluster, rocketmq_topic, rocketmq_group
@@ -59,7 +59,7 @@ async def test_broker_and_members_share_alike(
     assert [said[client_id] for client_id in sorted(said)] == expected
 
 
-async def test_a_broker_is_told_that_a_group_pops(
+async def test_broker_can_assign_a_group_to_pop(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     broker = rocketmq_cluster.brokers[0]

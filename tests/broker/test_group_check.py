@@ -1,4 +1,4 @@
-"""Members of a group that do not get along are noticed on a real broker."""
+"""SubscriptionCheck on a real broker."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ async def test_all_clients_with_one_id_report_it(namesrv: str, group: str, topic
 
 
 @pytest.mark.parametrize("by_sql", [False, True], ids=["tags", "sql"])
-async def test_a_filter_that_nothing_comes_through_is_told_once(
+async def test_filter_without_a_match_is_reported_once(
     namesrv: str, group: str, topic: str, by_sql: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_check, "NOTHING_SECONDS", 0.0)

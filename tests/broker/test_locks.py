@@ -87,7 +87,7 @@ async def test_locks_are_kept_by_renewing_them(
         assert not any(locks.holds(queue) for queue in queues)
 
 
-async def test_locks_of_a_client_that_is_gone_are_not_free_at_once(
+async def test_locks_of_a_dead_client_expire_later(
     rocketmq_namesrv: str, rocketmq_group: str, rocketmq_topic: str
 ) -> None:
     names = (rocketmq_namesrv, rocketmq_group, rocketmq_topic)

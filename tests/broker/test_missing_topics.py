@@ -1,4 +1,4 @@
-"""Subscribed topics that do not exist are reported by real servers' answers."""
+"""MissingTopics on real servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Push consumers on a real broker: what happens to a message, in each mode."""
+"""PushConsumer on a real broker, in each mode."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def dead_letter(cluster: Cluster, group: str) -> Stored:
 # --- concurrent ----------------------------------------------------------------------------------
 
 
-async def test_everything_is_handled_once_and_committed(
+async def test_messages_are_handled_once_and_committed(
     namesrv: str, topic: str, group: str
 ) -> None:
     await send(namesrv, topic, numbers(500))
@@ -104,7 +104,7 @@ async def test_everything_is_handled_once_and_committed(
     assert second.bodies() == ["new"]
 
 
-async def test_only_what_was_subscribed_to_is_handled(namesrv: str, topic: str, group: str) -> None:
+async def test_only_subscribed_messages_are_handled(namesrv: str, topic: str, group: str) -> None:
     await send(namesrv, topic, ["Aa"], tags="Aa")
     await send(namesrv, topic, ["BB"], tags="BB")  # the broker sees the same hash
     handled = Notes()
@@ -123,7 +123,7 @@ async def test_plain_functions_handle_messages_too(namesrv: str, topic: str, gro
         await until(lambda: len(seen) == 50, "all messages", 60)
 
 
-async def test_a_message_that_failed_comes_again_as_what_it_was(
+async def test_failed_message_is_redelivered_unchanged(
     namesrv: str, topic: str, group: str
 ) -> None:
     (where,) = await send(namesrv, topic, ["bad"], tags="new", keys="7")
@@ -144,7 +144,7 @@ async def test_a_message_that_failed_comes_again_as_what_it_was(
     assert (again.reconsume_times, again.message_id) == (1, first.message_id)
 
 
-async def test_a_message_that_failed_too_often_is_a_dead_letter(
+async def test_message_goes_to_the_dlq_after_its_retries(
     namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
 ) -> None:
     await send(namesrv, topic, ["bad"])
@@ -196,7 +196,7 @@ async def test_a_batch_handler_sends_back_what_it_does_not_acknowledge(
     assert {"3", "30"} <= {*again}
 
 
-async def test_what_cannot_be_decoded_goes_where_the_policy_says(
+async def test_undecodable_messages_follow_the_policy(
     namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
 ) -> None:
     await send(namesrv, topic, ['{"id": 1}', "no JSON", '{"id": 2}'])
@@ -225,7 +225,7 @@ async def test_what_cannot_be_decoded_goes_where_the_policy_says(
     assert any(isinstance(each, MessageUndecodable) for each in events)
 
 
-async def test_suspending_stops_what_is_cached_too(namesrv: str, topic: str, group: str) -> None:
+async def test_suspend_holds_back_cached_messages(namesrv: str, topic: str, group: str) -> None:
     handled = Notes()
     async with pushing(namesrv, group, topic, handled) as consumer:
         consumer.suspend()
@@ -238,7 +238,7 @@ async def test_suspending_stops_what_is_cached_too(namesrv: str, topic: str, gro
         assert consumer.assignment() == consumer_queues
 
 
-async def test_the_lag_is_what_is_not_done(namesrv: str, topic: str, group: str) -> None:
+async def test_lag_counts_unsettled_messages(namesrv: str, topic: str, group: str) -> None:
     handled = Notes()
     async with pushing(namesrv, group, topic, handled) as consumer:
         consumer.suspend()
@@ -249,7 +249,7 @@ async def test_the_lag_is_what_is_not_done(namesrv: str, topic: str, group: str)
         assert sum((await consumer.lag()).values()) == 0
 
 
-async def test_a_topic_can_be_left_and_another_taken_on(
+async def test_topics_can_be_changed_at_run_time(
     namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
 ) -> None:
     other = f"{topic}-other"
@@ -271,9 +271,7 @@ async def test_a_topic_can_be_left_and_another_taken_on(
 # --- in order ------------------------------------------------------------------------------------
 
 
-async def test_queues_are_handled_in_order_with_tries_in_place(
-    namesrv: str, topic: str, group: str
-) -> None:
+async def test_orderly_queues_are_retried_in_place(namesrv: str, topic: str, group: str) -> None:
     where = await send(namesrv, topic, numbers(200))
     failed: set[str] = set()
 
@@ -325,7 +323,7 @@ async def test_orderly_queues_are_handed_over_without_overlap(
         assert offsets == sorted(offsets)
 
 
-async def test_an_orderly_message_over_its_limit_is_a_dead_letter(
+async def test_orderly_message_goes_to_the_dlq_at_its_limit(
     namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
 ) -> None:
     queue = (await send(namesrv, topic, ["bad"]))[0]
@@ -357,7 +355,7 @@ async def test_an_orderly_message_over_its_limit_is_a_dead_letter(
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
-async def test_broadcasting_brings_everything_to_everybody(
+async def test_broadcasting_delivers_everything_to_every_member(
     namesrv: str,
     topic: str,
     group: str,

@@ -1,4 +1,4 @@
-"""Push consumers whose queues the brokers share out, to be pulled or popped."""
+"""PushConsumer with broker assignment, pulled or popped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def set_mode(cluster: Cluster, topic: str, group: str, mode: str, share: i
         assert reply.code == (0 if is_5(cluster) else 3)
 
 
-async def test_brokers_share_the_queues_out(
+async def test_brokers_assign_the_queues(
     namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
 ) -> None:
     first, second = Notes(), Notes()
@@ -74,7 +74,7 @@ async def test_popped_messages_are_handled_once_and_acknowledged(
     assert second.bodies() == ["last"]
 
 
-async def test_popped_messages_that_failed_come_again_and_end_as_dead_letters(
+async def test_failed_popped_messages_are_redelivered_and_go_to_the_dlq(
     namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
 ) -> None:
     await set_mode(rocketmq_cluster, topic, group, "POP")
@@ -129,7 +129,7 @@ async def test_a_change_of_mode_loses_nothing(
 @pytest.mark.parametrize(
     ("orderly", "model"), [(True, MessageModel.CLUSTERING), (False, MessageModel.BROADCASTING)]
 )
-def test_brokers_share_out_for_concurrent_consumption_only(
+def test_broker_assignment_requires_concurrent_consumption(
     *, orderly: bool, model: MessageModel
 ) -> None:
     config = PushConfig(client_rebalance=False, message_model=model)

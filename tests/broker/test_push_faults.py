@@ -1,4 +1,4 @@
-"""Push consumers while processes are frozen, servers die and files break."""
+"""PushConsumer with frozen processes, killed servers and damaged files."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def pushing(
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
-async def test_a_member_that_stood_still_delivers_and_commits_nothing_stale(
+async def test_stalled_member_delivers_and_commits_nothing_outdated(
     members: PushGroup, orderly: bool, record_property: Recorder
 ) -> None:
     members.orders.orderly = orderly
@@ -181,7 +181,7 @@ def stale(stalled: PushMember, resumed: float) -> list[object]:
 # --- servers that die ----------------------------------------------------------------------------
 
 
-async def test_the_only_broker_is_killed_under_load_and_nothing_that_was_sent_is_lost(
+async def test_killed_broker_under_load_loses_nothing(
     members: PushGroup, broker: Broker, record_property: Recorder
 ) -> None:
     async with Feeding(members.orders.namesrv, members.orders.topic) as feeding:
@@ -207,7 +207,7 @@ async def test_the_only_broker_is_killed_under_load_and_nothing_that_was_sent_is
     assert members.early_commits() == []
 
 
-async def test_without_a_name_server_everything_goes_on(
+async def test_consumption_continues_without_a_name_server(
     cluster: Cluster, members: PushGroup, record_property: Recorder
 ) -> None:
     async with FaultProxy(cluster.namesrv) as names:
@@ -229,7 +229,7 @@ async def test_without_a_name_server_everything_goes_on(
     assert members.early_commits() == []
 
 
-async def test_a_broker_that_dies_before_it_says_that_it_took_a_message_back_loses_none(
+async def test_broker_that_dies_during_send_back_loses_nothing(
     cluster: Cluster,
     broker: Broker,
     rocketmq_group: str,
@@ -263,7 +263,7 @@ async def test_a_broker_that_dies_before_it_says_that_it_took_a_message_back_los
 # --- handlers that hang --------------------------------------------------------------------------
 
 
-async def test_a_stuck_handler_is_named_and_holds_its_own_queue_up_alone(
+async def test_stuck_handler_is_reported_and_blocks_only_its_queue(
     cluster: Cluster, rocketmq_group: str, topic: str
 ) -> None:
     free, stuck = asyncio.Event(), Counter[MessageQueue]()
@@ -326,7 +326,7 @@ async def feed_all(namesrv: str, topic: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("broken", [1, 2], ids=["with a backup", "without"])
-async def test_half_an_offset_file_is_told_of_and_set_aside(
+async def test_truncated_offset_file_is_reported_and_set_aside(
     cluster: Cluster, rocketmq_group: str, topic: str, tmp_path: Path, broken: int
 ) -> None:
     seen: list[str] = []

@@ -1,4 +1,4 @@
-"""Groups of push consumers on a real broker: members that join, leave, die, and are replaced."""
+"""Groups of push consumers on a real broker: joins, departures, deaths."""
 
 from __future__ import annotations
 

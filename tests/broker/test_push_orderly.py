@@ -1,4 +1,4 @@
-"""Orderly push consumers on a real broker: who may lock a queue while its handlers run."""
+"""Orderly PushConsumer on a real broker: locks while handlers run."""
 
 from __future__ import annotations
 

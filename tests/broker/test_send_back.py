@@ -1,4 +1,4 @@
-"""Messages that are sent back to real brokers come again, or lie among the dead letters."""
+"""SendBack on real brokers: redelivery and dead letters."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def assert_same(again: MessageExt, message: MessageExt) -> None:
     assert again.property("RETRY_TOPIC") == message.topic
 
 
-async def test_a_message_comes_again_with_one_more_try(desk: Desk) -> None:
+async def test_sent_back_message_is_redelivered_with_one_more_try(desk: Desk) -> None:
     message = await desk.sent()
     await desk.back().send_back(message)
     (second,) = await desk.found(desk.retries)
@@ -149,7 +149,7 @@ async def test_a_message_comes_again_with_one_more_try(desk: Desk) -> None:
         assert again.born_time == message.born_time
 
 
-async def test_a_message_at_its_limit_is_dead(desk: Desk) -> None:
+async def test_message_at_its_limit_goes_to_the_dlq(desk: Desk) -> None:
     message = await desk.sent()
     await desk.back(limit=1).send_back(message)
     (second,) = await desk.found(desk.retries)
@@ -169,7 +169,7 @@ async def test_a_dead_letter_is_as_it_was_sent(desk: Desk) -> None:
     assert_same(dead, message)
 
 
-async def test_where_the_broker_refuses_a_copy_comes_again(desk: Desk) -> None:
+async def test_copy_is_redelivered_after_a_refused_send_back(desk: Desk) -> None:
     message = await desk.sent()
     await desk.back().send_back(astray(message))
     (second,) = await desk.found(desk.retries)
@@ -183,7 +183,9 @@ async def test_where_the_broker_refuses_a_copy_comes_again(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("limit", "level"), [(16, DEAD_LETTER), (0, 0)])
-async def test_where_the_broker_refuses_a_copy_is_dead(desk: Desk, limit: int, level: int) -> None:
+async def test_copy_goes_to_the_dlq_after_a_refused_send_back(
+    desk: Desk, limit: int, level: int
+) -> None:
     message = await desk.sent()
     await desk.back(limit).send_back(astray(message), level)
     (dead,) = await desk.found(desk.dead_letters)
@@ -236,7 +238,7 @@ async def test_a_group_with_several_retry_queues_uses_them(desk: Desk) -> None:
         assert_same(again, message)
 
 
-async def test_a_group_without_retry_queues_is_told_and_loses_nothing(desk: Desk) -> None:
+async def test_group_without_retry_queues_raises_and_loses_nothing(desk: Desk) -> None:
     message = await desk.sent()
     await desk.set_retry_queues(0)
 

@@ -1,4 +1,4 @@
-"""Queue locks of brokers that restart: they have forgotten who owned what."""
+"""Queue locks of restarted brokers, which have forgotten the owners."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks_module, "LOOKS_PER_INTERVAL", OFTEN)
 
 
-async def test_a_broker_that_comes_back_is_asked_at_once() -> None:
+async def test_restarted_broker_gets_lock_requests_at_once() -> None:
     async with FakeCluster(topics={"orders": 1}) as cluster, joined(cluster) as member:
         await member.locks.acquire([QUEUE])
         async with member.renewing():
@@ -31,7 +31,7 @@ async def test_a_broker_that_comes_back_is_asked_at_once() -> None:
             assert member.lost == []
 
 
-async def test_who_was_second_after_a_restart_hears_of_it_at_once() -> None:
+async def test_second_member_after_a_restart_loses_its_lock_at_once() -> None:
     async with FakeCluster(topics={"orders": 1}) as cluster, joined(cluster) as member:
         await member.locks.acquire([QUEUE])
         await cluster.broker.restart()
@@ -43,7 +43,7 @@ async def test_who_was_second_after_a_restart_hears_of_it_at_once() -> None:
             assert not member.locks.holds(QUEUE)
 
 
-async def test_a_broker_that_is_away_is_asked_until_the_lease_ends() -> None:
+async def test_unreachable_broker_is_asked_until_the_lease_ends() -> None:
     async with FakeCluster(topics={"orders": 1}) as cluster, joined(cluster) as member:
         await member.locks.acquire([QUEUE])
         async with member.renewing():

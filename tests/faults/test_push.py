@@ -1,4 +1,4 @@
-"""Push consumers through faults: handlers that fail, brokers that refuse, broken connections."""
+"""PushConsumer faults: failing handlers, refusing brokers, lost connections."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Odd(BaseException):
     [ValueError, RetryLater, asyncio.CancelledError, TimeoutError, StopAsyncIteration, Odd],
     ids=lambda error: error.__name__,
 )
-async def test_a_message_whose_handler_raises_comes_again(
+async def test_message_whose_handler_raises_is_redelivered(
     cluster: FakeCluster, group: Group, error: type[BaseException]
 ) -> None:
     put(cluster, *numbers(20))
@@ -95,7 +95,7 @@ async def test_a_message_whose_handler_raises_comes_again(
     assert len(cluster.broker.requests_of(BACK)) == 2
 
 
-async def test_a_message_that_always_fails_dies_and_holds_nothing_up(
+async def test_message_that_always_fails_goes_to_the_dlq_without_blocking(
     cluster: FakeCluster, group: Group
 ) -> None:
     async def behave(message: MessageExt) -> None:
@@ -113,7 +113,7 @@ async def test_a_message_that_always_fails_dies_and_holds_nothing_up(
     assert dead.body == b"3"
 
 
-async def test_a_handler_that_hangs_is_told_cancelled_and_its_message_comes_again(
+async def test_stuck_handler_is_reported_cancelled_and_its_message_redelivered(
     cluster: FakeCluster, group: Group
 ) -> None:
     tries = count()
@@ -132,9 +132,7 @@ async def test_a_handler_that_hangs_is_told_cancelled_and_its_message_comes_agai
     assert group.handled(Outcome.UNKNOWN) == ["3"]
 
 
-async def test_what_a_handler_says_after_its_time_does_not_count(
-    cluster: FakeCluster, group: Group
-) -> None:
+async def test_result_after_the_timeout_is_ignored(cluster: FakeCluster, group: Group) -> None:
     tries = count()
     running: list[int] = []
 
@@ -156,9 +154,7 @@ async def test_what_a_handler_says_after_its_time_does_not_count(
     assert len(cluster.broker.requests_of(BACK)) == 1
 
 
-async def test_a_hanging_handler_holds_its_offset_and_nothing_else(
-    cluster: FakeCluster, group: Group
-) -> None:
+async def test_stuck_handler_holds_its_offset_only(cluster: FakeCluster, group: Group) -> None:
     let_go = asyncio.Event()
 
     async def behave(message: MessageExt) -> None:
@@ -180,7 +176,7 @@ async def test_a_hanging_handler_holds_its_offset_and_nothing_else(
 
 
 @pytest.mark.parametrize("code", REFUSALS)
-async def test_a_broker_that_refuses_a_message_is_given_a_copy(
+async def test_refused_send_back_sends_a_copy(
     cluster: FakeCluster, group: Group, code: int
 ) -> None:
     cluster.broker.on(BACK, Reply(code, remark="not now"))
@@ -193,7 +189,7 @@ async def test_a_broker_that_refuses_a_message_is_given_a_copy(
 
 
 @pytest.mark.parametrize("code", REFUSALS)
-async def test_a_message_that_nobody_takes_back_is_kept_and_tried_here(
+async def test_failed_send_back_retries_locally(
     cluster: FakeCluster, group: Group, code: int
 ) -> None:
     tries = count()
@@ -214,7 +210,7 @@ async def test_a_message_that_nobody_takes_back_is_kept_and_tried_here(
 
 
 @pytest.mark.parametrize("how", ["closed", "reset", "silent"])
-async def test_a_connection_lost_before_the_answer_costs_a_copy_and_no_message(
+async def test_connection_lost_during_send_back_duplicates_but_loses_nothing(
     cluster: FakeCluster, proxy: FaultProxy, group: Group, how: str
 ) -> None:
     group.history.extra_copies = 1  # stored once, and once more because nobody knew
@@ -241,7 +237,7 @@ def stored_and(cluster: FakeCluster, outcome: Close) -> Handler:
     return handler
 
 
-async def test_all_connections_cut_again_and_again_lose_nothing(
+async def test_repeated_connection_losses_lose_nothing(
     cluster: FakeCluster, proxy: FaultProxy, group: Group
 ) -> None:
     async def behave(message: MessageExt) -> None:
@@ -263,7 +259,7 @@ async def test_all_connections_cut_again_and_again_lose_nothing(
 
 
 @pytest.mark.parametrize("code", [*REFUSALS, ResponseCode.SUBSCRIPTION_NOT_EXIST])
-async def test_whatever_a_pull_is_answered_with_reading_goes_on(
+async def test_pulling_continues_after_any_response(
     cluster: FakeCluster, group: Group, code: int
 ) -> None:
     put(cluster, *numbers(5))
@@ -276,7 +272,7 @@ async def test_whatever_a_pull_is_answered_with_reading_goes_on(
 
 
 @pytest.mark.parametrize("code", REFUSALS)
-async def test_whatever_a_commit_is_answered_with_it_is_made_again(
+async def test_commit_is_repeated_after_any_failure(
     cluster: FakeCluster, group: Group, code: int
 ) -> None:
     put(cluster, *numbers(5))
@@ -289,7 +285,7 @@ async def test_whatever_a_commit_is_answered_with_it_is_made_again(
 
 
 @pytest.mark.parametrize("how", ["answers come twice", "requests come twice"])
-async def test_pulls_that_are_doubled_bring_each_message_once(
+async def test_repeated_pulls_deliver_each_message_once(
     cluster: FakeCluster, proxy: FaultProxy, group: Group, how: str
 ) -> None:
     if how == "answers come twice":
@@ -303,7 +299,7 @@ async def test_pulls_that_are_doubled_bring_each_message_once(
     assert sorted(group.handled()) == sorted(numbers(100))
 
 
-async def test_a_pull_that_is_never_answered_is_made_again(
+async def test_unanswered_pull_is_repeated(
     cluster: FakeCluster, proxy: FaultProxy, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rocketmq_aio.consumer.pulling.puller.HOLD_SLACK_SECONDS", QUICK)
@@ -315,7 +311,9 @@ async def test_a_pull_that_is_never_answered_is_made_again(
     assert group.events_of(PullFailed)
 
 
-async def test_without_a_name_server_everything_goes_on(cluster: FakeCluster, group: Group) -> None:
+async def test_consumption_continues_without_a_name_server(
+    cluster: FakeCluster, group: Group
+) -> None:
     consumer = await group.join(once(ValueError, "3"))
     retries = MessageQueue(RETRIES, cluster.broker.name, 0)
     await until(lambda: retries in consumer.assignment(), "the route of retries")
@@ -340,7 +338,7 @@ async def test_retries_whose_topic_cannot_be_found_wait_for_the_name_server(
     await group.drained()
 
 
-async def test_a_broker_that_is_restarted_repeats_only_what_was_on_its_way(
+async def test_restarted_broker_redelivers_only_messages_in_flight(
     cluster: FakeCluster, group: Group
 ) -> None:
     await group.join(once(ValueError, "13", "93"), long_poll_seconds=0.2)
@@ -379,7 +377,7 @@ async def test_an_offset_that_is_corrected_while_handlers_run_loses_nothing(
 
 
 @pytest.mark.parametrize("target", [2, 15], ids=["back", "on"])
-async def test_a_reset_while_handlers_run_forgets_what_they_say(
+async def test_reset_ignores_results_of_running_handlers(
     cluster: FakeCluster, group: Group, target: int
 ) -> None:
     let_go = asyncio.Event()

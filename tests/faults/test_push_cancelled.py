@@ -1,4 +1,4 @@
-"""Every call of a push consumer cancelled at every step: nothing lost, nothing left."""
+"""PushConsumer: every call cancelled at every step loses and leaves nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def clean(cluster: FakeCluster) -> bool:
 
 
 @in_both_ways
-async def test_a_start_leaves_nothing(cluster: FakeCluster, orderly: bool) -> None:
+async def test_cancelled_start_leaves_nothing(cluster: FakeCluster, orderly: bool) -> None:
     group = Group(cluster, orderly=orderly)
     steps = 0
     async with nothing_left():
@@ -61,9 +61,7 @@ async def test_a_start_leaves_nothing(cluster: FakeCluster, orderly: bool) -> No
 
 
 @in_both_ways
-async def test_a_run_that_is_cancelled_anywhere_loses_nothing(
-    cluster: FakeCluster, orderly: bool
-) -> None:
+async def test_run_cancelled_at_any_step_loses_nothing(cluster: FakeCluster, orderly: bool) -> None:
     put(cluster, *numbers(1000))
     group = Group(cluster, orderly=orderly)
     worked = 0
@@ -85,7 +83,7 @@ async def test_a_run_that_is_cancelled_anywhere_loses_nothing(
 
 
 @in_both_ways
-async def test_a_close_happens_all_the_same_and_commits(
+async def test_cancelled_close_still_closes_and_commits(
     cluster: FakeCluster, orderly: bool
 ) -> None:
     group = Group(cluster, orderly=orderly)
@@ -236,7 +234,7 @@ async def test_concurrency_can_be_changed_at_any_step(cluster: FakeCluster, orde
         assert most <= 5
 
 
-async def test_a_cancelled_wait_for_the_first_assignment_disturbs_nobody(
+async def test_cancelled_ready_affects_nothing_else(
     cluster: FakeCluster,
 ) -> None:
     async with group_of(cluster) as group:

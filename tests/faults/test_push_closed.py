@@ -1,4 +1,4 @@
-"""Push consumers that are closed at any moment: bounded in time, nothing settled, nothing left."""
+"""PushConsumer closed at any time: bounded duration, no false commit, nothing left."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def committed(cluster: FakeCluster) -> int | None:
     return cluster.broker.committed(GROUP, TOPIC, 0)
 
 
-async def test_a_handler_that_never_ends_is_cancelled_in_time_and_settles_nothing(
+async def test_stuck_handler_is_cancelled_in_time_without_a_commit(
     cluster: FakeCluster, group: Group
 ) -> None:
     put(cluster, *numbers(10))
@@ -59,9 +59,7 @@ async def test_a_handler_that_never_ends_is_cancelled_in_time_and_settles_nothin
     assert cluster.broker.members.groups == {}
 
 
-async def test_handlers_that_run_end_before_a_close_does(
-    cluster: FakeCluster, group: Group
-) -> None:
+async def test_close_waits_for_running_handlers(cluster: FakeCluster, group: Group) -> None:
     let_go = asyncio.Event()
 
     async def behave(_message: MessageExt) -> None:
@@ -114,9 +112,7 @@ async def test_a_handler_can_close_its_consumer(cluster: FakeCluster, group: Gro
     assert committed(cluster) == 3
 
 
-async def test_a_message_that_waits_for_its_next_try_does_not_hold_a_close_up(
-    cluster: FakeCluster, group: Group
-) -> None:
+async def test_pending_local_retry_does_not_delay_close(cluster: FakeCluster, group: Group) -> None:
     async def behave(_message: MessageExt) -> None:
         raise ValueError
 
@@ -155,7 +151,7 @@ async def test_a_close_is_bounded_whatever_the_broker_does(
         await cluster.broker.start()
 
 
-async def test_a_close_while_suspended_leaves_what_is_cached_to_others(
+async def test_close_while_suspended_leaves_cached_messages_to_others(
     cluster: FakeCluster, group: Group
 ) -> None:
     consumer = await group.join()
@@ -222,7 +218,7 @@ async def test_a_start_that_failed_leaves_nothing_and_can_be_closed(
 
 
 @in_both_ways
-async def test_a_consumer_that_failed_says_so_and_can_be_closed(
+async def test_failed_consumer_raises_and_can_be_closed(
     cluster: FakeCluster, orderly: bool
 ) -> None:
     async with nothing_left():
@@ -266,7 +262,7 @@ async def test_a_signal_ends_run_after_the_handlers(cluster: FakeCluster, group:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-async def test_run_that_is_cancelled_closes_first(cluster: FakeCluster, group: Group) -> None:
+async def test_cancelled_run_closes_first(cluster: FakeCluster, group: Group) -> None:
     put(cluster, *numbers(5))
     consumer = group.member()
     await consumer.subscribe(TOPIC)

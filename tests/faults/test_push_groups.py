@@ -1,4 +1,4 @@
-"""Groups of push consumers whose members come and go: nothing lost, one owner, little twice."""
+"""Groups of push consumers with joining and leaving members: one owner, few duplicates."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _has_handled(group: Group, consumer: str) -> bool:
 
 
 @in_both_ways
-async def test_members_that_flap_without_pause_lose_nothing(
+async def test_constantly_changing_members_lose_nothing(
     cluster: FakeCluster, orderly: bool
 ) -> None:
     choose = random.Random(7)
@@ -128,7 +128,7 @@ async def test_members_that_flap_without_pause_lose_nothing(
 
 
 @in_both_ways
-async def test_a_member_that_dies_with_messages_in_hands_is_replaced(
+async def test_member_that_dies_with_messages_in_flight_is_replaced(
     cluster: FakeCluster, orderly: bool
 ) -> None:
     async with (
@@ -156,7 +156,7 @@ async def test_a_member_that_dies_with_messages_in_hands_is_replaced(
 
 
 @in_both_ways
-async def test_a_queue_taken_away_while_its_handler_runs_waits_for_it(
+async def test_revocation_waits_for_the_running_handler(
     cluster: FakeCluster, orderly: bool
 ) -> None:
     async with group_of(cluster, orderly=orderly) as group:
@@ -181,7 +181,7 @@ async def test_a_queue_taken_away_while_its_handler_runs_waits_for_it(
         assert len(group.handled()) == 2 * QUEUES, "something came twice"
 
 
-async def test_a_queue_whose_handler_takes_too_long_goes_to_the_next_owner_without_it(
+async def test_revocation_does_not_wait_for_a_handler_longer_than_the_drain(
     cluster: FakeCluster,
 ) -> None:
     async with group_of(cluster) as group:
@@ -208,7 +208,7 @@ def _committed(cluster: FakeCluster, queue_id: int) -> int | None:
     return cluster.broker.committed(GROUP, TOPIC, queue_id)
 
 
-async def test_a_message_that_fails_after_its_queue_has_gone_is_left_to_the_next_owner(
+async def test_failure_after_revocation_is_left_to_the_next_owner(
     cluster: FakeCluster,
 ) -> None:
     async with group_of(cluster) as group:
@@ -235,7 +235,9 @@ async def test_a_message_that_fails_after_its_queue_has_gone_is_left_to_the_next
 
 
 @in_both_ways
-async def test_leaving_a_topic_lets_its_handlers_end(cluster: FakeCluster, orderly: bool) -> None:
+async def test_unsubscribe_lets_running_handlers_finish(
+    cluster: FakeCluster, orderly: bool
+) -> None:
     async with group_of(cluster, orderly=orderly) as group:
         let_go = asyncio.Event()
 
@@ -259,7 +261,7 @@ async def test_leaving_a_topic_lets_its_handlers_end(cluster: FakeCluster, order
 
 
 @in_both_ways
-async def test_a_handler_can_leave_its_own_topic(cluster: FakeCluster, orderly: bool) -> None:
+async def test_handler_can_unsubscribe_its_own_topic(cluster: FakeCluster, orderly: bool) -> None:
     async with group_of(cluster, orderly=orderly) as group:
 
         async def behave(message: MessageExt) -> None:

@@ -1,4 +1,4 @@
-"""Orderly push consumers: locks that are refused or lost, queues that move while handlers run."""
+"""Orderly PushConsumer: refused and lost locks, rebalances while handlers run."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def owner(cluster: FakeCluster, queue_id: int = 0) -> str | None:
 
 
 @pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError, TimeoutError])
-async def test_a_message_whose_handler_raises_is_tried_again_in_place(
+async def test_orderly_message_is_retried_in_place(
     cluster: FakeCluster, group: Group, error: type[BaseException]
 ) -> None:
     put(cluster, *numbers(20))
@@ -76,7 +76,7 @@ async def test_a_message_whose_handler_raises_is_tried_again_in_place(
     assert group.handled() == numbers(20)
 
 
-async def test_a_handler_that_hangs_is_cancelled_and_called_again_before_the_next(
+async def test_stuck_orderly_handler_is_cancelled_and_retried_before_the_next(
     cluster: FakeCluster, group: Group
 ) -> None:
     tries = count()
@@ -120,7 +120,7 @@ async def test_a_reset_waits_for_the_handler_that_runs(
 # --- locks that are refused ----------------------------------------------------------------------
 
 
-async def test_a_queue_whose_lock_another_has_is_waited_for(
+async def test_queue_locked_by_another_member_is_awaited(
     cluster: FakeCluster, group: Group
 ) -> None:
     locks = cluster.broker.locks
@@ -138,7 +138,7 @@ async def test_a_queue_whose_lock_another_has_is_waited_for(
 
 
 @pytest.mark.parametrize("code", REFUSALS)
-async def test_whatever_a_lock_is_answered_with_it_is_asked_for_again(
+async def test_lock_request_is_repeated_after_any_failure(
     cluster: FakeCluster, group: Group, code: int
 ) -> None:
     cluster.broker.on(LOCK, Reply(code, remark="not now"), times=2)
@@ -150,7 +150,7 @@ async def test_whatever_a_lock_is_answered_with_it_is_asked_for_again(
 
 
 @pytest.mark.parametrize("code", REFUSALS)
-async def test_a_dead_letter_that_nobody_takes_holds_the_queue(
+async def test_dead_letter_that_cannot_be_stored_holds_the_queue(
     cluster: FakeCluster, group: Group, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rocketmq_aio.consumer.push.orderly.DEAD_LETTER_PAUSE_SECONDS", 0.02)
@@ -284,7 +284,7 @@ async def test_a_queue_is_unlocked_only_after_its_handler_has_ended(
     await group.drained()
 
 
-async def test_a_queue_that_comes_back_waits_for_the_handler_of_its_last_tenure(
+async def test_reassigned_queue_waits_for_the_handler_of_its_last_assignment(
     cluster: FakeCluster, group: Group
 ) -> None:
     gate = Gate()
@@ -348,7 +348,7 @@ CLOSERS: dict[str, Callable[[PushConsumer], Coroutine[Any, Any, None]]] = {
 
 
 @pytest.mark.parametrize("how", CLOSERS)
-async def test_leaving_lets_the_handler_end_before_it_unlocks(
+async def test_close_unlocks_after_the_handler_has_ended(
     cluster: FakeCluster, group: Group, how: str
 ) -> None:
     gate = Gate()
@@ -408,7 +408,7 @@ async def test_a_thread_that_outlives_its_consumer_keeps_the_lock(cluster: FakeC
 
 
 @pytest.mark.usefixtures("quick_locks")
-async def test_a_lease_that_ran_out_while_it_was_renewed_is_lost_all_the_same(
+async def test_lease_that_expires_during_its_renewal_is_lost(
     cluster: FakeCluster, group: Group
 ) -> None:
     """Else its queue, passed over meanwhile, would have been waited for by nobody."""

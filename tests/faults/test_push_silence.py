@@ -1,4 +1,4 @@
-"""Push consumers whose broker falls silent or refuses for long: no storm, no stale word."""
+"""PushConsumer with a silent or refusing broker: bounded rates, no outdated results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def group(cluster: FakeCluster, request: pytest.FixtureRequest) -> AsyncIt
 # --- silence -------------------------------------------------------------------------------------
 
 
-async def test_a_cut_that_nobody_is_told_of_loses_nothing(
+async def test_silent_connection_loss_loses_nothing(
     cluster: FakeCluster, proxy: FaultProxy, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rocketmq_aio.consumer.pulling.puller.HOLD_SLACK_SECONDS", QUICK)
@@ -58,7 +58,7 @@ async def test_a_cut_that_nobody_is_told_of_loses_nothing(
     group.history.epochs.clear()  # what was held up arrived late, whoever had the queue
 
 
-async def test_a_lease_that_ends_in_silence_stops_delivery_and_commits(
+async def test_lease_that_expires_in_silence_stops_delivery_and_commits(
     cluster: FakeCluster, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rocketmq_aio.consumer.push.engine.QueueLocks", QuickLocks)
@@ -96,7 +96,7 @@ async def test_a_lease_that_ends_in_silence_stops_delivery_and_commits(
         assert cluster.broker.committed(GROUP, TOPIC, 0) == 10
 
 
-async def test_after_a_stall_nothing_is_delivered_before_the_lease_is_looked_at(
+async def test_after_a_stall_the_lease_is_checked_before_delivery(
     cluster: FakeCluster,
 ) -> None:
     async with group_of(cluster, orderly=True) as group:
@@ -126,9 +126,7 @@ async def test_after_a_stall_nothing_is_delivered_before_the_lease_is_looked_at(
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, 999])
-async def test_pulls_that_are_refused_for_long_keep_their_pace(
-    cluster: FakeCluster, group: Group, code: int
-) -> None:
+async def test_refused_pulls_keep_their_rate(cluster: FakeCluster, group: Group, code: int) -> None:
     await group.join()
     put(cluster, "a")
     await group.have("a")
@@ -144,7 +142,7 @@ async def test_pulls_that_are_refused_for_long_keep_their_pace(
     await group.drained()
 
 
-async def test_locks_that_are_refused_for_long_keep_their_pace(cluster: FakeCluster) -> None:
+async def test_refused_locks_keep_their_rate(cluster: FakeCluster) -> None:
     async with group_of(cluster, orderly=True) as group:
         cluster.broker.on(LOCK, Reply(ResponseCode.SYSTEM_BUSY, remark="not now"), times=None)
         put(cluster, "a")
@@ -187,7 +185,7 @@ async def test_an_offset_that_is_corrected_waits_for_the_handler_that_runs(
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
-async def test_a_dead_letter_whose_answer_is_lost_lies_there_twice_and_holds_nothing_up(
+async def test_lost_response_duplicates_a_dead_letter_without_blocking(
     cluster: FakeCluster, reset: bool
 ) -> None:
     async def behave(message: MessageExt) -> None:
@@ -207,7 +205,7 @@ async def test_a_dead_letter_whose_answer_is_lost_lies_there_twice_and_holds_not
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
-async def test_what_a_thread_says_after_its_time_does_not_count(
+async def test_result_of_a_thread_after_the_timeout_is_ignored(
     cluster: FakeCluster, orderly: bool
 ) -> None:
     cluster.broker.delays.seconds = [SOON] * len(cluster.broker.delays.seconds)

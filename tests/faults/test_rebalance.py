@@ -1,4 +1,4 @@
-"""Groups whose members come, go and die: one owner a queue, nothing lost, few copies."""
+"""Rebalances with joining, leaving and dying members: one owner per queue, few duplicates."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class Sender:
 # --- join, leave, die ----------------------------------------------------------------------------
 
 
-async def test_members_that_join_and_leave_settle_soon_and_lose_nothing(
+async def test_joins_and_departures_lose_nothing_and_rebalance_soon(
     cluster: FakeCluster, crowd: Crowd
 ) -> None:
     sender = Sender(cluster)
@@ -219,7 +219,7 @@ async def test_members_that_come_and_go_all_the_time_lose_nothing(
     assert max(copies.values()) <= max(crowd.tenures.values())
 
 
-async def test_all_members_at_once_agree(cluster: FakeCluster, crowd: Crowd) -> None:
+async def test_members_that_start_together_agree(cluster: FakeCluster, crowd: Crowd) -> None:
     with FairTime() as passed:
         await asyncio.gather(*(crowd.join() for _ in range(5)))
         await crowd.settle()
@@ -227,7 +227,7 @@ async def test_all_members_at_once_agree(cluster: FakeCluster, crowd: Crowd) -> 
     assert passed.seconds < SETTLE_SECONDS + 1
 
 
-async def test_a_group_with_more_members_than_queues_is_settled_too() -> None:
+async def test_group_with_more_members_than_queues_reaches_an_assignment() -> None:
     async with FakeCluster(topics={TOPIC: 2}) as cluster, AsyncExitStack() as stack:
         members = []
         for _ in range(4):
@@ -247,7 +247,7 @@ async def test_a_group_with_more_members_than_queues_is_settled_too() -> None:
 # --- handing over --------------------------------------------------------------------------------
 
 
-async def test_what_was_settled_does_not_come_again_at_the_next_owner(
+async def test_committed_messages_are_not_redelivered_to_the_next_owner(
     cluster: FakeCluster, crowd: Crowd
 ) -> None:
     sender = Sender(cluster)
@@ -262,7 +262,9 @@ async def test_what_was_settled_does_not_come_again_at_the_next_owner(
     assert max(crowd.copies().values()) == 1
 
 
-async def test_a_slow_member_repeats_only_what_it_has_in_hands(cluster: FakeCluster) -> None:
+async def test_slow_member_causes_duplicates_only_of_messages_in_flight(
+    cluster: FakeCluster,
+) -> None:
     for number in range(QUEUES):
         put(cluster, *numbers(10), queue_id=number)
     async with consuming(cluster, commit_interval_seconds=60) as slow:
@@ -287,7 +289,7 @@ def members(*client_ids: str) -> Reply:
     [members(), members("somebody-else"), Reply(ResponseCode.SYSTEM_ERROR, remark="down")],
     ids=["empty", "without us", "error"],
 )
-async def test_queues_are_kept_while_the_broker_does_not_know_us(
+async def test_queues_are_kept_while_the_broker_does_not_list_the_member(
     cluster: FakeCluster, answer: Reply
 ) -> None:
     async with consuming(cluster) as consumer:
@@ -306,7 +308,7 @@ async def _assigned(consumer: LitePullConsumer, count: int) -> None:
     await until(lambda: len(consumer.assignment()) == count, f"{count} queues")
 
 
-async def test_a_flapping_list_of_members_does_not_shake_the_others_queues(
+async def test_unstable_member_list_does_not_move_other_queues(
     cluster: FakeCluster,
 ) -> None:
     async with consuming(cluster) as consumer:
@@ -323,7 +325,7 @@ async def test_a_flapping_list_of_members_does_not_shake_the_others_queues(
         assert {each: consumer._engine.table[each] for each in kept} == kept
 
 
-async def test_a_flood_of_notices_is_a_few_rounds(cluster: FakeCluster) -> None:
+async def test_many_notifications_cause_few_rounds(cluster: FakeCluster) -> None:
     async with consuming(cluster) as consumer:
         asked = len(cluster.broker.requests_of(MEMBERS_OF_GROUP))
         began = monotonic()
