@@ -15,7 +15,7 @@ from rocketmq_aio.consumer.push.locks import QueueLocks
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.testing import Cluster
-from tests.unit.instance.guests import Guest
+from tests.unit.instance.client_env import PlainClient
 from tests.unit.remoting.until import until
 
 LEASE, INTERVAL = 30.0, 20.0
@@ -33,9 +33,9 @@ async def locks_of(
     lost: list[MessageQueue] = []
     async with (
         MQClientInstance(ClientConfig(namesrv=namesrv)) as instance,
-        Guest(instance) as guest,
+        PlainClient(instance) as client,
     ):
-        guest.wanted = {topic}  # or its route would be forgotten
+        client.wanted = {topic}  # or its route would be forgotten
         queues = (await instance.routes.get(topic)).subscribe_queues
         yield (
             QueueLocks(

@@ -18,7 +18,7 @@ from rocketmq_aio.testing import Broker, Cluster, probe
 from tests.fakes.history import Fault, History, LogEntry, Outcome, violations
 from tests.fakes.history.recording import record_call, record_send, watch
 from tests.fakes.log_reader import read_queue
-from tests.unit.instance.guests import nothing_left
+from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until, until_done
 
 UPDATE_BROKER_CONFIG = 25

@@ -19,7 +19,7 @@ LEVELS: Final = (1, 5, 10, 30, *(MINUTE * n for n in (*range(1, 11), 20, 30)), H
 class Delays:
     """Stores messages, those with a delay when it is over.
 
-    `seconds` holds the delay of each level; a test in a hurry makes them shorter.
+    `seconds` holds the delay of each level; a test in a shorten_next_timeout makes them shorter.
     """
 
     def __init__(self, store: Store) -> None:

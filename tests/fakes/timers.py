@@ -36,12 +36,12 @@ UPDATE_BROKER_CONFIG: Final = 25
 class Timers:
     """Keeps messages until their time, by the clock.
 
-    `hurry` divides all waiting times, for tests that cannot wait.
+    `shorten_next_timeout` divides all waiting times, for tests that cannot wait.
     """
 
     def __init__(self, state: BrokerState) -> None:
         self.recall_enabled = False
-        self.hurry = 1.0
+        self.shorten_next_timeout = 1.0
         self._state = state
         self._recalled: set[tuple[str, str]] = set()
 
@@ -76,7 +76,7 @@ class Timers:
         waiting = replace(incoming, topic=WHEEL_TOPIC, queue_id=0, properties=properties)
         stored = self._state.store.append(waiting, now_ms())
         key = stored.properties[UNIQ_KEY]
-        seconds = max(0, due_ms - now_ms()) / 1000 / self.hurry
+        seconds = max(0, due_ms - now_ms()) / 1000 / self.shorten_next_timeout
         loop = asyncio.get_running_loop()
         loop.call_later(seconds, self._deliver, incoming, key)
         text = f"v1 {incoming.topic} {self._state.name} {due_ms + 1} {key}"

@@ -11,7 +11,7 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.protocol.command import Command
 from tests.fakes.broker import FakeBroker
 from tests.fakes.proxy import FaultProxy
-from tests.unit.instance.guests import nothing_left
+from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.clients import Opened, open_client
 from tests.unit.remoting.until import succeeds, until_done
 

@@ -24,7 +24,7 @@ from tests.fakes.history import History, Outcome, Settled, violations
 from tests.fakes.history.handlers import Behaviour, HandlerRecorder, fill
 from tests.fakes.history.recording import watch
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC
-from tests.unit.instance.guests import open_sockets
+from tests.unit.instance.client_env import open_sockets
 from tests.unit.remoting.until import until
 
 RETRIES: Final = RETRY_PREFIX + GROUP

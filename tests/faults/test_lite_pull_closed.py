@@ -19,7 +19,7 @@ from tests.unit.consumer.lite_pull_env import (
     polled,
     put,
 )
-from tests.unit.instance.guests import nothing_left
+from tests.unit.instance.client_env import nothing_left
 
 
 @pytest.mark.parametrize("fault", ["dead", "silent", "busy"])

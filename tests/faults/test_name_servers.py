@@ -33,7 +33,7 @@ from tests.fakes.misbehaviour import (
 from tests.fakes.name_server import FakeNameServer
 from tests.fakes.script import Close, Handler, Outcome, Reply
 from tests.faults.through import hasten
-from tests.unit.instance.guests import nothing_left
+from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import succeeds, until, until_done
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC

@@ -20,7 +20,7 @@ from tests.fakes.script import Close
 from tests.faults.through import hasten, through
 from tests.unit.consumer.lite_pull_env import TOPIC, numbers, put
 from tests.unit.consumer.pop_env import RETRY_TOPIC, bodies, leases, popping
-from tests.unit.remoting.hurry import hurry
+from tests.unit.remoting.short_timeout import shorten_next_timeout
 
 POP: Final = RequestCode.POP_MESSAGE
 ACK: Final = RequestCode.ACK_MESSAGE
@@ -46,7 +46,7 @@ async def test_messages_of_a_lost_answer_are_redelivered(cluster: FakeCluster) -
         async with popping(
             cluster, client=through(proxy, cluster), invisible_seconds=0.5
         ) as consumer:
-            hurry(consumer.client, POP)
+            shorten_next_timeout(consumer.client, POP)
             seen = await all_done(consumer, 5)
 
     assert seen == Counter(numbers(5))

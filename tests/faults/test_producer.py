@@ -29,7 +29,7 @@ from tests.fakes.history.recording import (
 )
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Reply
-from tests.unit.instance.guests import nothing_left
+from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until
 
 SEND = RequestCode.SEND_MESSAGE_V2

@@ -18,7 +18,7 @@ from tests.fakes.history.recording import stored_log
 from tests.faults.pushing import Group, group_of
 from tests.faults.test_lite_pull_cancelled import STEPS, cancelled_after, sweep
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
-from tests.unit.instance.guests import nothing_left
+from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until
 
 in_both_ways = pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])

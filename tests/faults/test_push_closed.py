@@ -25,7 +25,7 @@ from tests.fakes.script import Reply
 from tests.faults.pushing import Group, group_of
 from tests.faults.through import hasten, through
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put
-from tests.unit.instance.guests import nothing_left
+from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until
 
 in_both_ways = pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])

@@ -19,7 +19,7 @@ from tests.fakes.fair_time import FairTime
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Raw, Reply
 from tests.fakes.tls import client_context, server_context
-from tests.unit.instance.guests import nothing_left
+from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.clients import CODE, Opened, open_client
 from tests.unit.remoting.until import succeeds, until_done
 

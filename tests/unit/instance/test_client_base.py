@@ -23,7 +23,7 @@ from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
-from tests.unit.instance.guests import ConsumingGuest, Guest, nothing_left
+from tests.unit.instance.client_env import ConsumerClient, PlainClient, nothing_left
 from tests.unit.remoting.until import until
 
 STEPS = 500  # turns of the loop, far more than a start or a close takes
@@ -51,84 +51,84 @@ async def turns(count: int) -> None:
 
 async def test_it_works_between_start_and_close_only() -> None:
     async with FakeCluster() as cluster:
-        guest = Guest(config_of(cluster))
+        member = PlainClient(config_of(cluster))
         with pytest.raises(NotRunningError, match="not started"):
-            guest.work()
-        async with guest:
-            guest.work()
+            member.work()
+        async with member:
+            member.work()
         with pytest.raises(ClosedError):
-            guest.work()
+            member.work()
 
 
 async def test_it_is_started_once() -> None:
-    async with FakeCluster() as cluster, Guest(config_of(cluster)) as guest:
+    async with FakeCluster() as cluster, PlainClient(config_of(cluster)) as member:
         with pytest.raises(NotRunningError, match="started once"):
-            await guest.start()
+            await member.start()
 
-        guest.work()
+        member.work()
 
 
 async def test_while_it_starts_it_cannot_be_used_or_started_again() -> None:
     async with FakeCluster() as cluster:
-        guest = Guest(config_of(cluster))
-        starting = asyncio.create_task(guest.start())
+        member = PlainClient(config_of(cluster))
+        starting = asyncio.create_task(member.start())
         await turns(1)
         with pytest.raises(NotRunningError, match="still starting"):
-            guest.work()
+            member.work()
         with pytest.raises(NotRunningError, match="still starting"):
-            await guest.start()
+            await member.start()
         await starting
-        await guest.close()
+        await member.close()
 
 
 async def test_once_closed_it_stays_closed() -> None:
     async with nothing_left(), FakeCluster() as cluster:
-        guest = Guest(config_of(cluster))
-        await guest.close()
+        member = PlainClient(config_of(cluster))
+        await member.close()
 
         with pytest.raises(ClosedError, match="make a new one"):
-            await guest.start()
-        assert (guest.opened, guest.shut) == (0, 0)
+            await member.start()
+        assert (member.opened, member.shut) == (0, 0)
 
 
 async def test_closing_twice_and_at_once_is_one_close() -> None:
     async with nothing_left(), FakeCluster() as cluster:
-        guest = Guest(config_of(cluster))
-        await guest.start()
-        await asyncio.gather(guest.close(), guest.close(), guest.close())
-        await guest.close()
+        member = PlainClient(config_of(cluster))
+        await member.start()
+        await asyncio.gather(member.close(), member.close(), member.close())
+        await member.close()
 
-        assert guest.shut == 1
+        assert member.shut == 1
 
 
 async def test_start_and_close_may_come_from_different_tasks() -> None:
     async with nothing_left(), FakeCluster() as cluster:
-        guest = Guest(config_of(cluster))
-        await asyncio.create_task(guest.start())
-        guest.work()
-        await asyncio.create_task(guest.close())
+        member = PlainClient(config_of(cluster))
+        await asyncio.create_task(member.start())
+        member.work()
+        await asyncio.create_task(member.close())
 
 
 def test_it_belongs_to_one_event_loop() -> None:
-    async def start() -> tuple[FakeCluster, Guest]:
+    async def start() -> tuple[FakeCluster, PlainClient]:
         cluster = await FakeCluster().__aenter__()
-        guest = Guest(config_of(cluster))
-        await guest.start()
-        return cluster, guest
+        member = PlainClient(config_of(cluster))
+        await member.start()
+        return cluster, member
 
     async def use() -> None:
         with pytest.raises(NotRunningError, match="another event loop"):
-            guest.work()
+            member.work()
         with pytest.raises(NotRunningError, match="another event loop"):
-            await guest.close()
+            await member.close()
 
     async def close() -> None:
-        await guest.close()
+        await member.close()
         await cluster.__aexit__(None, None, None)
 
     first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
     try:
-        cluster, guest = first.run_until_complete(start())
+        cluster, member = first.run_until_complete(start())
         second.run_until_complete(use())
         first.run_until_complete(close())
     finally:
@@ -141,8 +141,8 @@ def test_a_program_that_forgets_to_close_ends_without_a_word(
 ) -> None:
     async def forgetful() -> None:
         async with FakeCluster(topics={"orders": 1}) as cluster:
-            guest = ConsumingGuest(config_of(cluster), "billing")
-            await guest.start()
+            member = ConsumerClient(config_of(cluster), "billing")
+            await member.start()
             assert len(cluster.broker.connections) == 1
 
     with caplog.at_level(logging.ERROR):
@@ -157,7 +157,7 @@ def test_a_program_that_forgets_to_close_ends_without_a_word(
 @pytest.mark.parametrize("group", ["", "  ", "a b", "g" * 256, "DEFAULT_PRODUCER", None, 5])
 def test_a_bad_group_is_refused_before_anything_happens(group: object) -> None:
     with pytest.raises(ConfigError) as caught:
-        Guest(ClientConfig(namesrv="127.0.0.1:9876"), group)  # type: ignore[arg-type]
+        PlainClient(ClientConfig(namesrv="127.0.0.1:9876"), group)  # type: ignore[arg-type]
 
     assert caught.value.setting == "group"
 
@@ -187,40 +187,40 @@ async def test_a_start_without_name_servers_fails_and_leaves_nothing() -> None:
     async with FakeBroker() as broker:
         dead = broker.address
     async with nothing_left():
-        guest = Guest(ClientConfig(namesrv=dead))
+        member = PlainClient(ClientConfig(namesrv=dead))
         with pytest.raises(NameServerUnavailableError) as caught:
-            await guest.start()
+            await member.start()
 
         assert set(caught.value.addresses) == {dead}
         with pytest.raises(ClosedError):
-            guest.work()
-        await guest.close()
+            member.work()
+        await member.close()
 
 
 async def test_start_raises_if_the_name_server_is_not_ready() -> None:
     async with nothing_left(), FakeCluster() as cluster:
         cluster.name_server.on(ROUTE, Reply(1, remark="name server not ready"), times=None)
         with pytest.raises(NameServerUnavailableError, match="not ready"):
-            await Guest(config_of(cluster)).start()
+            await PlainClient(config_of(cluster)).start()
 
 
 async def test_a_cluster_that_creates_no_topics_is_no_reason_not_to_start() -> None:
     async with FakeCluster() as cluster:
         del cluster.broker.topics["TBW102"]
-        async with Guest(config_of(cluster)) as guest:
-            guest.work()
+        async with PlainClient(config_of(cluster)) as member:
+            member.work()
 
 
 async def test_a_start_cancelled_at_any_step_leaves_nothing() -> None:
     async with FakeCluster(topics={"orders": 1}) as cluster, nothing_left():
         steps = 0
         for steps in range(STEPS):
-            guest = ConsumingGuest(config_of(cluster), "billing")
-            starting = asyncio.create_task(guest.start())
+            member = ConsumerClient(config_of(cluster), "billing")
+            starting = asyncio.create_task(member.start())
             await turns(steps)
             starting.cancel()
             await asyncio.wait([starting])
-            await guest.close()
+            await member.close()
             if not starting.cancelled():
                 break
 
@@ -232,14 +232,14 @@ async def test_closing_at_any_step_of_a_start_ends_it_and_leaves_nothing() -> No
     async with FakeCluster(topics={"orders": 1}) as cluster, nothing_left():
         steps = 0
         for steps in range(STEPS):
-            guest = ConsumingGuest(config_of(cluster), "billing")
-            starting = asyncio.create_task(guest.start())
+            member = ConsumerClient(config_of(cluster), "billing")
+            starting = asyncio.create_task(member.start())
             await turns(steps)
-            await guest.close()
+            await member.close()
             await asyncio.wait([starting], timeout=15)
 
             with pytest.raises(ClosedError):
-                guest.work()
+                member.work()
             if starting.exception() is None:
                 break
             assert isinstance(starting.exception(), ClosedError)
@@ -252,10 +252,10 @@ async def test_a_member_closed_while_it_starts_is_not_left_in_a_shared_instance(
     async with FakeCluster() as cluster, MQClientInstance(config_of(cluster)) as client:
         steps = 0
         for steps in range(STEPS):
-            guest = Guest(client)
-            starting = asyncio.create_task(guest.start())
+            member = PlainClient(client)
+            starting = asyncio.create_task(member.start())
             await turns(steps)
-            await guest.close()
+            await member.close()
             await asyncio.wait([starting], timeout=15)
 
             assert client._producers == {}
@@ -273,13 +273,13 @@ async def test_a_close_cancelled_at_any_step_still_happens() -> None:
     async with FakeCluster(topics={"orders": 1}) as cluster, nothing_left():
         steps = 0
         for steps in range(STEPS):
-            guest = ConsumingGuest(config_of(cluster), "billing")
-            await guest.start()
-            closing = asyncio.create_task(guest.close())
+            member = ConsumerClient(config_of(cluster), "billing")
+            await member.start()
+            closing = asyncio.create_task(member.close())
             await turns(steps)
             closing.cancel()
             await asyncio.wait([closing])
-            await guest.close()
+            await member.close()
 
             assert cluster.broker.members.groups == {}
             if not closing.cancelled():
@@ -291,7 +291,7 @@ async def test_a_close_cancelled_at_any_step_still_happens() -> None:
 async def test_a_deadline_around_the_block_lets_it_close() -> None:
     async with FakeCluster(topics={"orders": 1}) as cluster, nothing_left():
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.1), ConsumingGuest(config_of(cluster), "billing"):
+            async with asyncio.timeout(0.1), ConsumerClient(config_of(cluster), "billing"):
                 await asyncio.Event().wait()
 
         await until(lambda: cluster.broker.members.groups == {})
@@ -300,7 +300,7 @@ async def test_a_deadline_around_the_block_lets_it_close() -> None:
 async def test_a_cancelled_scope_around_the_block_waits_for_the_close() -> None:
     async with FakeCluster(topics={"orders": 1}) as cluster, nothing_left():
         with anyio.move_on_after(0.1) as scope:
-            async with ConsumingGuest(config_of(cluster), "billing"):
+            async with ConsumerClient(config_of(cluster), "billing"):
                 await anyio.sleep_forever()
 
         assert scope.cancelled_caught
@@ -312,31 +312,31 @@ async def test_a_close_that_takes_too_long_is_cut_off(
 ) -> None:
     monkeypatch.setattr(member_module, "CLOSE_SECONDS", 0.05)
     async with FakeCluster() as cluster, nothing_left():
-        guest = Guest(config_of(cluster))
-        guest.may_shut = asyncio.Event()
-        await guest.start()
+        member = PlainClient(config_of(cluster))
+        member.may_shut = asyncio.Event()
+        await member.start()
         with caplog.at_level(logging.WARNING, "rocketmq_aio"):
-            await asyncio.wait_for(guest.close(), 15)
+            await asyncio.wait_for(member.close(), 15)
 
         assert "close_timed_out" in caplog.text
 
 
 async def test_a_close_that_fails_says_so_once_and_releases_all_the_same() -> None:
-    class Failing(Guest):
+    class Failing(PlainClient):
         async def _shut(self) -> None:
             raise LookupError("could not leave")
 
     async with FakeCluster() as cluster, nothing_left():
-        guest = Failing(config_of(cluster))
-        await guest.start()
+        member = Failing(config_of(cluster))
+        await member.start()
         with pytest.raises(LookupError):
-            await guest.close()
-        await guest.close()
+            await member.close()
+        await member.close()
 
 
 async def test_closing_a_member_leaves_a_shared_instance_running() -> None:
     async with FakeCluster() as cluster, MQClientInstance(config_of(cluster)) as client:
-        async with Guest(client), Guest(client, "other"):
+        async with PlainClient(client), PlainClient(client, "other"):
             pass
 
         client.check_running()
@@ -347,11 +347,11 @@ async def test_an_instance_that_closes_first_does_not_keep_its_members_from_clos
     async with FakeCluster(topics={"orders": 1}) as cluster, nothing_left():
         client = MQClientInstance(config_of(cluster))
         await client.start()
-        guest = ConsumingGuest(client, "billing")
-        await guest.start()
+        member = ConsumerClient(client, "billing")
+        await member.start()
         await client.close()
 
-        await asyncio.wait_for(guest.close(), 15)
+        await asyncio.wait_for(member.close(), 15)
 
 
 @pytest.mark.usefixtures("slow_farewells")
@@ -359,11 +359,11 @@ async def test_a_background_task_may_close_the_member_it_belongs_to(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with FakeCluster() as cluster, nothing_left():
-        guest = Guest(config_of(cluster))
-        await guest.start()
+        member = PlainClient(config_of(cluster))
+        await member.start()
         with caplog.at_level(logging.ERROR, "rocketmq_aio"):
-            guest.client.tasks.spawn(guest.close, name="a listener that has seen enough")
-            await until(lambda: guest.shut == 1)
-            await asyncio.wait_for(guest.close(), 15)
+            member.client.tasks.spawn(member.close, name="a listener that has seen enough")
+            await until(lambda: member.shut == 1)
+            await asyncio.wait_for(member.close(), 15)
 
         assert caplog.text == ""

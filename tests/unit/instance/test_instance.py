@@ -25,7 +25,7 @@ from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.name_server import FakeAddressServer
-from tests.unit.instance.guests import ConsumingGuest, Guest, nothing_left
+from tests.unit.instance.client_env import ConsumerClient, PlainClient, nothing_left
 from tests.unit.remoting.until import until
 
 HEART_BEAT = RequestCode.HEART_BEAT
@@ -52,7 +52,7 @@ async def test_closing_leaves_no_task_and_no_socket() -> None:
     async with FakeCluster(brokers=2, topics={"orders": 2}) as cluster:
         async with nothing_left(), MQClientInstance(config_of(cluster)) as client:
             await client.routes.get("orders")
-            async with ConsumingGuest(client):
+            async with ConsumerClient(client):
                 pass
 
         for server in (cluster.name_server, *cluster.brokers):
@@ -182,7 +182,7 @@ async def test_every_call_raises_after_a_background_task_failed(
 ) -> None:
     async with nothing_left(), FakeCluster(topics={"orders": 2}) as cluster:
         client = MQClientInstance(config_of(cluster, heartbeat_interval_seconds=0.01))
-        async with client, Guest(client) as guest:
+        async with client, PlainClient(client) as member:
 
             async def fail() -> None:
                 raise LookupError("a bug")
@@ -191,12 +191,12 @@ async def test_every_call_raises_after_a_background_task_failed(
                 monkeypatch.setattr(client.heartbeats, "send_all", fail)
                 await until(lambda: client.failure)
 
-            for use in (client.check_running, guest.work, guest.work):
+            for use in (client.check_running, member.work, member.work):
                 with pytest.raises(NotRunningError, match="a bug") as caught:
                     use()
                 assert isinstance(caught.value.__cause__, LookupError)
             with pytest.raises(NotRunningError, match="a bug"):
-                await Guest(client, "late").start()
+                await PlainClient(client, "late").start()
 
         assert "background_task_failed" in caplog.text
 
@@ -209,11 +209,11 @@ async def test_a_group_has_one_member_per_instance() -> None:
         FakeCluster(topics={"orders": 2}) as cluster,
         MQClientInstance(config_of(cluster)) as client,
     ):
-        async with Guest(client):
+        async with PlainClient(client):
             with pytest.raises(ConfigError, match="shop"):
-                await Guest(client).start()
+                await PlainClient(client).start()
             assert client._producers.keys() == {"shop"}
-        async with Guest(client):
+        async with PlainClient(client):
             pass
 
 
@@ -221,7 +221,7 @@ async def test_members_leave_on_every_broker_they_are_connected_to() -> None:
     async with FakeCluster(brokers=2, topics={"orders": 2}) as cluster:
         async with (
             MQClientInstance(config_of(cluster)) as client,
-            ConsumingGuest(client, "billing"),
+            ConsumerClient(client, "billing"),
         ):
             for broker in cluster.brokers:
                 assert list(broker.members.groups["billing"].members.values()) == [client.client_id]
@@ -238,16 +238,16 @@ async def test_a_broker_that_hangs_does_not_keep_a_member_from_leaving(
     monkeypatch.setattr(instance_module, "UNREGISTER_SECONDS", 0.05)
     async with nothing_left(), FakeCluster(brokers=2, topics={"orders": 2}) as cluster:
         cluster.broker.on(UNREGISTER, None)
-        guest = ConsumingGuest(config_of(cluster, request_timeout_seconds=60.0), "billing")
-        await guest.start()
-        await asyncio.wait_for(guest.close(), 15)
+        member = ConsumerClient(config_of(cluster, request_timeout_seconds=60.0), "billing")
+        await member.start()
+        await asyncio.wait_for(member.close(), 15)
 
         await cluster.brokers[1].wait_for(UNREGISTER)
 
 
 async def test_unregistering_opens_no_connection() -> None:
     async with FakeCluster(topics={"orders": 2}) as cluster:
-        async with MQClientInstance(config_of(cluster)) as client, Guest(client):
+        async with MQClientInstance(config_of(cluster)) as client, PlainClient(client):
             await client.routes.get("orders")
 
         assert cluster.broker.connects == []
@@ -257,12 +257,12 @@ async def test_on_route_changed_is_called_for_members() -> None:
     async with (
         FakeCluster(topics={"orders": 2}) as cluster,
         MQClientInstance(config_of(cluster, route_refresh_interval_seconds=0.02)) as client,
-        Guest(client) as guest,
+        PlainClient(client) as member,
     ):
-        await until(lambda: "orders" in guest.changed)
-        before = len(guest.changed)
+        await until(lambda: "orders" in member.changed)
+        before = len(member.changed)
         cluster.create_topic("orders", 4)
-        await until(lambda: guest.changed.count("orders") > 1)
+        await until(lambda: member.changed.count("orders") > 1)
 
         assert before <= 2
 
@@ -275,9 +275,9 @@ async def test_producers_register_with_masters_and_consumers_with_all() -> None:
         async with MQClientInstance(config_of(cluster)) as client:
             route = await client.routes.get("orders")
             route.brokers["broker-a"][1] = "127.0.0.1:1"  # a replica
-            async with Guest(client):
+            async with PlainClient(client):
                 producers = client._heartbeat_addresses()
-                client.register_consumer(ConsumingGuest(client, "billing"))
+                client.register_consumer(ConsumerClient(client, "billing"))
                 both = client._heartbeat_addresses()
 
         assert producers == {cluster.broker.address}
@@ -287,13 +287,13 @@ async def test_producers_register_with_masters_and_consumers_with_all() -> None:
 async def test_a_broker_that_comes_back_gets_a_heartbeat_at_once() -> None:
     async with (
         FakeCluster(topics={"orders": 2}) as cluster,
-        ConsumingGuest(config_of(cluster), "billing") as guest,
+        ConsumerClient(config_of(cluster), "billing") as member,
     ):
         await cluster.broker.restart()
         assert cluster.broker.members.groups == {}
         address = cluster.broker.address
-        await until(lambda: not guest.client.remoting.is_connected(address))
-        await guest.client.heartbeats.send_all()  # or any other request: it connects anew
+        await until(lambda: not member.client.remoting.is_connected(address))
+        await member.client.heartbeats.send_all()  # or any other request: it connects anew
         await until(lambda: "billing" in cluster.broker.members.groups)
 
         said = cluster.broker.requests_of(HEART_BEAT)
@@ -303,8 +303,8 @@ async def test_a_broker_that_comes_back_gets_a_heartbeat_at_once() -> None:
 async def test_the_first_heartbeat_of_a_connection_is_full() -> None:
     async with FakeCluster(topics={"orders": 2}) as cluster:
         config = ClientConfig(namesrv=cluster.namesrv, heartbeat_v2=True)
-        async with ConsumingGuest(config, "billing") as guest:
-            client, address = guest.client, cluster.broker.address
+        async with ConsumerClient(config, "billing") as member:
+            client, address = member.client, cluster.broker.address
             for _ in range(2):
                 await client.heartbeats.send_all()
             assert short_forms(cluster)[-1]
@@ -319,8 +319,8 @@ async def test_the_first_heartbeat_of_a_connection_is_full() -> None:
 async def test_heartbeat_is_full_on_a_connection_made_by_other_requests() -> None:
     async with FakeCluster(topics={"orders": 2}) as cluster:
         config = ClientConfig(namesrv=cluster.namesrv, heartbeat_v2=True)
-        async with ConsumingGuest(config, "billing") as guest:
-            client, address = guest.client, cluster.broker.address
+        async with ConsumerClient(config, "billing") as member:
+            client, address = member.client, cluster.broker.address
             await client.heartbeats.send_all()
             (queue, *_) = (await client.routes.get("orders")).subscribe_queues
             await cluster.broker.restart()
@@ -342,7 +342,7 @@ async def test_any_new_connection_is_followed_by_a_heartbeat() -> None:
     async with (
         FakeCluster(topics={"orders": 2}) as cluster,
         MQClientInstance(config_of(cluster)) as client,
-        Guest(client),
+        PlainClient(client),
     ):
         route = await client.routes.get("orders")
         assert cluster.broker.requests == []
@@ -360,7 +360,7 @@ OFTEN_AND_PATIENT = {
 async def test_a_slow_name_server_delays_no_heartbeat() -> None:
     async with (
         FakeCluster(topics={"orders": 2}) as cluster,
-        ConsumingGuest(config_of(cluster, **OFTEN_AND_PATIENT), "billing"),
+        ConsumerClient(config_of(cluster, **OFTEN_AND_PATIENT), "billing"),
     ):
         cluster.name_server.on(ROUTE, None, times=None)
         await cluster.name_server.wait_for(ROUTE, len(cluster.name_server.requests) + 1)
@@ -373,14 +373,14 @@ async def test_a_broker_that_hangs_delays_no_route(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(instance_module, "UNREGISTER_SECONDS", 0.05)
     async with (
         FakeCluster(topics={"orders": 2}) as cluster,
-        ConsumingGuest(config_of(cluster, **OFTEN_AND_PATIENT), "billing") as guest,
+        ConsumerClient(config_of(cluster, **OFTEN_AND_PATIENT), "billing") as member,
     ):
         told = len(cluster.broker.requests_of(HEART_BEAT))
         cluster.broker.on(HEART_BEAT, None, times=None)
         await cluster.broker.wait_for(HEART_BEAT, told + 1)
         cluster.create_topic("orders", 7)
 
-        await until(lambda: "orders" in guest.changed[1:])
+        await until(lambda: "orders" in member.changed[1:])
 
 
 # --- connections ---------------------------------------------------------------------------------
@@ -390,7 +390,7 @@ async def test_a_broker_that_no_route_names_any_more_is_disconnected() -> None:
     config = {"route_refresh_interval_seconds": 0.02, "namesrv_refresh_interval_seconds": 0.02}
     async with (
         FakeCluster(brokers=2, topics={"orders": 2}) as cluster,
-        ConsumingGuest(config_of(cluster, **config), "billing"),
+        ConsumerClient(config_of(cluster, **config), "billing"),
     ):
         leaving, staying = cluster.brokers
         assert len(leaving.connections) == 1
@@ -408,7 +408,7 @@ async def test_the_unit_is_in_the_client_id_and_in_heartbeats() -> None:
         )
         async with MQClientInstance(config) as client:
             await client.routes.get("orders")
-            async with ConsumingGuest(client):
+            async with ConsumerClient(client):
                 await client.heartbeats.send_all()
                 beat = read_body(cluster.brokers[0].requests_of(HEART_BEAT)[-1].body, HeartbeatData)
 
@@ -426,7 +426,7 @@ async def test_connections_to_second_ports_are_kept_while_a_route_names_the_brok
             address_mapper=lambda at: real if at == vip_address(real) else at,
             namesrv_refresh_interval_seconds=0.01,
         )
-        async with MQClientInstance(config) as client, ConsumingGuest(client):
+        async with MQClientInstance(config) as client, ConsumerClient(client):
             await client.routes.get("orders")
             second = vip_address(real)
             await client.remoting.request(second, GetMaxOffset(topic="orders", queue_id=0))
@@ -458,7 +458,7 @@ async def test_a_broker_that_moved_is_found_when_its_connection_is_lost(
             vip_channel=vip_channel,
             address_mapper=lambda at: ports.get(at, at),
         )
-        async with MQClientInstance(config) as client, Guest(client):
+        async with MQClientInstance(config) as client, PlainClient(client):
             await client.routes.get("orders")
             (used,) = client.send_addresses()
             await client.remoting.request(used, GetMaxOffset(topic="orders", queue_id=0))
@@ -474,7 +474,7 @@ async def test_a_malformed_address_in_a_route_does_not_end_a_client_with_vip_cha
         config = ClientConfig(
             namesrv=cluster.namesrv, vip_channel=True, namesrv_refresh_interval_seconds=0.01
         )
-        async with MQClientInstance(config) as client, Guest(client):
+        async with MQClientInstance(config) as client, PlainClient(client):
             await client.routes.refresh(["orders"])
             asked = client.name_servers.refresh
             looks: list[str] = []
@@ -496,7 +496,7 @@ async def test_tables_by_address_keep_only_addresses_in_use() -> None:
         config = ClientConfig(
             namesrv=cluster.namesrv, heartbeat_v2=True, namesrv_refresh_interval_seconds=0.01
         )
-        async with MQClientInstance(config) as client, ConsumingGuest(client):
+        async with MQClientInstance(config) as client, ConsumerClient(client):
             numbers: list[int] = []
             for _ in range(3):
                 await client.routes.refresh(list(client.routes._routes))

@@ -17,7 +17,7 @@ from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from tests.fakes.cluster import FakeCluster
-from tests.unit.instance.guests import nothing_left
+from tests.unit.instance.client_env import nothing_left
 
 ACCOUNT = Credentials(access_key="admin", secret_key="adminsecret", security_token="token")
 KINDS = {

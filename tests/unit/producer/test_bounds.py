@@ -14,7 +14,7 @@ from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Close
-from tests.unit.instance.guests import nothing_left
+from tests.unit.instance.client_env import nothing_left
 from tests.unit.producer.producer_env import ORDER, ROUTE, SEND, ProducerEnv, open_producer
 
 STEPS = 500  # turns of the loop, far more than a send takes

@@ -30,7 +30,7 @@ from rocketmq_aio.producer.batching.explicit_batch import MAX_CONCURRENT
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 from tests.fakes.cluster import FakeCluster
-from tests.unit.instance.guests import nothing_left
+from tests.unit.instance.client_env import nothing_left
 from tests.unit.producer.producer_env import ORDER, PATIENT, ROUTE, SEND, SEND_BATCH, open_producer
 from tests.unit.remoting.until import until
 

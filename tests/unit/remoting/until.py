@@ -1,4 +1,4 @@
-"""Waiting for what only looking can tell, with a deadline."""
+"""Polling for a condition, with a deadline."""
 
 from __future__ import annotations
 

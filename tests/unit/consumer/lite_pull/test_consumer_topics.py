@@ -25,7 +25,7 @@ from tests.unit.consumer.lite_pull_env import (
     put,
     queue,
 )
-from tests.unit.instance.guests import nothing_left
+from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until
 
 

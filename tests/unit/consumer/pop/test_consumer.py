@@ -27,7 +27,7 @@ from tests.fakes.script import Reply
 from tests.fakes.state import now_ms
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put
 from tests.unit.consumer.pop_env import RETRY_TOPIC, bodies, leases, popper_of, popping
-from tests.unit.remoting.hurry import hurry
+from tests.unit.remoting.short_timeout import shorten_next_timeout
 from tests.unit.remoting.until import until
 
 POP = RequestCode.POP_MESSAGE
@@ -384,7 +384,7 @@ async def test_after_a_lost_change_nothing_is_changed_again(cluster: FakeCluster
     async with popping(cluster) as consumer:
         [message] = await consumer.receive()
         cluster.broker.on(CHANGE, None)
-        hurry(consumer.client, CHANGE)
+        shorten_next_timeout(consumer.client, CHANGE)
         with pytest.raises(TimeoutError):
             await consumer.change_invisible(message, 30)
         with pytest.raises(ReceiptError, match="lost"):

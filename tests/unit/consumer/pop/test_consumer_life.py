@@ -24,7 +24,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.script import Reply
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put
 from tests.unit.consumer.pop_env import bodies, leases, popper_of, popping
-from tests.unit.remoting.hurry import hurry
+from tests.unit.remoting.short_timeout import shorten_next_timeout
 from tests.unit.remoting.until import until
 
 POP = RequestCode.POP_MESSAGE
@@ -244,7 +244,7 @@ async def test_after_a_lost_answer_the_same_attempt_gets_the_same_messages(
 
     cluster.broker.on(POP, lose)
     async with popping(cluster, orderly=True) as consumer:
-        hurry(consumer.client, POP)
+        shorten_next_timeout(consumer.client, POP)
         [message] = await consumer.receive()
         assert (message.body, message.reconsume_times) == (b"1", 0)
         await consumer.ack(message)

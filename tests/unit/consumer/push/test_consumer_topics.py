@@ -28,7 +28,7 @@ from tests.unit.consumer.pushing import (
     pushing,
     topics_of,
 )
-from tests.unit.instance.guests import nothing_left
+from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until
 
 SOON: dict[str, Any] = {"commit_interval_seconds": 0.01}

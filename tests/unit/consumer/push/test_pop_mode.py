@@ -27,7 +27,7 @@ from tests.fakes.store import Incoming
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.consumer.pop_env import RETRY_TOPIC, hold_acks, leases, popped
 from tests.unit.consumer.pushing import DEAD, Events, Notes, pushing
-from tests.unit.remoting.hurry import hurry
+from tests.unit.remoting.short_timeout import shorten_next_timeout
 from tests.unit.remoting.until import until
 
 POP = RequestCode.POP_MESSAGE
@@ -100,7 +100,7 @@ async def test_failed_send_to_dlq_is_repeated_when_the_message_is_redelivered(
     async with push_popping(
         cluster, handled, max_reconsume_times=0, arguments={"on_event": events}
     ) as consumer:
-        hurry(consumer.client, SEND_BACK)
+        shorten_next_timeout(consumer.client, SEND_BACK)
         put_retried(cluster, "dead", 1)
         await cluster.broker.wait_for(SEND_BACK)
         put(cluster, "next")

@@ -41,7 +41,7 @@ from tests.unit.producer.transaction_env import (
     TransactionEnv,
     open_transactions,
 )
-from tests.unit.remoting.hurry import hurry
+from tests.unit.remoting.short_timeout import shorten_next_timeout
 from tests.unit.remoting.until import until
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -393,7 +393,7 @@ async def test_the_decision_is_retried_while_the_broker_is_down() -> None:
 
 async def test_a_commit_that_may_have_arrived_is_not_repeated() -> None:
     async with open_transactions() as env:
-        hurry(env.producer.client, END)
+        shorten_next_timeout(env.producer.client, END)
         held = env.broker.hold(END)
         async with env.producer.transaction(ORDER) as tx:
             pass
@@ -418,7 +418,7 @@ async def test_a_rejected_decision_does_not_raise() -> None:
 
 async def test_an_unconfirmed_decision_is_the_reply_to_the_check() -> None:
     async with open_transactions() as env:
-        hurry(env.producer.client, END)
+        shorten_next_timeout(env.producer.client, END)
         env.broker.on(END, None)
         async with env.producer.transaction(ORDER):
             pass

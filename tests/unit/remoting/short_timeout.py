@@ -1,4 +1,4 @@
-"""Requests that end soon, among others that are patient."""
+"""A short timeout for the next request of a kind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import RequestHeader
 
 
-def hurry(client: MQClientInstance, code: int) -> None:
+def shorten_next_timeout(client: MQClientInstance, code: int) -> None:
     """Let the next request of this kind end soon; the broker may not answer it."""
     remoting, left = client.remoting, [0.1]
     request = remoting.request

@@ -1,4 +1,4 @@
-"""The smallest members there can be, and a look at what they leave behind."""
+"""Minimal clients, and checks for leftover tasks and sockets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rocketmq_aio.protocol.bodies import (
 from tests.unit.remoting.until import until
 
 
-class Guest(ClientBase):
+class PlainClient(ClientBase):
     """A producer that sends nothing."""
 
     def __init__(self, client: MQClientInstance | ClientConfig, group: str = "shop") -> None:
@@ -56,7 +56,7 @@ class Guest(ClientBase):
         await self._instance.unregister_producer(self)
 
 
-class ConsumingGuest(Guest):
+class ConsumerClient(PlainClient):
     """A consumer that consumes nothing."""
 
     def heartbeat_data(self) -> ConsumerData:
