@@ -263,7 +263,7 @@ def test_a_stream_that_is_restarted_sends_the_same_ids_again(
 @pytest.mark.parametrize(
     ("columns", "options", "words"),
     [
-        (["'x' AS body", "'y' AS tag"], {}, "column='tag': no column of a message"),
+        (["'x' AS body", "'y' AS tag"], {}, "column='tag': unknown column"),
         (["'x' AS body", "'1' AS flag"], {}, "column='flag': its type is string, expected int"),
         (["'x' AS body"], {"topik": "x"}, "did you mean topic"),
     ],
