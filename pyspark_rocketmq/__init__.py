@@ -1,4 +1,4 @@
-"""Found by Spark, which takes `DefaultSource` of every module whose name begins like this one."""
+"""Entry point for Spark, which imports `DefaultSource` of each module named ``pyspark_*``."""
 
 from rocketmq_aio.spark import RocketMQDataSource as DefaultSource
 

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 __all__ = ["LagListener", "QueryLag", "RocketMQDataSource", "lag_report", "register"]
 
-# Loaded when used: the command line has parts in here that work where no Spark is installed.
-HOMES: Final = {
+# Loaded on first use: parts of the command line work without Spark.
+_MODULES: Final = {
     **dict.fromkeys(("LagListener", "QueryLag", "lag_report"), "rocketmq_aio.spark.query_lag"),
     **dict.fromkeys(("RocketMQDataSource", "register"), "rocketmq_aio.spark.source"),
 }
 
 
 def __getattr__(name: str) -> object:
-    if name not in HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

@@ -1,4 +1,4 @@
-"""Positions in queues, as a checkpoint and the options hold them; nothing here asks a broker."""
+"""Offsets of queues and their JSON form in checkpoints and options; no I/O."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Offsets = dict[Queue, int]
 VERSION: Final = 1
 EARLIEST: Final = -2
 LATEST: Final = -1
-MARKER: Final = {"v": VERSION, "at": "start"}  # the start, before anybody has looked where it is
+MARKER: Final = {"v": VERSION, "at": "start"}  # the start of a stream, before its offsets are known
 
 
 class Range(NamedTuple):
-    """Messages of one queue: *start* is the first one, *end* the one after the last."""
+    """The offsets of one queue from *start* to *end* (excluded)."""
 
     topic: str
     broker: str
@@ -28,24 +28,24 @@ class Range(NamedTuple):
 
     @property
     def queue(self) -> Queue:
-        """The queue they are in."""
+        """The queue of the range."""
         return self.topic, self.broker, self.queue_id
 
     @property
     def size(self) -> int:
-        """How many offsets it covers; there may be fewer messages."""
+        """The number of offsets; there may be fewer messages."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOffset:
-    """How far a stream has come.
+    """Position of a stream.
 
     :ivar end: the next offset to read, by queue
-    :ivar begun: where this batch begins to read queues that are new, or that start over
-    :ivar stored: by queue, when the last message before *end* was stored, in milliseconds since
-        1970; it identifies the log, as a topic that is deleted and created again has other messages
-    :ivar at_start: nobody has looked yet where the stream begins
+    :ivar begun: the start offsets of queues that are new in this batch or start over
+    :ivar stored: the store time of the last message before *end*, by queue, in milliseconds since
+        1970; identifies the log: a topic that is deleted and recreated has other messages
+    :ivar at_start: the start offsets are not known yet
     """
 
     end: Offsets = field(default_factory=dict)
@@ -54,7 +54,7 @@ class StreamOffset:
     at_start: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return what Spark writes down."""
+        """Return the JSON value for the checkpoint."""
         if self.at_start:
             return dict(MARKER)
         begun = {"from": nested(self.begun)} if self.begun else {}
@@ -63,9 +63,9 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
-        """Read what `to_json` of this version or an older one wrote.
+        """Read the result of `to_json` of this or an older version.
 
-        :raises ConfigError: a newer version wrote it, or it is no offset of this source
+        :raises ConfigError: a newer version wrote it, or another source
         """
         if value.get("v") != VERSION:
             reason = f"a checkpoint of version {value.get('v')!r}; this package reads {VERSION}"
@@ -79,7 +79,7 @@ class StreamOffset:
         )
 
     def start_of(self, queue: Queue, before: StreamOffset) -> int | None:
-        """Return where a batch that ends here, after *before*, begins to read *queue*."""
+        """Return the start offset of *queue* in the batch from *before* to this position."""
         return self.begun.get(queue, before.end.get(queue))
 
 
@@ -94,7 +94,7 @@ def nested(offsets: Mapping[Queue, int]) -> dict[str, dict[str, dict[str, int]]]
 def flattened(option: str, value: object, least: int = 0) -> Offsets:
     """Return the offsets of the nested form.
 
-    :raises ConfigError: it is not of that form; *option* is named
+    :raises ConfigError: *value* has another form; names *option*
     """
     found: Offsets = {}
     for topic, brokers in _items(option, value):

@@ -1,4 +1,4 @@
-"""How far streaming queries are behind their topics, from what Spark reports of each trigger."""
+"""Lag of streaming queries, computed from Spark's progress reports."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ SOURCE: Final = "rocketmq"
 
 @dataclass(frozen=True, kw_only=True)
 class QueryLag:
-    """How far a query was behind at the end of a trigger.
+    """Lag of a query at the end of a trigger.
 
-    :ivar queues: messages between what was read and the end, by (topic, broker, queue id)
-    :ivar rows_per_second: how fast the last batch was processed
+    :ivar queues: number of unread messages, by (topic, broker, queue id)
+    :ivar rows_per_second: processing rate of the last batch
     """
 
     name: str | None
@@ -41,11 +41,11 @@ class QueryLag:
 
     @property
     def total(self) -> int:
-        """Messages behind in all queues."""
+        """Unread messages in all queues."""
         return sum(self.queues.values())
 
     def by_topic(self) -> dict[str, int]:
-        """Return the messages behind in each topic."""
+        """Return the unread messages by topic."""
         found: dict[str, int] = {}
         for (topic, _, _), behind in sorted(self.queues.items()):
             found[topic] = found.get(topic, 0) + behind
@@ -53,13 +53,15 @@ class QueryLag:
 
     def __str__(self) -> str:
         topics = ", ".join(f"{topic} {behind}" for topic, behind in self.by_topic().items())
-        who = self.name or self.query_id
+        query = self.name or self.query_id
         speed = f"{self.input_rows} rows, {self.rows_per_second:.0f}/s"
-        return f"{who} batch {self.batch_id}: {self.total} behind ({topics or 'no topic'}); {speed}"
+        return (
+            f"{query} batch {self.batch_id}: {self.total} behind ({topics or 'no topic'}); {speed}"
+        )
 
 
 def query_lag(progress: Mapping[str, Any]) -> QueryLag:
-    """Return the lag that a progress report (``query.lastProgress``) tells."""
+    """Return the lag from a progress report (``query.lastProgress``)."""
     queues: Offsets = {}
     for source in progress.get("sources") or ():
         queues.update(_behind(source))
@@ -75,19 +77,19 @@ def query_lag(progress: Mapping[str, Any]) -> QueryLag:
 
 
 def lag_report(queries: SparkSession | StreamingQuery | Iterable[StreamingQuery]) -> list[QueryLag]:
-    """Return the lag of running queries: of one, of several, or of all of a session.
+    """Return the lag of one query, several queries or all active queries of a session.
 
-    A query that has not reported yet is left out.
+    Queries without a progress report are omitted.
     """
     progresses = (query.lastProgress for query in _queries(queries))
     return [query_lag(_plain(progress)) for progress in progresses if progress is not None]
 
 
 class LagListener(StreamingQueryListener):
-    """Tells the lag of each query after each trigger; ``spark.streams.addListener(...)``.
+    """Reports the lag of each query after each trigger; ``spark.streams.addListener(...)``.
 
-    :param on_lag: called with each `QueryLag`; prints it if nothing is given
-    :ivar latest: the last one of each query, by query id
+    :param on_lag: called with each `QueryLag`; the default prints it
+    :ivar latest: the last lag, by query id
     """
 
     def __init__(self, on_lag: Callable[[QueryLag], object] = print) -> None:
@@ -95,10 +97,10 @@ class LagListener(StreamingQueryListener):
         self._on_lag = on_lag
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's names
-        """Nothing is known yet."""
+        """Do nothing: there is no progress yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Tell the lag, if the query reads topics."""
+        """Report the lag if the query reads topics."""
         lag = query_lag(_plain(event.progress))
         if lag.queues:
             self.latest[lag.query_id] = lag
@@ -112,7 +114,7 @@ class LagListener(StreamingQueryListener):
 def _queries(
     given: SparkSession | StreamingQuery | Iterable[StreamingQuery],
 ) -> list[StreamingQuery]:
-    # By what they have: the classes of Spark Connect are others.
+    # By attribute: Spark Connect has classes of its own.
     if isinstance(given, Iterable):
         return list(given)
     session: Any = getattr(given, "streams", None)
@@ -131,7 +133,7 @@ def _behind(source: Mapping[str, Any]) -> Offsets:
 
 
 def _offset(value: object) -> StreamOffset | None:
-    """Return an offset of this source; those of others look otherwise."""
+    """Return an offset of this source; None for other sources."""
     found = _json(value)
     return StreamOffset.from_json(found) if isinstance(found, dict) and "end" in found else None
 

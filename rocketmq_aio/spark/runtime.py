@@ -1,7 +1,7 @@
-"""One event loop in a thread per process, and one client for each set of connection options.
+"""Runtime: one event loop thread per process and one client per set of connection options.
 
-Spark calls from plain threads, task after task in the same worker: connections live on between
-the calls.  The thread is a daemon, for Spark ends its workers without telling anybody.
+Spark runs task after task in threads of the same worker: connections stay open between them.
+The thread is a daemon because Spark kills its workers without notice.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ logger = get_logger(__name__)
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
-MAX_KEPT: Final = 8  # connections with clients, besides those in use
-ROW_PRODUCER: Final = ProducerConfig(compression=None)  # rows travel as they are
+MAX_KEPT: Final = 8  # clients kept open that are not in use
+ROW_PRODUCER: Final = ProducerConfig(compression=None)  # rows are not compressed
 THREAD_NAME: Final = "rocketmq-spark"
 
 
 class Runtime:
-    """The client of one set of connection options in this process; any thread may call it."""
+    """The client of one set of connection options; thread-safe."""
 
     def __init__(self, portal: BlockingPortal, connection: Connection) -> None:
         self._portal = portal
@@ -57,12 +57,12 @@ class Runtime:
 
     @classmethod
     def get(cls, connection: Connection) -> Runtime:
-        """Return the one for *connection*, started on first use and again when it has ended.
+        """Return the runtime of *connection*; start it on first use and after its client failed.
 
-        Hold the object as long as you use its clients: they are closed when nobody holds it and
+        Keep a reference while you use its clients: they are closed when there is none and
         `MAX_KEPT` other connections were used since.
 
-        :raises ConfigError: files of certificates cannot be read, or credentials are incomplete
+        :raises ConfigError: certificate files cannot be read, or credentials are incomplete
         """
         with _process.lock:
             runtime = _process.used.get(connection)
@@ -77,16 +77,16 @@ class Runtime:
         *args: *Args,
         timeout: float | None = None,
     ) -> T:
-        """Run an async function on the loop and return what it does.
+        """Run an async function on the loop and return its result.
 
-        :param timeout: seconds; it is cancelled then
+        :param timeout: seconds until it is cancelled
         :raises TimeoutError: it took longer
         """
         future = self.submit(function, *args)
         try:
             return future.result(timeout)
         finally:
-            future.cancel()  # when the caller does not wait any longer
+            future.cancel()  # after a timeout or an interrupt
 
     def submit(self, function: Callable[[*Args], Awaitable[T]], *args: *Args) -> Future[T]:
         """Start an async function on the loop; cancelling the future cancels it."""
@@ -102,7 +102,7 @@ class Runtime:
             return self._pull_consumer
 
     def pulls(self) -> RawPulls:
-        """Return what pulls as the options' group without decoding."""
+        """Return the raw pulls of the options' group."""
         with self._lock:
             if self._pulls is None:
                 self._pulls = RawPulls(self.instance, self._group)
@@ -110,7 +110,7 @@ class Runtime:
             return self._pulls
 
     def producer(self) -> Producer:
-        """Return the running producer of rows, which has connections of its own."""
+        """Return the running producer of rows, which has its own connections."""
         with self._lock:
             while self._producers and self._producers[0].client.has_ended:
                 self.submit(self._producers.pop().client.close)
@@ -128,17 +128,17 @@ class Runtime:
 
 @dataclass
 class _Process:
-    """What a process has one of; a child of a fork begins anew."""
+    """State of a process; a forked child starts with a new one."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    runtimes: dict[Connection, Runtime] = field(default_factory=dict)  # the newest use last
+    runtimes: dict[Connection, Runtime] = field(default_factory=dict)  # most recently used last
     used: WeakValueDictionary[Connection, Runtime] = field(default_factory=WeakValueDictionary)
     closing: set[asyncio.Task[None]] = field(default_factory=set)
     running: BlockingPortal | None = None
     loop: asyncio.AbstractEventLoop | None = None
 
     def keep(self, connection: Connection, runtime: Runtime) -> None:
-        """Keep *runtime* for its next use, and drop the one whose last use is longest ago."""
+        """Keep *runtime* open and drop the least recently used one."""
         self.runtimes.pop(connection, None)
         self.runtimes[connection] = runtime
         if len(self.runtimes) > MAX_KEPT:
@@ -156,16 +156,16 @@ async def _running_loop() -> asyncio.AbstractEventLoop:
 
 
 def _release(instance: MQClientInstance, producers: list[Producer]) -> None:
-    """Close the clients of a runtime that nobody holds; any thread may drop the last reference."""
+    """Close the clients of an unreferenced runtime; called from any thread."""
     process = _process
     if process.loop is None:
-        return  # a child of a fork: the clients are the parent's
+        return  # in a forked child: the clients belong to the parent
 
     async def close() -> None:
         for client in (*(each.client for each in producers), instance):
             try:
                 await client.close()
-            except Exception as error:  # noqa: BLE001 - nobody waits for it; the others close still
+            except Exception as error:  # noqa: BLE001 - a background task: the others are closed too
                 logger.warning("client_not_closed", reason=str(error))
 
     def begin() -> None:
@@ -177,7 +177,7 @@ def _release(instance: MQClientInstance, producers: list[Producer]) -> None:
 
 
 def _portal_in_thread() -> BlockingPortal:
-    # Not anyio's start_blocking_portal: the interpreter would wait for its thread at the end.
+    # Not anyio's start_blocking_portal: interpreter exit would wait for its thread.
     ready: Future[BlockingPortal] = Future()
 
     async def serve() -> None:
@@ -190,20 +190,20 @@ def _portal_in_thread() -> BlockingPortal:
 
 
 def _reset_after_fork() -> None:
-    # The thread stayed behind in the parent, and a lock that another thread held stays held.
+    # The child has no loop thread, and a lock held by another thread is never released.
     global _process
     _process = _Process()
 
 
 _process = _Process()
-if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def client_config(connection: Connection) -> ClientConfig:
-    """Return the settings that *connection* stands for; credentials may be in the environment.
+    """Return the client settings of *connection*; credentials may come from the environment.
 
-    :raises ConfigError: files of certificates cannot be read
+    :raises ConfigError: certificate files cannot be read
     """
     given: dict[str, Any] = {"namesrv": connection.name_server}
     if connection.access_key is not None and connection.secret_key is not None:
@@ -227,7 +227,7 @@ def _tls(connection: Connection) -> ssl.SSLContext | bool:
         context = ssl.create_default_context(cafile=authority)
         if certificate is not None:
             context.load_cert_chain(certificate, connection.tls_key_file)
-    except OSError as error:  # an SSLError is one, too
+    except OSError as error:  # includes SSLError
         files = ", ".join(filter(None, (authority, certificate, connection.tls_key_file)))
         raise ConfigError("tls files", files, str(error)) from error
     return context

@@ -1,4 +1,4 @@
-"""The data source that Spark knows as ``rocketmq``."""
+"""Data source ``rocketmq`` of Spark."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-STREAMS_SINCE: Final = (4, 2)  # before, a restart cannot tell new queues from old ones
+STREAMS_SINCE: Final = (4, 2)  # older versions cannot tell new queues at a restart
 
 
 class RocketMQDataSource(DataSource):
     """Topics of RocketMQ: ``spark.read``, ``readStream``, ``write`` and ``writeStream``.
 
-    Spark finds it by itself where the package is installed; see `register` for where it is not.
+    Spark finds it where the package is installed; elsewhere call `register`.
     """
 
-    # Imports wait until they are needed: Spark imports this module in every Python it starts.
+    # Local imports: Spark imports this module in every Python process that it starts.
 
     @classmethod
     def name(cls) -> str:
-        """Return what ``format`` takes."""
+        """Return the name for ``format``."""
         return "rocketmq"
 
     def schema(self) -> StructType:
         """Return all columns; ``.schema("queueOffset long, body binary")`` reads fewer.
 
-        :raises ConfigError: ``CREATE TABLE`` was given options
+        :raises ConfigError: ``CREATE TABLE`` has options
         """
         check_table_options(self.options)
         from rocketmq_aio.spark.arrow.columns import SCHEMA
@@ -52,16 +52,16 @@ class RocketMQDataSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads a range of offsets once.
+        """Return the batch reader.
 
-        :raises ConfigError: an option or a column is wrong
+        :raises ConfigError: an option or a column is invalid
         """
         from rocketmq_aio.spark.read.batch_reader import RocketMQBatchReader
 
         return RocketMQBatchReader(read_options(self.options, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
-        """Return what reads on and on, or says with its first answer that an option is wrong.
+        """Return the stream reader; with invalid options, one whose methods raise the error.
 
         :raises PySparkNotImplementedError: this Spark cannot restart a stream safely
         """
@@ -74,9 +74,9 @@ class RocketMQDataSource(DataSource):
             return RefusedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return what writes a DataFrame once.
+        """Return the batch writer.
 
-        :raises ConfigError: an option, a column or the mode is wrong
+        :raises ConfigError: an option, a column or the mode is invalid
         """
         from rocketmq_aio.spark.write.writer import RocketMQWriter
 
@@ -85,9 +85,9 @@ class RocketMQDataSource(DataSource):
     def streamWriter(  # noqa: N802 - Spark's
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
-        """Return what writes a stream.
+        """Return the stream writer.
 
-        :raises ConfigError: an option, a column or the mode is wrong
+        :raises ConfigError: an option, a column or the mode is invalid
         """
         from rocketmq_aio.spark.write.writer import RocketMQStreamWriter
 
@@ -95,9 +95,9 @@ class RocketMQDataSource(DataSource):
 
 
 def check_streams(version: str) -> None:
-    """Refuse a Spark whose streams would lose messages at a restart.
+    """Reject versions of Spark whose streams would lose messages at a restart.
 
-    :raises PySparkNotImplementedError: it is too old
+    :raises PySparkNotImplementedError: *version* is too old
     """
     major, minor = (int(part) for part in version.split(".")[:2])
     if (major, minor) < STREAMS_SINCE:
@@ -108,15 +108,15 @@ def check_streams(version: str) -> None:
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("rocketmq")`` known to *spark*, and *spark* the session of this thread.
+    """Register ``format("rocketmq")`` and make *spark* the active session of this thread.
 
-    Call it where the package was shipped with the session (``--py-files``, ``addArtifacts``), in
-    each further Python thread that loads or saves, and again after Ctrl-C interrupted a call.
-    Spark looks up Python data sources through the active session of the calling JVM thread only,
-    and the JVM threads of such calls have none.
+    Call it if the package was shipped with the session (``--py-files``, ``addArtifacts``), in
+    each further Python thread that loads or saves, and again after Ctrl-C interrupted a call:
+    Spark looks up Python data sources only in the active session of the calling JVM thread, and
+    these threads have none.
     """
     spark.dataSource.register(RocketMQDataSource)
-    session: Any = spark  # what follows is not typed
+    session: Any = spark  # untyped internals
     jvm_session = getattr(session, "_jsparkSession", None)
-    if jvm_session is not None:  # with Spark Connect the server finds the session by its id
+    if jvm_session is not None:  # None with Spark Connect: the server has the session
         session._get_j_spark_session_class(session._jvm).setActiveSession(jvm_session)

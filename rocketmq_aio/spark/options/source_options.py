@@ -1,4 +1,4 @@
-"""Options of the data source: text as Spark hands it over -> frozen values, checked."""
+"""Options of the data source: the strings from Spark, validated and parsed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ UnmatchedTimestamp: TypeAlias = Literal["latest", "error"]
 ReadFrom: TypeAlias = Literal["master", "suggested"]
 
 MIB: Final = 1024 * 1024
-SPARK_OWN: Final = frozenset({"checkpointlocation", "queryname"})  # handed to sinks by Spark
+SPARK_OWN: Final = frozenset(
+    {"checkpointlocation", "queryname"}
+)  # added to the options of sinks by Spark
 HIDDEN: Final = "***"
-KAFKA: Final = {  # what to use instead of options of Spark's Kafka source, by their names
+KAFKA: Final = {  # replacements for options of Spark's Kafka source
     "kafka.bootstrap.servers": "use nameServer",
     "kafka.group.id": "use group",
     "groupidprefix": "use group",
@@ -33,7 +35,7 @@ KAFKA: Final = {  # what to use instead of options of Spark's Kafka source, by t
     "includeheaders": "select the column properties",
 }
 TABLE_PREFIX: Final = "option."
-# Spark hands the OPTIONS of a table to no scan or write of a Python source.
+# Spark passes the OPTIONS of a table to no scan or write of a Python data source.
 IN_SQL: Final = (
     "for a table, name the options in each statement: FROM name WITH (`nameServer`='host:port', "
     "`subscribe`='topic'), or use CREATE TEMPORARY VIEW name USING rocketmq OPTIONS (...)"
@@ -42,7 +44,7 @@ IN_SQL: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
-    """Where to connect, as whom; equal ones share a client in every process."""
+    """Connection options; equal ones share a client in each process."""
 
     name_server: str
     group: str = "rocketmq-spark"
@@ -58,11 +60,11 @@ class Connection:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """How to read; one of *subscribe*, *subscribe_pattern* and *assign* is set.
+    """Options of a read; exactly one of *subscribe*, *subscribe_pattern* and *assign* is set.
 
     :ivar starting_offsets: ``earliest``, ``latest``, ``group``, or offsets where -2 is the
         earliest and -1 the latest; *ending_offsets* likewise
-    :ivar starting_timestamp: milliseconds since 1970 by the broker's clock, as all timestamps
+    :ivar starting_timestamp: milliseconds since 1970 by the broker's clock, like all timestamps
     :ivar max_trigger_delay: seconds
     """
 
@@ -98,9 +100,9 @@ class ReadOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions:
-    """How to write.
+    """Options of a write.
 
-    :ivar check_tags: refuse rows whose tag holds a bar, which no tag filter matches
+    :ivar check_tags: reject rows whose tag contains a bar, which no tag filter matches
     """
 
     connection: Connection
@@ -114,7 +116,7 @@ class WriteOptions:
 
 
 class Option(NamedTuple):
-    """One option: its name, who understands it (B batch read, S streaming read, W write)."""
+    """One option: its name, its kinds (B batch read, S streaming read, W write) and its parser."""
 
     name: str
     kinds: str
@@ -197,7 +199,7 @@ KIND_NAMES: Final = {"B": "a batch read", "S": "a streaming read", "W": "a write
 def read_options(mapping: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """Return the options of a read.
 
-    :raises ConfigError: an option is unknown, or cannot be; the way out is told
+    :raises ConfigError: an option is unknown or invalid
     """
     found = _parsed(_with_alias(mapping), "S" if streaming else "B")
     connection = _connection(found)
@@ -211,21 +213,21 @@ def read_options(mapping: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 
 
 def check_table_options(mapping: Mapping[str, str]) -> None:
-    """Refuse ``CREATE TABLE ... USING rocketmq OPTIONS (...)``: no later statement would get them.
+    """Reject ``CREATE TABLE ... USING rocketmq OPTIONS (...)``: no later statement gets them.
 
-    Spark names such options twice for the new table, once with a prefix.
+    For a new table Spark passes each option twice, once with a prefix.
 
-    :raises ConfigError: *mapping* is that of a new table, with options
+    :raises ConfigError: *mapping* has options of a new table
     """
     if any(name.lower().startswith(TABLE_PREFIX) for name in mapping):
-        reason = "CREATE TABLE keeps them, but Spark hands them to no later statement: leave them"
+        reason = "CREATE TABLE keeps them, but Spark passes them to no later statement: leave them"
         raise ConfigError("OPTIONS", HIDDEN, f"{reason} out; {IN_SQL}")
 
 
 def write_options(mapping: Mapping[str, str], *, streaming: bool) -> WriteOptions:
-    """Return the options of a write; what Spark itself adds to those of a stream is ignored.
+    """Return the options of a write; options that Spark adds for a stream are ignored.
 
-    :raises ConfigError: an option is unknown, or cannot be; the way out is told
+    :raises ConfigError: an option is unknown or invalid
     """
     mine = {name: text for name, text in mapping.items() if name.lower() not in SPARK_OWN}
     found = _parsed(mine if streaming else mapping, "W")
@@ -233,7 +235,7 @@ def write_options(mapping: Mapping[str, str], *, streaming: bool) -> WriteOption
 
 
 def _with_alias(mapping: Mapping[str, str]) -> dict[str, str]:
-    """Name ``topic`` of a read by its other name."""
+    """Replace ``topic`` of a read by ``subscribe``."""
     given = {name.lower(): text for name, text in mapping.items()}
     if "topic" in given and "subscribe" in given:
         raise ConfigError("topic", given["topic"], "the same as subscribe: give one of them")
@@ -256,7 +258,7 @@ def _parsed(mapping: Mapping[str, str], kind: str) -> dict[str, Any]:
 
 def _unknown(given: str, text: str, kind: str) -> ConfigError:
     if (advice := _kafka_advice(given)) is not None:
-        return ConfigError(given, HIDDEN, f"an option of Kafka{advice}")  # many hold secrets
+        return ConfigError(given, HIDDEN, f"an option of Kafka{advice}")  # often a secret
     names = [each.name for each in OPTIONS.values() if kind in each.kinds]
     by_lower = {name.lower(): name for name in names}
     close = get_close_matches(given.lower(), by_lower, 1)
@@ -267,7 +269,7 @@ def _unknown(given: str, text: str, kind: str) -> ConfigError:
 
 
 def _kafka_advice(given: str) -> str | None:
-    """Return what to do instead of an option of Spark's Kafka source; None if it is not one."""
+    """Return the advice for an option of Spark's Kafka source, or None."""
     advice = KAFKA.get(given.lower())
     if advice is not None:
         return f"; {advice}"
@@ -277,7 +279,7 @@ def _kafka_advice(given: str) -> str | None:
 
 
 def _connection(found: dict[str, Any]) -> Connection:
-    """Take the options of the connection out of *found*."""
+    """Remove the connection options from *found* and return them."""
     mine = {f.name: found.pop(f.name) for f in fields(Connection) if f.name in found}
     if "name_server" not in mine:
         reason = "not given: set it to host:port;host:port"
@@ -295,7 +297,7 @@ def _check_together(given: Mapping[str, Any], *names: str) -> None:
     missing = [OPTIONS[name].name for name in names if name not in given]
     if 0 < len(missing) < len(names):
         both = " and ".join(OPTIONS[name].name for name in names)
-        raise ConfigError(missing[0], None, f"not given: {both} belong together")
+        raise ConfigError(missing[0], None, f"not given: set both {both}")
 
 
 def _check_topics(read: ReadOptions) -> None:
@@ -320,15 +322,15 @@ def _check_positions(read: ReadOptions, *, streaming: bool) -> None:
         first, last = read.starting_offsets_by_timestamp, read.ending_offsets_by_timestamp
         _check_order("OffsetsByTimestamp", first, last)
         if isinstance(start, dict) and isinstance(end, dict):
-            by_time = first.keys() | last.keys()  # which overrides the offsets
+            by_time = first.keys() | last.keys()  # overrides the offsets
             counts = {queue: at for queue, at in start.items() if queue not in by_time}
             _check_order("Offsets", counts, end)
 
 
 def _check_order(kind: str, start: Offsets, end: Offsets) -> None:
-    """Refuse queues that end before they start; -1 and -2 are known only when brokers are asked.
+    """Reject queues that end before they start; -1 and -2 are resolved later.
 
-    :raises ConfigError: there is one
+    :raises ConfigError: a queue ends before it starts
     """
     for queue, at in sorted(start.items()):
         if 0 <= (until := end.get(queue, LATEST)) < at:

@@ -1,4 +1,4 @@
-"""What the text of an option means; each reader takes the option's name for its error."""
+"""Parsers of option values: (option name for errors, text) to value."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def text(option: str, value: str) -> str:
 
 
 def flag(option: str, value: str) -> bool:
-    """Return what ``true`` or ``false`` says."""
+    """Return the boolean of ``true`` or ``false``."""
     return bool_from(option, value.strip())
 
 
 def count(least: int, most: int = MAX_COUNT) -> Callable[[str, str], int]:
-    """Return what reads a whole number within bounds."""
+    """Return a parser of whole numbers from *least* to *most*."""
 
     def read(option: str, value: str) -> int:
         number = value.strip()
@@ -56,7 +56,7 @@ def count(least: int, most: int = MAX_COUNT) -> Callable[[str, str], int]:
 
 
 def choice(*allowed: str) -> Callable[[str, str], str]:
-    """Return what reads one of some words, in whatever case."""
+    """Return a case-insensitive parser of the *allowed* words."""
     by_lower = {each.lower(): each for each in allowed}
 
     def read(option: str, value: str) -> str:
@@ -68,7 +68,7 @@ def choice(*allowed: str) -> Callable[[str, str], str]:
 
 
 def duration(option: str, value: str) -> float:
-    """Return the seconds that ``15m``, ``30s`` or ``500ms`` are."""
+    """Return ``15m``, ``30s`` or ``500ms`` in seconds."""
     found = DURATION.fullmatch(value.strip().lower())
     if found is None:
         raise ConfigError(option, value, "expected a time such as 15m, 30s or 500ms")
@@ -76,17 +76,17 @@ def duration(option: str, value: str) -> float:
 
 
 def group(option: str, value: str) -> str:
-    """Return the name of a consumer group."""
+    """Return a valid group name."""
     return _named(option, check_group, value)
 
 
 def topic(option: str, value: str) -> str:
-    """Return the name of a topic."""
+    """Return a valid topic name."""
     return _named(option, check_topic, value.strip())
 
 
 def topics(option: str, value: str) -> tuple[str, ...]:
-    """Return the names in a comma-separated list, each once."""
+    """Return the distinct topics of a comma-separated list."""
     names = [each for each in value.split(",") if each.strip()]
     if not names:
         raise ConfigError(option, value, "expected topics, separated by commas")
@@ -94,7 +94,7 @@ def topics(option: str, value: str) -> tuple[str, ...]:
 
 
 def namespace(option: str, value: str) -> str:
-    """Return the name of a namespace."""
+    """Return a valid namespace."""
     try:
         check_namespace(value)
     except ConfigError as error:
@@ -110,25 +110,25 @@ def _named(option: str, check: Callable[[str], str], value: str) -> str:
 
 
 def pattern(option: str, value: str) -> str:
-    """Return a regular expression that compiles."""
+    """Return a valid regular expression."""
     try:
         re.compile(text(option, value))
     except re.error as error:
-        raise ConfigError(option, value, f"no regular expression of Python: {error}") from None
+        raise ConfigError(option, value, f"not a regular expression of Python: {error}") from None
     return value
 
 
 def check_expression(expression: str, kind: ExpressionType) -> None:
-    """Refuse a filter that no broker would be asked with.
+    """Reject an invalid filter.
 
-    :raises ConfigError: it names no tag, or is no text that can be sent
+    :raises ConfigError: it names no tag, or cannot be sent
     """
     try:
         subscription("", MessageSelector(expression, kind), 0)
     except ConfigError as error:
         raise ConfigError("subExpression", expression, error.reason) from None
     if kind == "SQL92" and expression.strip() in ("", "*"):
-        reason = "no SQL condition: give one, or leave expressionType out"
+        reason = "not an SQL condition: give one, or leave expressionType out"
         raise ConfigError("subExpression", expression, reason)
 
 
@@ -146,7 +146,7 @@ def queues(option: str, value: str) -> tuple[Queue, ...]:
 
 
 def offsets(*words: str) -> Callable[[str, str], str | Offsets]:
-    """Return what reads one of *words*, or offsets as JSON."""
+    """Return a parser of one of *words*, or of offsets as JSON."""
     form = f"expected {' or '.join(words)} or offsets as JSON"
 
     def read(option: str, value: str) -> str | Offsets:
@@ -161,7 +161,7 @@ def offsets(*words: str) -> Callable[[str, str], str | Offsets]:
 
 
 def instant(option: str, value: str) -> int:
-    """Return the milliseconds since 1970 that a number or an ISO 8601 time with zone means."""
+    """Return a number, or an ISO 8601 time with zone, as milliseconds since 1970."""
     plain = value.strip()
     if plain.isascii() and plain.isdigit() and len(plain) <= 15:
         return int(plain)
@@ -184,7 +184,7 @@ def _json(option: str, value: str, form: str) -> dict[str, Any]:
     try:
         found = json.loads(value)
     except ValueError as error:
-        raise ConfigError(option, value, f"no JSON ({error}): {form}") from None
+        raise ConfigError(option, value, f"not JSON ({error}): {form}") from None
     if not isinstance(found, dict):
         raise ConfigError(option, value, form)
     return found

@@ -105,7 +105,7 @@ def test_an_option_that_is_unknown_here_names_the_nearest(given: dict[str, str],
         ({"nameServer": "nowhere"}, "expected host:port"),
         ({"group": "DEFAULT_CONSUMER"}, "reserved"),
         ({"subExpression": "||"}, "expected tags"),
-        ({"expressionType": "SQL92"}, "no SQL condition"),
+        ({"expressionType": "SQL92"}, "not an SQL condition"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "3"}, "more than maxOffsets"),
         ({"minPartitions": "9", "maxPartitions": "3"}, "more than maxPartitions"),
         ({"maxTriggerDelay": "soon"}, "such as 15m"),
@@ -175,7 +175,7 @@ def test_a_batch_can_leave_out_queues_that_begin_at_the_latest_offset() -> None:
 
 
 def test_a_pattern_must_compile() -> None:
-    with pytest.raises(ConfigError, match=r"subscribePattern='\('.*no regular expression"):
+    with pytest.raises(ConfigError, match=r"subscribePattern='\('.*not a regular expression"):
         read_options({"nameServer": "a:1", "subscribePattern": "("}, streaming=True)
 
 
