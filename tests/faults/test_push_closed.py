@@ -230,7 +230,7 @@ async def test_failed_consumer_raises_and_can_be_closed(
         async def fail() -> None:
             raise RuntimeError("a bug")
 
-        consumer._engine._host.spawn(fail, name="bug")
+        consumer._engine._tasks.spawn(fail, name="bug")
         with pytest.raises(NotRunningError, match="a bug"):
             await asyncio.wait_for(running, 15)
         await consumer.close()

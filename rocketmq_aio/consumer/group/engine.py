@@ -63,7 +63,7 @@ class GroupEngine(Generic[Q]):
         self.publish = context.publish
         self.statistics = context.statistics
         self._subscriptions = context.subscriptions
-        self._host = context.tasks
+        self._tasks = context.tasks
         self.table: dict[MessageQueue, Q] = {}
         self.store = self._make_store()
         self._file: LocalFileOffsetStore | None = None  # once it is open
@@ -116,7 +116,7 @@ class GroupEngine(Generic[Q]):
         """Start the pull loop of a newly assigned queue."""
         # The previous owner learns of the change now, and commits first.
         delay = TAKEOVER_DELAY_SECONDS if self.rebalancer.has_other_members else 0.0
-        self._host.spawn(self._puller.run, assigned, delay, name=f"pull-{assigned.queue}")
+        self._tasks.spawn(self._puller.run, assigned, delay, name=f"pull-{assigned.queue}")
 
     async def admit(self, queues: tuple[MessageQueue, ...]) -> Collection[MessageQueue]:
         """Return the queues that may be assigned now."""
@@ -140,7 +140,7 @@ class GroupEngine(Generic[Q]):
         # "latest" must mean the same after a crash: messages that arrive now are for the group.
         if new and self.config.start_from != "earliest":
             assigned.commit_due = True
-            self._host.spawn(self.commits.commit_progress, (assigned,), name="start-position")
+            self._tasks.spawn(self.commits.commit_progress, (assigned,), name="start-position")
 
     async def on_corrected(self, assigned: Q) -> None:
         """Commit the corrected position, with or without automatic commits."""
@@ -163,14 +163,14 @@ class GroupEngine(Generic[Q]):
             self.store.on_corrupt = self.publish
             self._file = self.store
         await self.store.load()
-        await self._host.start()
+        await self._tasks.start()
         self.instance.register_consumer(owner)
         self._running = True
         await self._prepare_all()
         check_accepted(await self.instance.heartbeats.send_all(anew=True))
-        self._host.spawn(self.rebalancer.run, name="rebalance")
-        self._host.spawn(self.checks.keep_checking, name="group-check")
-        self._host.spawn(self.commits.keep_committing, commit_interval_seconds, name="commits")
+        self._tasks.spawn(self.rebalancer.run, name="rebalance")
+        self._tasks.spawn(self.checks.keep_checking, name="group-check")
+        self._tasks.spawn(self.commits.keep_committing, commit_interval_seconds, name="commits")
 
         for topic in self._subscriptions:
             self._missing.check(topic)  # a shared instance may have looked for it already

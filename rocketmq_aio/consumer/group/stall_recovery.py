@@ -31,7 +31,7 @@ class StallRecovery(Generic[Q]):
 
     def __init__(
         self,
-        host: BackgroundTasks,
+        tasks: BackgroundTasks,
         table: Mapping[MessageQueue, Q],
         store: OffsetStore,
         *,
@@ -39,7 +39,7 @@ class StallRecovery(Generic[Q]):
         clock: Callable[[], float] = monotonic,
         limit_seconds: float = STALL_SECONDS,
     ) -> None:
-        self._host = host
+        self._tasks = tasks
         self._revoke = revoke
         self.fence: CommitFence[Q] = CommitFence(
             store, table, on_stall=self._on_stall, clock=clock, limit_seconds=limit_seconds
@@ -48,7 +48,7 @@ class StallRecovery(Generic[Q]):
     def _on_stall(self, held: list[Q]) -> None:
         for assigned in held:
             assigned.drop()
-        self._host.spawn(self._leave, held, name="stall-recovery")
+        self._tasks.spawn(self._leave, held, name="stall-recovery")
 
     async def _leave(self, held: list[Q]) -> None:
         with anyio.move_on_after(COMPARE_SECONDS):

@@ -54,7 +54,7 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         limits = CacheLimits(config, self._cache)
         self._puller = self._make_puller(limits, on_messages=self.ready.add, lite=True)
         self._assignments = Assignments(self, self.commits, listeners)
-        self._watch = TopicQueueListeners(self.instance.routes, self._host)
+        self._watch = TopicQueueListeners(self.instance.routes, self._tasks)
 
     def make_queue(self, queue: MessageQueue) -> PolledQueue:
         """Return the state of a newly assigned queue."""
@@ -66,9 +66,9 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         """Join the group with the prepared subscriptions, and start all tasks."""
         await super().open(owner, commit_interval_seconds)
         check = self.config.topic_check_interval_seconds
-        self._host.spawn(self._watch.keep_watching, check, name="queue-watch")
+        self._tasks.spawn(self._watch.keep_watching, check, name="queue-watch")
         if self._fence is not None:
-            self._host.spawn(self._fence.stalls.watch, name="stalls")
+            self._tasks.spawn(self._fence.stalls.watch, name="stalls")
 
     async def _prepare_all(self) -> None:
         manual = self._manual is not None
@@ -85,7 +85,7 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         if last_batch_done:
             self.ready.mark_processed()
         try:
-            await self._host.close()
+            await self._tasks.close()
             self.revoking = True
             await self._assignments.revoke_all()
         finally:  # also when that took too long

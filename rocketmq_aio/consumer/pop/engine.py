@@ -53,7 +53,7 @@ class PopEngine:
         self.loops: dict[MessageQueue, PopLoop] = {}
         self.workers: WeakSet[Worker] = WeakSet()
         self.running = False
-        self._host = context.tasks
+        self._tasks = context.tasks
         # Brokers assign messages, not queues by client id: ids need not be unique.
         self.checks = SubscriptionCheck(context, unique_ids=False)
         self._missing = MissingTopics(context)
@@ -75,7 +75,7 @@ class PopEngine:
 
     async def open(self, owner: InnerConsumer) -> None:
         """Join the group with the prepared subscriptions, and start all tasks."""
-        await self._host.start()
+        await self._tasks.start()
         self.instance.register_consumer(owner)
         for wanted in list(self.subscriptions.values()):
             await self._prepare(wanted)
@@ -86,7 +86,7 @@ class PopEngine:
         for topic in list(self.subscriptions):
             self.on_route_changed(topic)
         self._intake.start()
-        self._host.spawn(self.checks.keep_checking, name="group-check")
+        self._tasks.spawn(self.checks.keep_checking, name="group-check")
 
     async def shut(self, owner: InnerConsumer) -> None:
         """Acknowledge processed messages, give back the others, leave the group."""
@@ -98,7 +98,7 @@ class PopEngine:
                     tasks.start_soon(self._intake.acks.flush)
                     rest = self._buffer.remove(lambda _: True)
                     tasks.start_soon(self._intake.service.give_back, rest)
-            await self._host.close()
+            await self._tasks.close()
         finally:
             self.events.close()
             self._intake.close()

@@ -92,7 +92,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         self._unlocks: DeferredUnlocks | None = None
         if self.locks is not None:
             self._unlocks = DeferredUnlocks(
-                self.locks, self._host, self.table, self._assignments.exclusively
+                self.locks, self._tasks, self.table, self._assignments.exclusively
             )
 
     def _make_guards(self) -> tuple[QueueLocks | None, StallRecovery[DispatchQueue] | None]:
@@ -101,7 +101,9 @@ class PushEngine(GroupEngine[DispatchQueue]):
             return None, None
         if self.orderly:
             return QueueLocks(self.instance, self.group, on_lost=self._on_lost), None
-        return None, StallRecovery(self._host, self.table, self.store, revoke=self._start_over)
+        return None, StallRecovery(
+            self._tasks, self.table, self.store, revoke=self._revoke_and_rebalance
+        )
 
     def _make_send_back(self) -> SendsBack:
         limit = max_reconsume_times(self.config)
@@ -140,9 +142,9 @@ class PushEngine(GroupEngine[DispatchQueue]):
         if self._pops is not None:
             self._pops.start()
         if self.locks is not None:
-            self._host.spawn(self.locks.keep_renewing, name="locks")
+            self._tasks.spawn(self.locks.keep_renewing, name="locks")
         if self.stalls is not None:
-            self._host.spawn(self.stalls.fence.stalls.watch, name="stalls")
+            self._tasks.spawn(self.stalls.fence.stalls.watch, name="stalls")
 
     async def shut(self, owner: InnerConsumer) -> None:
         """Stop pulling, wait for running handlers, commit, unlock and leave the group."""
@@ -154,7 +156,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         try:
             await self._assignments.revoke_all(drain_seconds=drain_seconds)
         finally:  # also when that took too long
-            await self._host.close()
+            await self._tasks.close()
             if self._threads is not None:
                 self._threads.shutdown(wait=False, cancel_futures=True)
             if self._pops is not None:
@@ -254,7 +256,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
             return self._holds_lock(queue)
         return self._may_commit(assigned)
 
-    async def _start_over(self, held: Collection[DispatchQueue]) -> None:
+    async def _revoke_and_rebalance(self, held: Collection[DispatchQueue]) -> None:
         """Revoke these assignments and rebalance."""
         await self._assignments.revoke(held, drain_seconds=self._drain_seconds)
         self.rebalancer.wake()
@@ -262,9 +264,9 @@ class PushEngine(GroupEngine[DispatchQueue]):
     def _on_lost(self, queue: MessageQueue) -> None:
         if (assigned := self.table.get(queue)) is not None:
             self.publish(LeaseLost(queue=queue))
-            self._host.spawn(self._revoke, assigned, name=f"lease-lost-{queue}")
+            self._tasks.spawn(self._revoke_lost, assigned, name=f"lease-lost-{queue}")
 
-    async def _revoke(self, assigned: DispatchQueue) -> None:
+    async def _revoke_lost(self, assigned: DispatchQueue) -> None:
         await self._assignments.revoke((assigned,))
         self.rebalancer.wake()
 

@@ -13,9 +13,9 @@ from rocketmq_aio.remoting.background_tasks import BackgroundTasks
 class TopicQueueListeners:
     """One listener per topic; learning the first route is not a change."""
 
-    def __init__(self, routes: RouteTable, host: BackgroundTasks) -> None:
+    def __init__(self, routes: RouteTable, tasks: BackgroundTasks) -> None:
         self._routes = routes
-        self._host = host
+        self._tasks = tasks
         self._listeners: dict[str, TopicQueuesListener] = {}
         self._known: dict[str, tuple[MessageQueue, ...]] = {}
 
@@ -42,7 +42,7 @@ class TopicQueueListeners:
         self._remember(topic)
         now = self._known.get(topic, ())
         if before is not None and before != now:
-            self._host.spawn(call_listener, listener, topic, list(now), name="listener")
+            self._tasks.spawn(call_listener, listener, topic, list(now), name="listener")
 
     async def keep_watching(self, interval_seconds: float) -> None:
         """Refresh the routes of all topics regularly; the route table calls `check`."""

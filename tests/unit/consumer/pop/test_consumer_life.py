@@ -57,7 +57,7 @@ async def test_failed_consumer_leaves_its_group_and_pops_nothing_more(
     async with popping(cluster) as consumer:
         waiting = asyncio.ensure_future(consumer.receive(wait_seconds=60))
         await cluster.broker.wait_for(POP, 2)
-        consumer._engine._host.spawn(fail, name="bug")
+        consumer._engine._tasks.spawn(fail, name="bug")
         with pytest.raises(NotRunningError, match="a bug"):
             await waiting
         await until(lambda: GROUP not in cluster.broker.members.groups, "the group to be left")

@@ -46,7 +46,7 @@ def break_down(consumer: PushConsumer) -> None:
     async def fail() -> None:
         raise Bugs("a bug")
 
-    consumer._engine._host.spawn(fail, name="bug")
+    consumer._engine._tasks.spawn(fail, name="bug")
 
 
 # --- run -----------------------------------------------------------------------------------------

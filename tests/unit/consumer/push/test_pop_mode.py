@@ -207,7 +207,7 @@ async def test_failed_consumer_pops_nothing_more(cluster: FakeCluster) -> None:
         await cluster.broker.wait_for(POP, 1)
         table = consumer._engine.table
         loops = [each.loop for each in table.values() if isinstance(each, PoppedQueue)]
-        consumer._engine._host.spawn(fail, name="bug")
+        consumer._engine._tasks.spawn(fail, name="bug")
         await consumer._engine.stopped.wait()
 
         assert loops
