@@ -127,7 +127,9 @@ EARLIEST: Final = LitePullConfig(start_from="earliest", long_poll_seconds=1.0)
 
 
 @pytest.mark.parametrize("token", [None, TOKEN], ids=["account", "security token"])
-async def test_who_may_sends_reads_and_commits(guarded: Cluster, group: str, token: str) -> None:
+async def test_an_authorised_account_sends_reads_and_commits(
+    guarded: Cluster, group: str, token: str
+) -> None:
     credentials = Credentials(
         access_key=SHOP.access_key, secret_key=SHOP.secret_key, security_token=token
     )
@@ -149,7 +151,7 @@ async def test_who_may_sends_reads_and_commits(guarded: Cluster, group: str, tok
         assert pulled.messages[0].body == body
 
 
-async def test_members_find_each_other(allowed: ClientConfig, group: str) -> None:
+async def test_members_of_a_group_rebalance_with_acl(allowed: ClientConfig, group: str) -> None:
     async with (
         LitePullConsumer(group, client=allowed) as first,
         LitePullConsumer(group, client=allowed) as second,
@@ -164,7 +166,9 @@ async def test_members_find_each_other(allowed: ClientConfig, group: str) -> Non
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
-async def test_handlers_retry_and_bury(allowed: ClientConfig, group: str, orderly: bool) -> None:
+async def test_failed_messages_are_retried_and_dead_lettered_with_acl(
+    allowed: ClientConfig, group: str, orderly: bool
+) -> None:
     tries: Counter[bytes] = Counter()
     good, bad = f"good for {group}".encode(), f"bad for {group}".encode()
 
@@ -186,7 +190,9 @@ async def test_handlers_retry_and_bury(allowed: ClientConfig, group: str, orderl
     assert tries[good] == tries[bad] == 2
 
 
-async def test_messages_are_popped(guarded: Cluster, allowed: ClientConfig, group: str) -> None:
+async def test_messages_are_popped_with_acl(
+    guarded: Cluster, allowed: ClientConfig, group: str
+) -> None:
     if guarded.version.startswith("4."):
         with pytest.raises(BrokerError):
             await popped(allowed, group)
@@ -212,7 +218,7 @@ async def popped(config: ClientConfig, group: str) -> None:
 
 
 @pytest.mark.parametrize(("credentials", "words"), NOBODY, ids=WHO)
-async def test_who_is_not_known_is_told_so_at_once_and_once(
+async def test_an_unknown_account_fails_without_retry(
     guarded: Cluster, group: str, credentials: Credentials | None, words: str
 ) -> None:
     requests = Requests()
@@ -237,9 +243,7 @@ async def test_who_is_not_known_is_told_so_at_once_and_once(
         assert isinstance(lost.value.lost[queue], AuthError)
 
 
-async def test_what_an_account_may_not_do_is_refused_at_once_and_once(
-    guarded: Cluster, group: str
-) -> None:
+async def test_a_denied_operation_fails_without_retry(guarded: Cluster, group: str) -> None:
     requests = Requests()
     config = ClientConfig(
         namesrv=guarded.namesrv, credentials=SHOP.credentials, rpc_hooks=(requests,)
@@ -257,7 +261,7 @@ async def test_what_an_account_may_not_do_is_refused_at_once_and_once(
             await consumer.start()
 
 
-async def test_a_new_group_that_may_not_ask_where_queues_end_is_told_until_it_may(
+async def test_a_denied_offset_query_of_a_new_group_is_reported_until_it_is_allowed(
     guarded: Cluster, group: str
 ) -> None:
     config = ClientConfig(namesrv=guarded.namesrv, credentials=READER.credentials)
@@ -289,7 +293,7 @@ async def until_ready(consumer: LitePullConsumer) -> None:
             return
 
 
-async def test_an_account_that_changes_is_an_event_and_comes_back(
+async def test_a_changed_account_emits_an_event_and_recovers(
     guarded: Cluster, allowed: ClientConfig, group: str
 ) -> None:
     failures: list[PullFailed] = []
@@ -346,7 +350,7 @@ async def until_sent(config: ClientConfig, body: bytes) -> None:
 
 
 @pytest.mark.usefixtures("guarded")
-async def test_no_secret_is_ever_shown(
+async def test_secrets_are_never_logged(
     guarded: Cluster,
     group: str,
     caplog: pytest.LogCaptureFixture,

@@ -85,7 +85,7 @@ async def eventually(ask: Callable[[], Awaitable[Sequence[T]]], count: int) -> S
 # --- topics --------------------------------------------------------------------------------------
 
 
-async def test_a_topic_is_made_changed_and_gone(admin: AdminClient, group: str) -> None:
+async def test_a_topic_is_created_updated_and_deleted(admin: AdminClient, group: str) -> None:
     topic = f"{group}-topic"
 
     made = await admin.create_topic(topic, queues=3)
@@ -124,7 +124,7 @@ async def test_an_unknown_cluster_or_broker_raises_config_error(admin: AdminClie
     assert "never-made" not in await admin.list_topics(cluster="DefaultCluster")
 
 
-async def test_attributes_are_set_and_changed_where_brokers_have_them(
+async def test_topic_attributes_are_set_and_updated_since_5_0(
     admin: AdminClient, group: str, rocketmq_version: str
 ) -> None:
     topic = f"{group}-topic"
@@ -147,7 +147,7 @@ async def test_attributes_are_set_and_changed_where_brokers_have_them(
     assert (without.attributes, without.read_queues) == ({}, 2)
 
 
-async def test_an_ordered_topic_keeps_its_queues_at_the_name_servers(
+async def test_an_ordered_topic_stores_its_queues_at_the_name_servers(
     admin: AdminClient, group: str, rocketmq_cluster: Cluster
 ) -> None:
     topic = f"{group}-topic"
@@ -169,7 +169,7 @@ async def test_an_ordered_topic_keeps_its_queues_at_the_name_servers(
 # --- groups --------------------------------------------------------------------------------------
 
 
-async def test_a_group_is_made_changed_and_gone(admin: AdminClient, group: str) -> None:
+async def test_a_group_is_created_updated_and_deleted(admin: AdminClient, group: str) -> None:
     made = await admin.create_group(group, max_retries=3)
     again = await admin.create_group(group, max_retries=3)
     with pytest.raises(ConfigError, match="use update_group"):
@@ -233,7 +233,7 @@ async def test_connections_list_members_and_producers(
 # --- offsets -------------------------------------------------------------------------------------
 
 
-async def test_progress_and_statistics_are_those_of_the_admin_tool(
+async def test_progress_and_statistics_equal_those_of_mqadmin(
     admin: AdminClient,
     namesrv: str,
     topic: str,
@@ -360,7 +360,7 @@ async def test_offsets_are_cloned(admin: AdminClient, namesrv: str, topic: str, 
     assert {each.queue: each.lag for each in progress.queues} == dict.fromkeys(ends, 1)
 
 
-async def test_a_reset_of_an_unknown_group_is_refused_where_brokers_know(
+async def test_resetting_an_unknown_group_raises_where_brokers_check(
     admin: AdminClient, topic: str, group: str, rocketmq_version: str
 ) -> None:
     if rocketmq_version.startswith("4."):
@@ -373,7 +373,7 @@ async def test_a_reset_of_an_unknown_group_is_refused_where_brokers_know(
 # --- messages ------------------------------------------------------------------------------------
 
 
-async def test_messages_are_found_by_place_id_and_key(
+async def test_messages_are_found_by_offset_id_and_key(
     admin: AdminClient, namesrv: str, topic: str
 ) -> None:
     before = datetime.now(UTC) - timedelta(minutes=5)
@@ -403,7 +403,7 @@ async def test_messages_are_found_by_place_id_and_key(
             await admin.view_message(f"{third.offset_message_id[:-16]}{offset:016x}")
 
 
-async def test_a_batch_that_is_stored_as_one_record_is_found_as_messages(
+async def test_messages_of_a_batch_stored_as_one_record_are_found(
     admin: AdminClient, namesrv: str, topic: str, rocketmq_version: str
 ) -> None:
     if rocketmq_version.startswith("4."):
@@ -462,7 +462,7 @@ async def test_unreadable_messages_do_not_hide_the_others(
         await admin.view_message(large.offset_message_id)
 
 
-async def test_brokers_tell_how_they_are(admin: AdminClient, rocketmq_version: str) -> None:
+async def test_broker_stats_are_returned(admin: AdminClient, rocketmq_version: str) -> None:
     (runtime,) = await admin.broker_stats()
 
     assert runtime.version == f"V{rocketmq_version.replace('.', '_')}"
@@ -497,7 +497,9 @@ async def test_a_partial_failure_is_reported_and_a_retry_completes_it(
             await admin.topic_route(topic)
 
 
-async def test_one_of_two_brokers_gets_a_topic(two_broker_cluster: Cluster, group: str) -> None:
+async def test_a_topic_can_be_created_on_one_of_two_brokers(
+    two_broker_cluster: Cluster, group: str
+) -> None:
     topic = f"{group}-topic"
     name, other = (broker.name for broker in two_broker_cluster.brokers)
     async with AdminClient(namesrv=two_broker_cluster.namesrv) as admin:

@@ -37,7 +37,9 @@ def config(cluster: Cluster, credentials: Credentials | None) -> ClientConfig:
     return ClientConfig(namesrv=cluster.namesrv, credentials=credentials)
 
 
-async def test_an_administrator_may_and_finds_messages_by_id(guarded: Cluster) -> None:
+async def test_an_administrator_account_is_allowed_and_finds_messages_by_id(
+    guarded: Cluster,
+) -> None:
     allowed = config(guarded, ADMIN.credentials)
     async with AdminClient(client=allowed) as admin, Producer("till", client=allowed) as producer:
         await admin.create_topic(TOPIC, queues=2)
@@ -57,7 +59,9 @@ async def test_an_administrator_may_and_finds_messages_by_id(guarded: Cluster) -
 @pytest.mark.parametrize(
     "credentials", [Credentials(access_key="administrator", secret_key="wrong-secret"), None]
 )
-async def test_nobody_is_refused(guarded: Cluster, credentials: Credentials | None) -> None:
+async def test_requests_without_credentials_are_rejected(
+    guarded: Cluster, credentials: Credentials | None
+) -> None:
     async with AdminClient(client=config(guarded, credentials)) as admin:
         for refused in (
             admin.create_topic("never-made"),
@@ -71,7 +75,7 @@ async def test_nobody_is_refused(guarded: Cluster, credentials: Credentials | No
             assert "wrong-secret" not in str(caught.value)
 
 
-async def test_an_account_that_is_no_administrator_is_denied(guarded: Cluster) -> None:
+async def test_an_account_without_admin_rights_is_denied(guarded: Cluster) -> None:
     async with AdminClient(client=config(guarded, SHOP.credentials)) as admin:
         for refused in (admin.create_topic("never-made"), admin.delete_group("guarded-group")):
             with pytest.raises(PermissionDeniedError):

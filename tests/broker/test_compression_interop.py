@@ -71,7 +71,7 @@ async def send(cluster: Cluster, topic: str, group: str, names: Iterable[str]) -
             await producer.send(Message(topic, body(name), keys=name))
 
 
-async def test_java_and_its_tools_read_what_is_sent_here(
+async def test_java_and_its_tools_read_compressed_bodies_of_this_client(
     rocketmq_cluster: Cluster,
     topic: str,
     group: str,
@@ -95,7 +95,7 @@ async def test_java_and_its_tools_read_what_is_sent_here(
     assert [name for name in sent if body(name).decode() not in shown] == []
 
 
-async def test_what_java_sends_is_read_here(
+async def test_compressed_bodies_of_java_are_read(
     rocketmq_cluster: Cluster, topic: str, group: str, tmp_path: Path
 ) -> None:
     kinds = ",".join(kind.upper() for kind in KINDS)

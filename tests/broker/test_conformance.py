@@ -9,7 +9,7 @@ from tests.fakes.conformance import CASES, Case, Ground
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-async def test_a_real_broker_answers_as_the_fake(
+async def test_a_real_broker_responds_like_the_fake(
     case: Case, rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     ground = Ground(

@@ -24,7 +24,7 @@ RECOVERY_SECONDS = 15.0  # requests time out, a few seconds pass, and a busy mac
 MOVED_HOST = "127.0.0.2"
 
 
-async def test_a_wrong_length_prefix_costs_seconds_and_not_the_connection_for_good(
+async def test_a_wrong_length_prefix_is_recovered_from_within_seconds(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     config = ProducerConfig(retries=0, send_timeout_seconds=1.0)
@@ -44,7 +44,7 @@ async def test_a_wrong_length_prefix_costs_seconds_and_not_the_connection_for_go
     assert len(proxy.connects) == 2
 
 
-async def test_consumers_follow_a_broker_to_another_address_when_the_connection_is_lost(
+async def test_consumers_use_the_new_address_of_a_broker_after_a_lost_connection(
     fresh_cluster: Callable[..., Cluster], rocketmq_group: str
 ) -> None:
     cluster = fresh_cluster()

@@ -84,7 +84,7 @@ async def test_delayed_messages_are_delivered_at_their_time(
         assert waited.keys() == {b"now", b"level"}
 
 
-async def test_a_too_late_delivery_time_raises_the_error_of_the_broker(
+async def test_a_delivery_time_over_the_maximum_raises_broker_error(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     message = Message(rocketmq_topic, b"x", delay_seconds=30 * 24 * 3600)

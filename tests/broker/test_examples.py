@@ -98,7 +98,7 @@ async def committed(namesrv: str, group: str, topic: str) -> int:
         return sum([await consumer.committed(queue) or 0 for queue in queues])
 
 
-def test_quickstart_reads_what_it_sent_and_the_next_run_begins_behind_it(
+def test_quickstart_reads_its_messages_and_resumes_after_them(
     rocketmq_namesrv: str, rocketmq_topic: str
 ) -> None:
     options = ("--namesrv", rocketmq_namesrv, "--topic", rocketmq_topic)
@@ -110,9 +110,7 @@ def test_quickstart_reads_what_it_sent_and_the_next_run_begins_behind_it(
         assert sorted(re.findall(r"^received hello (\d)", output, re.M)) == list("0123456789")
 
 
-def test_stream_receives_the_orders_of_its_tag_only(
-    rocketmq_namesrv: str, rocketmq_topic: str
-) -> None:
+def test_stream_receives_only_the_selected_tag(rocketmq_namesrv: str, rocketmq_topic: str) -> None:
     output = run("stream", "--topic", rocketmq_topic, ROCKETMQ_NAMESRV=rocketmq_namesrv)
 
     paid = sorted(map(int, re.findall(r"^order (\d+) is paid$", output, re.M)))
@@ -120,7 +118,7 @@ def test_stream_receives_the_orders_of_its_tag_only(
     assert output.endswith("10 of 20 orders were paid\n")
 
 
-def test_manual_commit_repeats_what_failed_and_commits_everything_once_it_is_done(
+def test_manual_commit_retries_failures_and_commits_all_processed_messages(
     rocketmq_namesrv: str, rocketmq_topic: str
 ) -> None:
     output = run("manual_commit", "--namesrv", rocketmq_namesrv, "--topic", rocketmq_topic)
@@ -150,7 +148,7 @@ async def test_pull_copies_each_order_once_over_several_runs(
         assert sorted(copied.read_text().splitlines()) == sorted(orders[:so_far])
 
 
-def test_push_tries_again_what_failed_and_its_dead_letters_can_be_looked_at_and_replayed(
+def test_push_retries_failures_and_dead_letters_can_be_shown_and_replayed(
     rocketmq_namesrv: str, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     where = ("--namesrv", rocketmq_namesrv, "--group", rocketmq_group)
@@ -170,7 +168,7 @@ def test_push_tries_again_what_failed_and_its_dead_letters_can_be_looked_at_and_
     assert nothing_yet == nothing_left == "0 dead letters\n"
 
 
-def test_orderly_takes_the_steps_of_each_order_one_after_the_other(
+def test_orderly_processes_the_steps_of_each_order_in_sequence(
     rocketmq_namesrv: str, rocketmq_topic: str
 ) -> None:
     output = run("orderly", "--namesrv", rocketmq_namesrv, "--topic", rocketmq_topic)
@@ -181,13 +179,13 @@ def test_orderly_takes_the_steps_of_each_order_one_after_the_other(
     assert output.endswith("6 of 6 orders went through all steps in order\n")
 
 
-def test_questions_are_answered(rocketmq_namesrv: str, rocketmq_topic: str) -> None:
+def test_request_reply_returns_every_reply(rocketmq_namesrv: str, rocketmq_topic: str) -> None:
     output = run("request_reply", "--namesrv", rocketmq_namesrv, "--topic", rocketmq_topic)
 
     assert output == "tea? yes, tea\njam? yes, jam\ncake? yes, cake\n"
 
 
-async def test_a_worker_that_is_told_to_stop_finishes_and_commits_what_it_is_at_and_leaves_the_rest(
+async def test_worker_finishes_and_commits_running_jobs_on_sigterm(
     rocketmq_namesrv: str, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     jobs = {f"done job {number}\n" for number in range(JOBS)}
@@ -211,7 +209,7 @@ async def test_a_worker_that_is_told_to_stop_finishes_and_commits_what_it_is_at_
     assert sorted(done) == sorted(jobs)
 
 
-def test_the_web_application_sends_orders_and_its_consumer_sees_them(
+def test_fastapi_app_sends_orders_and_consumes_them(
     rocketmq_namesrv: str, rocketmq_topic: str
 ) -> None:
     port = choose_port()
@@ -237,7 +235,7 @@ def test_the_web_application_sends_orders_and_its_consumer_sees_them(
 
 
 @pytest.mark.timeout(300, func_only=True)
-def test_the_demo_starts_a_broker_and_loses_nothing(rocketmq_version: str) -> None:
+def test_demo_starts_a_broker_and_loses_no_message(rocketmq_version: str) -> None:
     output = run("demo", "--seconds", "2", "--version", rocketmq_version)
 
     assert f"Getting RocketMQ {rocketmq_version} ready" in output
@@ -247,7 +245,7 @@ def test_the_demo_starts_a_broker_and_loses_nothing(rocketmq_version: str) -> No
     assert int(summary[1].replace(",", "")) > 0
 
 
-def test_the_demo_ends_with_an_error_when_a_message_is_missing() -> None:
+def test_demo_exits_with_an_error_when_a_message_is_lost() -> None:
     tally = runpy.run_path(str(EXAMPLES / "demo.py"))["Tally"]
 
     codes = [
@@ -258,7 +256,7 @@ def test_the_demo_ends_with_an_error_when_a_message_is_missing() -> None:
     assert codes == [1, 0, 1]
 
 
-def test_pop_shares_jobs_and_buries_the_one_that_always_fails(
+def test_pop_shares_jobs_and_dead_letters_the_failing_one(
     rocketmq_cluster: Cluster, rocketmq_namesrv: str, rocketmq_topic: str
 ) -> None:
     options = ("--namesrv", rocketmq_namesrv, "--topic", rocketmq_topic)
@@ -277,7 +275,7 @@ def test_pop_shares_jobs_and_buries_the_one_that_always_fails(
     assert "the last one: MessageDeadLettered(" in output
 
 
-def test_admin_looks_after_a_cluster_and_leaves_nothing_behind(
+def test_admin_resets_offsets_and_deletes_its_topic_and_group(
     rocketmq_namesrv: str, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     topic = f"{rocketmq_topic}-own"

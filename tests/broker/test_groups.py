@@ -142,7 +142,7 @@ class Sending:
             await asyncio.sleep(0.001)
 
 
-async def test_members_that_join_and_leave_settle_soon_and_lose_nothing(
+async def test_joining_and_leaving_members_rebalance_soon_without_loss(
     namesrv: str, topic: str, members: Members, record_property: Recorder
 ) -> None:
     took = []
@@ -162,7 +162,7 @@ async def test_members_that_join_and_leave_settle_soon_and_lose_nothing(
     assert again <= len(took) * 3 * BATCH
 
 
-async def test_what_a_member_has_settled_does_not_come_again_at_the_next(
+async def test_messages_processed_before_a_revocation_are_not_redelivered(
     namesrv: str, topic: str, members: Members
 ) -> None:
     await members.join()
@@ -176,7 +176,7 @@ async def test_what_a_member_has_settled_does_not_come_again_at_the_next(
     assert max(members.copies().values()) == 1
 
 
-async def test_a_member_that_is_killed_is_replaced_soon_and_nothing_is_lost(
+async def test_queues_of_a_killed_member_are_reassigned_soon_without_loss(
     namesrv: str, topic: str, group: str, members: Members, record_property: Recorder
 ) -> None:
     await members.join()
@@ -194,7 +194,7 @@ async def test_a_member_that_is_killed_is_replaced_soon_and_nothing_is_lost(
     assert max(members.copies().values()) == 1
 
 
-async def test_what_was_not_committed_when_a_consumer_was_killed_comes_again(
+async def test_uncommitted_messages_of_a_killed_consumer_are_redelivered(
     namesrv: str, topic: str, group: str
 ) -> None:
     queue = MessageQueue(topic, "broker-a", 0)
@@ -220,7 +220,7 @@ async def is_committed(store: RemoteOffsetStore, queue: MessageQueue, offset: in
     return await store.read(queue) == offset
 
 
-async def test_an_idle_consumer_costs_next_to_nothing(
+async def test_an_idle_consumer_uses_almost_no_cpu(
     namesrv: str, topic: str, group: str, record_property: Recorder
 ) -> None:
     async with worker(namesrv, group, topic) as idle:

@@ -57,7 +57,7 @@ def inside(rocketmq_cluster: Cluster, topic: str, group: str) -> ClientConfig:
     return ClientConfig(namesrv=rocketmq_cluster.namesrv, namespace=NAMESPACE)
 
 
-async def test_java_reads_every_kind_of_message_that_is_sent_here(
+async def test_java_reads_every_kind_of_message_of_this_client(
     rocketmq_cluster: Cluster, topic: str, group: str, inside: ClientConfig, tmp_path: Path
 ) -> None:
     client = ClientConfig(namesrv=rocketmq_cluster.namesrv)
@@ -88,7 +88,7 @@ async def test_java_reads_every_kind_of_message_that_is_sent_here(
     assert [each for each in read if "ordered" in each] == [told(topic, name) for name in IN_ORDER]
 
 
-async def test_every_kind_of_message_that_java_sends_is_read_here(
+async def test_this_client_reads_every_kind_of_message_of_java(
     rocketmq_cluster: Cluster, topic: str, group: str, inside: ClientConfig, tmp_path: Path
 ) -> None:
     arguments = ("send", rocketmq_cluster.namesrv, topic, group, NAMESPACE)

@@ -76,7 +76,9 @@ async def polled_once(consumer: LitePullConsumer) -> None:
     assert await consumer.poll(0.1) == []
 
 
-async def test_progress_is_kept_at_the_broker(namesrv: str, topic: str, group: str) -> None:
+async def test_committed_offsets_are_stored_at_the_broker(
+    namesrv: str, topic: str, group: str
+) -> None:
     await send(namesrv, topic, numbers(40))
     async with consuming(namesrv, group, topic) as consumer:
         first = await polled(consumer, 25, max_messages=5)
@@ -190,7 +192,7 @@ async def test_latest_skips_old_messages_and_misses_no_new_ones(
     assert sorted(taken) == [*numbers(history), "new"]
 
 
-async def test_a_topic_that_is_created_later_is_read_soon(
+async def test_a_topic_created_later_is_read_soon(
     rocketmq_cluster: Cluster, namesrv: str, topic: str, group: str
 ) -> None:
     later = f"{topic[:100]}-later"
@@ -206,7 +208,7 @@ async def test_a_topic_that_is_created_later_is_read_soon(
     await in_thread(rocketmq_cluster.delete_topic, later)
 
 
-async def test_a_queue_that_is_added_later_is_read_from_its_beginning(
+async def test_a_queue_added_later_is_read_from_its_beginning(
     rocketmq_cluster: Cluster, namesrv: str, topic: str, group: str, queue: MessageQueue
 ) -> None:
     client = ClientConfig(namesrv=namesrv, route_refresh_interval_seconds=0.2)

@@ -18,7 +18,7 @@ from tests.broker.reading_groups import (
 )
 
 
-async def test_every_member_of_a_broadcasting_group_reads_everything_and_resumes(
+async def test_every_broadcasting_member_reads_all_messages_and_resumes(
     namesrv: str, topic: str, group: str, tmp_path: Path
 ) -> None:
     def member(name: str) -> LitePullConsumer:

@@ -63,7 +63,7 @@ async def test_a_queue_has_one_owner_until_it_is_released(
         assert lost == []
 
 
-async def test_locks_are_kept_by_renewing_them(
+async def test_renewed_locks_are_kept(
     rocketmq_namesrv: str,
     rocketmq_group: str,
     rocketmq_topic: str,
@@ -97,7 +97,7 @@ async def test_locks_of_a_dead_client_expire_later(
         assert await two.acquire(queues) == frozenset()
 
 
-async def test_locks_are_asked_for_again_when_their_broker_has_restarted(
+async def test_locks_are_requested_again_after_a_broker_restart(
     fresh_cluster: Callable[..., Cluster], rocketmq_group: str
 ) -> None:
     cluster = fresh_cluster()

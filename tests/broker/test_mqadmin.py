@@ -151,7 +151,7 @@ def rows(printed: str, first: str) -> list[list[str]]:
 # --- how it is -----------------------------------------------------------------------------------
 
 
-async def test_the_tool_lists_who_is_connected_and_what_they_want(
+async def test_mqadmin_lists_connections_and_subscriptions(
     mqadmin: Tool, choice: Choice, namesrv: str, topic: str, group: str
 ) -> None:
     async with choice.open(namesrv, group, topic) as subject:
@@ -165,7 +165,7 @@ async def test_the_tool_lists_who_is_connected_and_what_they_want(
     assert "ConsumeFromWhere: CONSUME_FROM_FIRST_OFFSET" in printed
 
 
-async def test_the_tool_judges_a_group(
+async def test_mqadmin_checks_a_group(
     mqadmin: Tool, choice: Choice, namesrv: str, topic: str, group: str, tmp_path: Path
 ) -> None:
     async with choice.open(namesrv, group, topic) as subject:
@@ -177,7 +177,7 @@ async def test_the_tool_judges_a_group(
     assert "#Consumer jstack#" in left.read_text()
 
 
-async def test_the_tool_shows_how_a_member_is(
+async def test_mqadmin_shows_the_running_info_of_a_member(
     mqadmin: Tool, choice: Choice, namesrv: str, topic: str, group: str
 ) -> None:
     await send(namesrv, topic, numbers(8), tags="a")
@@ -206,7 +206,7 @@ async def test_the_tool_shows_how_a_member_is(
     assert "rocketmq_aio.consumer.pulling.puller.Puller" in stacks
 
 
-async def test_the_tool_shows_the_progress_of_a_group(
+async def test_mqadmin_shows_the_progress_of_a_group(
     mqadmin: Tool, choice: Choice, namesrv: str, topic: str, group: str
 ) -> None:
     await send(namesrv, topic, numbers(8), tags="a")
@@ -225,7 +225,7 @@ async def test_the_tool_shows_the_progress_of_a_group(
 # --- moving it -----------------------------------------------------------------------------------
 
 
-async def test_the_tool_moves_a_group_back_while_it_runs(
+async def test_mqadmin_resets_a_running_group_to_earlier_offsets(
     mqadmin: Tool, choice: Choice, namesrv: str, topic: str, group: str
 ) -> None:
     await send(namesrv, topic, numbers(8), tags="a")
@@ -242,7 +242,7 @@ async def test_the_tool_moves_a_group_back_while_it_runs(
 
 
 @pytest.mark.parametrize("when", ["earliest", "now"])
-async def test_the_tool_moves_a_group_that_has_more_in_its_cache_and_the_move_lasts(
+async def test_a_reset_by_mqadmin_discards_cached_messages_and_lasts(
     mqadmin: Tool, namesrv: str, topic: str, group: str, queue: MessageQueue, when: str
 ) -> None:
     await send(namesrv, topic, numbers(10), queue=queue)
@@ -277,7 +277,7 @@ async def stands_at(consumer: LitePullConsumer, queue: MessageQueue, position: i
         (False, True, "CR_THROW_EXCEPTION"),
     ],
 )
-async def test_the_tool_tries_a_handler_with_a_message(
+async def test_mqadmin_consumes_a_message_directly(
     mqadmin: Tool,
     namesrv: str,
     topic: str,

@@ -85,7 +85,7 @@ def bodies(messages: list[MessageExt]) -> list[str]:
     return sorted(message.body.decode() for message in messages)
 
 
-async def test_two_namespaces_do_not_see_each_other(
+async def test_namespaces_are_isolated(
     configs: tuple[ClientConfig, ClientConfig], group: str
 ) -> None:
     lite = LitePullConfig(start_from="earliest")
@@ -115,7 +115,7 @@ async def test_two_namespaces_do_not_see_each_other(
         assert await consumers[0].poll(1) == await consumers[1].poll(1) == []
 
 
-async def test_progress_is_kept_by_namespace(
+async def test_committed_offsets_are_separate_per_namespace(
     configs: tuple[ClientConfig, ClientConfig], group: str
 ) -> None:
     lite = LitePullConfig(start_from="earliest")
@@ -152,7 +152,7 @@ async def test_members_of_a_namespace_share_its_queues(
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
-async def test_handlers_see_plain_names_also_in_retries_and_dead_letters(
+async def test_handlers_get_names_without_namespace_in_retries_and_dead_letters(
     cluster: Cluster,
     configs: tuple[ClientConfig, ClientConfig],
     names: tuple[str, str],
@@ -189,7 +189,7 @@ async def test_handlers_see_plain_names_also_in_retries_and_dead_letters(
     assert names[0] not in repr(event)
 
 
-async def test_dead_letters_are_read_under_their_plain_name(
+async def test_dead_letters_are_read_by_the_name_without_namespace(
     cluster: Cluster, configs: tuple[ClientConfig, ClientConfig], group: str
 ) -> None:
     async with Producer("till", client=configs[0]) as producer:
@@ -215,7 +215,7 @@ async def test_dead_letters_are_read_under_their_plain_name(
     assert found[0].property("RETRY_TOPIC") in (TOPIC, None)
 
 
-async def test_offsets_are_asked_by_plain_names(
+async def test_offset_queries_take_names_without_namespace(
     configs: tuple[ClientConfig, ClientConfig], group: str
 ) -> None:
     [queue] = await sent(configs[0], "one")
@@ -229,7 +229,7 @@ async def test_offsets_are_asked_by_plain_names(
         assert await puller.max_offset(queue) == 0
 
 
-async def test_popped_messages_have_plain_names_also_when_they_come_again(
+async def test_popped_messages_have_names_without_namespace_when_redelivered(
     cluster: Cluster, configs: tuple[ClientConfig, ClientConfig], group: str
 ) -> None:
     if cluster.version.startswith("4."):
@@ -261,7 +261,7 @@ async def popped(consumer: PopConsumer) -> Any:  # noqa: ANN401 - a PoppedMessag
                 return found[0]
 
 
-async def test_local_offsets_of_two_namespaces_are_two_files(
+async def test_local_offsets_are_stored_in_one_file_per_namespace(
     configs: tuple[ClientConfig, ClientConfig], group: str, tmp_path: Path
 ) -> None:
     for config in configs:
@@ -278,7 +278,7 @@ async def test_local_offsets_of_two_namespaces_are_two_files(
 
 
 @pytest.mark.usefixtures("elsewhere")
-async def test_administrators_see_whole_names(
+async def test_admin_client_returns_names_with_namespace(
     cluster: Cluster,
     configs: tuple[ClientConfig, ClientConfig],
     names: tuple[str, str],
@@ -296,7 +296,7 @@ async def test_administrators_see_whole_names(
     assert f"{names[0]}%{TOPIC}" in status
 
 
-async def test_of_version_2_names_stay_and_brokers_take_the_fields(
+async def test_namespace_v2_keeps_names_and_sets_request_fields(
     cluster: Cluster, topic: str, group: str
 ) -> None:
     config = ClientConfig(namesrv=cluster.namesrv, namespace="shop", namespace_version=2)

@@ -106,7 +106,7 @@ async def test_concurrent_keys_keep_their_order(
 
 
 @pytest.mark.timeout(300, func_only=True)  # a broker is stopped and started in it
-async def test_keys_keep_their_queues_while_a_broker_is_away_and_the_topic_grows(
+async def test_keys_keep_their_queues_while_a_broker_is_down_and_the_topic_grows(
     two_broker_cluster: Cluster, rocketmq_group: str, config: ProducerConfig
 ) -> None:
     cluster, topic = two_broker_cluster, f"{rocketmq_group}-grown"

@@ -37,7 +37,7 @@ LARGE = Order(43, ["x" * 100] * 100, ORDER.at)  # long enough to be compressed o
     ],
     ids=repr,
 )
-async def test_values_come_back_as_they_were_sent(
+async def test_values_are_decoded_as_they_were_encoded(
     namesrv: str, topic: str, group: str, codec: Codec, values: list[object]
 ) -> None:
     async with Producer("shop", namesrv=namesrv, config=ProducerConfig(codec=codec)) as producer:
@@ -52,9 +52,7 @@ async def test_values_come_back_as_they_were_sent(
     assert received == values
 
 
-async def test_a_body_that_is_no_value_is_handed_out_all_the_same(
-    namesrv: str, topic: str, group: str
-) -> None:
+async def test_an_undecodable_body_is_still_delivered(namesrv: str, topic: str, group: str) -> None:
     async with Producer("shop", namesrv=namesrv) as producer:
         await producer.send(Message(topic, b"not json"))
     config = LitePullConfig(codec=JSONCodec(Order), start_from="earliest")

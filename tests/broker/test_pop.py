@@ -290,7 +290,7 @@ async def test_popping(
     await (scenario(place) if is_5 else refused(place))
 
 
-async def test_retry_topics_of_the_second_kind(
+async def test_messages_of_retry_topics_v2_are_popped(
     fresh_cluster: Callable[..., Cluster], rocketmq_version: str
 ) -> None:
     def start() -> Cluster:
@@ -320,7 +320,7 @@ async def tried_again_in_the_second_kind(place: Place) -> None:
 
 
 @pytest.mark.usefixtures("elsewhere")
-async def test_the_admin_tool_shows_a_member(
+async def test_mqadmin_shows_a_pop_consumer(
     rocketmq_cluster: Cluster,
     rocketmq_topic: str,
     rocketmq_group: str,

@@ -116,7 +116,7 @@ async def test_only_subscribed_messages_are_handled(namesrv: str, topic: str, gr
     assert handled.bodies() == ["BB", "more"]
 
 
-async def test_plain_functions_handle_messages_too(namesrv: str, topic: str, group: str) -> None:
+async def test_plain_functions_can_be_handlers(namesrv: str, topic: str, group: str) -> None:
     await send(namesrv, topic, numbers(50))
     seen: list[bytes] = []
     async with pushing(namesrv, group, topic, lambda message: seen.append(message.body)):
@@ -294,7 +294,7 @@ async def test_orderly_queues_are_retried_in_place(namesrv: str, topic: str, gro
     assert found == expected
 
 
-async def test_orderly_queues_are_handed_over_without_overlap(
+async def test_reassigned_orderly_queues_are_never_handled_concurrently(
     namesrv: str, topic: str, group: str
 ) -> None:
     running: set[MessageQueue] = set()
@@ -387,7 +387,7 @@ async def test_broadcasting_delivers_everything_to_every_member(
     assert later.bodies() == ["new"]
 
 
-async def test_a_broadcast_message_that_failed_is_reported(
+async def test_a_failed_broadcast_message_is_reported(
     namesrv: str,
     topic: str,
     group: str,

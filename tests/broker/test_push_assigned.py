@@ -103,7 +103,7 @@ async def test_failed_popped_messages_are_redelivered_and_go_to_the_dlq(
     assert {message.topic for message in handled.seen} == {topic}
 
 
-async def test_a_change_of_mode_loses_nothing(
+async def test_switching_between_pull_and_pop_loses_no_message(
     namesrv: str, topic: str, group: str, rocketmq_cluster: Cluster
 ) -> None:
     handled = Notes()

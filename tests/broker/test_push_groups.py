@@ -40,7 +40,7 @@ async def members(orders: Orders, tmp_path: Path) -> AsyncIterator[PushGroup]:
         yield members
 
 
-async def test_members_join_leave_and_die_under_load_and_nothing_is_lost(
+async def test_members_join_leave_and_die_under_load_without_loss(
     members: PushGroup, namesrv: str, topic: str, record_property: Recorder
 ) -> None:
     took: dict[str, float] = {}

@@ -52,7 +52,7 @@ def other_topic(cluster: Cluster, rocketmq_group: str) -> Iterator[str]:
     cluster.delete_topic(name)
 
 
-async def test_without_a_name_server_reading_goes_on_and_a_new_topic_is_found_later(
+async def test_reading_continues_without_a_name_server_and_a_new_topic_is_found_later(
     cluster: Cluster, topic: str, other_topic: str, rocketmq_group: str
 ) -> None:
     name_server = cluster.namesrvs[0]
@@ -75,7 +75,7 @@ async def test_without_a_name_server_reading_goes_on_and_a_new_topic_is_found_la
     assert (load.wrong(), load.copies(), load.failed) == ([], 0, 0)
 
 
-async def test_a_broker_that_is_restarted_is_read_on_by_itself(
+async def test_reading_resumes_after_a_broker_restart(
     cluster: Cluster, broker: Broker, topic: str, rocketmq_group: str
 ) -> None:
     async with Load(cluster.namesrv, rocketmq_group, topic) as load:
@@ -96,7 +96,7 @@ async def test_a_broker_that_is_restarted_is_read_on_by_itself(
         assert sum((await consumer.lag()).values()) == 0
 
 
-async def test_what_was_stored_before_and_after_a_kill_is_read(
+async def test_messages_stored_before_and_after_a_kill_are_read(
     cluster: Cluster, broker: Broker, topic: str, rocketmq_group: str, record_property: Recorder
 ) -> None:
     async with Load(cluster.namesrv, rocketmq_group, topic) as load:
@@ -122,7 +122,7 @@ async def test_what_was_stored_before_and_after_a_kill_is_read(
         assert await consumer.poll(0.5) == []
 
 
-async def test_a_frozen_broker_is_read_on_when_it_thaws(
+async def test_reading_resumes_when_a_frozen_broker_thaws(
     cluster: Cluster, broker: Broker, topic: str, rocketmq_group: str
 ) -> None:
     async with Load(cluster.namesrv, rocketmq_group, topic) as load:
@@ -141,7 +141,7 @@ async def test_a_frozen_broker_is_read_on_when_it_thaws(
     assert load.copies() == 0
 
 
-async def test_a_broker_that_lost_its_tail_is_read_on_without_committing_more_than_was_done(
+async def test_reading_resumes_after_lost_messages_and_commits_only_processed_ones(
     fresh_cluster: Callable[..., Cluster], rocketmq_group: str, tmp_path: Path
 ) -> None:
     store, old = tmp_path / "store", tmp_path / "old"

@@ -161,7 +161,7 @@ async def test_message_at_its_limit_goes_to_the_dlq(desk: Desk) -> None:
     assert len(await desk.found(desk.retries)) == 1
 
 
-async def test_a_dead_letter_is_as_it_was_sent(desk: Desk) -> None:
+async def test_a_dead_letter_equals_the_sent_message(desk: Desk) -> None:
     message = await desk.sent()
     await desk.back().dead_letter(message, "no JSON")
     (dead,) = await desk.found(desk.dead_letters)
@@ -212,7 +212,7 @@ async def test_a_copy_of_a_compressed_body_can_be_read(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("refused", "local_retries"), [(False, 0), (True, 0), (False, 3)])
-async def test_a_group_that_holds_locks_gets_its_dead_letters(
+async def test_a_group_that_holds_locks_gets_dead_letters(
     desk: Desk, refused: bool, local_retries: int
 ) -> None:
     message = await desk.sent()

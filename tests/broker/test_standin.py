@@ -34,7 +34,7 @@ def topic(rocketmq_cluster: Cluster, rocketmq_group: str) -> Iterator[str]:
     rocketmq_cluster.delete_topic(name)
 
 
-def test_the_stand_in_answers_in_the_shapes_of_a_real_broker(
+def test_the_stand_in_responds_like_a_real_broker(
     program: Path, rocketmq_cluster: Cluster, topic: str
 ) -> None:
     real = conformance.shapes(rocketmq_cluster.brokers[0].address, topic)
@@ -53,7 +53,7 @@ def as_4_9(played: dict[str, Shape], real: dict[str, Shape]) -> dict[str, Shape]
     return less
 
 
-def test_a_message_of_the_stand_in_can_be_read_like_one_of_a_real_broker(
+def test_a_message_of_the_stand_in_decodes_like_one_of_a_real_broker(
     program: Path, rocketmq_cluster: Cluster, topic: str
 ) -> None:
     broker = rocketmq_cluster.brokers[0].address

@@ -99,7 +99,7 @@ def place(sent: SendResult | MessageExt) -> tuple[MessageQueue, int]:
     return sent.queue, sent.queue_offset
 
 
-async def test_a_static_topic_is_written_and_read_by_its_logical_queues(
+async def test_a_static_topic_is_sent_to_and_read_by_logical_queues(
     two_broker_cluster: Cluster, rocketmq_group: str
 ) -> None:
     if not knows_static_topics(two_broker_cluster):
@@ -135,7 +135,7 @@ async def test_a_static_topic_is_written_and_read_by_its_logical_queues(
     assert {each.message_queue.broker_name for each in physical} == {"broker-a", "broker-b"}
 
 
-async def test_nothing_is_lost_while_logical_queues_move(
+async def test_moving_logical_queues_loses_no_message(
     two_broker_cluster: Cluster, rocketmq_group: str
 ) -> None:
     if not knows_static_topics(two_broker_cluster):
@@ -186,7 +186,7 @@ async def test_nothing_is_lost_while_logical_queues_move(
     assert sorted(map(place, after)) == sorted(map(place, late))
 
 
-async def test_groups_are_reset_and_cloned_in_a_static_topic(
+async def test_offsets_are_reset_and_cloned_in_a_static_topic(
     two_broker_cluster: Cluster, rocketmq_group: str
 ) -> None:
     if not knows_static_topics(two_broker_cluster):

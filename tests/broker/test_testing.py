@@ -49,9 +49,7 @@ def orphans(rocketmq_version: str) -> list[Path]:
     return [Path("/proc", pid) for pid in pids]
 
 
-def test_a_topic_of_the_fixture_can_be_found(
-    rocketmq_cluster: Cluster, rocketmq_topic: str
-) -> None:
+def test_the_topic_fixture_creates_a_route(rocketmq_cluster: Cluster, rocketmq_topic: str) -> None:
     found = probe.masters(rocketmq_cluster.namesrvs[0].address, rocketmq_topic)
 
     assert found == {broker.name: broker.address for broker in rocketmq_cluster.brokers}
@@ -71,7 +69,7 @@ def test_every_name_server_knows_the_broker(cluster: Cluster, broker: Broker) ->
     assert known == [{broker.name: broker.address}] * 2
 
 
-def test_what_was_stored_survives_a_kill(cluster: Cluster, broker: Broker) -> None:
+def test_stored_messages_survive_a_kill(cluster: Cluster, broker: Broker) -> None:
     cluster.create_topic("survivor", queues=1)
     send_one(broker, "survivor")
 
@@ -83,7 +81,7 @@ def test_what_was_stored_survives_a_kill(cluster: Cluster, broker: Broker) -> No
     probe.wait_until(lambda: check_stored(broker, "survivor"), seconds=60, what="not stored")
 
 
-def test_a_broker_stops_in_order_and_comes_back(cluster: Cluster, broker: Broker) -> None:
+def test_a_broker_stops_gracefully_and_restarts(cluster: Cluster, broker: Broker) -> None:
     before = broker.pid
 
     broker.restart()
@@ -92,7 +90,7 @@ def test_a_broker_stops_in_order_and_comes_back(cluster: Cluster, broker: Broker
     probe.ask(broker.address, probe.GET_BROKER_RUNTIME_INFO)
 
 
-def test_a_paused_broker_accepts_but_does_not_answer(broker: Broker) -> None:
+def test_a_paused_broker_accepts_connections_but_does_not_respond(broker: Broker) -> None:
     broker.pause()
     with pytest.raises(TimeoutError):
         probe.request(broker.address, probe.GET_BROKER_RUNTIME_INFO, timeout_seconds=0.5)
@@ -102,7 +100,7 @@ def test_a_paused_broker_accepts_but_does_not_answer(broker: Broker) -> None:
     probe.ask(broker.address, probe.GET_BROKER_RUNTIME_INFO)
 
 
-def test_a_restarted_name_server_learns_of_the_brokers_again(
+def test_brokers_register_again_with_a_restarted_name_server(
     cluster: Cluster, broker: Broker
 ) -> None:
     server = cluster.namesrvs[0]
@@ -114,13 +112,13 @@ def test_a_restarted_name_server_learns_of_the_brokers_again(
     assert probe.cluster_masters(server.address) == {broker.name: broker.address}
 
 
-def test_the_admin_tool_sees_the_cluster(cluster: Cluster, broker: Broker) -> None:
+def test_mqadmin_lists_the_cluster(cluster: Cluster, broker: Broker) -> None:
     printed = cluster.mqadmin("clusterList")
 
     assert broker.address in printed
 
 
-def test_logs_of_all_servers_can_be_kept(
+def test_server_logs_can_be_kept(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ROCKETMQ_AIO_LOGS", str(tmp_path))
@@ -133,7 +131,7 @@ def test_logs_of_all_servers_can_be_kept(
     assert any(path.stat().st_size for path in folder.rglob("*.log"))
 
 
-def test_a_broker_that_cannot_start_leaves_only_its_logs(
+def test_a_broker_that_fails_to_start_leaves_only_its_logs(
     fresh_cluster: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ROCKETMQ_AIO_LOGS", str(tmp_path / "kept"))
@@ -182,7 +180,7 @@ def check_gone(processes: list[Path]) -> None:
         raise probe.ProbeError(str(left))
 
 
-def test_a_server_that_ended_by_itself_is_named_with_what_it_printed(cluster: Cluster) -> None:
+def test_an_exited_server_is_reported_with_its_output(cluster: Cluster) -> None:
     cluster.check_running()
     broker = cluster.brokers[0]
     assert broker.pid is not None

@@ -13,7 +13,7 @@ def test_two_brokers_share_a_topic(two_broker_cluster: Cluster) -> None:
     assert set(found) == {"broker-a", "broker-b"}
 
 
-def test_a_topic_can_be_created_on_one_broker_alone(two_broker_cluster: Cluster) -> None:
+def test_a_topic_can_be_created_on_one_broker_only(two_broker_cluster: Cluster) -> None:
     second = two_broker_cluster.brokers[1]
 
     two_broker_cluster.create_topic("alone", queues=1, brokers=[second])

@@ -116,18 +116,18 @@ async def used(config: ClientConfig, group: str) -> None:
         await until(lambda: body in seen, "the handler has it", 60)
 
 
-async def test_a_client_that_trusts_the_authority_works(
+async def test_a_client_with_the_ca_connects(
     secured: Cluster, authority: Authority, group: str
 ) -> None:
     await used(ClientConfig(namesrv=secured.namesrv, tls=trusting(authority)), group)
 
 
-async def test_the_admin_tool_of_the_cluster_works(secured: Cluster) -> None:
+async def test_mqadmin_connects_over_tls(secured: Cluster) -> None:
     assert "broker-a" in await asyncio.to_thread(secured.mqadmin, "clusterList")
 
 
 @pytest.mark.parametrize("tls", ["another authority", "authorities of the system"])
-async def test_servers_of_another_authority_are_not_trusted(
+async def test_servers_of_another_ca_are_rejected(
     secured: Cluster, stranger: Authority, tls: str
 ) -> None:
     context = trusting(stranger) if tls == "another authority" else True
@@ -138,7 +138,7 @@ async def test_servers_of_another_authority_are_not_trusted(
     assert "certificate verify failed" in cause.reason
 
 
-async def test_who_verifies_nothing_is_served(secured: Cluster, group: str) -> None:
+async def test_a_client_without_verification_connects(secured: Cluster, group: str) -> None:
     careless = ssl.create_default_context()
     careless.check_hostname = False
     careless.verify_mode = ssl.CERT_NONE
@@ -146,15 +146,13 @@ async def test_who_verifies_nothing_is_served(secured: Cluster, group: str) -> N
     await used(ClientConfig(namesrv=secured.namesrv, tls=careless), group)
 
 
-async def test_a_certificate_that_the_system_cannot_verify_is_refused(secured: Cluster) -> None:
+async def test_a_certificate_unknown_to_the_system_store_is_rejected(secured: Cluster) -> None:
     cause = await refused(ClientConfig(namesrv=secured.namesrv, tls=True))
 
     assert "certificate" in str(cause)
 
 
-async def test_a_certificate_is_good_for_the_names_in_it(
-    secured: Cluster, authority: Authority
-) -> None:
+async def test_a_certificate_is_valid_for_its_names(secured: Cluster, authority: Authority) -> None:
     port = secured.namesrv.rpartition(":")[2]
     config = ClientConfig(namesrv=f"localhost:{port}", tls=trusting(authority))
     cause = await refused(config)
@@ -179,14 +177,16 @@ def expired_namesrv(rocketmq_version: str, authority: Authority) -> Iterator[str
         yield launched.address
 
 
-async def test_an_expired_certificate_is_told(expired_namesrv: str, authority: Authority) -> None:
+async def test_an_expired_certificate_is_named_in_the_error(
+    expired_namesrv: str, authority: Authority
+) -> None:
     cause = await refused(ClientConfig(namesrv=expired_namesrv, tls=trusting(authority)))
 
     assert isinstance(cause, NotConnectedError)
     assert "certificate has expired" in cause.reason
 
 
-async def test_a_plain_client_is_not_served(secured: Cluster) -> None:
+async def test_a_plain_text_client_is_disconnected(secured: Cluster) -> None:
     cause = await refused(ClientConfig(namesrv=secured.namesrv))
 
     assert "closed by the peer without an answer; it may ask for TLS" in str(cause)
@@ -203,22 +203,22 @@ def plain_namesrv(rocketmq_version: str) -> Iterator[str]:
         yield launched.address
 
 
-async def test_a_server_without_tls_is_told(plain_namesrv: str, authority: Authority) -> None:
+async def test_a_server_without_tls_is_named_in_the_error(
+    plain_namesrv: str, authority: Authority
+) -> None:
     cause = await refused(ClientConfig(namesrv=plain_namesrv, tls=trusting(authority)))
 
     assert isinstance(cause, NotConnectedError)
     assert "closed by the peer during the TLS handshake" in cause.reason
 
 
-async def test_both_sides_show_a_certificate(
-    mutual: Cluster, authority: Authority, group: str
-) -> None:
+async def test_mutual_tls_connects(mutual: Cluster, authority: Authority, group: str) -> None:
     client = authority.sign("client")
 
     await used(ClientConfig(namesrv=mutual.namesrv, tls=trusting(authority, client)), group)
 
 
-async def test_a_client_without_the_certificate_that_is_asked_for(
+async def test_a_required_client_certificate_that_is_missing_is_an_error(
     mutual: Cluster, authority: Authority, stranger: Authority
 ) -> None:
     for certificate in (None, stranger.sign("unknown-client")):

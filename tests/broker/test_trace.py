@@ -80,7 +80,7 @@ def comparable(records: list[str]) -> list[list[str]]:
     return sorted(kept)
 
 
-async def test_the_official_tool_shows_who_sent_and_who_handled_a_message(
+async def test_mqadmin_shows_the_producer_and_the_consumer_of_a_message(
     rocketmq_cluster: Cluster, topic: str, group: str
 ) -> None:
     cluster = rocketmq_cluster
@@ -94,7 +94,7 @@ async def test_the_official_tool_shows_who_sent_and_who_handled_a_message(
     assert [line for line in lines if line[:1] != ["Pub"] and group in line and "success" in line]
 
 
-async def test_java_traces_the_same_in_the_same_bytes(
+async def test_trace_bodies_equal_those_of_java(
     rocketmq_cluster: Cluster, rocketmq_version: str, topic: str, group: str, tmp_path: Path
 ) -> None:
     cluster, version, producer = rocketmq_cluster, rocketmq_version, f"p-{group}"

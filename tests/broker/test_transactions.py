@@ -176,7 +176,7 @@ async def consumed(cluster: Cluster, topic: str, group: str, count: int) -> list
     return sorted(got)
 
 
-async def test_unknown_is_checked_until_it_is_decided(
+async def test_an_unknown_transaction_is_checked_until_resolved(
     cluster: Cluster, topic: str, rocketmq_group: str
 ) -> None:
     ledger = Ledger()
@@ -252,7 +252,9 @@ async def test_commits_that_overlap_checks_are_stored_once(
         assert flags["8"] == len(bodies)
 
 
-async def test_the_example_announces_what_is_stored(cluster: Cluster, topic: str) -> None:
+async def test_transaction_example_publishes_only_stored_orders(
+    cluster: Cluster, topic: str
+) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-W", "error", str(EXAMPLE)),
         *("--namesrv", cluster.namesrv, "--topic", topic),
@@ -276,7 +278,7 @@ async def test_the_example_announces_what_is_stored(cluster: Cluster, topic: str
 # --- faults --------------------------------------------------------------------------------------
 
 
-async def test_a_lost_decision_is_recovered_by_the_check(
+async def test_a_lost_end_transaction_is_recovered_by_the_check(
     cluster: Cluster, broker: Broker, topic: str, rocketmq_group: str
 ) -> None:
     ledger = Ledger()
@@ -326,7 +328,7 @@ async def test_another_member_replies_for_a_killed_process(
         assert await visible(cluster, topic, 1) == ["done"]
 
 
-async def test_a_broker_killed_during_the_local_transaction_gets_the_decision_later(
+async def test_a_broker_killed_during_the_local_transaction_gets_the_state_later(
     cluster: Cluster, broker: Broker, topic: str, rocketmq_group: str
 ) -> None:
     ledger = Ledger()
@@ -359,7 +361,7 @@ async def test_no_local_transaction_runs_while_the_broker_is_down(
         await becomes_visible(cluster, topic, {"after", "before"})
 
 
-async def test_a_broker_that_is_killed_among_many_transactions_loses_no_decision(
+async def test_a_broker_killed_under_load_loses_no_transaction_state(
     cluster: Cluster, broker: Broker, topic: str, rocketmq_group: str
 ) -> None:
     ledger, stopped = Ledger(), asyncio.Event()

@@ -32,7 +32,7 @@ TOPICS_OF_UNIT_GROUPS: Final = 312  # and retry topics of groups that are in one
 SECONDS: Final = 30.0
 
 
-async def test_everything_that_is_sent_can_go_to_the_second_port(
+async def test_all_kinds_of_sends_can_use_the_vip_channel(
     rocketmq_cluster: Cluster, topic: str, group: str
 ) -> None:
     first = rocketmq_cluster.brokers[0].address
@@ -59,7 +59,7 @@ async def test_everything_that_is_sent_can_go_to_the_second_port(
     assert sorted(each.body for each in found) == expected
 
 
-async def test_replies_find_who_asked_through_the_second_port(
+async def test_replies_arrive_through_the_vip_channel(
     rocketmq_cluster: Cluster, topic: str, group: str
 ) -> None:
     client = ClientConfig(namesrv=rocketmq_cluster.namesrv, vip_channel=True)
@@ -70,7 +70,7 @@ async def test_replies_find_who_asked_through_the_second_port(
         assert (await producer.request(Message(topic, b"tea"), 30)).body == b"TEA"
 
 
-async def test_a_second_port_that_cannot_be_reached_is_said_to_be_so(
+async def test_an_unreachable_vip_channel_is_named_in_the_error(
     rocketmq_cluster: Cluster, topic: str, group: str
 ) -> None:
     first = rocketmq_cluster.brokers[0].address
@@ -93,7 +93,7 @@ async def listed(namesrv: str, code: int) -> list[str]:
     return topics
 
 
-async def test_topics_of_a_unit_are_known_as_such(rocketmq_cluster: Cluster, group: str) -> None:
+async def test_unit_topics_carry_the_unit_flag(rocketmq_cluster: Cluster, group: str) -> None:
     namesrv = rocketmq_cluster.namesrv
     new = f"{group}-of-a-unit"
     client = ClientConfig(namesrv=namesrv, unit_mode=True, unit_name="east")

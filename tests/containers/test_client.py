@@ -11,7 +11,7 @@ MESSAGES = 20
 SECONDS = 60
 
 
-async def test_what_was_sent_is_consumed(
+async def test_messages_sent_to_a_container_are_consumed(
     rocketmq_namesrv: str, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     bodies = {b"message %d" % number for number in range(MESSAGES)}
@@ -20,7 +20,7 @@ async def test_what_was_sent_is_consumed(
     assert await receive(rocketmq_namesrv, rocketmq_topic, rocketmq_group) == bodies
 
 
-async def test_what_was_sent_before_a_kill_is_consumed_after_it(
+async def test_messages_sent_before_a_kill_are_consumed_after_it(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
     bodies = {b"message %d" % number for number in range(MESSAGES)}

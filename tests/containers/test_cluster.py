@@ -43,7 +43,7 @@ def test_a_topic_can_be_found_through_a_published_port(
     assert found == {"broker-a": broker.address}
 
 
-def test_ports_are_published_on_this_machine_alone(
+def test_ports_are_published_on_loopback_only(
     engine: docker.DockerClient, rocketmq_cluster: Cluster
 ) -> None:
     published = [
@@ -56,7 +56,7 @@ def test_ports_are_published_on_this_machine_alone(
     assert published == ["127.0.0.1", "127.0.0.1"]
 
 
-def test_a_paused_broker_accepts_but_does_not_answer(broker: Broker) -> None:
+def test_a_paused_broker_accepts_connections_but_does_not_respond(broker: Broker) -> None:
     broker.pause()
     with pytest.raises(TimeoutError):
         probe.request(broker.address, probe.GET_BROKER_RUNTIME_INFO, timeout_seconds=0.5)
@@ -85,7 +85,7 @@ def test_a_paused_broker_can_be_killed(broker: Broker) -> None:
     broker.start()
 
 
-def test_a_broker_stops_in_order_and_comes_back(broker: Broker) -> None:
+def test_a_broker_stops_gracefully_and_restarts(broker: Broker) -> None:
     before = broker.pid
 
     broker.restart()
@@ -93,7 +93,7 @@ def test_a_broker_stops_in_order_and_comes_back(broker: Broker) -> None:
     assert broker.pid not in {None, before}
 
 
-def test_the_admin_tool_sees_the_cluster(rocketmq_cluster: Cluster, broker: Broker) -> None:
+def test_mqadmin_lists_the_cluster(rocketmq_cluster: Cluster, broker: Broker) -> None:
     assert broker.address in rocketmq_cluster.mqadmin("clusterList")
 
 

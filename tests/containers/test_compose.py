@@ -43,7 +43,7 @@ def ports() -> Iterator[dict[str, int]]:
         subprocess.run([*command, "down", "-v", "-t", "1"], env=environment, check=True)
 
 
-def test_the_broker_is_reachable_where_the_name_server_says(ports: dict[str, int]) -> None:
+def test_the_broker_is_reachable_at_its_registered_address(ports: dict[str, int]) -> None:
     expected = f"127.0.0.1:{ports['BROKER_PORT']}"
 
     wait_for_route(ports["NAMESRV_PORT"], expected)
@@ -56,7 +56,7 @@ def test_the_broker_is_reachable_where_the_name_server_says(ports: dict[str, int
     )
 
 
-def test_the_proxy_is_reachable_where_it_says(ports: dict[str, int]) -> None:
+def test_the_proxy_is_reachable_at_its_advertised_address(ports: dict[str, int]) -> None:
     expected = f"127.0.0.1:{ports['PROXY_PORT']}"
 
     wait_for_route(ports["PROXY_PORT"], expected)

@@ -11,7 +11,7 @@ from tests.fakes.conformance.ground import QUEUES
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-async def test_the_fake_answers_as_a_real_broker(case: Case, version: str) -> None:
+async def test_the_fake_responds_like_a_real_broker(case: Case, version: str) -> None:
     async with FakeCluster(version=version, topics={"orders": QUEUES}) as cluster:
         ground = Ground(
             namesrv=cluster.namesrv,

@@ -57,7 +57,7 @@ def offsets_by_queue(taken: list[MessageExt]) -> dict[int, list[int]]:
 # --- brokers and name servers that go and come ---------------------------------------------------
 
 
-async def test_reading_continues_after_a_restart_of_the_broker(cluster: FakeCluster) -> None:
+async def test_reading_continues_after_a_broker_restart(cluster: FakeCluster) -> None:
     put(cluster, *numbers(3))
     async with consuming(cluster) as consumer:
         events = consumer.events()
@@ -222,7 +222,7 @@ async def test_repeated_cuts_of_all_connections_lose_and_repeat_nothing(
     assert offsets_by_queue(taken) == {0: list(range(100)), 1: list(range(100))}
 
 
-async def test_a_pull_without_an_answer_is_repeated(
+async def test_a_pull_without_a_response_is_repeated(
     cluster: FakeCluster, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rocketmq_aio.consumer.pulling.puller.HOLD_SLACK_SECONDS", QUICK)
@@ -235,7 +235,7 @@ async def test_a_pull_without_an_answer_is_repeated(
         assert bodies(await polled(consumer, 3)) == numbers(3)
 
 
-async def test_a_corrupt_body_holds_its_queue_until_it_is_intact(
+async def test_a_corrupt_body_blocks_its_queue_until_it_is_intact(
     cluster: FakeCluster, proxy: FaultProxy
 ) -> None:
     put(cluster, *numbers(3))
@@ -318,7 +318,7 @@ async def test_reading_recovers_from_every_error_code(cluster: FakeCluster, code
         assert bodies(await polled(consumer, 3)) == numbers(3)
 
 
-async def test_a_denied_topic_is_an_event_and_read_when_allowed(
+async def test_a_denied_topic_emits_an_event_and_is_read_when_allowed(
     cluster: FakeCluster,
 ) -> None:
     client = ClientConfig(namesrv=cluster.namesrv, route_refresh_interval_seconds=60)

@@ -118,7 +118,7 @@ async def test_a_cancelled_close_completes_and_commits(cluster: FakeCluster) -> 
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own client", "shared client"])
-async def test_a_close_at_any_step_of_a_start_ends_it(cluster: FakeCluster, shared: bool) -> None:
+async def test_close_at_any_step_of_start_ends_it(cluster: FakeCluster, shared: bool) -> None:
     async with nothing_left(), MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client:
         steps = 0
         for steps in range(STEPS):
@@ -286,7 +286,7 @@ async def test_a_cancelled_assignment_can_be_repeated(cluster: FakeCluster) -> N
         assert bodies(await polled(consumer, 1)) == ["in 3"]
 
 
-async def test_closing_twice_and_at_once_is_one_close(cluster: FakeCluster) -> None:
+async def test_concurrent_closes_are_one_close(cluster: FakeCluster) -> None:
     put(cluster, "a")
     async with nothing_left():
         consumer = consumer_of(cluster)

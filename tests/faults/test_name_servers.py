@@ -144,7 +144,7 @@ async def test_start_raises_for_a_wrong_port(kind: str) -> None:
 # --- one of several ------------------------------------------------------------------------------
 
 
-async def test_a_dead_one_of_two_costs_next_to_nothing() -> None:
+async def test_one_dead_name_server_of_two_costs_almost_no_time() -> None:
     async with nothing_left(), two_servers() as (_, servers):
         await servers[0].stop()
         async with Producer("shop", namesrv=joined(*servers)) as producer:
@@ -169,7 +169,7 @@ async def test_one_silent_server_of_two_costs_one_hedge() -> None:
         assert len(servers[0].requests) <= 1  # none if the other one came first
 
 
-async def test_a_black_hole_beside_a_server_costs_about_half_a_second() -> None:
+async def test_one_unreachable_name_server_of_two_costs_half_a_second() -> None:
     with black_hole() as deaf:
         async with nothing_left(), two_servers() as (_, (server, _other)):
             producer = Producer("shop", namesrv=f"{deaf};{server.address}")
@@ -199,7 +199,7 @@ async def test_a_server_that_becomes_silent_is_replaced_by_the_other() -> None:
 # --- outages -------------------------------------------------------------------------------------
 
 
-async def test_known_topics_do_not_notice_that_the_name_server_is_gone() -> None:
+async def test_known_topics_work_without_a_name_server() -> None:
     config = {"route_refresh_interval_seconds": 0.05}
     async with nothing_left(), FakeCluster(topics={"orders": 4}) as cluster:
         client = ClientConfig(namesrv=cluster.namesrv, **config)  # type: ignore[arg-type]
@@ -214,7 +214,7 @@ async def test_known_topics_do_not_notice_that_the_name_server_is_gone() -> None
                 await producer.send(Message("unheard-of", b"x"))
 
 
-async def test_a_name_server_that_comes_back_is_used_again_soon() -> None:
+async def test_a_recovered_name_server_is_used_again_soon() -> None:
     async with nothing_left(), FakeCluster(topics={"orders": 4}) as cluster:
         config = ClientConfig(namesrv=cluster.namesrv, route_refresh_interval_seconds=0.05)
         async with Producer("shop", client=config) as producer:
@@ -233,7 +233,7 @@ def queues_of(producer: Producer) -> tuple[object, ...]:
     return route.publish_queues if route is not None else ()
 
 
-async def test_a_name_server_that_has_just_started_takes_no_route_away() -> None:
+async def test_a_restarted_name_server_without_routes_removes_no_route() -> None:
     async with nothing_left(), FakeCluster(topics={"orders": 4}) as cluster:
         config = ClientConfig(namesrv=cluster.namesrv, route_refresh_interval_seconds=0.05)
         async with Producer("shop", client=config) as producer:
@@ -248,7 +248,7 @@ async def test_a_name_server_that_has_just_started_takes_no_route_away() -> None
 
 
 @pytest.mark.parametrize("kind", ["closed", "reset", "half", "to nobody", "garbage"])
-async def test_a_refresh_that_goes_wrong_keeps_the_route_and_heals(kind: str) -> None:
+async def test_a_failed_refresh_keeps_the_route_and_recovers(kind: str) -> None:
     async with nothing_left(), FakeCluster(topics={"orders": 4}) as cluster:
         server = cluster.name_server
         wrong: dict[str, Outcome | Handler] = {
@@ -287,7 +287,7 @@ async def test_a_topic_created_later_is_found_within_two_seconds() -> None:
             assert passed.seconds < 2.0
 
 
-async def test_a_storm_of_sends_to_an_unknown_topic_is_no_storm_of_questions() -> None:
+async def test_concurrent_sends_to_an_unknown_topic_share_route_queries() -> None:
     async with nothing_left(), FakeCluster() as cluster:
         del cluster.broker.topics["TBW102"]
         async with Producer("shop", namesrv=cluster.namesrv) as producer:

@@ -39,7 +39,7 @@ async def all_done(consumer: PopConsumer, count: int) -> Counter[str]:
     return seen
 
 
-async def test_messages_of_a_lost_answer_are_redelivered(cluster: FakeCluster) -> None:
+async def test_messages_of_a_lost_pop_response_are_redelivered(cluster: FakeCluster) -> None:
     put(cluster, *numbers(5))
     async with FaultProxy(cluster.broker.address) as proxy:
         proxy.down.on(drop, code=POP)
@@ -54,7 +54,7 @@ async def test_messages_of_a_lost_answer_are_redelivered(cluster: FakeCluster) -
     assert RETRY_TOPIC in cluster.broker.topics
 
 
-async def test_a_cut_inside_an_answer_loses_nothing(cluster: FakeCluster) -> None:
+async def test_a_cut_inside_a_pop_response_loses_nothing(cluster: FakeCluster) -> None:
     put(cluster, *numbers(5))
     cluster.broker.on(POP, Close(reset=True), times=2)
     async with popping(cluster, invisible_seconds=0.5) as consumer:
@@ -63,7 +63,7 @@ async def test_a_cut_inside_an_answer_loses_nothing(cluster: FakeCluster) -> Non
     assert seen == Counter(numbers(5))
 
 
-async def test_a_repeated_answer_is_delivered_once(cluster: FakeCluster) -> None:
+async def test_a_repeated_pop_response_is_delivered_once(cluster: FakeCluster) -> None:
     put(cluster, *numbers(5))
     async with FaultProxy(cluster.broker.address) as proxy:
         proxy.down.on(duplicate, code=POP)
@@ -74,7 +74,7 @@ async def test_a_repeated_answer_is_delivered_once(cluster: FakeCluster) -> None
     assert bodies(taken) == numbers(5)
 
 
-async def test_an_ack_without_an_answer_is_retried(cluster: FakeCluster) -> None:
+async def test_an_ack_without_a_response_is_retried(cluster: FakeCluster) -> None:
     put(cluster, "1")
     async with (
         FaultProxy(cluster.broker.address) as proxy,
@@ -89,7 +89,7 @@ async def test_an_ack_without_an_answer_is_retried(cluster: FakeCluster) -> None
     assert leases(cluster) == 0
 
 
-async def test_an_ack_that_never_arrives_is_an_error(cluster: FakeCluster) -> None:
+async def test_an_ack_that_never_arrives_raises(cluster: FakeCluster) -> None:
     put(cluster, "1")
     cluster.broker.on(ACK, Close(reset=True), times=None)
     async with popping(cluster) as consumer:
@@ -101,7 +101,7 @@ async def test_an_ack_that_never_arrives_is_an_error(cluster: FakeCluster) -> No
     assert isinstance(caught.value.lost[message], ConnectionLostError)
 
 
-async def test_popping_continues_after_a_restart_of_the_broker(cluster: FakeCluster) -> None:
+async def test_popping_continues_after_a_broker_restart(cluster: FakeCluster) -> None:
     put(cluster, *numbers(3))
     async with popping(cluster) as consumer:
         await consumer.ack(await consumer.receive())

@@ -323,7 +323,7 @@ async def test_consumption_continues_without_a_name_server(
     await cluster.name_server.start()
 
 
-async def test_retries_whose_topic_cannot_be_found_wait_for_the_name_server(
+async def test_retries_without_a_route_wait_for_the_name_server(
     cluster: FakeCluster, group: Group
 ) -> None:
     cluster.broker.on(RequestCode.HEART_BEAT, Reply(), times=None)  # so it makes no topic yet
@@ -354,7 +354,7 @@ async def test_restarted_broker_redelivers_only_messages_in_flight(
 # --- offsets that move ---------------------------------------------------------------------------
 
 
-async def test_an_offset_that_is_corrected_while_handlers_run_loses_nothing(
+async def test_a_corrected_offset_loses_nothing_while_handlers_run(
     cluster: FakeCluster, group: Group
 ) -> None:
     let_go = asyncio.Event()

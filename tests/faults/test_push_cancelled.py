@@ -109,7 +109,7 @@ async def test_cancelled_close_still_closes_and_commits(
 
 @in_both_ways
 @pytest.mark.parametrize("shared", [False, True], ids=["own client", "shared client"])
-async def test_a_close_at_any_step_of_a_start_ends_it(
+async def test_close_at_any_step_of_start_ends_it(
     cluster: FakeCluster, orderly: bool, shared: bool
 ) -> None:
     put(cluster, *numbers(10))
@@ -191,7 +191,7 @@ async def test_a_cancelled_unsubscription_can_be_repeated(
 
 
 @in_both_ways
-async def test_suspending_and_resuming_at_any_step_loses_nothing(
+async def test_suspend_and_resume_at_any_step_lose_nothing(
     cluster: FakeCluster, orderly: bool
 ) -> None:
     async with group_of(cluster, orderly=orderly) as group:

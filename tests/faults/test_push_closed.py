@@ -78,7 +78,7 @@ async def test_close_waits_for_running_handlers(cluster: FakeCluster, group: Gro
     assert committed(cluster) == running
 
 
-async def test_a_close_during_the_drain_of_a_rebalance_is_bounded(
+async def test_close_during_the_drain_of_a_rebalance_is_bounded(
     cluster: FakeCluster, group: Group
 ) -> None:
     put(cluster, *numbers(10))
@@ -128,7 +128,7 @@ async def test_pending_local_retry_does_not_delay_close(cluster: FakeCluster, gr
 
 
 @pytest.mark.parametrize("fault", ["dead", "silent", "busy"])
-async def test_a_close_is_bounded_whatever_the_broker_does(
+async def test_close_is_bounded_under_every_broker_fault(
     cluster: FakeCluster, proxy: FaultProxy, group: Group, fault: str
 ) -> None:
     put(cluster, *numbers(3))
@@ -198,7 +198,7 @@ async def test_a_consumer_that_never_started_can_be_closed(
 
 
 @in_both_ways
-async def test_a_start_that_failed_leaves_nothing_and_can_be_closed(
+async def test_a_failed_start_leaves_nothing_and_can_be_closed(
     cluster: FakeCluster, orderly: bool
 ) -> None:
     async with nothing_left():
@@ -241,7 +241,9 @@ async def test_failed_consumer_raises_and_can_be_closed(
 # --- run -----------------------------------------------------------------------------------------
 
 
-async def test_a_signal_ends_run_after_the_handlers(cluster: FakeCluster, group: Group) -> None:
+async def test_run_ends_after_running_handlers_on_a_signal(
+    cluster: FakeCluster, group: Group
+) -> None:
     reached = asyncio.Event()
 
     async def behave(_message: MessageExt) -> None:
@@ -280,7 +282,7 @@ async def test_cancelled_run_closes_first(cluster: FakeCluster, group: Group) ->
 
 
 @in_both_ways
-async def test_threads_of_plain_handlers_end_with_the_consumer(
+async def test_threads_of_sync_handlers_end_with_the_consumer(
     cluster: FakeCluster, orderly: bool
 ) -> None:
     def mine() -> list[threading.Thread]:

@@ -68,7 +68,7 @@ class Sender:
 
 
 @in_both_ways
-async def test_a_second_member_that_comes_and_goes_loses_nothing(
+async def test_a_joining_and_leaving_member_loses_nothing(
     cluster: FakeCluster, orderly: bool
 ) -> None:
     async with group_of(cluster, orderly=orderly) as group, standing_still() as passed:

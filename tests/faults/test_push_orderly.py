@@ -94,7 +94,7 @@ async def test_stuck_orderly_handler_is_cancelled_and_retried_before_the_next(
 
 
 @pytest.mark.parametrize("target", [2, 8], ids=["back", "on"])
-async def test_a_reset_waits_for_the_handler_that_runs(
+async def test_a_reset_waits_for_the_running_handler(
     cluster: FakeCluster, group: Group, target: int
 ) -> None:
     gate = Gate("5")
@@ -199,7 +199,7 @@ def hang_up_on_renewals(cluster: FakeCluster) -> Callable[[], None]:
 @pytest.mark.parametrize(
     "lose", [give_to_another, refuse_renewals, answer_no_renewal, hang_up_on_renewals]
 )
-async def test_a_lost_lock_stops_delivery_and_commits_at_once(
+async def test_a_lost_lock_stops_delivery_and_commits_immediately(
     cluster: FakeCluster,
     proxy: FaultProxy,
     group: Group,
@@ -230,9 +230,7 @@ async def test_a_lost_lock_stops_delivery_and_commits_at_once(
 
 
 @pytest.mark.usefixtures("quick_locks")
-async def test_locks_are_renewed_as_long_as_a_handler_takes(
-    cluster: FakeCluster, group: Group
-) -> None:
+async def test_locks_are_renewed_while_a_handler_runs(cluster: FakeCluster, group: Group) -> None:
     gate = Gate()
     put(cluster, *numbers(10))
     consumer = await group.join(gate)
@@ -366,7 +364,7 @@ async def test_close_unlocks_after_the_handler_has_ended(
     await until(lambda: owner(cluster) is None, "the lock to be given back")
 
 
-async def test_a_handler_that_never_ends_is_cancelled_before_its_queue_is_unlocked(
+async def test_a_handler_over_the_drain_timeout_is_cancelled_before_unlock(
     cluster: FakeCluster, group: Group
 ) -> None:
     gate = Gate()
@@ -380,7 +378,9 @@ async def test_a_handler_that_never_ends_is_cancelled_before_its_queue_is_unlock
     assert owner(cluster) is None
 
 
-async def test_a_thread_that_outlives_its_consumer_keeps_the_lock(cluster: FakeCluster) -> None:
+async def test_a_handler_thread_that_outlives_its_consumer_keeps_the_lock(
+    cluster: FakeCluster,
+) -> None:
     reached, let_go = threading.Event(), threading.Event()
 
     def behave(_message: MessageExt) -> None:

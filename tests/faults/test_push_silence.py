@@ -157,7 +157,7 @@ async def test_refused_locks_keep_their_rate(cluster: FakeCluster) -> None:
 # --- what else may go wrong ----------------------------------------------------------------------
 
 
-async def test_an_offset_that_is_corrected_waits_for_the_handler_that_runs(
+async def test_an_offset_correction_waits_for_the_running_handler(
     cluster: FakeCluster,
 ) -> None:
     async with group_of(cluster, orderly=True) as group:

@@ -174,7 +174,7 @@ async def test_joins_and_departures_lose_nothing_and_rebalance_soon(
     assert again <= changes * members * BATCH, "more came twice than was in flight"
 
 
-async def test_a_member_that_dies_is_replaced_soon_and_nothing_is_lost(
+async def test_queues_of_a_dead_member_are_reassigned_soon_without_loss(
     cluster: FakeCluster, crowd: Crowd
 ) -> None:
     async with FaultProxy(cluster.broker.address) as proxy:
@@ -197,9 +197,7 @@ async def test_a_member_that_dies_is_replaced_soon_and_nothing_is_lost(
         await victim.leave()
 
 
-async def test_members_that_come_and_go_all_the_time_lose_nothing(
-    cluster: FakeCluster, crowd: Crowd
-) -> None:
+async def test_constant_joins_and_leaves_lose_nothing(cluster: FakeCluster, crowd: Crowd) -> None:
     choose = random.Random(5)
     sender = Sender(cluster)
     sending = asyncio.create_task(sender.keep_sending())
@@ -340,7 +338,7 @@ async def test_many_notifications_cause_few_rounds(cluster: FakeCluster) -> None
         assert rounds <= 2 + (monotonic() - began) * 10
 
 
-async def test_a_restarted_broker_learns_of_the_group_and_keeps_its_members(
+async def test_members_register_again_with_a_restarted_broker_and_keep_queues(
     cluster: FakeCluster, crowd: Crowd
 ) -> None:
     for _ in range(2):

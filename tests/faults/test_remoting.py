@@ -58,7 +58,7 @@ GREETINGS: dict[str, tuple[Outcome, tuple[type[RocketMQError], ...]]] = {
 
 
 @pytest.mark.parametrize("kind", GREETINGS)
-async def test_a_server_of_another_kind_ends_the_call_and_no_more(kind: str) -> None:
+async def test_a_server_of_another_protocol_fails_only_the_call(kind: str) -> None:
     greeting, errors = GREETINGS[kind]
     async with line() as made:
         made.broker.on_connect(greeting, times=None)
@@ -104,7 +104,7 @@ ANSWERS: dict[str, tuple[Misbehaving, type[RocketMQError] | None]] = {
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
-async def test_an_answer_that_is_wrong_ends_in_its_own_error_and_heals(kind: str) -> None:
+async def test_a_malformed_response_raises_its_own_error_and_recovers(kind: str) -> None:
     misbehaving, error = ANSWERS[kind]
     async with line() as made:
         await made.ask()
@@ -140,7 +140,7 @@ async def test_connecting_ends_within_the_connect_timeout() -> None:
 # --- connections that are cut --------------------------------------------------------------------
 
 
-async def test_cutting_the_connection_at_any_byte_of_an_answer_is_survived() -> None:
+async def test_cutting_the_connection_at_any_byte_of_a_response_recovers() -> None:
     async with line() as made:
         await made.ask()
         (answer,) = [frame for frame in made.proxy.frames if not frame.upward]
@@ -158,7 +158,7 @@ async def test_cutting_the_connection_at_any_byte_of_an_answer_is_survived() -> 
         await made.works_again()
 
 
-async def test_cutting_the_connection_at_any_byte_of_a_request_is_survived() -> None:
+async def test_cutting_the_connection_at_any_byte_of_a_request_recovers() -> None:
     async with line() as made:
         await made.ask()
         (request,) = [frame for frame in made.proxy.frames if frame.upward]
@@ -221,7 +221,7 @@ async def test_many_cuts_under_load_never_mix_up_responses(reset: bool) -> None:
         assert 5 < len(made.proxy.connects) < 200
 
 
-async def test_a_server_that_always_hangs_up_is_not_stormed() -> None:
+async def test_reconnects_to_a_disconnecting_server_are_paced() -> None:
     async with line() as made:
         made.broker.on_connect(Close(), times=None)
         loop = asyncio.get_running_loop()
@@ -237,7 +237,7 @@ async def test_a_server_that_always_hangs_up_is_not_stormed() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 13])
-async def test_slices_of_any_size_change_nothing(size: int) -> None:
+async def test_response_chunks_of_any_size_are_decoded(size: int) -> None:
     async with line() as made:
         made.proxy.up.slice_bytes = made.proxy.down.slice_bytes = size
         answers = await asyncio.gather(*(made.ask(10.0) for _ in range(20)))
@@ -245,7 +245,7 @@ async def test_slices_of_any_size_change_nothing(size: int) -> None:
         assert {answer.code for answer in answers} == {0}
 
 
-async def test_many_answers_in_one_read_change_nothing() -> None:
+async def test_many_responses_in_one_read_are_decoded() -> None:
     async with line() as made:
         await made.ask()
         held = made.proxy.down.hold()
@@ -277,7 +277,7 @@ RULES: dict[str, Rule] = {
 
 
 @pytest.mark.parametrize("what", RULES)
-async def test_a_damaged_answer_ends_the_connection_or_the_call(what: str) -> None:
+async def test_a_damaged_response_ends_the_connection_or_the_call(what: str) -> None:
     async with line() as made:
         await made.ask()
         made.proxy.down.on(RULES[what])

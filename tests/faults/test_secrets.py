@@ -141,7 +141,7 @@ async def test_no_secret_is_shown_if_hooks_fail(
     check(shown, caplog.text)
 
 
-async def test_nor_when_brokers_refuse_the_account(
+async def test_no_secret_is_shown_when_brokers_reject_the_account(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with FakeCluster(topics={"orders": 2}) as cluster:
@@ -161,7 +161,9 @@ async def test_nor_when_brokers_refuse_the_account(
 
 
 @pytest.mark.parametrize("trusted", [True, False], ids=["untrusted server", "plain client"])
-async def test_nor_when_handshakes_fail(trusted: bool, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_secret_is_shown_when_handshakes_fail(
+    trusted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     async with FakeCluster(topics={"orders": 2}, tls=server_context("localhost")) as cluster:
         shown = await everything(
             ClientConfig(

@@ -53,7 +53,7 @@ def stored(broker: FakeBroker) -> MessageExt:
     [(lose_request, 1), (lose_answer, 2), (cut_request, 1), (cut_answer, 2)],
     ids=["request lost", "answer lost", "request cut", "answer cut"],
 )
-async def test_a_message_comes_at_least_once(fault: Fault, copies: int) -> None:
+async def test_a_sent_back_message_is_redelivered_at_least_once(fault: Fault, copies: int) -> None:
     async with (
         FakeCluster(topics={"orders": 1}) as cluster,
         FaultProxy(cluster.broker.address) as proxy,

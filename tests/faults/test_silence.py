@@ -18,7 +18,7 @@ from tests.unit.remoting.clients import ASK
 from tests.unit.remoting.until import until
 
 
-async def test_lost_answers_are_timeouts_and_the_connection_is_kept() -> None:
+async def test_lost_responses_time_out_and_keep_the_connection() -> None:
     async with line() as made:
         await made.ask()
         made.proxy.down.on(drop, times=3)
@@ -30,7 +30,7 @@ async def test_lost_answers_are_timeouts_and_the_connection_is_kept() -> None:
         assert len(made.proxy.connects) == 1
 
 
-async def test_late_answers_are_dropped() -> None:
+async def test_late_responses_are_dropped() -> None:
     async with line() as made:
         await made.ask()
         held = made.proxy.down.hold(times=3)
@@ -63,7 +63,7 @@ async def test_a_silent_connection_is_aborted_and_reopened(
         await made.works_again()
 
 
-async def test_a_wrong_length_prefix_is_followed_by_a_new_connection(
+async def test_a_wrong_length_prefix_replaces_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection_module, "STUCK_FRAME_SECONDS", 0.3)
@@ -80,14 +80,14 @@ async def test_a_wrong_length_prefix_is_followed_by_a_new_connection(
         assert len(made.proxy.connects) == 2
 
 
-def test_the_silence_that_is_given_up_is_shorter_than_fifteen_seconds() -> None:
+def test_silence_is_detected_within_fifteen_seconds() -> None:
     keepalive = 6 + 3 * 3  # seconds until the kernel gives up an idle connection
 
     assert connection_module.SILENCE_SECONDS + 3.0 <= 15.0
     assert keepalive <= 15.0
 
 
-async def test_a_slow_line_causes_no_false_timeouts() -> None:
+async def test_a_slow_connection_causes_no_false_timeouts() -> None:
     async with line() as made:
         made.proxy.up.delay_seconds = made.proxy.down.delay_seconds = 0.2
         answers = await asyncio.gather(*(made.ask() for _ in range(50)))
@@ -95,7 +95,7 @@ async def test_a_slow_line_causes_no_false_timeouts() -> None:
         assert {answer.code for answer in answers} == {0}
 
 
-async def test_one_way_silence_is_a_timeout_although_the_request_arrived() -> None:
+async def test_a_response_lost_in_one_direction_times_out() -> None:
     async with line() as made:
         await made.ask()
         asked = len(made.broker.requests)
@@ -111,7 +111,7 @@ async def test_one_way_silence_is_a_timeout_although_the_request_arrived() -> No
 # --- memory --------------------------------------------------------------------------------------
 
 
-async def test_a_server_that_does_not_read_makes_callers_wait_and_fills_no_memory() -> None:
+async def test_a_server_that_does_not_read_blocks_callers_with_bounded_memory() -> None:
     body = bytes(256 * 1024)
     async with line() as made:
         await made.ask()

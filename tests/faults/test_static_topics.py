@@ -51,7 +51,7 @@ async def polled(consumer: LitePullConsumer, count: int) -> list[MessageExt]:
     return found
 
 
-async def test_logical_queues_are_read_at_their_owners(cluster: FakeCluster) -> None:
+async def test_logical_queues_are_read_at_their_brokers(cluster: FakeCluster) -> None:
     for number, broker in ((0, 0), (1, 0), (2, 1), (3, 1)):
         cluster.brokers[broker].put("orders", b"%d" % number, queue_id=number)
     async with reading(cluster) as consumer:
@@ -82,7 +82,7 @@ async def test_pulls_and_commits_name_the_logical_broker(cluster: FakeCluster) -
     assert named == {(code, "__syslo__global__") for code in codes}
 
 
-async def test_a_queue_that_has_moved_is_read_at_its_new_owner(cluster: FakeCluster) -> None:
+async def test_a_moved_queue_is_read_at_its_new_broker(cluster: FakeCluster) -> None:
     old, new = cluster.brokers
     async with reading(cluster) as consumer:
         await consumer.subscribe("orders")
@@ -100,7 +100,7 @@ async def test_a_queue_that_has_moved_is_read_at_its_new_owner(cluster: FakeClus
     ]
 
 
-async def test_a_pull_that_the_old_owner_holds_is_abandoned(cluster: FakeCluster) -> None:
+async def test_a_pull_held_by_the_old_broker_is_abandoned(cluster: FakeCluster) -> None:
     async with (
         MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client,
         LitePullConsumer("billing", client=client, config=SETTINGS) as consumer,
@@ -115,7 +115,7 @@ async def test_a_pull_that_the_old_owner_holds_is_abandoned(cluster: FakeCluster
     assert (found.body, found.queue) == (b"moved", logical(1))
 
 
-async def test_an_offset_is_asked_for_at_the_new_owner(cluster: FakeCluster) -> None:
+async def test_offset_queries_go_to_the_new_broker(cluster: FakeCluster) -> None:
     old, new = cluster.brokers
     new.put("orders", b"moved", queue_id=1)
     async with (

@@ -70,7 +70,7 @@ async def test_an_untrusted_certificate_is_rejected(
         assert broker.requests == []
 
 
-async def test_the_name_that_is_checked_is_the_one_that_is_connected_to() -> None:
+async def test_the_connected_host_name_is_verified() -> None:
     async with FakeBroker(tls=server_context()) as broker:
         broker.on(CODE, Reply(), times=None)
         config = ClientConfig(
@@ -90,7 +90,7 @@ async def test_a_client_never_falls_back_to_plain_text() -> None:
         assert plain.requests == []
 
 
-async def test_a_plain_client_gets_nothing_from_a_tls_port() -> None:
+async def test_a_plain_text_client_gets_no_data_from_a_tls_port() -> None:
     async with secured() as (broker, _), open_client() as plain:
         with pytest.raises(RocketMQError):
             await plain.ask(broker.address, timeout=SHORT)
@@ -98,7 +98,7 @@ async def test_a_plain_client_gets_nothing_from_a_tls_port() -> None:
         assert broker.requests == []
 
 
-async def test_a_server_that_speaks_something_else_fails_the_handshake() -> None:
+async def test_a_server_of_another_protocol_fails_the_handshake() -> None:
     config = ClientConfig(tls=client_context())
     async with nothing_left(), FakeBroker() as broker, open_client(config) as opened:
         broker.on_connect(Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
@@ -107,7 +107,7 @@ async def test_a_server_that_speaks_something_else_fails_the_handshake() -> None
             await opened.ask(broker.address)
 
 
-async def test_a_handshake_that_stalls_ends_with_the_connect_timeout() -> None:
+async def test_a_stalled_handshake_ends_with_the_connect_timeout() -> None:
     async with (
         secured(connect_timeout_seconds=0.2) as (broker, _),
         FaultProxy(broker.address) as proxy,
@@ -123,7 +123,7 @@ async def test_a_handshake_that_stalls_ends_with_the_connect_timeout() -> None:
             await until_done(lambda: succeeds(opened.ask(proxy.address)))
 
 
-async def test_versions_of_tls_that_are_broken_are_refused() -> None:
+async def test_insecure_tls_versions_are_rejected() -> None:
     config = ClientConfig(tls=True)
     async with open_client(config) as opened:
         context = opened.client._dialer._ssl
@@ -134,7 +134,7 @@ async def test_versions_of_tls_that_are_broken_are_refused() -> None:
         assert context.check_hostname
 
 
-async def test_large_answers_and_cancelled_callers_do_not_disturb_the_stream() -> None:
+async def test_large_responses_and_cancelled_callers_keep_the_stream_intact() -> None:
     async with secured() as (broker, opened):
         broker.on(CODE, Reply(body=bytes(300_000)), times=None)
         asked = [asyncio.create_task(opened.ask(broker.address)) for _ in range(60)]
@@ -150,7 +150,7 @@ async def test_large_answers_and_cancelled_callers_do_not_disturb_the_stream() -
         assert len(broker.connects) == 1
 
 
-async def test_a_cut_in_mid_stream_is_healed() -> None:
+async def test_a_cut_tls_stream_is_reconnected() -> None:
     async with (
         secured() as (broker, _),
         FaultProxy(broker.address) as proxy,
@@ -168,7 +168,7 @@ async def test_a_cut_in_mid_stream_is_healed() -> None:
         await until_done(lambda: succeeds(opened.ask(proxy.address)))
 
 
-async def test_messages_are_sent_over_tls_from_end_to_end() -> None:
+async def test_messages_are_sent_and_received_over_tls() -> None:
     async with nothing_left(), FakeCluster(tls=server_context(), topics={"orders": 4}) as cluster:
         config = ClientConfig(namesrv=cluster.namesrv, tls=client_context())
         async with Producer("shop", client=config) as producer:
@@ -179,7 +179,7 @@ async def test_messages_are_sent_over_tls_from_end_to_end() -> None:
         assert len(cluster.broker.messages("orders")) == 50
 
 
-async def test_a_certificate_that_is_replaced_is_used_by_the_next_connection() -> None:
+async def test_a_replaced_certificate_is_used_by_the_next_connection() -> None:
     authority = client_context("localhost", "elsewhere")
     authority.check_hostname = False
     async with FakeBroker(tls=server_context("localhost")) as broker:

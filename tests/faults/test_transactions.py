@@ -137,7 +137,9 @@ async def running() -> AsyncIterator[tuple[Run, FaultProxy]]:
 @pytest.mark.parametrize("rule", [drop, cut])
 @pytest.mark.parametrize("upward", [True, False], ids=["request", "answer"])
 @pytest.mark.parametrize("code", [SEND, END, BEAT], ids=["half", "end", "heartbeat"])
-async def test_lost_frames_change_no_decision(code: RequestCode, upward: bool, rule: Rule) -> None:
+async def test_lost_frames_change_no_transaction_state(
+    code: RequestCode, upward: bool, rule: Rule
+) -> None:
     async with running() as (run, proxy):
         lane = proxy.up if upward else proxy.down
         lane.on(rule, code=code, times=3)
@@ -165,7 +167,7 @@ async def test_a_lost_check_is_repeated() -> None:
 
 
 @pytest.mark.parametrize("moment", ["half", "local part", "end"])
-async def test_a_broker_that_restarts_at_any_stage_gets_every_decision(moment: str) -> None:
+async def test_a_broker_restarted_at_any_stage_gets_every_transaction_state(moment: str) -> None:
     async with running() as (run, proxy):
         await run.one(2)
         code = {"half": SEND, "local part": SEND, "end": END}[moment]
@@ -185,7 +187,7 @@ async def test_a_broker_that_restarts_at_any_stage_gets_every_decision(moment: s
 
 
 @pytest.mark.parametrize("upward", [True, False], ids=["answer", "question"])
-async def test_a_broker_that_restarts_during_a_check_gets_the_decision_later(upward: bool) -> None:
+async def test_a_broker_restarted_during_a_check_gets_the_state_later(upward: bool) -> None:
     async with running() as (run, proxy):
         await asyncio.gather(*(run.one(number) for number in range(TRANSACTIONS)))
         held = proxy.up.hold(code=END) if upward else proxy.down.hold(code=CHECK)

@@ -112,7 +112,7 @@ def test_every_error_is_tested_here() -> None:
 
 
 @each_error
-def test_the_facts_are_attributes(error: RocketMQError, facts: dict[str, object]) -> None:
+def test_error_details_are_attributes(error: RocketMQError, facts: dict[str, object]) -> None:
     assert {name: getattr(error, name) for name in facts} == facts
 
 
@@ -183,7 +183,7 @@ def test_errors_have_their_builtin_bases(kind: type[Exception], base: type[Excep
         ),
     ],
 )
-def test_a_message_says_what_happened(error: Exception, text: str) -> None:
+def test_error_messages_contain_the_details(error: Exception, text: str) -> None:
     assert str(error) == text
 
 
@@ -236,7 +236,7 @@ def test_network_text_cannot_forge_log_lines(error: RocketMQError) -> None:
     assert str(error).isprintable()
 
 
-def test_a_remark_is_kept_whole_and_shown_short() -> None:
+def test_a_remark_is_stored_whole_and_shown_shortened() -> None:
     remark = "java.lang.RuntimeException\n" + "\tat org.apache\n" * 1000
     error = BrokerError(1, remark, "a:1")
 

@@ -49,7 +49,7 @@ def test_events_are_logged_from_the_configured_level() -> None:
     ]
 
 
-def test_an_event_comes_first_and_its_values_after_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_event_name_precedes_its_values(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="rocketmq_aio"):
         logger.info("route_changed", topic="orders", queues=8)
 
@@ -72,7 +72,7 @@ def test_a_disabled_event_is_not_rendered(caplog: pytest.LogCaptureFixture) -> N
 @pytest.mark.parametrize(
     "forged", ["a\nERROR all is lost", "a\r\n", "\x1b[31m", "\u2028", "\ud800"]
 )
-def test_a_value_cannot_forge_a_line(forged: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_values_cannot_inject_log_lines(forged: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="rocketmq_aio"):
         logger.warning("pull_failed", reason=forged)
 
@@ -94,7 +94,7 @@ def test_the_record_carries_the_exception(caplog: pytest.LogCaptureFixture, how:
     assert record.exc_info[0] is LookupError
 
 
-def test_plain_logging_prints_the_traceback_on_lines_of_its_own() -> None:
+def test_standard_logging_prints_the_traceback_on_separate_lines() -> None:
     lines = run(FAILING).splitlines()
 
     assert lines[:2] == [

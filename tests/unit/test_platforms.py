@@ -123,7 +123,7 @@ async def made_on(sock: Options, monkeypatch: pytest.MonkeyPatch) -> Options:
     return sock
 
 
-async def test_a_dead_peer_is_noticed_after_six_seconds_without_data(
+async def test_a_dead_peer_is_detected_after_six_seconds_without_data(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sock = await made_on(Options(), monkeypatch)
@@ -132,7 +132,7 @@ async def test_a_dead_peer_is_noticed_after_six_seconds_without_data(
     assert sock.set[socket.IPPROTO_TCP, socket.TCP_KEEPIDLE] == 6
 
 
-async def test_a_dead_peer_is_noticed_on_macos_which_names_the_option_otherwise(
+async def test_dead_peer_detection_uses_the_macos_option_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(socket, "TCP_KEEPIDLE")
@@ -143,7 +143,7 @@ async def test_a_dead_peer_is_noticed_on_macos_which_names_the_option_otherwise(
 
 
 @pytest.mark.parametrize("refused", ["TCP_NODELAY", "TCP_KEEPIDLE", "TCP_USER_TIMEOUT"])
-async def test_a_connection_is_used_although_the_kernel_refuses_an_option(
+async def test_a_rejected_socket_option_does_not_fail_the_connection(
     refused: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sock = await made_on(Options(getattr(socket, refused)), monkeypatch)
@@ -154,7 +154,7 @@ async def test_a_connection_is_used_although_the_kernel_refuses_an_option(
 # --- servers for tests ---------------------------------------------------------------------------
 
 
-def test_no_unix_socket_is_asked_for_an_engine_on_windows(
+def test_unix_sockets_are_not_tried_for_an_engine_on_windows(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
@@ -165,7 +165,7 @@ def test_no_unix_socket_is_asked_for_an_engine_on_windows(
     containers._check_engine()  # the client finds the pipe by itself
 
 
-def test_java_servers_are_refused_on_windows_with_what_to_use_instead(
+def test_the_java_backend_raises_on_windows_and_names_the_alternative(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ROCKETMQ_AIO_CACHE", str(tmp_path))

@@ -20,12 +20,12 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("ROCKETMQ_AIO_BACKEND", raising=False)
 
 
-def test_a_bare_machine_is_told_what_to_install() -> None:
+def test_a_missing_backend_names_what_to_install() -> None:
     with pytest.raises(UnavailableError, match="java cannot be found; install with: apt-get"):
         open_backend("auto", "5.5.0")
 
 
-def test_a_name_server_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_server_environment_variable_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROCKETMQ_NAMESRV", "a:1;b:2")
 
     backend = open_backend("auto", "5.5.0")
@@ -34,7 +34,7 @@ def test_a_name_server_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatc
     assert backend.addresses == ["a:1", "b:2"]
 
 
-def test_the_backend_of_the_environment_wins_over_the_name_server(
+def test_the_backend_environment_variable_precedes_the_name_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ROCKETMQ_NAMESRV", "a:1")
@@ -44,14 +44,14 @@ def test_the_backend_of_the_environment_wins_over_the_name_server(
         open_backend("auto", "5.5.0")
 
 
-def test_the_argument_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_argument_precedes_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROCKETMQ_NAMESRV", "a:1")
     monkeypatch.setenv("ROCKETMQ_AIO_BACKEND", "jvm")
 
     assert open_backend("external", "5.5.0").name == "external"
 
 
-def test_containers_need_an_engine_that_answers() -> None:
+def test_containers_need_a_responding_engine() -> None:
     with pytest.raises(UnavailableError, match="no container engine answers"):
         open_backend("containers", "5.5.0")
 
@@ -61,7 +61,7 @@ def test_an_external_cluster_needs_an_address() -> None:
         open_backend("external", "5.5.0")
 
 
-def test_an_unknown_backend_is_refused_with_the_known_ones(
+def test_an_unknown_backend_raises_with_the_known_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ROCKETMQ_AIO_BACKEND", "podman")

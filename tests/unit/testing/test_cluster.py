@@ -110,7 +110,7 @@ def test_a_started_cluster_names_its_servers(backend: FakeBackend) -> None:
     assert backend.closed == 1
 
 
-def test_a_server_that_ends_while_it_starts_is_reported_with_its_logs(
+def test_a_server_that_exits_during_start_is_reported_with_its_logs(
     backend: FakeBackend, tmp_path: Path
 ) -> None:
     backend.broker_pid = None
@@ -125,7 +125,7 @@ def test_a_server_that_ends_while_it_starts_is_reported_with_its_logs(
     assert backend.closed == 1
 
 
-def test_a_server_that_does_not_get_ready_is_reported_with_the_reason(
+def test_a_server_that_is_not_ready_in_time_is_reported_with_the_reason(
     backend: FakeBackend, server: AnsweringServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster, "START_SECONDS", 0)
@@ -138,7 +138,7 @@ def test_a_server_that_does_not_get_ready_is_reported_with_the_reason(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("disk full")])
-def test_an_interrupted_start_closes_what_was_started(
+def test_an_interrupted_start_closes_started_servers(
     backend: FakeBackend, error: BaseException
 ) -> None:
     backend.broker_error = error
@@ -150,9 +150,7 @@ def test_an_interrupted_start_closes_what_was_started(
 
 
 @pytest.mark.parametrize("wrong", [{"brokers": 0}, {"brokers": 27}, {"namesrvs": 0}])
-def test_an_impossible_number_of_servers_is_refused(
-    backend: FakeBackend, wrong: dict[str, int]
-) -> None:
+def test_an_invalid_number_of_servers_raises(backend: FakeBackend, wrong: dict[str, int]) -> None:
     name, value = next(iter(wrong.items()))
 
     with pytest.raises(ClusterError, match=f"{name}={value}"):
@@ -161,7 +159,7 @@ def test_an_impossible_number_of_servers_is_refused(
     assert backend.closed == 1
 
 
-def test_an_error_inside_the_block_is_told_where_the_logs_are(backend: FakeBackend) -> None:
+def test_an_error_inside_the_block_gets_a_note_with_the_log_folder(backend: FakeBackend) -> None:
     with pytest.raises(KeyError) as raised, Cluster.start():
         raise KeyError
 
@@ -211,21 +209,21 @@ def test_an_external_cluster_is_found_through_its_name_server(
 
 
 @pytest.mark.parametrize("action", ["kill", "stop", "pause", "resume", "start", "restart"])
-def test_servers_of_an_external_cluster_are_left_alone(external: Cluster, action: str) -> None:
+def test_servers_of_an_external_cluster_are_not_stopped(external: Cluster, action: str) -> None:
     for server in (external.brokers[0], external.namesrvs[0]):
         with pytest.raises(NotOwnedError, match="ROCKETMQ_NAMESRV"):
             getattr(server, action)()
 
 
-def test_an_external_cluster_is_believed_to_run(external: Cluster) -> None:
+def test_an_external_cluster_counts_as_running(external: Cluster) -> None:
     external.check_running()
 
 
-def test_an_external_cluster_has_no_logs_for_us(external: Cluster) -> None:
+def test_an_external_cluster_has_no_logs(external: Cluster) -> None:
     assert external.save_logs() is None
 
 
-def test_an_external_cluster_that_does_not_answer_is_named(
+def test_an_unreachable_external_cluster_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ROCKETMQ_NAMESRV", "127.0.0.1:1")
@@ -234,7 +232,7 @@ def test_an_external_cluster_that_does_not_answer_is_named(
         Cluster.start(backend="external")
 
 
-def test_an_external_cluster_without_brokers_is_refused(
+def test_an_external_cluster_without_brokers_raises(
     server: AnsweringServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROCKETMQ_NAMESRV", server.address)

@@ -68,7 +68,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "jars"
 
 
-def test_missing_programs_are_named_with_the_command_that_installs_them(
+def test_missing_programs_are_named_with_their_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -82,7 +82,7 @@ def test_missing_programs_are_named_with_the_command_that_installs_them(
     )
 
 
-def test_only_what_is_missing_is_named(maven: FakeMaven) -> None:
+def test_only_missing_programs_are_named(maven: FakeMaven) -> None:
     with pytest.raises(UnavailableError, match=r"because mvn cannot be found.* install maven$"):
         jars.require_programs("java", "mvn")
 
@@ -96,7 +96,7 @@ def test_jars_are_fetched_once(maven: FakeMaven, cache: Path) -> None:
     assert maven.calls == 1
 
 
-def test_those_who_come_together_wait_for_one_download(maven: FakeMaven, cache: Path) -> None:
+def test_concurrent_callers_wait_for_one_download(maven: FakeMaven, cache: Path) -> None:
     maven.serve("4.9.7")
 
     with ThreadPoolExecutor(4) as pool:
@@ -106,13 +106,15 @@ def test_those_who_come_together_wait_for_one_download(maven: FakeMaven, cache: 
     assert maven.calls == 1
 
 
-def test_jars_that_are_there_need_no_maven(maven: FakeMaven, cache: Path) -> None:
+def test_cached_jars_need_no_maven(maven: FakeMaven, cache: Path) -> None:
     (cache / "5.5.0").mkdir(parents=True)
 
     assert jars.fetch_jars("5.5.0") == cache / "5.5.0"
 
 
-def test_a_failed_download_says_why_and_leaves_nothing(maven: FakeMaven, cache: Path) -> None:
+def test_a_failed_download_reports_the_reason_and_leaves_nothing(
+    maven: FakeMaven, cache: Path
+) -> None:
     maven.serve("0.0.0")
 
     with pytest.raises(ClusterError, match=r"RocketMQ 0\.0\.0:\n\[ERROR\] no such artifact"):
@@ -130,7 +132,7 @@ def test_a_download_without_a_broker_is_not_kept(maven: FakeMaven, cache: Path) 
     assert not (cache / "5.5.1").exists()
 
 
-def test_what_a_killed_download_left_is_removed(maven: FakeMaven, cache: Path) -> None:
+def test_files_of_a_killed_download_are_removed(maven: FakeMaven, cache: Path) -> None:
     (cache / ".4.9.7-killed" / "lib").mkdir(parents=True)
     maven.serve("4.9.7")
 
@@ -139,7 +141,7 @@ def test_what_a_killed_download_left_is_removed(maven: FakeMaven, cache: Path) -
     assert sorted(os.listdir(cache)) == ["4.9.7", "4.9.7.lock"]
 
 
-def test_the_proxy_comes_with_the_versions_that_have_one() -> None:
+def test_the_proxy_is_fetched_for_versions_that_have_one() -> None:
     assert "rocketmq-proxy" in jars.pom("5.5.0")
     assert "rocketmq-proxy" not in jars.pom("4.9.7")
 
@@ -159,7 +161,7 @@ def test_progress_of_a_download_is_logged(
     assert "downloaded 1 jars of RocketMQ 5.5.0" in caplog.text
 
 
-def test_a_download_that_takes_too_long_is_ended(
+def test_a_download_over_its_timeout_is_stopped(
     maven: FakeMaven, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jars, "DOWNLOAD_SECONDS", 0.2)
@@ -169,7 +171,7 @@ def test_a_download_that_takes_too_long_is_ended(
         jars.fetch_jars("5.5.0")
 
 
-def test_checksums_have_to_be_right(maven: FakeMaven, cache: Path) -> None:
+def test_wrong_checksums_are_rejected(maven: FakeMaven, cache: Path) -> None:
     maven.serve("4.9.7")
 
     jars.fetch_jars("4.9.7")

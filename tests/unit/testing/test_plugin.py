@@ -38,17 +38,17 @@ def test_every_public_name_can_be_imported(name: str) -> None:
     assert getattr(testing, name).__name__ == name
 
 
-def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
+def test_a_private_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Server'"):
         testing.__getattr__("Server")
 
 
-def test_names_of_tests_become_names_of_topics() -> None:
+def test_test_names_become_topic_names() -> None:
     first, second = (unique_name("test_sends[späť/%RETRY%-1]") for _ in range(2))
 
     assert first.rpartition("-")[0] == "test_sends-sp-RETRY-1"
     assert first != second
 
 
-def test_long_names_fit_into_a_topic() -> None:
+def test_long_test_names_are_shortened_to_topic_names() -> None:
     assert len(unique_name("x" * 300)) <= 127

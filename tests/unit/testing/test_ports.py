@@ -17,24 +17,24 @@ def taken() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-def test_a_brokers_port_and_its_neighbours_are_free() -> None:
+def test_the_ports_of_a_broker_are_free() -> None:
     port = ports.choose_port(ports.BROKER)
 
     assert ports.are_free([port, port - 2, port + 1])
 
 
-def test_ports_are_below_those_of_outgoing_connections() -> None:
+def test_ports_are_below_the_ephemeral_range() -> None:
     port = ports.choose_port(ports.BROKER)
 
     assert ports.LOWEST <= port < ports.HIGHEST < 32_768
 
 
-def test_a_port_somebody_listens_on_is_not_free(taken: int) -> None:
+def test_a_listening_port_is_not_free(taken: int) -> None:
     assert not ports.are_free([taken])
 
 
 @pytest.mark.parametrize("offset", ports.BROKER)
-def test_a_port_with_a_taken_neighbour_is_not_chosen(
+def test_a_port_whose_neighbour_is_in_use_is_not_chosen(
     offset: int, taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ports, "LOWEST", taken - offset)

@@ -19,14 +19,14 @@ OLD_JSON = (
 )
 
 
-def test_a_request_reaches_the_server_as_it_was_meant() -> None:
+def test_a_request_is_encoded_correctly() -> None:
     with answering({17: Answer()}) as server:
         probe.ask(server.address, 17, {"topic": "t", "perm": 6}, b"body")
 
     assert server.asked == [Asked(17, {"topic": "t", "perm": "6"}, b"body")]
 
 
-def test_a_refusal_keeps_the_servers_words() -> None:
+def test_an_error_response_keeps_its_remark() -> None:
     with (
         answering({17: Answer(code=1, remark="no permission")}) as server,
         pytest.raises(probe.ProbeError, match="request 17 with 1: no permission"),
@@ -34,7 +34,7 @@ def test_a_refusal_keeps_the_servers_words() -> None:
         probe.ask(server.address, 17)
 
 
-def test_masters_are_those_with_id_zero() -> None:
+def test_masters_have_id_zero() -> None:
     body = json.dumps({"brokerDatas": BROKERS}).encode()
 
     with answering({105: Answer(body=body)}) as server:
@@ -48,7 +48,7 @@ def test_an_unknown_topic_has_no_masters() -> None:
         assert probe.masters(server.address, "t") == {}
 
 
-def test_the_json_of_old_brokers_is_read() -> None:
+def test_non_standard_json_of_old_brokers_is_decoded() -> None:
     with answering({106: Answer(body=OLD_JSON)}) as server:
         assert probe.cluster_masters(server.address) == {"broker-a": "h:1"}
 
@@ -56,7 +56,7 @@ def test_the_json_of_old_brokers_is_read() -> None:
 @pytest.mark.parametrize(
     "raw", [b"", b"\0\0\0", b"\0\0\0\x40\0\0\0\x20{", b"HTTP/1.1 400 Bad Request\r\n\r\n"]
 )
-def test_what_is_not_a_whole_frame_is_no_answer(raw: bytes) -> None:
+def test_an_incomplete_frame_is_an_error(raw: bytes) -> None:
     with answering({}, raw=raw) as server, pytest.raises(OSError):  # noqa: PT011
         probe.request(server.address, 28)
 
@@ -76,7 +76,7 @@ def test_waiting_ends_with_the_first_success() -> None:
     assert left == []
 
 
-def test_waiting_tells_what_was_wrong_last() -> None:
+def test_a_wait_timeout_reports_the_last_error() -> None:
     def check() -> None:
         raise probe.ProbeError("no route")
 
@@ -86,7 +86,7 @@ def test_waiting_tells_what_was_wrong_last() -> None:
     assert isinstance(raised.value.__cause__, probe.ProbeError)
 
 
-def test_an_error_of_our_own_is_not_waited_out() -> None:
+def test_an_unexpected_error_ends_the_wait() -> None:
     def check() -> None:
         raise KeyError("bug")
 

@@ -103,7 +103,7 @@ def wait_for_state(pid: int, wanted: str) -> None:
         "raise MemoryError",
     ],
 )
-def test_a_server_ends_with_its_owner_and_its_folder_goes(
+def test_a_server_ends_with_its_owner_and_its_folder_is_removed(
     behaviour: str, tmp_path: Path, owners: list[Owner]
 ) -> None:
     owner = Owner(tmp_path, behaviour)
@@ -112,7 +112,7 @@ def test_a_server_ends_with_its_owner_and_its_folder_goes(
     probe.wait_until(owner.check_cleaned_up, seconds=10, what="left behind")
 
 
-def test_a_server_ends_with_its_owner_though_a_fork_of_it_lives_on(
+def test_a_server_ends_with_its_owner_although_a_fork_survives(
     tmp_path: Path, owners: list[Owner]
 ) -> None:
     behaviour = """
@@ -172,7 +172,7 @@ def test_signals_reach_the_server(sleeper: GuardedProcess) -> None:
     wait_for_state(sleeper.pid, "S")
 
 
-def test_a_killed_server_is_gone_when_the_call_returns(sleeper: GuardedProcess) -> None:
+def test_kill_returns_after_the_server_has_exited(sleeper: GuardedProcess) -> None:
     sleeper.kill()
 
     assert not sleeper.running
@@ -187,14 +187,14 @@ def test_a_frozen_server_can_be_killed(sleeper: GuardedProcess) -> None:
     assert state(sleeper.pid) == ""
 
 
-def test_a_server_that_ends_by_itself_is_noticed(tmp_path: Path) -> None:
+def test_an_exited_server_is_detected(tmp_path: Path) -> None:
     process = GuardedProcess(["true"], folder=tmp_path, log=tmp_path / "log")
 
     assert process.wait(10)
     assert not process.running
 
 
-def test_killing_what_has_ended_does_nothing(tmp_path: Path) -> None:
+def test_killing_an_exited_server_does_nothing(tmp_path: Path) -> None:
     process = GuardedProcess(["true"], folder=tmp_path, log=tmp_path / "log")
     process.wait(10)
 
@@ -204,7 +204,7 @@ def test_killing_what_has_ended_does_nothing(tmp_path: Path) -> None:
     assert not process.running
 
 
-def test_what_a_server_prints_is_appended_to_its_log(tmp_path: Path) -> None:
+def test_server_output_is_appended_to_its_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("first\n", encoding="utf-8")
 

@@ -19,7 +19,7 @@ print(reaper["is_orphaned"](int(sys.argv[1])), flush=True)
 
 
 @pytest.mark.parametrize(("said", "orphaned"), [("\n", "False"), ("", "True")])
-def test_an_owner_that_says_goodbye_leaves_no_orphans(said: str, orphaned: str) -> None:
+def test_a_regular_exit_of_the_owner_leaves_no_orphans(said: str, orphaned: str) -> None:
     verdict = subprocess.run(
         [sys.executable, "-c", VERDICT, str(os.getpid())],
         input=said,
@@ -31,7 +31,7 @@ def test_an_owner_that_says_goodbye_leaves_no_orphans(said: str, orphaned: str) 
     assert verdict.stdout == f"{orphaned}\n"
 
 
-def test_an_owner_that_is_gone_while_the_input_stays_open_leaves_orphans() -> None:
+def test_a_dead_owner_is_detected_while_the_input_is_open() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", VERDICT, "1"],  # our parent is not process 1: as if re-parented
         stdin=subprocess.PIPE,

@@ -28,19 +28,19 @@ PEM = Path(__file__).parents[2] / "fakes" / "certificates" / "localhost.pem"
 TLS = ServerTLS(certificate=PEM, key=PEM, authority=PEM)
 
 
-def test_a_plain_cluster_is_told_nothing_of_it() -> None:
+def test_a_cluster_without_acl_gets_no_security_settings() -> None:
     assert OPEN.broker_properties("5.5.0") == {}
     assert OPEN.files("4.9.7") == {}
     assert OPEN.java_options() == ["-Dtls.server.mode=disabled"]
 
 
-def test_the_cluster_itself_needs_an_admin() -> None:
+def test_acl_requires_an_admin_account() -> None:
     with pytest.raises(ClusterError, match="make it an admin"):
         Cluster.start("5.5.0", accounts=[SHOP])
 
 
 @pytest.mark.parametrize("backend", ["containers", "external"])
-def test_only_java_processes_can_have_it(backend: str) -> None:
+def test_only_the_java_backend_supports_security(backend: str) -> None:
     with pytest.raises(ClusterError, match="need the backend 'jvm'"):
         open_backend(backend, "5.5.0", BOTH)
 
@@ -56,7 +56,7 @@ def test_a_4_9_broker_reads_its_accounts_from_a_file(tmp_path: Path) -> None:
     assert "administrator" in (home / "conf" / "tools.yml").read_text()
 
 
-def test_a_5_x_broker_is_told_its_first_account_by_its_settings() -> None:
+def test_a_5_x_broker_gets_its_first_account_from_its_settings() -> None:
     properties = BOTH.broker_properties("5.5.0")
 
     assert properties["authenticationEnabled"] == properties["authorizationEnabled"] == "true"
@@ -64,7 +64,7 @@ def test_a_5_x_broker_is_told_its_first_account_by_its_settings() -> None:
     assert set(BOTH.files("5.5.0")) == {"tools.yml"}
 
 
-def test_a_5_x_broker_is_told_the_others_by_requests() -> None:
+def test_a_5_x_broker_gets_other_accounts_by_requests() -> None:
     answers = {AUTH_CREATE_USER: Answer(), AUTH_CREATE_ACL: Answer()}
     with answering(answers) as server:
         BOTH.create_accounts("4.9.7", server.address)
@@ -80,7 +80,7 @@ def test_a_5_x_broker_is_told_the_others_by_requests() -> None:
     ]
 
 
-def test_servers_close_plain_connections_unless_they_may_be() -> None:
+def test_servers_close_plain_connections_unless_permissive() -> None:
     mutual = ServerTLS(
         certificate=TLS.certificate,
         key=TLS.key,
@@ -96,18 +96,18 @@ def test_servers_close_plain_connections_unless_they_may_be() -> None:
     assert f"-Dtls.server.trustCertPath={PEM}" in mutual.java_options()
 
 
-def test_no_secret_is_shown() -> None:
+def test_secrets_are_not_shown() -> None:
     assert "canary" not in repr(BOTH) + repr(ADMIN) + str(SHOP.credentials)
 
 
 @pytest.mark.parametrize("rights", ["READ", "", "PUB|", "pub"])
-def test_a_right_that_there_is_not_is_refused_before_anything_starts(rights: str) -> None:
+def test_an_unknown_right_raises_before_any_server_starts(rights: str) -> None:
     with pytest.raises(ClusterError, match=r"account app: orders=.*PUB, SUB, GET"):
         Account(access_key="app", secret_key="secret-key", topics={"orders": rights})
 
 
 @pytest.mark.parametrize("missing", ["certificate", "key", "authority", "client_authority"])
-def test_a_file_that_is_not_there_is_named_before_anything_starts(missing: str) -> None:
+def test_a_missing_file_raises_before_any_server_starts(missing: str) -> None:
     files: dict[str, Any] = {"certificate": PEM, "key": PEM, "authority": PEM}
     files[missing] = "not-here.pem"
 
@@ -115,7 +115,7 @@ def test_a_file_that_is_not_there_is_named_before_anything_starts(missing: str) 
         ServerTLS(**files)
 
 
-def test_files_are_found_from_any_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(PEM.parent)
     relative = Path(PEM.name)
     tls = ServerTLS(certificate=relative, key=relative, authority=relative)
