@@ -1,17 +1,19 @@
-"""What the package declares, found by looking."""
+"""Collects the headers that the package declares."""
 
 import pkgutil
 from importlib import import_module
 
 from rocketmq_aio.protocol import requests
-from rocketmq_aio.protocol.header import Header, RequestHeader
+from rocketmq_aio.protocol.header import Header
+from rocketmq_aio.protocol.requests.offsets import QueueRequest
 
 
 def all_headers() -> list[type[Header]]:
-    """Return every header class that the package declares."""
+    """Return every header class of requests and responses but the base `QueueRequest`."""
     for module in pkgutil.iter_modules(requests.__path__):
         import_module(f"{requests.__name__}.{module.name}")
     found: list[type[Header]] = [Header]
     for kind in found:
         found += kind.__subclasses__()
-    return [kind for kind in found if kind not in (Header, RequestHeader)]
+    ours = [kind for kind in found if kind.__module__.startswith(requests.__name__)]
+    return [kind for kind in ours if kind is not QueueRequest]

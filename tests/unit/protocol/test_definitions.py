@@ -1,8 +1,6 @@
 """The package and the definitions in protocol/ agree."""
 
-import pkgutil
 from enum import IntEnum, StrEnum
-from importlib import import_module
 from types import NoneType, UnionType
 from typing import Any, Final, get_args, get_origin
 
@@ -12,7 +10,7 @@ from msgspec.structs import FieldInfo, fields
 
 from rocketmq_aio.model import properties
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol import bodies, codes, record, requests
+from rocketmq_aio.protocol import bodies, codes, record
 from rocketmq_aio.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from rocketmq_aio.protocol.header import Header, NoFields, RequestHeader
 from rocketmq_aio.protocol.requests import (
@@ -28,6 +26,7 @@ from rocketmq_aio.protocol.requests import (
     pull,
     send,
 )
+from tests.unit.protocol.declared import all_headers
 from tests.unit.protocol.wire_files import (
     CODES,
     COMMON_FIELDS,
@@ -136,14 +135,7 @@ def subclasses(kind: type[Any]) -> set[type[Any]]:
     return below.union(*map(subclasses, below))
 
 
-def declared_headers() -> set[type[Header]]:
-    """Return the headers of all modules of rocketmq_aio.protocol.requests."""
-    for module in pkgutil.iter_modules(requests.__path__):
-        import_module(f"{requests.__name__}.{module.name}")
-    return {kind for kind in subclasses(Header) if kind.__module__.startswith(requests.__name__)}
-
-
-HEADERS: Final = declared_headers()
+HEADERS: Final = set(all_headers())
 REQUESTS: Final = sorted(
     (kind for kind in HEADERS if issubclass(kind, RequestHeader)), key=lambda kind: kind.code
 )
