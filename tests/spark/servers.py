@@ -1,4 +1,4 @@
-"""Spark's own servers from the pyspark distribution, as processes of this machine."""
+"""Spark servers from the pyspark distribution as local processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of the connector share: sessions, messages in a topic, waiting."""
+"""Shared helpers: sessions, messages in a topic, waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The class archives of several installations of pyspark in one cache folder."""
+"""Class archives of several pyspark installations in one cache folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connector on a standalone cluster: tasks run in executors of two workers."""
+"""The connector on a standalone cluster with two workers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_topic_is_read_and_written_by_executors(
     }
 
 
-def test_a_stream_goes_on_from_its_checkpoint_in_another_query(
+def test_another_query_resumes_from_the_checkpoint(
     cluster_session: SparkSession, namesrv: str, topic: str, tmp_path: Path
 ) -> None:
     stream = (

@@ -1,4 +1,4 @@
-"""Through Spark Connect: the source runs where the server is."""
+"""The connector through Spark Connect: the source runs on the server."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def through_server(
     return outcome
 
 
-def test_a_server_that_has_the_package_needs_nothing_from_its_clients(
+def test_an_installed_server_package_needs_no_client_artifacts(
     namesrv: str, topic: str, tmp_path: Path
 ) -> None:
     outcome = through_server(namesrv, topic, tmp_path, sys.executable)
@@ -52,7 +52,7 @@ def test_a_server_that_has_the_package_needs_nothing_from_its_clients(
     assert outcome == {"before": BODIES, "after": EVERYTHING, "streamed": EVERYTHING}
 
 
-def test_a_client_sends_the_package_along_and_registers_the_source(
+def test_a_client_ships_the_package_and_registers_the_source(
     namesrv: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)  # the server would find the package there

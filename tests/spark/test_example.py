@@ -1,4 +1,4 @@
-"""The examples of the connector do on a real broker what their first lines say."""
+"""The examples of the connector on a real broker."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-def test_orders_are_exact_although_the_job_was_killed(
-    rocketmq_version: str, tmp_path: Path
-) -> None:
+def test_orders_are_exact_after_the_job_was_killed(rocketmq_version: str, tmp_path: Path) -> None:
     output = run(
         *("-m", "examples.orders", "--minutes", "6", "--kills", "1"),
         *("--version", rocketmq_version, "--folder", str(tmp_path / "orders")),
@@ -51,7 +49,7 @@ def test_orders_are_exact_although_the_job_was_killed(
     assert int(exact[2]) >= 15
 
 
-def test_the_check_of_the_example_sees_what_is_missing_wrong_or_there_twice() -> None:
+def test_the_example_check_detects_missing_wrong_and_duplicate_rows() -> None:
     sent = [Order(str(n), "Oslo", 99_000, "2026-01-05T09:00:00.000+00:00") for n in range(3)]
     right = [(*where, *what) for where, what in expected_minutes(sent).items()]
     alerts = Counter(expected_alerts(sent))

@@ -1,4 +1,4 @@
-"""Executors of a standalone cluster are killed while they read a stream and while they write."""
+"""Executors of a standalone cluster killed during a stream and during a write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is killed on the way from a topic to an idempotent sink: nothing lost, nothing twice."""
+"""Driver, workers and broker killed between a topic and an idempotent sink: exact results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_sink_equals_the_log_after_driver_reader_workers_and_broker_were_kil
     assert len(in_log) > 20 * len(kills)
 
 
-def test_latest_is_what_the_first_batch_wrote_down_also_when_the_driver_is_killed_in_it(
+def test_latest_is_fixed_by_the_first_batch_even_if_the_driver_is_killed(
     cluster: Cluster, tmp_path: Path, jvm: None
 ) -> None:
     cluster.create_topic("busy", queues=QUEUES)

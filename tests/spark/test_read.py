@@ -1,4 +1,4 @@
-"""Batch reads of a real broker, compared with what it holds as the client reads it."""
+"""Batch reads from a real broker, compared with the client."""
 
 from __future__ import annotations
 
@@ -105,9 +105,7 @@ async def send_all_kinds(namesrv: str, topic: str) -> int:
     return 60
 
 
-def test_all_columns_are_what_the_client_says(
-    spark: SparkSession, namesrv: str, topic: str
-) -> None:
+def test_all_columns_match_the_client(spark: SparkSession, namesrv: str, topic: str) -> None:
     count = asyncio.run(send_all_kinds(namesrv, topic))
     messages = sorted(map(row_of, held(namesrv, topic, count=count)), key=place)
     frame = load(spark, namesrv, subscribe=topic)
@@ -170,7 +168,7 @@ def test_a_limit_does_not_wait_for_the_whole_range(
     assert frame.count() == 20_000
 
 
-def test_times_are_a_range_of_store_times(spark: SparkSession, namesrv: str, topic: str) -> None:
+def test_timestamps_select_store_times(spark: SparkSession, namesrv: str, topic: str) -> None:
     write_messages(namesrv, topic, [f"{n}" for n in range(200)])
     messages = held(namesrv, topic, count=200)
     times = sorted(message.store_time for message in messages)
@@ -186,7 +184,7 @@ def iso(when: datetime) -> str:
     return when.isoformat(timespec="milliseconds")
 
 
-def test_a_column_that_there_is_not_is_refused_before_anything_is_read(
+def test_an_unknown_column_is_rejected_before_the_read(
     spark: SparkSession, namesrv: str, topic: str
 ) -> None:
     reader = spark.read.format("rocketmq").options(nameServer=namesrv, subscribe=topic)
@@ -228,7 +226,7 @@ async def fill(namesrv: str, topic: str, batches: int) -> None:
 
 
 @pytest.mark.timeout(600, func_only=True)  # it starts a cluster of its own, twice
-def test_messages_that_retention_deleted(
+def test_messages_deleted_by_retention_fail_or_are_skipped(
     spark: SparkSession,
     fresh_cluster: Callable[..., Cluster],
     tmp_path: Path,

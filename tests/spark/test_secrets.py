@@ -1,4 +1,4 @@
-"""A secret given as an option is nowhere to be found afterwards."""
+"""Secrets in options appear in no log, plan, checkpoint or error."""
 
 from __future__ import annotations
 

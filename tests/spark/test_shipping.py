@@ -1,4 +1,4 @@
-"""The package comes along with the job, for interpreters that do not have it."""
+"""The package shipped with the job to interpreters without it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def submit(
     return outcome
 
 
-def test_a_zip_of_what_is_pure_python_is_enough_where_compiled_packages_are_installed(
+def test_a_zip_of_pure_python_is_enough_with_compiled_packages_installed(
     spark_cluster: SparkCluster, namesrv: str, topic: str, tmp_path: Path
 ) -> None:
     write_messages(namesrv, topic, BODIES)
@@ -70,7 +70,7 @@ def test_a_zip_of_what_is_pure_python_is_enough_where_compiled_packages_are_inst
     assert {"package.zip" in place for place in outcome["places"]} == {True}
 
 
-def test_an_environment_comes_as_an_archive(
+def test_an_environment_is_shipped_as_an_archive(
     spark_cluster: SparkCluster, namesrv: str, topic: str, tmp_path: Path
 ) -> None:
     write_messages(namesrv, topic, BODIES)

@@ -1,4 +1,4 @@
-"""Streams over a real broker: every message once, across restarts, changes and limits."""
+"""Streams from a real broker: each message once, across restarts, changes and limits."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def stored_from(namesrv: str, topic: str, offsets: dict[str, dict[str, int
     return sorted(bodies)
 
 
-def test_a_restarted_query_goes_on_where_its_checkpoint_ends(
+def test_a_restarted_query_resumes_at_its_checkpoint(
     spark: SparkSession, namesrv: str, topic: str, tmp_path: Path
 ) -> None:
     frame = stream(spark, namesrv, topic=topic).schema(SLIM).load()
@@ -117,7 +117,7 @@ def test_a_restarted_query_goes_on_where_its_checkpoint_ends(
     assert copied(spark, tmp_path) == numbered(0, 150)
 
 
-def test_a_limit_bounds_each_batch_and_trigger_once_does_not_know_it(
+def test_a_limit_bounds_each_batch_except_with_trigger_once(
     spark: SparkSession, namesrv: str, topic: str, tmp_path: Path
 ) -> None:
     frame = stream(spark, namesrv, topic=topic, maxOffsetsPerTrigger="30").schema(SLIM).load()
@@ -138,7 +138,7 @@ def test_a_limit_bounds_each_batch_and_trigger_once_does_not_know_it(
     assert copied(spark, tmp_path) == numbered(0, 200)
 
 
-def test_new_queues_are_read_from_their_beginning(
+def test_new_queues_are_read_from_their_minimum(
     spark: SparkSession, rocketmq_cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
     namesrv = rocketmq_cluster.namesrv
@@ -156,7 +156,7 @@ def test_new_queues_are_read_from_their_beginning(
     assert {row.queueId for row in rows.select("queueId").distinct().collect()} == set(range(6))
 
 
-def test_a_pattern_finds_a_topic_that_is_made_later(
+def test_a_pattern_matches_topics_created_later(
     spark: SparkSession, rocketmq_cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
     namesrv, later = rocketmq_cluster.namesrv, f"{topic}-later"
@@ -173,7 +173,7 @@ def test_a_pattern_finds_a_topic_that_is_made_later(
     assert copied(spark, tmp_path) == numbered(0, 20)
 
 
-def test_available_now_ends_under_a_live_producer_and_the_group_stands_there(
+def test_available_now_ends_under_load_and_commits_for_the_group(
     spark: SparkSession, namesrv: str, topic: str, group: str, tmp_path: Path
 ) -> None:
     options = {"topic": topic, "group": group, "commitOffsets": "true"}
@@ -216,7 +216,7 @@ def test_latest_on_a_busy_topic_loses_nothing_after_the_recorded_start(
     assert len(read) > 0
 
 
-def test_lag_is_told_with_the_progress(
+def test_lag_is_part_of_the_progress(
     spark: SparkSession, namesrv: str, topic: str, tmp_path: Path
 ) -> None:
     told: list[QueryLag] = []
@@ -236,7 +236,7 @@ def test_lag_is_told_with_the_progress(
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
-def test_a_topic_that_was_made_anew(
+def test_a_recreated_topic_fails_or_is_read_again(
     spark: SparkSession, rocketmq_cluster: Cluster, topic: str, tmp_path: Path, fail: str
 ) -> None:
     namesrv = rocketmq_cluster.namesrv
@@ -262,7 +262,7 @@ def test_a_topic_that_was_made_anew(
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
-def test_a_topic_made_anew_that_is_longer_than_the_checkpoint(
+def test_a_recreated_topic_longer_than_the_checkpoint_is_detected(
     spark: SparkSession, rocketmq_cluster: Cluster, topic: str, tmp_path: Path, fail: str
 ) -> None:
     namesrv = rocketmq_cluster.namesrv
@@ -296,7 +296,7 @@ def wait_until_empty(namesrv: str, topic: str) -> None:
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
-def test_a_topic_that_is_gone(
+def test_a_deleted_topic_fails_the_query_or_is_skipped(
     spark: SparkSession, rocketmq_cluster: Cluster, topic: str, tmp_path: Path, fail: str
 ) -> None:
     namesrv = rocketmq_cluster.namesrv
@@ -319,7 +319,7 @@ def test_a_topic_that_is_gone(
     assert copied(spark, tmp_path) == numbered(0, 20)
 
 
-def test_a_group_with_live_members_is_refused(
+def test_commit_offsets_rejects_a_group_with_live_members(
     spark: SparkSession, namesrv: str, topic: str, group: str, tmp_path: Path
 ) -> None:
     async def while_a_member_lives() -> str:

@@ -1,4 +1,4 @@
-"""DataFrames are written to a real broker, and what it holds is read with the client."""
+"""Writes to a real broker, read back with the client."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_another_thread_saves_and_loads_after_register(
         assert threads.submit(work).result() == 10
 
 
-def test_every_column_arrives(spark: SparkSession, namesrv: str, topic: str) -> None:
+def test_every_column_is_stored(spark: SparkSession, namesrv: str, topic: str) -> None:
     plain: dict[str, Any] = {"tags": None, "keys": None, "properties": None, "flag": None}
     frame = spark.createDataFrame(
         [
@@ -144,7 +144,7 @@ def test_many_rows_are_stored_once_each(spark: SparkSession, namesrv: str, topic
     assert all(len(each.message_id) == 32 and int(each.message_id, 16) for each in found)
 
 
-def test_nothing_is_written_by_an_empty_frame(spark: SparkSession, topic: str) -> None:
+def test_an_empty_frame_writes_nothing(spark: SparkSession, topic: str) -> None:
     write(numbered(spark, 0), "127.0.0.1:1", topic)
 
 
@@ -165,7 +165,9 @@ def test_keys_keep_their_order_in_one_queue(spark: SparkSession, namesrv: str, t
     assert len(set.union(*queues.values())) > 1
 
 
-def test_a_named_queue_gets_its_rows(spark: SparkSession, namesrv: str, topic: str) -> None:
+def test_rows_are_stored_in_their_explicit_queue(
+    spark: SparkSession, namesrv: str, topic: str
+) -> None:
     write(numbered(spark, 4), namesrv, topic)  # so that the topic is there
     broker = read_back(namesrv, topic, 4)[0].queue.broker_name
     frame = numbered(spark, 100, tasks=1).selectExpr(
@@ -178,7 +180,7 @@ def test_a_named_queue_gets_its_rows(spark: SparkSession, namesrv: str, topic: s
     assert [each.body for each in chosen] == [b"chosen %d" % number for number in range(100)]
 
 
-def test_delayed_rows_come_later(
+def test_delayed_rows_are_delivered_later(
     spark: SparkSession, namesrv: str, topic: str, rocketmq_version: str
 ) -> None:
     at = datetime.now(UTC) + timedelta(seconds=4)
@@ -198,9 +200,7 @@ def test_delayed_rows_come_later(
 # --- again ----------------------------------------------------------------------------------------
 
 
-def test_a_task_that_failed_half_way_sends_the_same_ids_again(
-    spark: SparkSession, namesrv: str, topic: str
-) -> None:
+def test_a_retried_task_sends_the_same_ids(spark: SparkSession, namesrv: str, topic: str) -> None:
     def poisoned(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
@@ -225,7 +225,7 @@ def test_a_task_that_failed_half_way_sends_the_same_ids_again(
     assert len(found) > 1000
 
 
-def test_a_stream_that_is_restarted_sends_the_same_ids_again(
+def test_a_restarted_stream_sends_the_same_ids(
     spark: SparkSession, namesrv: str, topic: str, tmp_path: Path
 ) -> None:
     source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
@@ -269,26 +269,26 @@ def test_a_stream_that_is_restarted_sends_the_same_ids_again(
     ],
     ids=repr,
 )
-def test_a_wrong_frame_is_refused_before_anything_is_sent(
+def test_an_invalid_frame_is_rejected_before_any_send(
     spark: SparkSession, columns: list[str], options: dict[str, str], words: str
 ) -> None:
     with pytest.raises(PySparkException, match=words):
         write(spark.range(1).selectExpr(*columns), "127.0.0.1:1", "never", **options)
 
 
-def test_rows_without_any_topic_are_refused(spark: SparkSession) -> None:
+def test_rows_without_a_topic_are_rejected(spark: SparkSession) -> None:
     with pytest.raises(PySparkException, match="set the option, or add a column topic"):
         write(numbered(spark, 1), "127.0.0.1:1")
 
 
-def test_nothing_is_replaced(spark: SparkSession, tmp_path: Path) -> None:
+def test_overwrite_is_rejected(spark: SparkSession, tmp_path: Path) -> None:
     writer = numbered(spark, 1).write.format("rocketmq")
     with pytest.raises(PySparkException, match="never replaced: use mode"):
         writer.options(nameServer="127.0.0.1:1", topic="never").mode("overwrite").save()
 
 
 @pytest.mark.parametrize(("mode", "words"), [("complete", "never replaced"), ("update", "update")])
-def test_a_stream_of_changes_is_refused(
+def test_output_modes_other_than_append_are_rejected(
     spark: SparkSession, tmp_path: Path, mode: str, words: str
 ) -> None:
     (tmp_path / "1.txt").write_text("x")
@@ -301,7 +301,7 @@ def test_a_stream_of_changes_is_refused(
         stream.option("checkpointLocation", str(tmp_path / "c")).start().awaitTermination()
 
 
-def test_a_body_that_no_broker_takes_fails_with_its_size(
+def test_an_oversized_body_is_rejected_with_its_size(
     spark: SparkSession, namesrv: str, topic: str
 ) -> None:
     frame = spark.range(0, 1).selectExpr("REPEAT('x', 4194305) AS body")
@@ -309,6 +309,6 @@ def test_a_body_that_no_broker_takes_fails_with_its_size(
         write(frame, namesrv, topic)
 
 
-def test_rows_that_no_broker_takes_fail_with_the_reason(spark: SparkSession, topic: str) -> None:
+def test_an_unreachable_cluster_fails_with_the_reason(spark: SparkSession, topic: str) -> None:
     with pytest.raises(PySparkException, match="NameServerUnavailableError"):
         write(numbered(spark, 1), "127.0.0.1:1", topic, retries=0, sendTimeoutMs=500)

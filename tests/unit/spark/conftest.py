@@ -1,4 +1,4 @@
-"""Nothing of a test goes on: its clients would ask servers that are gone, beside later tests."""
+"""Closes the Spark clients of each test: they would send requests to stopped servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fake cluster and what the driver's side asks it with."""
+"""The driver side of a query on a fake cluster."""
 
 from __future__ import annotations
 

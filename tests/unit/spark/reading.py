@@ -1,4 +1,4 @@
-"""A fake cluster on a loop of its own, and the ranges of its queues read as a task does it."""
+"""Ranges of a fake cluster read like a task reads them."""
 
 from __future__ import annotations
 

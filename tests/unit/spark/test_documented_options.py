@@ -1,4 +1,4 @@
-"""The table of options in the guide has each option of the code, with its default."""
+"""The option table of the guide has each option with its default."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ documented: Final = {
 }
 
 
-def test_the_guide_knows_every_option_and_no_other() -> None:
+def test_the_guide_lists_exactly_the_options() -> None:
     assert {name: kinds for name, (_, kinds) in documented.items()} == {
         option.name: option.kinds for option in OPTIONS.values()
     }
 
 
 @pytest.mark.parametrize("name", sorted(set(OPTIONS) - IN_OTHER_WORDS))
-def test_the_guide_tells_the_defaults(name: str) -> None:
+def test_the_guide_shows_the_defaults(name: str) -> None:
     default, _ = documented[OPTIONS[name].name]
     value = DEFAULTS[name]
 

@@ -1,4 +1,4 @@
-"""Offsets as a checkpoint holds them: what was written once can be read for ever."""
+"""Offsets in checkpoints: every format ever written stays readable."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def planned(start: StreamOffset, end: StreamOffset) -> list[tuple[object, ...]]:
 
 
 @given(offsets, offsets, offsets)
-def test_what_is_written_is_read_back(
+def test_offsets_survive_a_json_round_trip(
     end: dict[tuple[str, str, int], int],
     begun: dict[tuple[str, str, int], int],
     stored: dict[tuple[str, str, int], int],
@@ -44,7 +44,7 @@ def test_what_is_written_is_read_back(
 
 
 @pytest.mark.parametrize("path", CHECKPOINTS, ids=lambda path: path.stem)
-def test_old_checkpoints_plan_what_they_always_did(path: Path) -> None:
+def test_old_checkpoints_plan_the_same_ranges(path: Path) -> None:
     seen = golden(path)
 
     assert planned(seen["start"], seen["first"]) == [
@@ -58,13 +58,13 @@ def test_old_checkpoints_plan_what_they_always_did(path: Path) -> None:
     assert planned(seen["later"], seen["last"]) == [("orders", "broker-a", 1, 118, 119)]
 
 
-def test_the_newest_checkpoint_is_what_this_version_writes() -> None:
+def test_this_version_writes_the_newest_checkpoint_format() -> None:
     written = json.loads(CHECKPOINTS[-1].read_text())
 
     assert {name: each.to_json() for name, each in golden(CHECKPOINTS[-1]).items()} == written
 
 
-def test_a_newer_checkpoint_is_refused() -> None:
+def test_a_newer_checkpoint_is_rejected() -> None:
     with pytest.raises(ConfigError, match=r"version 2.*reads 1.*newer package"):
         StreamOffset.from_json({"v": 2, "end": {}})
 
@@ -88,6 +88,6 @@ def test_an_end_below_the_start_reads_nothing() -> None:
         None,
     ],
 )
-def test_what_is_no_table_of_offsets_is_refused(value: Any) -> None:  # noqa: ANN401 - any JSON
+def test_invalid_offsets_are_rejected(value: Any) -> None:  # noqa: ANN401 - any JSON
     with pytest.raises(ConfigError, match="startingOffsets"):
         flattened("startingOffsets", value)

@@ -1,4 +1,4 @@
-"""Lag is what a progress report tells of sources that are ours."""
+"""Lag computed from progress reports, for this source only."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_lag_is_the_distance_to_the_end(text: bool) -> None:
     assert str(found) == "copy batch 3: 4 behind (orders 4); 10 rows, 20/s"
 
 
-def test_an_end_that_went_back_is_no_negative_lag() -> None:
+def test_lag_is_never_negative() -> None:
     assert query_lag(progress(source({"0": 9}, {"0": 5}))).total == 0
 
 
@@ -52,7 +52,7 @@ def test_other_sources_have_no_lag(other: dict[str, Any]) -> None:
     assert query_lag(progress(other)).queues == {}
 
 
-def test_a_listener_tells_queries_that_read_topics_and_forgets_ended_ones() -> None:
+def test_a_listener_reports_queries_that_read_topics_until_they_end() -> None:
     told: list[QueryLag] = []
     listener = LagListener(told.append)
     for each in (BEHIND, progress(OTHER)):
@@ -66,7 +66,7 @@ def test_a_listener_tells_queries_that_read_topics_and_forgets_ended_ones() -> N
     assert listener.latest == {}
 
 
-def test_a_report_takes_a_query_several_or_a_session() -> None:
+def test_a_lag_report_accepts_a_query_several_or_a_session() -> None:
     query = SimpleNamespace(lastProgress=BEHIND)
     silent = SimpleNamespace(lastProgress=None)
     session = SimpleNamespace(streams=SimpleNamespace(active=[query, silent]))

@@ -1,4 +1,4 @@
-"""The loop thread of a process and its clients."""
+"""Runtime: the loop thread of a process and its clients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_equal_connections_share_a_client_and_others_do_not() -> None:
     assert other.instance.client_id != first.instance.client_id
 
 
-def test_calls_run_on_one_loop_in_a_thread_of_their_own() -> None:
+def test_calls_run_on_one_loop_thread() -> None:
     async def where() -> tuple[int, asyncio.AbstractEventLoop]:
         return threading.get_ident(), asyncio.get_running_loop()
 
@@ -35,7 +35,7 @@ def test_calls_run_on_one_loop_in_a_thread_of_their_own() -> None:
     assert seen.pop()[0] != threading.get_ident()
 
 
-def test_errors_come_out_of_a_call_and_the_loop_lives_on() -> None:
+def test_a_call_raises_errors_and_the_loop_keeps_running() -> None:
     async def fail(text: str) -> None:
         raise ConfigError("group", text, "no")
 
@@ -47,7 +47,7 @@ def test_errors_come_out_of_a_call_and_the_loop_lives_on() -> None:
     assert Runtime.get(HERE).call(echo, 7) == 7
 
 
-def test_a_call_that_takes_too_long_is_cancelled() -> None:
+def test_a_call_is_cancelled_after_its_timeout() -> None:
     ended = threading.Event()
 
     async def stay() -> None:
@@ -61,7 +61,7 @@ def test_a_call_that_takes_too_long_is_cancelled() -> None:
     assert ended.wait(30)
 
 
-def test_a_forked_child_has_a_loop_of_its_own() -> None:
+def test_a_forked_child_starts_its_own_loop() -> None:
     async def process() -> int:
         return os.getpid()
 
@@ -78,7 +78,7 @@ def test_a_forked_child_has_a_loop_of_its_own() -> None:
     os.waitpid(child, 0)
 
 
-def test_the_interpreter_ends_with_the_loop_running() -> None:
+def test_the_interpreter_exits_while_the_loop_runs() -> None:
     program = (
         "from rocketmq_aio.spark.options.source_options import Connection\n"
         "from rocketmq_aio.spark.runtime import Runtime\n"
@@ -91,7 +91,7 @@ def numbered(number: int) -> Connection:
     return Connection(name_server="127.0.0.1:1", group=f"group-{number}")
 
 
-def test_clients_of_connections_that_are_no_longer_used_are_closed() -> None:
+def test_least_recently_used_clients_are_closed() -> None:
     closed = threading.Event()
     runtime = Runtime.get(numbered(0))
     first = runtime.instance
@@ -120,7 +120,7 @@ def test_a_client_in_use_is_not_closed() -> None:
     assert Runtime.get(numbered(0)) is used
 
 
-def test_the_connections_used_last_are_kept() -> None:
+def test_recently_used_connections_are_kept() -> None:
     kept = Runtime.get(numbered(0)).instance
     for number in range(1, 2 * MAX_KEPT):
         Runtime.get(numbered(number))
@@ -139,7 +139,7 @@ def test_a_client_that_was_closed_is_replaced() -> None:
     assert Runtime.get(HERE) is not first
 
 
-def test_credentials_come_from_the_options_else_from_the_environment(
+def test_options_take_precedence_over_environment_credentials(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "of the process")
@@ -149,7 +149,7 @@ def test_credentials_come_from_the_options_else_from_the_environment(
     assert getattr(client_config(given).credentials, "access_key", None) == "mine"
 
 
-def test_files_of_certificates_that_cannot_be_read_are_named() -> None:
+def test_unreadable_certificate_files_are_named() -> None:
     wrong = Connection(name_server="127.0.0.1:1", tls=True, tls_ca_file="/nowhere/ca.pem")
     with pytest.raises(ConfigError, match=r"/nowhere/ca\.pem"):
         client_config(wrong)

@@ -1,4 +1,4 @@
-"""What Spark sees of the package before anything is read."""
+"""Data source: discovery, schema and readers before any read."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def stream_reader(**options: str) -> RocketMQStreamReader:
     return reader
 
 
-def test_spark_finds_the_source_by_itself() -> None:
+def test_spark_discovers_the_source() -> None:
     import pyspark_rocketmq
 
     assert pyspark_rocketmq.DefaultSource is RocketMQDataSource
     assert RocketMQDataSource.name() == "rocketmq"
 
 
-def test_finding_it_loads_no_arrow() -> None:
+def test_discovery_does_not_import_arrow() -> None:
     heavy = "{'pyarrow', 'pandas', 'rocketmq_aio.spark.read.stream_reader'} & set(sys.modules)"
     code = f"import sys, pyspark_rocketmq; sys.exit(str({heavy} or ''))"
 
@@ -52,7 +52,7 @@ def test_finding_it_loads_no_arrow() -> None:
     assert done.stderr.strip() == ""
 
 
-def test_the_first_columns_are_those_that_users_of_the_other_connector_know() -> None:
+def test_the_first_columns_match_the_java_connector() -> None:
     assert RocketMQDataSource(BASIC).schema().fieldNames()[:9] == [
         "topic",
         "flag",
@@ -73,7 +73,7 @@ def test_the_first_columns_are_those_that_users_of_the_other_connector_know() ->
         ({}, StructType([StructField("offset", LongType())]), "queueOffset"),
     ],
 )
-def test_what_is_wrong_with_a_stream_is_told_with_its_first_answer(
+def test_an_invalid_stream_raises_in_its_first_call(
     options: dict[str, str], schema: StructType, told: str
 ) -> None:
     """Spark 4.3 hides what `streamReader` raises behind a fault of its own."""
@@ -91,17 +91,17 @@ def test_what_is_wrong_with_a_stream_is_told_with_its_first_answer(
 
 
 @pytest.mark.parametrize("version", ["4.0.1", "4.1.0", "3.5.6"])
-def test_streams_of_older_versions_are_refused(version: str) -> None:
+def test_streams_of_older_spark_versions_are_rejected(version: str) -> None:
     with pytest.raises(PySparkNotImplementedError, match=f"4.2 or newer, this is {version}"):
         check_streams(version)
 
 
 @pytest.mark.parametrize("version", ["4.2.0", "4.3.0.dev1", "5.0.0"])
-def test_streams_of_newer_versions_are_taken(version: str) -> None:
+def test_streams_of_newer_spark_versions_are_accepted(version: str) -> None:
     check_streams(version)
 
 
-def test_the_start_is_a_marker_and_no_position() -> None:
+def test_the_initial_offset_is_a_marker() -> None:
     reader = stream_reader()
 
     assert reader.initialOffset() == reader.initialOffset() == {"v": 1, "at": "start"}
@@ -116,7 +116,7 @@ def test_the_start_is_a_marker_and_no_position() -> None:
         ({"minOffsetsPerTrigger": "3", "maxOffsetsPerTrigger": "5"}, ReadMaxRows(5)),
     ],
 )
-def test_the_limit_of_the_options(options: dict[str, str], limit: object) -> None:
+def test_the_default_read_limit_follows_the_options(options: dict[str, str], limit: object) -> None:
     assert stream_reader(**options).getDefaultReadLimit() == limit
 
 
@@ -132,7 +132,7 @@ def test_a_reader_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(reader)).getDefaultReadLimit() == ReadMaxRows(5)
 
 
-def test_a_stream_goes_on_with_a_new_client_after_its_client_failed() -> None:
+def test_a_stream_continues_with_a_new_client_after_a_failure() -> None:
     with reading() as cluster:
         given = {"nameServer": cluster.cluster.namesrv, "startingOffsets": "earliest"}
         options = read_options({**given, "subscribe": TOPIC}, streaming=True)
@@ -146,7 +146,7 @@ def test_a_stream_goes_on_with_a_new_client_after_its_client_failed() -> None:
     assert StreamOffset.from_json(end).end[TOPIC, "broker-a", 0] == 3
 
 
-def test_create_table_with_options_is_refused() -> None:
+def test_create_table_with_options_is_rejected() -> None:
     """What Spark hands over there; SELECT would get none of it."""
     handed = {"option.nameserver": "x:1", "nameserver": "x:1", "owner": "o", "provider": "rocketmq"}
 

@@ -1,4 +1,4 @@
-"""Columns of stored messages, compared with what `MessageExt` says of the same bytes."""
+"""Columns of stored messages, compared with `MessageExt` of the same bytes."""
 
 from __future__ import annotations
 
@@ -105,13 +105,13 @@ MESSAGES: Final = st.builds(
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=12))
-def test_columns_say_what_messages_say(stored: list[Stored]) -> None:
+def test_columns_equal_message_attributes(stored: list[Stored]) -> None:
     messages = decoded(*stored)
     assert rows_of(messages) == [expected(each) for each in messages]
 
 
 @given(st.lists(st.permutations([*COLUMNS]), min_size=1, max_size=3), st.integers(1, len(COLUMNS)))
-def test_any_columns_come_in_any_order(orders: list[list[str]], count: int) -> None:
+def test_columns_are_built_in_the_order_of_the_schema(orders: list[list[str]], count: int) -> None:
     messages = decoded(Stored(), Stored(properties=b"", queue_offset=8))
     for names in orders:
         chosen = StructType([SCHEMA[name] for name in names[:count]])
@@ -123,26 +123,26 @@ def test_any_columns_come_in_any_order(orders: list[list[str]], count: int) -> N
         assert got == [{name: row[name] for name in names[:count]} for row in whole]
 
 
-def test_bytes_that_are_no_text_are_replaced_and_bodies_are_not() -> None:
+def test_invalid_utf8_is_replaced_in_text_and_kept_in_bodies() -> None:
     [row] = rows_of(decoded(Stored(body=b"\xff\x00", properties=b"TAGS\x01p\xffid\x02")))
     assert (row["tags"], row["properties"]) == ("p\ufffdid", {"TAGS": "p\ufffdid"})
     assert row["body"] == b"\xff\x00"
 
 
 @pytest.mark.parametrize("last", [b"", b"KEYS\x01k\x02TAGS\x01t\x02", b"TAGS\x01t\x02KEYS\x01"])
-def test_rows_with_the_same_names_and_one_that_differs(last: bytes) -> None:
+def test_one_row_may_have_other_property_names(last: bytes) -> None:
     alike = [b"TAGS\x01t%d\x02KEYS\x01k%d\x02" % (10**each, each) for each in range(5)]
     for properties in (alike, [*alike, last]):
         messages = decoded(*[Stored(properties=each) for each in properties])
         assert rows_of(messages) == [expected(each) for each in messages]
 
 
-def test_the_last_of_two_values_counts() -> None:
+def test_the_last_of_duplicate_properties_wins() -> None:
     [row] = rows_of(decoded(Stored(properties=b"A\x01one\x02TAGS\x01x\x02A\x01two\x02")))
     assert row["properties"] == {"A": "two", "TAGS": "x"}
 
 
-def test_a_message_without_an_id_of_its_producer_has_that_of_the_broker() -> None:
+def test_a_message_without_a_producer_id_has_the_broker_id() -> None:
     messages = decoded(
         Stored(), Stored(properties=b"TAGS\x01x\x02", sys_flag=STORE_IPV6), Stored(properties=b"")
     )
@@ -154,13 +154,13 @@ def test_a_message_without_an_id_of_its_producer_has_that_of_the_broker() -> Non
 
 
 @pytest.mark.parametrize("extra", [b"", b"name0\x01again\x02"])
-def test_more_names_than_bits(extra: bytes) -> None:
+def test_more_property_names_than_bits_are_supported(extra: bytes) -> None:
     many = b"".join([b"name%d\x01v\x02" % each for each in range(MAX_BITS + 5)])
     messages = decoded(Stored(properties=many), Stored(properties=many + extra), Stored())
     assert rows_of(messages) == [expected(each) for each in messages]
 
 
-def test_messages_of_several_queues_are_in_one_batch() -> None:
+def test_a_batch_holds_messages_of_several_queues() -> None:
     builder = ColumnBuilder(WHOLE)
     builder.add(decoded(Stored(), Stored(queue_offset=8)))
     other = MessageQueue("orders", "broker-b", 0)
@@ -174,7 +174,7 @@ def test_messages_of_several_queues_are_in_one_batch() -> None:
     assert list(builder.take()) == []
 
 
-def test_batches_are_not_longer_than_they_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_respect_the_row_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "MAX_ROWS", 4)
     builder = ColumnBuilder(WHOLE)
     builder.add(decoded(*[Stored(queue_offset=each) for each in range(10)]))
@@ -184,7 +184,7 @@ def test_batches_are_not_longer_than_they_may_be(monkeypatch: pytest.MonkeyPatch
     assert [o for batch in batches for o in batch["queueOffset"].to_pylist()] == [*range(10)]
 
 
-def test_only_what_is_asked_for_counts_as_size() -> None:
+def test_size_counts_selected_columns_only() -> None:
     numbers = ColumnBuilder(arrow_schema(StructType([SCHEMA["queueOffset"]])))
     bodies = ColumnBuilder(arrow_schema(StructType([SCHEMA["queueOffset"], SCHEMA["body"]])))
     for builder in (numbers, bodies):
@@ -203,7 +203,7 @@ def test_only_what_is_asked_for_counts_as_size() -> None:
         (["properties", "body"], True, True),
     ],
 )
-def test_bytes_of_columns_that_are_not_selected_are_released(
+def test_bytes_of_unselected_columns_are_released(
     names: list[str], bodies: bool, properties: bool
 ) -> None:
     builder = ColumnBuilder(arrow_schema(StructType([SCHEMA[name] for name in names])))
@@ -228,7 +228,7 @@ def test_bytes_of_columns_that_are_not_selected_are_released(
         (StructField("topic", StringType()), "duplicate column"),
     ],
 )
-def test_a_schema_that_is_no_selection_is_refused(field: StructField, says: str) -> None:
+def test_an_invalid_schema_is_rejected(field: StructField, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as refused:
         check_schema(StructType([SCHEMA["topic"], field]))
     assert "queueOffset bigint, bornTimestamp timestamp" in str(refused.value)

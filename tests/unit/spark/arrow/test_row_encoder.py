@@ -1,4 +1,4 @@
-"""Columns become entries of batches: what every column means, and what is refused."""
+"""Row encoder: columns to batch entries, and rejected rows."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def bodies(request: WriteRequest) -> list[bytes]:
 # --- what a column means --------------------------------------------------------------------------
 
 
-def test_every_text_column_is_a_property_and_null_or_empty_is_none() -> None:
+def test_text_columns_become_properties_unless_null_or_empty() -> None:
     texts = pa.array(["a", None, ""])
     encoded = rows(tags=texts, keys=texts, shardingKey=texts)
 
@@ -73,13 +73,13 @@ def test_keys_may_be_an_array() -> None:
     assert [each.get("KEYS") for each in properties(rows(keys=keys))] == ["a b", None, None, "c"]
 
 
-def test_properties_are_those_of_the_user_without_empty_ones() -> None:
+def test_user_properties_are_sent_without_empty_values() -> None:
     maps = pa.array([[("a", "1"), ("b", None), ("ü", "ö")], None, [], [("c", "")]], TEXT_MAP)
 
     assert properties(rows(properties=maps)) == [WAITS | {"a": "1", "ü": "ö"}, WAITS, WAITS, WAITS]
 
 
-def test_a_slice_of_a_record_batch_means_its_own_rows() -> None:
+def test_a_slice_of_a_record_batch_encodes_its_own_rows() -> None:
     batch = pa.RecordBatch.from_pydict(
         {
             "body": pa.array([b"0", b"1", b"2", b"3"]),
@@ -111,7 +111,9 @@ def test_a_slice_of_a_record_batch_means_its_own_rows() -> None:
         ("properties", pa.map_(pa.large_string(), pa.large_string()), [[("a", "b")], []]),
     ],
 )
-def test_large_forms_mean_the_same(column: str, kind: pa.DataType, plain: list[Any]) -> None:
+def test_large_arrow_types_encode_the_same(
+    column: str, kind: pa.DataType, plain: list[Any]
+) -> None:
     usual = {"body": pa.binary(), "keys": pa.list_(STRING), "tags": STRING, "properties": TEXT_MAP}
     values = [
         each.encode() if column == "body" and isinstance(each, str) else each for each in plain
@@ -121,7 +123,7 @@ def test_large_forms_mean_the_same(column: str, kind: pa.DataType, plain: list[A
     assert large.entries.equals(rows(**{column: pa.array(values, usual[column])}).entries)
 
 
-def test_delays_travel_alone_as_properties() -> None:
+def test_delayed_rows_are_single_messages_with_properties() -> None:
     when = datetime(2030, 1, 2, 3, 4, 5, 678_000, UTC)
     encoded = rows(
         delayLevel=pa.array([0, 3, None, None], pa.int64()),
@@ -162,7 +164,7 @@ def test_a_delivery_time_may_be_a_number() -> None:
         min_size=1,
     )
 )
-def test_an_entry_says_what_a_message_of_the_client_says(
+def test_an_entry_equals_a_message_encoded_by_the_client(
     given_rows: list[tuple[bytes, str | None, dict[str, str] | None, int]],
 ) -> None:
     body, tags, maps, flags = zip(*given_rows, strict=True)
@@ -186,7 +188,7 @@ def test_an_entry_says_what_a_message_of_the_client_says(
 # --- ids ------------------------------------------------------------------------------------------
 
 
-def test_ids_count_the_rows_of_the_task_also_past_the_last_counter() -> None:
+def test_ids_count_rows_beyond_the_last_counter() -> None:
     ids = [
         read_entry(raw).message_id
         for raw in rows(first_row=0x1FFFE, body=pa.array([b"x"] * 4)).entries.to_pylist()
@@ -199,7 +201,7 @@ def test_ids_count_the_rows_of_the_task_also_past_the_last_counter() -> None:
 # --- where rows go --------------------------------------------------------------------------------
 
 
-def test_a_topic_column_parts_the_rows_and_the_option_wins() -> None:
+def test_the_topic_option_overrides_the_topic_column() -> None:
     columns = {"topic": pa.array(["b", "a", "b"]), "body": pa.array([b"0", b"1", b"2"])}
 
     found = {each.encoded.topic: bodies(each) for each in sent(rows(None, **columns))}
@@ -207,7 +209,7 @@ def test_a_topic_column_parts_the_rows_and_the_option_wins() -> None:
     assert [each.encoded.topic for each in sent(rows("c", **columns))] == ["c"]
 
 
-def test_keys_share_the_lane_of_their_queue_in_their_order() -> None:
+def test_keys_of_one_queue_keep_their_order() -> None:
     keys = pa.array(["k", "l", "m", None, "k", "l"])
     found = sent(
         rows(shardingKey=keys, body=pa.array([b"%d" % n for n in range(6)])),
@@ -223,7 +225,7 @@ def test_keys_share_the_lane_of_their_queue_in_their_order() -> None:
     assert destinations == {None: [b"3"], 1: [b"0", b"2", b"4"], 2: [b"1", b"5"]}
 
 
-def test_a_named_queue_counts_before_a_key() -> None:
+def test_an_explicit_queue_takes_precedence_over_a_key() -> None:
     found = sent(
         rows(
             brokerName=pa.array(["broker-b", None]),
@@ -240,7 +242,7 @@ def test_a_named_queue_counts_before_a_key() -> None:
 
 
 @pytest.mark.parametrize("delayed", [False, True])
-def test_a_retry_topic_takes_single_messages(delayed: bool) -> None:
+def test_rows_for_a_retry_topic_are_single_messages(delayed: bool) -> None:
     topics = pa.array(["%RETRY%group", "%RETRY%group"])
     more = {"delayLevel": pa.array([1, 0])} if delayed else {}
     found = sent(rows(None, topic=topics, **more))
@@ -254,7 +256,9 @@ def test_a_retry_topic_takes_single_messages(delayed: bool) -> None:
     most=st.integers(60, 700),
     records=st.integers(1, 10),
 )
-def test_batches_hold_what_fits_and_lose_nothing(sizes: list[int], most: int, records: int) -> None:
+def test_batches_respect_limits_and_keep_all_rows(
+    sizes: list[int], most: int, records: int
+) -> None:
     given_bodies = [bytes([n % 250]) * size for n, size in enumerate(sizes)]
     found = sent(rows(body=pa.array(given_bodies)), RequestLimits(most, records))
 
@@ -265,7 +269,7 @@ def test_batches_hold_what_fits_and_lose_nothing(sizes: list[int], most: int, re
         assert request.encoded.message_id.startswith(PREFIX)
 
 
-def test_a_large_record_batch_is_worked_on_in_parts() -> None:
+def test_a_large_record_batch_is_encoded_in_slices() -> None:
     batch = pa.RecordBatch.from_pydict({"body": pa.array([bytes(1000)] * 10)})
     parts = list(slices(batch, most_bytes=3000))
 
@@ -319,7 +323,7 @@ def test_a_large_record_batch_is_worked_on_in_parts() -> None:
         ),
     ],
 )
-def test_a_row_that_cannot_be_sent_is_named(columns: dict[str, Any], words: str) -> None:
+def test_an_invalid_row_is_named(columns: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidMessageError, match=words) as refused:
         rows(first_row=10, **columns)
 
@@ -346,6 +350,6 @@ def test_tags_of_copies_are_sent_unchanged() -> None:
         ("x" * 128, "128"),
     ],
 )
-def test_a_topic_that_is_none_is_refused_with_its_row(topic: str | None, words: str) -> None:
+def test_an_invalid_topic_is_rejected_with_its_row(topic: str | None, words: str) -> None:
     with pytest.raises(InvalidMessageError, match=f"row 1 of the task: .*{words}"):
         rows(None, topic=pa.array(["orders", topic]))

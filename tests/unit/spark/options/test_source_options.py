@@ -1,4 +1,4 @@
-"""Options: what they mean, and errors that say which one is wrong and what would be right."""
+"""Options of the data source: parsing, validation and errors with a way out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def refused(given: dict[str, str], *, streaming: bool = True) -> str:
     return str(raised.value)
 
 
-def test_names_are_taken_in_whatever_case() -> None:
+def test_option_names_are_case_insensitive() -> None:
     read = read_options({"NAMESERVER": "a:1, b:2", "Topic": "x, y,x"}, streaming=False)
 
     assert read.connection.name_server == "a:1;b:2"
@@ -35,7 +35,7 @@ def test_defaults_differ_between_batch_and_stream() -> None:
     assert read_options(BASIC, streaming=True).starting_offsets == "latest"
 
 
-def test_all_kinds_of_values_are_read() -> None:
+def test_values_of_all_types_are_parsed() -> None:
     read = read_options(
         {
             **BASIC,
@@ -84,7 +84,7 @@ def test_queues_can_be_assigned() -> None:
         ({"kafka.sasl.jaas.config": "x"}, "an option of Kafka; use accessKey and secretKey"),
     ],
 )
-def test_an_option_that_is_unknown_here_names_the_nearest(given: dict[str, str], hint: str) -> None:
+def test_an_unknown_option_names_the_closest_match(given: dict[str, str], hint: str) -> None:
     assert hint in refused(given)
 
 
@@ -115,7 +115,7 @@ def test_an_option_that_is_unknown_here_names_the_nearest(given: dict[str, str],
         ({"securityToken": "planted"}, "needs accessKey"),
     ],
 )
-def test_a_wrong_value_is_refused_with_a_way_out(given: dict[str, str], said: str) -> None:
+def test_an_invalid_value_is_rejected_with_a_way_out(given: dict[str, str], said: str) -> None:
     assert said in refused(given)
 
 
@@ -142,7 +142,7 @@ def test_a_wrong_value_is_refused_with_a_way_out(given: dict[str, str], said: st
         ({"commitOffsets": "true"}, "an option of a streaming read only"),
     ],
 )
-def test_what_a_batch_cannot_have_is_refused(given: dict[str, str], said: str) -> None:
+def test_streaming_only_values_are_rejected_in_a_batch(given: dict[str, str], said: str) -> None:
     assert said in refused(given, streaming=False)
 
 
@@ -168,7 +168,7 @@ def test_ends_that_a_timestamp_overrides_are_not_compared() -> None:
     assert read_options({**BASIC, **given}, streaming=False).ending_timestamp == 9
 
 
-def test_a_batch_can_leave_out_queues_that_begin_at_the_latest_offset() -> None:
+def test_a_batch_can_start_queues_at_the_latest_offset() -> None:
     read = read_options({**BASIC, "startingOffsets": '{"T":{"a":{"0":-1}}}'}, streaming=False)
 
     assert read.starting_offsets == {("T", "a", 0): -1}
@@ -180,7 +180,7 @@ def test_a_pattern_must_compile() -> None:
 
 
 @pytest.mark.parametrize("missing", ["nameServer", "subscribe"])
-def test_what_is_needed_is_named(missing: str) -> None:
+def test_a_missing_required_option_is_named(missing: str) -> None:
     given = {name: each for name, each in BASIC.items() if name != missing}
 
     with pytest.raises(ConfigError, match=missing):
@@ -188,7 +188,7 @@ def test_what_is_needed_is_named(missing: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["secretKey", "secretkeys", "accesKey", "securityTokn"])
-def test_no_secret_is_shown(name: str) -> None:
+def test_errors_do_not_show_secrets(name: str) -> None:
     given = {**BASIC, name: "planted"}
 
     with pytest.raises(ConfigError) as raised:
@@ -201,7 +201,7 @@ def test_values_of_kafka_options_are_not_shown() -> None:
     assert "planted" not in refused({"kafka.sasl.jaas.config": "password=planted"})
 
 
-def test_a_connection_shows_no_secret_and_can_be_a_key() -> None:
+def test_a_connection_hides_secrets_and_is_hashable() -> None:
     given = {
         **BASIC,
         "accessKey": "planted-a",
@@ -223,12 +223,12 @@ def test_options_of_a_write() -> None:
     assert write.connection == Connection(name_server="a:1")
 
 
-def test_what_spark_adds_to_a_stream_is_no_option_of_a_batch() -> None:
+def test_options_that_spark_adds_to_streams_are_rejected_in_a_batch() -> None:
     with pytest.raises(ConfigError, match="checkpointLocation"):
         write_options({"nameServer": "a:1", "checkpointLocation": "/x"}, streaming=False)
 
 
-def test_no_two_options_have_one_name() -> None:
+def test_option_names_are_unique() -> None:
     names = [option.name.lower() for option in OPTIONS.values()]
 
     assert len(set(names)) == len(names)

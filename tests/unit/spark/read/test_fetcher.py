@@ -1,4 +1,4 @@
-"""What a task reads of a broker that is short, slow, wrong, or has lost something."""
+"""Read tasks with brokers that return few messages, are slow, fail or lost messages."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def losses(caplog: pytest.LogCaptureFixture) -> list[str]:
 # --- in order, with many in flight ----------------------------------------------------------------
 
 
-def test_ranges_come_one_after_the_other_and_in_order(here: Reading) -> None:
+def test_ranges_are_read_in_order(here: Reading) -> None:
     here.put_numbers(300)
     here.put_numbers(100, queue_id=1)
     got = here.read(within(10, 300), within(0, 0), within(7, 77, queue_id=1))
@@ -73,7 +73,7 @@ def test_ranges_come_one_after_the_other_and_in_order(here: Reading) -> None:
     ]
 
 
-def test_many_pulls_are_in_flight(here: Reading) -> None:
+def test_pulls_run_concurrently(here: Reading) -> None:
     here.put_numbers(400)
     waiting = 0
     all_here: asyncio.Event | None = None
@@ -91,7 +91,7 @@ def test_many_pulls_are_in_flight(here: Reading) -> None:
     assert here.offsets(0, 400, pull_window=8) == [*range(400)]
 
 
-def test_answers_that_come_in_another_order_are_put_in_order(here: Reading) -> None:
+def test_responses_out_of_order_are_reordered(here: Reading) -> None:
     here.put_numbers(256)
     order = itertools.count()
 
@@ -105,7 +105,7 @@ def test_answers_that_come_in_another_order_are_put_in_order(here: Reading) -> N
 
 
 @pytest.mark.parametrize("most", [1, 8, 256])
-def test_steps_follow_what_the_broker_returns(
+def test_segments_follow_the_size_of_responses(
     here: Reading, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr(fake_pulls, "MAX_MESSAGES", most)
@@ -116,7 +116,7 @@ def test_steps_follow_what_the_broker_returns(
     assert len(here.pulls()) <= 1.3 * (count / most) + 20
 
 
-def test_what_brokers_serve_decides_which_request_is_made() -> None:
+def test_the_broker_version_selects_the_request_code() -> None:
     with reading(version="4.9.7") as old:
         old.put_numbers(100)
         assert old.offsets(0, 100) == [*range(100)]
@@ -127,7 +127,7 @@ def test_what_brokers_serve_decides_which_request_is_made() -> None:
         assert len(old.broker.requests_of(RequestCode.LITE_PULL_MESSAGE)) == before
 
 
-def test_a_broker_that_forbids_lite_pull_is_asked_otherwise(here: Reading) -> None:
+def test_a_broker_that_denies_lite_pull_gets_pull_requests(here: Reading) -> None:
     here.put_numbers(50)
     here.on(Reply(ResponseCode.NO_PERMISSION, remark="for lite pull consumer is forbidden"), None)
     assert here.offsets(0, 50) == [*range(50)]
@@ -136,7 +136,7 @@ def test_a_broker_that_forbids_lite_pull_is_asked_otherwise(here: Reading) -> No
 # --- what is meant, and nothing else --------------------------------------------------------------
 
 
-def test_messages_outside_of_the_range_are_dropped(here: Reading) -> None:
+def test_messages_outside_the_range_are_dropped(here: Reading) -> None:
     here.on(answer(FOUND, 40, body=records(*range(3, 40))))
     assert here.offsets(10, 20) == [*range(10, 20)]
 
@@ -150,7 +150,7 @@ def test_tags_are_compared_by_text(here: Reading) -> None:
     assert [body for _, _, body in got] == [b"yes", b"yes again"]
 
 
-def test_a_filter_that_passes_little_costs_few_pulls(here: Reading) -> None:
+def test_a_selective_filter_needs_few_pulls(here: Reading) -> None:
     for number in range(60):
         here.put(*["x"] * 99, tag="B")
         here.put(str(number), tag="A")
@@ -159,7 +159,7 @@ def test_a_filter_that_passes_little_costs_few_pulls(here: Reading) -> None:
     assert len(here.pulls()) < 40
 
 
-def test_batches_begin_small(here: Reading) -> None:
+def test_the_first_batch_is_small(here: Reading) -> None:
     here.put(*["x" * 4000] * 600)
     sizes = [len(batch) for batch in here.batches([within(0, 600)])]
     assert sum(sizes) == 600
@@ -173,7 +173,7 @@ def drop_before(here: Reading, offset: int) -> None:
     here.broker.topics[TOPIC].queues[0].drop_before(offset)
 
 
-def test_messages_that_are_deleted_fail_the_task(here: Reading) -> None:
+def test_deleted_messages_fail_the_task(here: Reading) -> None:
     here.put_numbers(500)
     drop_before(here, 400)
     with pytest.raises(DataLossError, match="wanted offset 5, the queue has 400 to 500") as lost:
@@ -182,7 +182,7 @@ def test_messages_that_are_deleted_fail_the_task(here: Reading) -> None:
     assert "failOnDataLoss" in str(lost.value)
 
 
-def test_messages_that_are_deleted_are_skipped_with_one_warning(
+def test_deleted_messages_are_skipped_with_one_warning(
     here: Reading, caplog: pytest.LogCaptureFixture
 ) -> None:
     here.put_numbers(50_000)
@@ -200,7 +200,7 @@ def test_a_queue_that_ends_before_the_range_fails_the_task(here: Reading) -> Non
         here.offsets(150, 1000)
 
 
-def test_a_queue_that_ends_before_the_range_ends_it(
+def test_a_queue_that_ends_before_the_range_ends_the_read(
     here: Reading, caplog: pytest.LogCaptureFixture
 ) -> None:
     here.put_numbers(100)
@@ -237,7 +237,7 @@ def test_a_gap_is_skipped_with_a_warning(
 
 
 @pytest.mark.parametrize("gap", GAPS.values(), ids=GAPS.keys())
-def test_a_compacted_topic_has_gaps(here: Reading, gap: Reply) -> None:
+def test_gaps_of_a_compacted_topic_are_no_loss(here: Reading, gap: Reply) -> None:
     config = {
         "topicName": TOPIC,
         "readQueueNums": 2,
@@ -251,7 +251,7 @@ def test_a_compacted_topic_has_gaps(here: Reading, gap: Reply) -> None:
 
 
 @pytest.mark.parametrize("gap", GAPS.values(), ids=GAPS.keys())
-def test_a_filter_leaves_gaps(here: Reading, gap: Reply) -> None:
+def test_gaps_of_a_filter_are_no_loss(here: Reading, gap: Reply) -> None:
     here.on(gap, None)
     assert len(here.offsets(0, 6, sub_expression="paid")) < 6
 
@@ -266,7 +266,7 @@ def test_with_a_filter_messages_are_lost_below_the_minimum_only(here: Reading) -
 # --- what heals, and what does not ----------------------------------------------------------------
 
 
-def test_messages_that_are_not_there_yet_are_waited_for(here: Reading) -> None:
+def test_messages_not_stored_yet_are_waited_for(here: Reading) -> None:
     here.put_numbers(10)
     here.on(answer(NOTHING, 0), 3)
     here.on(answer(AGAIN, 0), 1)
@@ -281,7 +281,7 @@ def test_messages_that_never_come_fail_the_task(here: Reading) -> None:
     assert "NO_NEW" in str(slow.value)
 
 
-def test_a_busy_broker_a_cut_connection_and_an_odd_answer_are_tried_again(here: Reading) -> None:
+def test_busy_lost_connection_and_unknown_code_are_retried(here: Reading) -> None:
     here.put_numbers(100)
     here.on(Reply(ResponseCode.SYSTEM_BUSY, remark="[PC_SYNCHRONIZED]"), 2)
     here.on(Close(reset=True), 1)
@@ -289,7 +289,7 @@ def test_a_busy_broker_a_cut_connection_and_an_odd_answer_are_tried_again(here: 
     assert here.offsets(0, 100) == [*range(100)]
 
 
-def test_a_failure_says_where(here: Reading) -> None:
+def test_a_read_error_names_queue_and_offset(here: Reading) -> None:
     here.put_numbers(64)
 
     def until_then(command: Command, connection: FakeConnection) -> Any:  # noqa: ANN401
@@ -303,14 +303,14 @@ def test_a_failure_says_where(here: Reading) -> None:
         here.offsets(0, 64)
 
 
-def test_a_group_that_does_not_exist_is_told_with_the_way_out(here: Reading) -> None:
+def test_a_missing_group_is_an_error_with_a_way_out(here: Reading) -> None:
     remark = "subscription group [rocketmq-spark] does not exist"
     here.on(Reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark), None)
     with pytest.raises(ReadError, match=r"does not exist.*option group"):
         here.offsets(0, 10)
 
 
-def test_a_topic_that_is_gone_fails_the_task_or_ends_its_range(
+def test_a_deleted_topic_fails_the_task_or_ends_its_range(
     here: Reading, caplog: pytest.LogCaptureFixture
 ) -> None:
     del here.broker.topics[TOPIC]
@@ -323,7 +323,7 @@ def test_a_topic_that_is_gone_fails_the_task_or_ends_its_range(
 
 
 @pytest.mark.parametrize("others", [(), ("broker-b",)])
-def test_a_broker_that_is_away_took_nothing_along_for_good(
+def test_an_unavailable_broker_is_not_a_deleted_topic(
     here: Reading, others: tuple[str, ...]
 ) -> None:
     here.put_numbers(10)
@@ -333,7 +333,7 @@ def test_a_broker_that_is_away_took_nothing_along_for_good(
         here.offsets(0, 10, pull_timeout_ms=500, fail_on_data_loss=False)
 
 
-def test_who_cannot_be_told_from_a_deleted_topic_is_not_skipped(here: Reading) -> None:
+def test_a_topic_is_not_skipped_while_its_deletion_is_uncertain(here: Reading) -> None:
     del here.broker.topics[TOPIC]
     busy = Reply(ResponseCode.SYSTEM_BUSY, remark="busy")
     here.cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, busy, times=None)
@@ -341,14 +341,14 @@ def test_who_cannot_be_told_from_a_deleted_topic_is_not_skipped(here: Reading) -
         here.offsets(0, 10, pull_timeout_ms=500, fail_on_data_loss=False)
 
 
-def test_a_message_that_cannot_be_read_is_never_skipped(here: Reading) -> None:
+def test_an_unreadable_message_is_never_skipped(here: Reading) -> None:
     good = records(0, 1)
     here.on(answer(FOUND, 4, body=good + bytes(100) + records(3)), None)
     with pytest.raises(ReadError, match="at offset 2: it is no message"):
         here.offsets(0, 4, fail_on_data_loss=False)
 
 
-def test_bodies_that_inflate_to_more_than_fits_at_once_come_in_parts(here: Reading) -> None:
+def test_bodies_beyond_the_decompression_limit_are_read_in_parts(here: Reading) -> None:
     body = zlib.compress(bytes(20_000_000))
 
     def stored(command: Command, _connection: FakeConnection) -> Reply:
@@ -391,7 +391,7 @@ def with_replica(here: Reading) -> FakeBroker:
 
 
 @pytest.mark.parametrize(("read_from", "at_master"), [("suggested", 1), ("master", 4)])
-def test_a_replica_is_read_where_that_is_wanted_and_suggested(
+def test_a_suggested_replica_is_read_if_the_option_allows_it(
     read_from: str, at_master: int
 ) -> None:
     with reading(brokers=2) as here:
@@ -406,7 +406,7 @@ def test_a_replica_is_read_where_that_is_wanted_and_suggested(
 
 
 @pytest.mark.parametrize("stored", [0, 40])
-def test_what_a_replica_does_not_have_yet_is_read_at_the_master(stored: int) -> None:
+def test_messages_missing_on_a_replica_are_read_from_the_master(stored: int) -> None:
     with reading(brokers=2) as here:
         replica = with_replica(here)
         here.put_numbers(128)
@@ -425,7 +425,7 @@ def test_a_replica_that_lost_its_beginning_loses_nothing() -> None:
         assert here.offsets(0, 128, read_from="suggested", pull_window=2) == [*range(128)]
 
 
-def test_offsets_of_a_static_topic_are_those_of_its_logical_queue() -> None:
+def test_offsets_of_a_static_topic_are_logical() -> None:
     with reading(brokers=2) as here:
         share_out(here.cluster, TOPIC, ["broker-a", "broker-b"])
         fields = {"least": 1000, "most": 1010, "delta": 1000}
@@ -443,7 +443,7 @@ def test_offsets_of_a_static_topic_are_those_of_its_logical_queue() -> None:
 # --- who stops, and who is slow -------------------------------------------------------------------
 
 
-def test_a_reader_that_is_closed_ends_its_pulls(here: Reading) -> None:
+def test_closing_a_reader_cancels_its_pulls(here: Reading) -> None:
     here.put(*["x" * 1000] * 3000)
     with closing(read([within(0, 3000)], here.options(), PLACES)) as batches:
         next(batches)
@@ -480,7 +480,7 @@ class Instant:
 
 
 @pytest.mark.parametrize("size", [100, 1_000_000])
-async def test_who_is_slow_is_not_buried(size: int) -> None:
+async def test_a_slow_consumer_bounds_the_buffer(size: int) -> None:
     pulls = Instant(size)
     options = ReadOptions(connection=Connection(name_server="127.0.0.1:1"), subscribe=(TOPIC,))
 

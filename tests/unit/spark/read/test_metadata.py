@@ -1,4 +1,4 @@
-"""What the driver finds out, and how patient it is."""
+"""Metadata for the driver, and its retries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def list_topics(cluster: FakeCluster, *names: str, brokers: Iterable[str] = ("br
     server.on(RequestCode.GET_BROKER_CLUSTER_INFO, answer_clusters, times=None)
 
 
-async def test_a_pattern_means_whole_names_and_is_looked_up_each_time() -> None:
+async def test_a_pattern_matches_whole_names_and_is_resolved_each_time() -> None:
     async with FakeCluster(topics={"orders-eu": 1, "orders-us": 1, "old-orders-eu": 1}) as cluster:
         list_topics(cluster, "orders-eu", "old-orders-eu", "%RETRY%orders-eu")
         async with driving(cluster, subscribePattern="orders-..") as driver:
@@ -45,7 +45,7 @@ async def test_a_pattern_means_whole_names_and_is_looked_up_each_time() -> None:
     assert second.queues == {queue(0, topic="orders-eu"), queue(0, topic="orders-us")}
 
 
-async def test_a_topic_of_the_checkpoint_that_is_not_listed_any_more_is_gone() -> None:
+async def test_a_checkpointed_topic_that_is_not_listed_is_gone() -> None:
     async with FakeCluster(topics={"orders-eu": 1}) as cluster:
         list_topics(cluster, "orders-eu")
         async with driving(cluster, subscribePattern="orders-..") as driver:
@@ -71,7 +71,7 @@ def test_options_select_queues_of_a_checkpoint(given: dict[str, str], read: set[
     assert {each for each in topics if selects(options, queue(0, topic=each))} == read
 
 
-async def test_the_known_topics_stand_in_for_a_list_that_nobody_tells() -> None:
+async def test_known_topics_are_used_while_name_servers_are_unavailable() -> None:
     async with FakeCluster(topics={"orders-eu": 1}) as cluster:
         list_topics(cluster, "orders-eu")
         async with driving(cluster, subscribePattern="orders-..") as driver:
@@ -83,7 +83,7 @@ async def test_the_known_topics_stand_in_for_a_list_that_nobody_tells() -> None:
 
 
 @pytest.mark.parametrize("registered", [[], ["broker-a"]])
-async def test_a_topic_is_not_gone_before_its_brokers_have_told_of_it(
+async def test_a_topic_is_not_gone_before_its_brokers_register(
     registered: list[str],
 ) -> None:
     async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
@@ -99,7 +99,7 @@ async def test_a_topic_is_not_gone_before_its_brokers_have_told_of_it(
     assert deleted.gone == {TOPIC}
 
 
-async def test_a_new_process_tells_brokers_that_are_away_from_a_deleted_topic() -> None:
+async def test_a_new_process_distinguishes_unavailable_brokers_from_a_deleted_topic() -> None:
     held = {queue(0, "broker-a"), queue(0, "broker-b"), queue(0, "__syslo__global__")}
     async with FakeCluster() as cluster, driving(cluster) as driver:
         list_topics(cluster, brokers=["broker-b"])
@@ -112,7 +112,7 @@ async def test_a_new_process_tells_brokers_that_are_away_from_a_deleted_topic() 
     assert deleted.gone == {TOPIC}
 
 
-async def test_a_topic_is_not_gone_while_nobody_tells_which_brokers_there_are() -> None:
+async def test_a_topic_is_not_gone_while_the_registered_brokers_are_unknown() -> None:
     async with FakeCluster() as cluster, driving(cluster) as driver:
         cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, BUSY, times=None)
 
@@ -139,7 +139,7 @@ async def test_a_wait_for_a_topic_is_logged_before_the_first_pause(
     assert logged[0][2] == asked - 3  # then two more attempts, and the check that it is gone
 
 
-async def test_nobody_to_ask_is_an_error_at_the_start() -> None:
+async def test_no_name_server_is_an_error_at_the_start() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         await cluster.name_server.stop()
 
@@ -155,16 +155,14 @@ async def test_nobody_to_ask_is_an_error_at_the_start() -> None:
         ("%.*", ["%DLQ%billing", "%RETRY%billing"]),
     ],
 )
-def test_topics_of_groups_and_of_the_system_are_named_expressly(
-    pattern: str, expected: list[str]
-) -> None:
+def test_internal_topics_need_an_explicit_pattern(pattern: str, expected: list[str]) -> None:
     names = ["orders", "rmq", "%RETRY%billing", "%DLQ%billing", "TBW102", "RMQ_SYS_TRACE_TOPIC"]
     names += ["SCHEDULE_TOPIC_XXXX", "DefaultCluster", "broker-a", "DefaultCluster_REPLY_TOPIC"]
 
     assert matching(names, pattern, {"DefaultCluster", "broker-a"}) == expected
 
 
-async def test_the_beginning_is_not_asked_for_where_all_is_read() -> None:
+async def test_the_minimum_is_not_requested_for_fully_read_queues() -> None:
     async with FakeCluster(topics={TOPIC: 2}) as cluster, driving(cluster) as driver:
         put(cluster.broker, 5)
         put(cluster.broker, 5, number=1)
@@ -176,7 +174,7 @@ async def test_the_beginning_is_not_asked_for_where_all_is_read() -> None:
         assert found.values == {queue(0): Extent(5, 5), queue(1): Extent(2, 5)}
 
 
-async def test_a_refusal_is_not_repeated() -> None:
+async def test_a_permanent_error_is_not_retried() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         topics = await driver.metadata.topics()
         refusal = Reply(ResponseCode.NO_PERMISSION, remark="Authentication failed")
@@ -186,7 +184,7 @@ async def test_a_refusal_is_not_repeated() -> None:
             await driver.metadata.extents(topics.queues)
 
 
-async def test_who_was_given_up_is_asked_once_until_it_answers() -> None:
+async def test_an_unavailable_broker_gets_no_retries_until_it_answers() -> None:
     async with (
         FakeCluster(topics={TOPIC: 1}) as cluster,
         driving(cluster, fetchOffset__numRetries="3") as driver,
@@ -204,7 +202,7 @@ async def test_who_was_given_up_is_asked_once_until_it_answers() -> None:
 
 @pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
 @pytest.mark.parametrize("hint", [-7, 0, 2, 5, 99])
-async def test_a_time_is_found_whatever_the_broker_says(version: str, hint: int) -> None:
+async def test_the_time_search_corrects_a_wrong_hint(version: str, hint: int) -> None:
     async with FakeCluster(topics={TOPIC: 1}, version=version) as cluster:
         put_at(cluster.broker, 1000, 2000, 2000, 2000, 3000)
         answer = Reply(ext={"offset": str(hint)})
@@ -218,7 +216,7 @@ async def test_a_time_is_found_whatever_the_broker_says(version: str, hint: int)
         assert found.values == {queue(0): 1}
 
 
-async def test_an_answer_of_a_replica_that_lags_behind_is_not_taken_for_the_end() -> None:
+async def test_a_response_of_a_stale_replica_is_not_the_end() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         put_at(cluster.broker, 1000, 2000)
         queues = (await driver.metadata.topics()).queues
@@ -233,7 +231,7 @@ async def test_an_answer_of_a_replica_that_lags_behind_is_not_taken_for_the_end(
 
 
 @pytest.mark.parametrize("wrong_hint", [False, True])
-async def test_news_of_a_reset_do_not_lead_the_search_for_a_time_astray(wrong_hint: bool) -> None:
+async def test_the_time_search_ignores_reset_notifications(wrong_hint: bool) -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         put_at(cluster.broker, *range(1000, 1000 + 10 * 10, 10))
         topics = await driver.metadata.topics()

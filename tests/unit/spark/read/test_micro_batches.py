@@ -1,4 +1,4 @@
-"""Where micro-batches end: nothing is skipped, nothing is read twice, nothing passes a limit."""
+"""Micro-batches: no message skipped or read twice, limits respected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def through_json(offset: StreamOffset) -> StreamOffset:
 # --- the start ----------------------------------------------------------------------------------
 
 
-async def test_the_start_is_written_into_the_first_end() -> None:
+async def test_the_first_end_contains_the_start() -> None:
     async with FakeCluster(topics={TOPIC: 2}) as cluster, driving(cluster) as driver:
         put(cluster.broker, 3)
 
@@ -36,7 +36,7 @@ async def test_the_start_is_written_into_the_first_end() -> None:
         assert driver.ranges(START, end) == {}
 
 
-async def test_latest_is_where_it_was_at_the_first_look_also_after_a_restart() -> None:
+async def test_latest_is_resolved_once_also_across_a_restart() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put(cluster.broker, 3)
         async with driving(cluster) as first:
@@ -49,7 +49,7 @@ async def test_latest_is_where_it_was_at_the_first_look_also_after_a_restart() -
             assert second.ranges(end, later) == {queue(0): (3, 5)}
 
 
-async def test_a_repeated_batch_is_planned_without_asking() -> None:
+async def test_a_repeated_batch_is_planned_without_requests() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put(cluster.broker, 3)
         async with driving(cluster, startingOffsets="earliest") as driver:
@@ -59,7 +59,7 @@ async def test_a_repeated_batch_is_planned_without_asking() -> None:
         assert driver.ranges(START, end) == {queue(0): (0, 3)}
 
 
-async def test_a_broker_that_is_away_at_the_start_ends_the_query() -> None:
+async def test_a_broker_unavailable_at_the_start_ends_the_query() -> None:
     async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         await cluster.brokers[1].stop()
 
@@ -77,7 +77,7 @@ async def test_a_start_by_time_is_exact(version: str) -> None:
             assert driver.ranges(START, end) == {queue(0): (1, 5)}
 
 
-async def test_the_offsets_of_the_group_are_a_start() -> None:
+async def test_a_stream_can_start_at_the_committed_offsets() -> None:
     async with FakeCluster(topics={TOPIC: 2}) as cluster:
         put(cluster.broker, 5)
         put(cluster.broker, 5, number=1)
@@ -88,7 +88,7 @@ async def test_the_offsets_of_the_group_are_a_start() -> None:
             assert driver.ranges(START, end) == {queue(0): (4, 5), queue(1): (0, 5)}
 
 
-async def test_offsets_of_queues_that_are_not_there_now_are_kept() -> None:
+async def test_offsets_of_queues_without_a_route_are_kept() -> None:
     wanted = json.dumps({TOPIC: {"broker-a": {"0": 2}, "broker-b": {"0": 7}}})
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put(cluster.broker, 5)
@@ -98,7 +98,7 @@ async def test_offsets_of_queues_that_are_not_there_now_are_kept() -> None:
             assert end.end == {queue(0): 5, queue(0, "broker-b"): 7}
 
 
-async def test_offsets_of_topics_that_are_not_read_are_refused() -> None:
+async def test_offsets_of_topics_that_are_not_read_are_rejected() -> None:
     wanted = json.dumps({"order": {"broker-a": {"0": 2}}})
     async with (
         FakeCluster(topics={TOPIC: 1}) as cluster,
@@ -111,14 +111,14 @@ async def test_offsets_of_topics_that_are_not_read_are_refused() -> None:
 # --- going on -----------------------------------------------------------------------------------
 
 
-async def test_nothing_new_is_no_batch() -> None:
+async def test_without_new_messages_there_is_no_batch() -> None:
     async with FakeCluster(topics={TOPIC: 2}) as cluster, driving(cluster) as driver:
         end = await driver.end_after(START)
 
         assert await driver.end_after(end) is end
 
 
-async def test_a_new_queue_is_read_from_its_beginning_and_the_log_says_so() -> None:
+async def test_a_new_queue_is_read_from_its_minimum() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         first = await driver.end_after(START)
         cluster.create_topic(TOPIC, 2)
@@ -131,7 +131,7 @@ async def test_a_new_queue_is_read_from_its_beginning_and_the_log_says_so() -> N
         assert driver.ranges(first, through_json(end)) == {queue(1): (1, 4)}
 
 
-async def test_a_new_broker_is_read_from_its_beginning() -> None:
+async def test_a_new_broker_is_read_from_its_minimum() -> None:
     async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         new = cluster.brokers[1]
         cluster.name_server.unregister(new)
@@ -145,7 +145,7 @@ async def test_a_new_broker_is_read_from_its_beginning() -> None:
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
-async def test_a_queue_without_a_route_keeps_its_place(
+async def test_a_queue_without_a_route_keeps_its_position(
     fail: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
@@ -180,7 +180,7 @@ async def test_a_broker_that_does_not_answer_does_not_stop_the_others() -> None:
         assert end.end[queue(0, "broker-b")] == 0
 
 
-async def test_a_broker_that_fails_once_is_asked_again() -> None:
+async def test_a_request_that_fails_once_is_retried() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         put(cluster.broker, 2)
         cluster.broker.on(RequestCode.GET_MAX_OFFSET, Reply(ResponseCode.SYSTEM_BUSY))
@@ -190,7 +190,7 @@ async def test_a_broker_that_fails_once_is_asked_again() -> None:
         assert end.end == {queue(0): 2}
 
 
-async def test_name_servers_that_are_away_do_not_stop_the_stream() -> None:
+async def test_unavailable_name_servers_do_not_stop_the_stream() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         first = await driver.end_after(START)
         await cluster.name_server.stop()
@@ -253,7 +253,7 @@ async def test_a_start_below_the_minimum_fails_the_batch() -> None:
         assert "failOnDataLoss" in said
 
 
-async def test_a_start_below_the_minimum_goes_on_there_and_warns_once(
+async def test_a_start_below_the_minimum_resumes_there_and_warns_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with (
@@ -272,7 +272,7 @@ async def test_a_start_below_the_minimum_goes_on_there_and_warns_once(
         assert "skipped=3" in caplog.text
 
 
-async def test_a_log_that_was_cut_fails_the_batch() -> None:
+async def test_a_truncated_log_fails_the_batch() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put(cluster.broker, 5)
         async with driving(cluster) as driver:
@@ -283,7 +283,7 @@ async def test_a_log_that_was_cut_fails_the_batch() -> None:
                 await driver.end_after(first)
 
 
-async def test_after_a_cut_the_stream_goes_back_to_the_end(
+async def test_after_a_truncation_the_stream_resumes_at_the_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
@@ -301,7 +301,7 @@ async def test_after_a_cut_the_stream_goes_back_to_the_end(
             assert "data_loss" in caplog.text
 
 
-async def test_an_end_that_comes_back_is_no_loss() -> None:
+async def test_an_end_that_recovers_is_no_loss() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put(cluster.broker, 5)
         async with driving(cluster) as driver:
@@ -312,7 +312,7 @@ async def test_an_end_that_comes_back_is_no_loss() -> None:
             assert await driver.end_after(first) is first
 
 
-async def test_a_topic_that_is_gone_fails_the_batch() -> None:
+async def test_a_deleted_topic_fails_the_batch() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         first = await driver.end_after(START)
         del cluster.broker.topics[TOPIC]
@@ -322,7 +322,7 @@ async def test_a_topic_that_is_gone_fails_the_batch() -> None:
             await driver.end_after(first)
 
 
-async def test_the_only_broker_comes_back_and_nothing_was_skipped() -> None:
+async def test_nothing_is_skipped_while_the_only_broker_is_unavailable() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         put(cluster.broker, 5)
         first = await driver.end_after(START)
@@ -338,7 +338,7 @@ async def test_the_only_broker_comes_back_and_nothing_was_skipped() -> None:
     assert driver.ranges(first, end) == {queue(0): (first.end[queue(0)], 7)}
 
 
-async def test_a_topic_that_is_gone_keeps_its_place(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_deleted_topic_keeps_its_position(caplog: pytest.LogCaptureFixture) -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put(cluster.broker, 5)
         async with driving(cluster, failOnDataLoss="false") as driver:
@@ -374,7 +374,7 @@ async def test_the_offset_holds_the_store_time_of_the_last_message_before_it() -
 
 
 @pytest.mark.parametrize("count", [2, 9])
-async def test_a_topic_made_anew_fails_the_batch(count: int) -> None:
+async def test_a_recreated_topic_fails_the_batch(count: int) -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put_at(cluster.broker, 1000, 2000, 3000, 4000, 5000)
         async with driving(cluster) as driver:
@@ -386,7 +386,7 @@ async def test_a_topic_made_anew_fails_the_batch(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 5, 9])
-async def test_all_messages_of_a_topic_made_anew_are_read_without_fail_on_data_loss(
+async def test_a_recreated_topic_is_read_from_its_minimum_without_fail_on_data_loss(
     count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
@@ -416,7 +416,7 @@ async def test_all_messages_of_a_topic_made_anew_are_read_without_fail_on_data_l
             assert "replaced" in caplog.text
 
 
-async def test_after_a_cut_the_stream_goes_on_with_what_was_stored_since() -> None:
+async def test_after_a_truncation_messages_stored_since_are_read() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put_at(cluster.broker, 1000, 2000, 3000, 4000, 5000)
         async with driving(cluster, failOnDataLoss="false") as driver:
@@ -429,7 +429,7 @@ async def test_after_a_cut_the_stream_goes_on_with_what_was_stored_since() -> No
             assert driver.ranges(first, second) == {queue(0): (2, 4)}
 
 
-async def test_a_checkpoint_without_store_times_goes_on() -> None:
+async def test_a_checkpoint_without_store_times_is_resumed() -> None:
     old = StreamOffset(end={queue(0): 2})
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put_at(cluster.broker, 1000, 2000, 3000)
@@ -456,7 +456,7 @@ async def test_a_queue_is_not_read_while_its_log_cannot_be_compared() -> None:
 # --- limits -------------------------------------------------------------------------------------
 
 
-async def test_a_limit_is_shared_out_and_everything_is_read_in_the_end() -> None:
+async def test_a_limit_is_split_over_queues_and_all_messages_are_read() -> None:
     async with FakeCluster(topics={TOPIC: 2}) as cluster:
         put(cluster.broker, 9)
         put(cluster.broker, 3, number=1)
@@ -487,7 +487,7 @@ async def test_a_batch_waits_for_the_minimum() -> None:
         assert driver.ranges(first, await driver.end_after(first)) == {queue(0): (0, 3)}
 
 
-async def test_a_batch_waits_no_longer_than_the_delay() -> None:
+async def test_a_batch_waits_at_most_max_trigger_delay() -> None:
     async with (
         FakeCluster(topics={TOPIC: 1}) as cluster,
         driving(cluster, minOffsetsPerTrigger="9", maxTriggerDelay="1h") as driver,
@@ -555,7 +555,7 @@ async def test_available_now_keeps_explicit_starts_of_queues_without_a_route() -
             assert end.begun == {queue(0): 2, queue(0, "broker-b"): 7}
 
 
-async def test_available_now_keeps_an_explicit_start_of_a_queue_that_returns_meanwhile() -> None:
+async def test_available_now_keeps_the_explicit_start_of_a_returning_queue() -> None:
     wanted = json.dumps({TOPIC: {"broker-a": {"0": 2}, "broker-b": {"0": 3}}})
     async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
         back = cluster.brokers[1]
@@ -583,7 +583,7 @@ async def test_the_latest_offsets_are_reported() -> None:
 # --- the group ----------------------------------------------------------------------------------
 
 
-async def test_progress_is_published_for_the_group() -> None:
+async def test_offsets_are_committed_for_the_group() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         cluster.broker.create_group(GROUP)
         put(cluster.broker, 5)
@@ -596,7 +596,7 @@ async def test_progress_is_published_for_the_group() -> None:
             assert cluster.broker.committed(GROUP, TOPIC, 0) == 5
 
 
-async def test_nothing_is_published_unless_asked_for() -> None:
+async def test_offsets_are_not_committed_by_default() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         cluster.broker.create_group(GROUP)
         end = await driver.end_after(START)
@@ -606,7 +606,7 @@ async def test_nothing_is_published_unless_asked_for() -> None:
         assert cluster.broker.committed(GROUP, TOPIC, 0) is None
 
 
-async def test_a_failed_publication_is_logged_and_stops_nothing(
+async def test_a_failed_commit_is_logged_and_does_not_stop_the_stream(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
@@ -620,7 +620,7 @@ async def test_a_failed_publication_is_logged_and_stops_nothing(
             assert "offsets_not_published" in caplog.text
 
 
-async def test_a_group_with_live_members_is_not_moved() -> None:
+async def test_commit_offsets_rejects_a_group_with_live_members() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         body = json.dumps({"consumerIdList": ["10.0.0.1@worker"]}).encode()
         cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Reply(body=body), times=None)

@@ -1,4 +1,4 @@
-"""Ranges become partitions: everything is read once, tasks are few and of like size."""
+"""Planning: partitions cover ranges exactly, are few and of similar size."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_every_offset_is_in_one_partition(case: tuple[list[Range], ReadOptions])
 
 
 @given(plans(), st.randoms())
-def test_the_plan_is_the_same_in_whatever_order_ranges_come(
+def test_the_plan_does_not_depend_on_the_order_of_ranges(
     case: tuple[list[Range], ReadOptions], random: object
 ) -> None:
     ranges, options = case
@@ -76,7 +76,7 @@ def test_the_plan_is_the_same_in_whatever_order_ranges_come(
 
 
 @given(plans())
-def test_the_bounds_are_kept(case: tuple[list[Range], ReadOptions]) -> None:
+def test_partition_and_record_limits_are_respected(case: tuple[list[Range], ReadOptions]) -> None:
     ranges, options = case
     total = sum(max(0, each.size) for each in ranges)
 
@@ -100,23 +100,23 @@ def test_tasks_are_filled_evenly() -> None:
     assert sizes(plan(of_topic(50, 40, 30, 30, 20, 10), options)) == [60, 60, 60]
 
 
-def test_large_ranges_are_cut() -> None:
+def test_large_ranges_are_split() -> None:
     options = replace(OPTIONS, max_records_per_partition=400)
 
     assert sizes(plan(of_topic(1000, 10), options)) == [333, 334, 343]
 
 
-def test_the_largest_is_cut_until_there_are_enough() -> None:
+def test_the_largest_range_is_split_up_to_min_partitions() -> None:
     options = replace(OPTIONS, min_partitions=4, min_records_per_partition=1)
 
     assert sizes(plan(of_topic(900, 100), options)) == [100, 300, 300, 300]
 
 
-def test_more_partitions_than_offsets_are_not_made() -> None:
+def test_there_are_no_more_partitions_than_offsets() -> None:
     assert sizes(plan(of_topic(2), replace(OPTIONS, min_partitions=5))) == [1, 1]
 
 
-def test_a_task_reads_from_one_broker_while_there_are_tasks_for_all() -> None:
+def test_a_task_reads_from_one_broker_if_there_are_enough_tasks() -> None:
     ranges = of_topic(*[6000] * 4) + of_topic(*[2000] * 4, broker="b")
 
     partitions = plan(ranges, OPTIONS)
@@ -125,12 +125,12 @@ def test_a_task_reads_from_one_broker_while_there_are_tasks_for_all() -> None:
     assert all(len({part.broker for part in each.ranges}) == 1 for each in partitions)
 
 
-def test_no_partition_is_planned_for_nothing() -> None:
+def test_empty_ranges_have_no_partition() -> None:
     assert plan(of_topic(0, 0), OPTIONS) == []
 
 
 @pytest.mark.parametrize("most", [1, 2])
-def test_the_most_partitions_win_over_the_least_records(most: int) -> None:
+def test_max_partitions_takes_precedence_over_min_records(most: int) -> None:
     options = replace(OPTIONS, max_partitions=most, min_records_per_partition=1)
 
     assert len(plan(of_topic(*[500] * 8), options)) == most

@@ -1,4 +1,4 @@
-"""Reads end behind all messages stored before them, though brokers index messages later."""
+"""Queue index: reads include all messages stored before, though brokers index them later."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def planned_end(driver: Driver) -> int:
     ]
 
 
-async def test_a_batch_read_ends_behind_all_messages_stored_before_it(
+async def test_a_batch_read_includes_all_messages_stored_before_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with (
@@ -60,7 +60,7 @@ async def test_a_batch_read_ends_behind_all_messages_stored_before_it(
         assert sum("waiting_for_index" in record.getMessage() for record in caplog.records) == 1
 
 
-async def test_available_now_ends_behind_all_messages_stored_before_it() -> None:
+async def test_available_now_includes_all_messages_stored_before_it() -> None:
     async with (
         FakeCluster(topics={TOPIC: 1}) as cluster,
         driving(cluster, startingOffsets="earliest") as driver,
@@ -87,7 +87,7 @@ async def test_a_read_with_fixed_ends_does_not_wait_for_the_index() -> None:
 
 
 @pytest.mark.parametrize("answer", [REFUSED, Reply(body=b'{"table": {}}')])
-async def test_a_broker_that_does_not_tell_its_index_is_read_as_it_is(answer: Reply) -> None:
+async def test_a_broker_without_index_state_is_not_waited_for(answer: Reply) -> None:
     async with (
         FakeCluster(topics={TOPIC: 1}) as cluster,
         driving(cluster, streaming=False) as driver,
@@ -98,7 +98,7 @@ async def test_a_broker_that_does_not_tell_its_index_is_read_as_it_is(answer: Re
         assert await planned_end(driver) == 2
 
 
-async def test_the_wait_for_an_index_is_bounded_and_the_end_of_it_is_logged(
+async def test_the_wait_for_the_index_is_bounded_and_its_timeout_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(queue_index, "WAIT_SECONDS", 0.0)

@@ -1,4 +1,4 @@
-"""A limit is shared out by what waits, and nobody gets nothing."""
+"""Rate limits: split by backlog, at least one offset for each queue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def queue(number: int) -> Queue:
 
 
 @given(waiting, st.integers(1, 10**9))
-def test_the_limit_is_used_up_and_every_queue_gets_something(
+def test_the_limit_is_used_up_and_every_queue_gets_a_share(
     sizes: dict[Queue, int], most: int
 ) -> None:
     shares = split_limit(sizes, most)
@@ -33,7 +33,7 @@ def test_shares_follow_the_backlog() -> None:
     assert shares == {queue(0): 91, queue(1): 11}
 
 
-def test_queues_with_one_message_each_get_it_also_when_they_are_more_than_the_limit() -> None:
+def test_each_queue_gets_one_message_even_beyond_the_limit() -> None:
     assert split_limit({queue(0): 1, queue(1): 1, queue(2): 1}, 2) == {
         queue(0): 1,
         queue(1): 1,
@@ -41,7 +41,7 @@ def test_queues_with_one_message_each_get_it_also_when_they_are_more_than_the_li
     }
 
 
-def test_nothing_waits_where_the_end_is_not_beyond_the_start() -> None:
+def test_a_queue_whose_end_is_not_beyond_its_start_has_no_backlog() -> None:
     start = {queue(0): 5, queue(1): 5, queue(2): 5, queue(3): 5}
 
     assert backlog(start, {queue(0): 9, queue(1): 5, queue(2): 3}) == {queue(0): 4}

@@ -1,4 +1,4 @@
-"""What a batch read reads: decided once, and complete or refused."""
+"""Start and end offsets of batch reads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_everything_is_read_by_default() -> None:
         }
 
 
-async def test_a_range_of_offsets_and_queues_that_are_not_named() -> None:
+async def test_queues_without_explicit_offsets_are_read_whole() -> None:
     async with FakeCluster(topics={TOPIC: 2}) as cluster:
         put(cluster.broker, 9)
         put(cluster.broker, 9, number=1)
@@ -54,7 +54,7 @@ async def test_a_range_of_offsets_and_queues_that_are_not_named() -> None:
     ("start", "end", "expected"),
     [(2000, 3000, (2, 5)), (0, 2000, (0, 2)), (3001, 9000, (6, 6)), (1500, 1500, (2, 2))],
 )
-async def test_a_range_of_time_has_its_start_and_not_its_end(
+async def test_a_time_range_includes_its_start_and_excludes_its_end(
     version: str, start: int, end: int, expected: tuple[int, int]
 ) -> None:
     async with FakeCluster(topics={TOPIC: 1}, version=version) as cluster:
@@ -65,7 +65,7 @@ async def test_a_range_of_time_has_its_start_and_not_its_end(
         assert found == {queue(0): expected}
 
 
-async def test_times_of_single_queues_win_over_offsets() -> None:
+async def test_timestamps_by_queue_take_precedence_over_offsets() -> None:
     async with FakeCluster(topics={TOPIC: 2}) as cluster:
         for number in (0, 1):
             put_at(cluster.broker, 1000, 2000, 3000, number=number)
@@ -80,7 +80,7 @@ async def test_times_of_single_queues_win_over_offsets() -> None:
         assert found == {queue(0): (1, 3), queue(1): (1, 2)}
 
 
-async def test_a_time_that_no_message_reaches_can_be_an_error() -> None:
+async def test_a_timestamp_after_the_last_message_can_be_an_error() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put_at(cluster.broker, 1000)
 
@@ -92,14 +92,14 @@ async def test_a_time_that_no_message_reaches_can_be_an_error() -> None:
             )
 
 
-async def test_only_what_is_assigned_is_read() -> None:
+async def test_only_assigned_queues_are_read() -> None:
     async with FakeCluster(brokers=2, topics={TOPIC: 2}) as cluster:
         given = json.dumps({TOPIC: {"broker-b": [1]}})
 
         assert await planned(cluster, assign=given) == {queue(1, "broker-b"): (0, 0)}
 
 
-async def test_the_group_is_a_start_of_a_batch() -> None:
+async def test_a_batch_can_start_at_the_committed_offsets() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         put(cluster.broker, 5)
         cluster.broker.commit(GROUP, TOPIC, 0, 3)
@@ -115,7 +115,7 @@ async def test_the_group_is_a_start_of_a_batch() -> None:
         ({"endingOffsets": at(9)}, (2, 5)),
     ],
 )
-async def test_offsets_that_do_not_exist(
+async def test_start_offsets_out_of_range_fail_or_are_corrected(
     given: dict[str, str], expected: tuple[int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
@@ -129,7 +129,7 @@ async def test_offsets_that_do_not_exist(
         assert "data_loss" in caplog.text
 
 
-async def test_an_unknown_topic() -> None:
+async def test_an_unknown_topic_fails_or_is_skipped() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         tell_brokers(cluster, "broker-a")
         both = {"subscribe": f"{TOPIC},unknown"}
@@ -139,7 +139,7 @@ async def test_an_unknown_topic() -> None:
         assert await planned(cluster, failOnDataLoss="false", **both) == {queue(0): (0, 0)}
 
 
-async def test_a_topic_without_a_queue_now_is_not_skipped() -> None:
+async def test_a_topic_without_queues_is_not_skipped() -> None:
     async with FakeCluster(topics={TOPIC: 1, "closed": 0}) as cluster:
         with pytest.raises(RouteNotFoundError, match=r"'closed': no queue of it can be read now"):
             await planned(cluster, subscribe=f"{TOPIC},closed", failOnDataLoss="false")
@@ -154,7 +154,7 @@ async def test_a_topic_without_a_queue_now_is_not_skipped() -> None:
         ("endingOffsetsByTimestamp", at(1, 7)),
     ],
 )
-async def test_a_named_queue_is_not_left_out_in_silence(
+async def test_an_explicit_queue_without_a_route_is_an_error_or_logged(
     option: str, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
@@ -167,7 +167,7 @@ async def test_a_named_queue_is_not_left_out_in_silence(
     assert caplog.text.count("queue_missing") == 1
 
 
-async def test_a_queue_that_no_route_names() -> None:
+async def test_an_assigned_queue_without_a_route_is_an_error() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         given = {"startingOffsets": at(1, 7)}
 
@@ -177,7 +177,7 @@ async def test_a_queue_that_no_route_names() -> None:
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
-async def test_a_batch_is_not_read_without_a_broker_that_routes_name(fail: str) -> None:
+async def test_a_batch_read_needs_every_broker_of_the_routes(fail: str) -> None:
     async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
         await cluster.brokers[1].stop()
 

@@ -1,4 +1,4 @@
-"""The sink: what it refuses at once, the ids it gives, what its tasks do on a scripted cluster."""
+"""Writers: rejected schemas, message ids and tasks on a scripted cluster."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def schema(**kinds: Any) -> StructType:  # noqa: ANN401
 # --- what is refused at once ----------------------------------------------------------------------
 
 
-def test_every_column_in_every_form_is_taken_in_any_case_and_order() -> None:
+def test_all_column_types_are_accepted_in_any_case_and_order() -> None:
     check_columns(
         schema(
             QUEUEID=IntegerType(),
@@ -100,7 +100,7 @@ def test_every_column_in_every_form_is_taken_in_any_case_and_order() -> None:
         ({"body": BinaryType(), "queueId": LongType()}, "needs the column brokerName"),
     ],
 )
-def test_a_wrong_column_is_refused_before_any_send(columns: dict[str, Any], words: str) -> None:
+def test_an_invalid_column_is_rejected_before_any_send(columns: dict[str, Any], words: str) -> None:
     options = WriteOptions(connection=NOWHERE, topic="orders")
     for kind in (RocketMQWriter, RocketMQStreamWriter):
         with pytest.raises(ConfigError, match=words):
@@ -114,7 +114,7 @@ def test_rows_need_a_topic() -> None:
         check_columns(BODY, "SCHEDULE_TOPIC_XXXX")
 
 
-def test_nothing_is_replaced() -> None:
+def test_overwrite_is_rejected() -> None:
     options = WriteOptions(connection=NOWHERE, topic="orders")
     for kind in (RocketMQWriter, RocketMQStreamWriter):
         with pytest.raises(ConfigError, match="never replaced: use mode"):
@@ -124,7 +124,7 @@ def test_nothing_is_replaced() -> None:
 # --- ids, counts, pickle --------------------------------------------------------------------------
 
 
-def test_ids_differ_by_each_part_and_are_the_same_again() -> None:
+def test_id_prefixes_are_unique_and_repeatable() -> None:
     parts = [("q", "1", "0"), ("q", "1", "1"), ("q", "2", "0"), ("p", "1", "0"), ("q1", "", "0")]
     prefixes = [id_prefix(*each) for each in parts]
 
@@ -134,14 +134,14 @@ def test_ids_differ_by_each_part_and_are_the_same_again() -> None:
 
 
 @pytest.mark.parametrize("kind", [RocketMQWriter, RocketMQStreamWriter])
-def test_a_writer_travels_to_its_tasks(kind: type[RocketMQWriter]) -> None:
+def test_a_writer_can_be_pickled(kind: type[RocketMQWriter]) -> None:
     writer = kind(WriteOptions(connection=NOWHERE, topic="orders"), BODY, False)
     arrived = pickle.loads(pickle.dumps(writer))
 
     assert vars(arrived) == vars(writer)
 
 
-def test_an_end_is_told_with_its_counts(caplog: pytest.LogCaptureFixture) -> None:
+def test_commit_and_abort_log_their_counts(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "rocketmq_aio")
     options = WriteOptions(connection=NOWHERE, topic="orders")
     batch = RocketMQWriter(options, BODY, False)
@@ -194,7 +194,7 @@ def requests(cluster: FakeCluster) -> int:
     return sum(len(cluster.broker.requests_of(code)) for code in (SEND, SEND_BATCH))
 
 
-async def test_all_rows_are_sent_in_batches_of_the_size_wanted(cluster: FakeCluster) -> None:
+async def test_rows_are_sent_in_batches_of_the_configured_size(cluster: FakeCluster) -> None:
     written = await run(cluster, batches(5), batch_records=4)
 
     assert stored(cluster) == [b"%d" % number for number in range(50)]
@@ -202,7 +202,7 @@ async def test_all_rows_are_sent_in_batches_of_the_size_wanted(cluster: FakeClus
     assert len(cluster.broker.requests_of(SEND_BATCH)) == 15
 
 
-async def test_a_task_without_rows_asks_nobody() -> None:
+async def test_a_task_without_rows_sends_no_request() -> None:
     empty = pa.RecordBatch.from_pydict({"body": pa.array([], pa.binary())})
     task = WriteTask(WriteOptions(connection=NOWHERE, topic="orders"), "A" * 20)
 
@@ -210,7 +210,7 @@ async def test_a_task_without_rows_asks_nobody() -> None:
     assert task.run(iter([empty])) == WriteSummary()
 
 
-async def test_ids_go_on_from_batch_to_batch_and_are_the_same_again(cluster: FakeCluster) -> None:
+async def test_ids_continue_across_batches_and_are_repeatable(cluster: FakeCluster) -> None:
     await run(cluster, batches(3))
     first = {each.body: each.properties["UNIQ_KEY"] for each in cluster.broker.messages("orders")}
     await run(cluster, batches(3), batch_records=7)
@@ -227,14 +227,14 @@ async def test_writes_with_different_timeouts_share_a_producer(cluster: FakeClus
     assert len(cluster.broker.connections) == 1
 
 
-async def test_a_send_is_given_up_after_its_timeout(cluster: FakeCluster) -> None:
+async def test_a_send_fails_after_its_timeout(cluster: FakeCluster) -> None:
     cluster.broker.on(SEND_BATCH, None, times=None)
 
     with pytest.raises(WriteError, match=r"tries 1 .*within 0\."):
         await run(cluster, batches(1), send_timeout_ms=200, retries=0)
 
 
-async def test_what_a_broker_refuses_for_a_while_is_sent_again(cluster: FakeCluster) -> None:
+async def test_a_temporary_error_is_retried(cluster: FakeCluster) -> None:
     refusals = [Reply(code=2, remark="busy")] * 4
     for each in refusals:
         cluster.broker.on(SEND_BATCH, each)
@@ -244,7 +244,7 @@ async def test_what_a_broker_refuses_for_a_while_is_sent_again(cluster: FakeClus
     assert stored(cluster) == [b"%d" % number for number in range(10)]
 
 
-async def test_what_cannot_be_sent_fails_the_task_by_name(cluster: FakeCluster) -> None:
+async def test_a_failed_send_names_topic_broker_and_tries(cluster: FakeCluster) -> None:
     cluster.broker.on(SEND_BATCH, Reply(code=2, remark="too busy"), times=None)
     with pytest.raises(
         WriteError, match=r"10 row.*'orders'.*tries 2.*SendError.*too busy"
@@ -255,7 +255,7 @@ async def test_what_cannot_be_sent_fails_the_task_by_name(cluster: FakeCluster) 
     assert stored(cluster) == []
 
 
-async def test_a_refusal_for_good_is_not_repeated(cluster: FakeCluster) -> None:
+async def test_a_permanent_error_is_not_retried(cluster: FakeCluster) -> None:
     cluster.broker.on(SEND_BATCH, Reply(code=13, remark="illegal"), times=None)
     with pytest.raises(WriteError, match=r"tries 1 .*code 13: illegal"):
         await run(cluster, batches(1))
@@ -263,13 +263,13 @@ async def test_a_refusal_for_good_is_not_repeated(cluster: FakeCluster) -> None:
     assert requests(cluster) == 1
 
 
-async def test_a_bad_row_ends_the_task(cluster: FakeCluster) -> None:
+async def test_an_invalid_row_fails_the_task(cluster: FakeCluster) -> None:
     bad = pa.RecordBatch.from_pydict({"body": pa.array([b"x", None])})
     with pytest.raises(InvalidMessageError, match="row 11 of the task"):
         await run(cluster, iter([*batches(1), bad]))
 
 
-async def test_rows_of_a_key_are_stored_in_their_order(cluster: FakeCluster) -> None:
+async def test_rows_of_a_key_are_stored_in_order(cluster: FakeCluster) -> None:
     keys = pa.array([f"k{number % 3}" for number in range(10)])
     await run(cluster, batches(20, shardingKey=keys), batch_records=2)
     by_key: dict[str, list[int]] = {}
@@ -281,7 +281,7 @@ async def test_rows_of_a_key_are_stored_in_their_order(cluster: FakeCluster) -> 
     assert all(numbers == sorted(numbers) for numbers in by_key.values())
 
 
-async def test_a_lane_has_one_request_under_way(cluster: FakeCluster) -> None:
+async def test_a_destination_has_one_request_in_flight(cluster: FakeCluster) -> None:
     cluster.broker.on(SEND_BATCH, None)
     named = {"brokerName": pa.array(["broker-a"] * 10), "queueId": pa.array([2] * 10)}
     written = await run(
