@@ -99,7 +99,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         (LATE, True),
         (RequestTimeoutError(A, 310, 0.05), False),  # the caller had no patience
         (NotConnectedError(A, "refused"), True),
-        (BackoffError(A, "left alone"), False),  # nobody tried
+        (BackoffError(A, "left alone"), False),  # nothing was sent
         (ConnectionLostError(A, 310, "reset"), True),
         (BusyError(2, "busy", A), False),
         (DISK_FULL, True),

@@ -118,7 +118,7 @@ WAYS: dict[str, Callable[[Producer, Message], Awaitable[Any]]] = {
 }
 
 
-# --- who is told what ----------------------------------------------------------------------------
+# --- which hooks run ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", [way for way in WAYS if way != "send_oneway"])

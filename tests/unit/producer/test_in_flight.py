@@ -62,7 +62,7 @@ async def test_waiters_enter_in_order_and_are_not_overtaken() -> None:
     assert limiter.try_acquire(6)
     large, small = line.join("large", 8), line.join("small", 1)
     await settle()
-    assert not limiter.try_acquire(1)  # there is limiter, but somebody waits
+    assert not limiter.try_acquire(1)  # there is room, but another caller waits
     assert line.entered == []
     limiter.release(6)
     await asyncio.gather(large, small)

@@ -116,7 +116,7 @@ async def test_a_retry_waits_for_the_broker_that_was_not_tried() -> None:
         back, gone = env.brokers
         await stopped(env, *env.brokers)
         remoting = env.producer.client.remoting
-        for _ in range(3):  # so that it is left alone for almost a second
+        for _ in range(3):  # so that its backoff is almost a second
             remoting._count_failure(back.address, "it was down")
         await back.start()
 
@@ -131,7 +131,7 @@ async def test_an_attempt_without_a_request_is_not_counted() -> None:
         assert not await succeeds(env.producer.send(ORDER))
         await env.broker.start()
 
-        assert (await env.producer.send(ORDER)).ok  # although the broker is left alone at first
+        assert (await env.producer.send(ORDER)).ok  # although the broker is in backoff at first
 
 
 async def test_a_send_to_a_dead_broker_ends_at_its_deadline() -> None:

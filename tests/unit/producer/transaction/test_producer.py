@@ -176,7 +176,7 @@ async def test_a_transaction_is_entered_once() -> None:
         assert env.flags() == [COMMIT]
 
 
-# --- what the broker is told ---------------------------------------------------------------------
+# --- requests to the broker ----------------------------------------------------------------------
 
 
 async def test_end_transaction_has_the_offsets_of_the_half_message() -> None:
