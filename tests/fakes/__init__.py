@@ -1,23 +1,23 @@
-"""Scripted peers for tests: a broker, a name server, a proxy that breaks things.
+"""Scripted broker, name server and fault-injecting proxy for tests.
 
-They answer by default as real ones would; a test gives a handler for one request code, used once
-unless kept.  That they answer as real ones is proven by `conformance`, run on both::
+They respond like real servers by default.  A test can set a handler for a request code, used once
+unless kept.  `conformance` runs the same cases on fakes and real servers::
 
     async with FakeCluster(brokers=2, topics={"orders": 4}) as cluster:
         broker = cluster.broker
         broker.on(RequestCode.SEND_MESSAGE_V2, Reply(2, remark="busy"))      # once
         broker.on(RequestCode.PULL_MESSAGE, None, times=None)                # never answer
         held = broker.hold(RequestCode.HEART_BEAT)                           # answer when released
-        broker.on_connect(Close())                                           # hang up on the next
+        broker.on_connect(Close())                                           # close the next one
         ... the client under test, with namesrv=cluster.namesrv ...
         await broker.wait_for(RequestCode.SEND_MESSAGE_V2, 3)
-        await broker.push(GetConsumerRunningInfo(...))                       # ask the client
+        await broker.push(GetConsumerRunningInfo(...))                       # send to the client
 
     async with FaultProxy(broker.address) as proxy:                          # address_mapper=
-        proxy.down.on(drop, code=RequestCode.SEND_MESSAGE_V2)                # lose one answer
-        proxy.up.cut(frame=3, byte=10, reset=True)                           # inside the 4th frame
+        proxy.down.on(drop, code=RequestCode.SEND_MESSAGE_V2)                # drop one response
+        proxy.up.cut(frame=3, byte=10, reset=True)                           # within the 4th frame
 
-What was recorded of a run is judged by `history`.
+`history` checks what was recorded of a run.
 """
 
 import pytest

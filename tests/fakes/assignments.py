@@ -1,4 +1,4 @@
-"""The fake broker's answers about who reads which queues (5.x)."""
+"""Queue assignment of the fake broker (5.x)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STRATEGIES: Final[dict[str | None, AllocateStrategy]] = {
 
 
 class SetMessageRequestMode(msgspec.Struct, kw_only=True, rename="camel"):
-    """How a group is to fetch a topic; only popping without shares is known to this fake."""
+    """Request mode of a group for a topic; this fake knows popping without shared queues only."""
 
     topic: str
     consumer_group: str
@@ -47,7 +47,7 @@ class SetMessageRequestMode(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Assignments:
-    """Shares out the queues of this one broker among the members it knows."""
+    """Allocates the queues of this broker to the members of a group."""
 
     def __init__(self, state: BrokerState, members: Members) -> None:
         self.modes: dict[tuple[str, str], MessageRequestMode] = {}  # by topic and group

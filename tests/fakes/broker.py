@@ -1,4 +1,4 @@
-"""A broker in the test's own process: answers as a real one until a test says otherwise."""
+"""Fake broker in the test process: responds like a real one unless a test sets a handler."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ TEMPLATE_PERM: Final = 7  # read, write, inherit
 class FakeBroker(FakeServer):
     """Topics, offsets and groups in memory; they survive `restart`.
 
-    :param version: "5.5.0" or "4.9.7", wherever the two differ
-    :param answers: header encoding of answers, if not the version's own: "json" or "request"
-    :param auto_create_topics: a send makes its topic, as it does on brokers by default
-    :param auto_create_groups: heartbeats and pulls make their group, likewise
-    :param tls: speak TLS, and nothing else
+    :param version: "5.5.0" or "4.9.7", where the two differ
+    :param answers: header encoding of responses: "json" or "request"; default: the version's
+    :param auto_create_topics: a send creates its topic, the default of brokers
+    :param auto_create_groups: heartbeats and pulls create their group, the default of brokers
+    :param tls: accept TLS only
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class FakeBroker(FakeServer):
         self.state.groups.add(name)
 
     def put(self, topic: str, body: bytes, *, queue_id: int = 0, properties: str = "") -> Stored:
-        """Store a message as if somebody had sent it."""
+        """Store a message as if a producer had sent it."""
         incoming = Incoming(
             topic=topic,
             queue_id=queue_id,
@@ -122,23 +122,22 @@ class FakeBroker(FakeServer):
         return self.state.store.append(incoming, now_ms())
 
     def messages(self, topic: str, queue_id: int | None = None) -> list[Stored]:
-        """Return what is stored, queue by queue."""
+        """Return the stored messages by queue."""
         queues = self.topics[topic].queues
         chosen = queues if queue_id is None else [queues[queue_id]]
         return [stored for log in chosen for stored in log.messages]
 
     def committed(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return what the group committed."""
+        """Return the committed offset of the group."""
         return self.state.committed.get((group, topic, queue_id))
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Commit as if a member had."""
+        """Commit an offset as if a member had."""
         self.state.groups.add(group)
         self.state.committed[group, topic, queue_id] = offset
 
     async def ask_about_transactions(self) -> int:
-        """Ask about every open half message, if a producer of its group is there; return of how
-        many."""
+        """Check every open half message with a connected producer; return the number of checks."""
         asked = 0
         for half in self.transactions.open:
             group = half.properties.get(PRODUCER_GROUP, "")
@@ -158,7 +157,7 @@ class FakeBroker(FakeServer):
             return known(command, connection)
         except Refused as refused:
             return refused.reply
-        except CodecError as fault:  # brokers stumble over missing fields and say so
+        except CodecError as fault:  # brokers fail on missing fields like this
             remark = f"java.lang.NullPointerException: {fault}"
             return Reply(ResponseCode.SYSTEM_ERROR, remark=remark)
 

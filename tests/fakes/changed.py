@@ -1,4 +1,4 @@
-"""Waiting for what a predicate can see, with a deadline, without sleeping."""
+"""Condition: waits for a predicate with a timeout, without polling."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-WAIT_SECONDS: Final = 15.0  # far above what it takes on a busy machine; only a failing test waits
+WAIT_SECONDS: Final = 15.0  # ample for a busy machine; only failing tests wait that long
 
 
 class Changed:
-    """Whoever changes something calls `notify`; whoever waits says for what."""
+    """Wakes waiters by `notify`; each waits for its own predicate."""
 
     def __init__(self) -> None:
         self._waiters: set[asyncio.Future[None]] = set()
@@ -23,9 +23,9 @@ class Changed:
     async def until(
         self, seen: Callable[[], bool], what: str = "a change", seconds: float = WAIT_SECONDS
     ) -> None:
-        """Return once *seen* is true.
+        """Wait until *seen* returns True.
 
-        :raises TimeoutError: it was not within *seconds*
+        :raises TimeoutError: it did not within *seconds*
         """
         try:
             async with asyncio.timeout(seconds):

@@ -1,4 +1,4 @@
-"""A name server and brokers, up together."""
+"""Fake cluster: a name server and brokers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.fakes.store import READ_WRITE
 class FakeCluster:
     """Brokers ``broker-a``, ``broker-b`` ... registered at one name server.
 
-    A broker that is stopped stays in the routes until ``name_server.unregister(broker)``: a real
-    name server takes a while to notice, too.
+    A stopped broker stays in the routes until ``name_server.unregister(broker)``: a real name
+    server also needs time to notice.
 
     async with FakeCluster(brokers=2, topics={"orders": 4}) as cluster:
         producer = Producer("group", namesrv=cluster.namesrv)
@@ -43,12 +43,12 @@ class FakeCluster:
 
     @property
     def namesrv(self) -> str:
-        """What clients take as their name server."""
+        """Name server address for clients."""
         return self.name_server.address
 
     @property
     def broker(self) -> FakeBroker:
-        """The first broker; the only one of most tests."""
+        """The first broker."""
         return self.brokers[0]
 
     def create_topic(self, name: str, queues: int = 4, perm: int = READ_WRITE) -> None:

@@ -1,4 +1,4 @@
-"""The server's end of one connection."""
+"""Server side of a connection."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.command import Command, decode_command
 from rocketmq_aio.protocol.frame import FrameDecoder
 
-MAX_FRAME_BYTES: Final = 16 * 1024 * 1024  # as Java peers have it
-LINGER_NOT: Final = struct.pack("ii", 1, 0)  # closing with it sends a reset
+MAX_FRAME_BYTES: Final = 16 * 1024 * 1024  # the limit of Java peers
+LINGER_ZERO: Final = struct.pack("ii", 1, 0)  # closing with it sends a reset
 
 
 class Peer(Interface):
-    """Who is told what happens on a connection."""
+    """Callbacks for the events of a connection."""
 
     def opened(self, connection: FakeConnection) -> None: ...
 
@@ -27,9 +27,9 @@ class Peer(Interface):
 
 
 class FakeConnection(asyncio.Protocol):
-    """Reads whole frames and writes whatever bytes it is given.
+    """Reads frames and writes raw bytes.
 
-    Input that is no frame closes the connection without a word, as brokers do it.
+    Invalid input closes the connection without a response, like on brokers.
     """
 
     def __init__(self, number: int, peer: Peer) -> None:
@@ -43,7 +43,7 @@ class FakeConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class is no subclass
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass
         self.is_open = True
         self._peer.opened(self)
 
@@ -62,7 +62,7 @@ class FakeConnection(asyncio.Protocol):
 
     @property
     def client_address(self) -> tuple[str, int]:
-        """Host and port of the other end."""
+        """Host and port of the client."""
         host, port = self._transport_().get_extra_info("peername")[:2]
         return host, port
 
@@ -71,7 +71,7 @@ class FakeConnection(asyncio.Protocol):
             self._transport_().write(data)
 
     def stall(self) -> None:
-        """Stop reading: what the client sends fills the buffers between it and us."""
+        """Stop reading, so that the socket buffers fill."""
         if self.is_open:
             self._transport_().pause_reading()
 
@@ -80,12 +80,12 @@ class FakeConnection(asyncio.Protocol):
             self._transport_().resume_reading()
 
     def close(self) -> None:
-        """End in order: what was written is still delivered."""
+        """Close gracefully: written data is still delivered."""
         self.is_open = False
         self._transport_().close()
 
     def reset(self) -> None:
-        """End at once: the client sees a reset."""
+        """Close immediately: the client sees a reset."""
         self.is_open = False
         abort_with_reset(self._transport_())
 
@@ -94,7 +94,7 @@ class FakeConnection(asyncio.Protocol):
         self._transport_().abort()
 
     def _frame(self, encoding: int, header: bytes, body: bytes) -> None:
-        if self.is_open:  # a handler of the frame before may have closed it
+        if self.is_open:  # the handler of an earlier frame may have closed it
             self._peer.received(self, encoding, decode_command(encoding, header, body))
 
     def _transport_(self) -> asyncio.Transport:
@@ -103,7 +103,7 @@ class FakeConnection(asyncio.Protocol):
 
 
 def abort_with_reset(transport: asyncio.WriteTransport) -> None:
-    """Close at once; the other end sees a reset."""
+    """Close immediately; the peer sees a reset."""
     raw: socket.socket = transport.get_extra_info("socket")
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_ZERO)
     transport.abort()

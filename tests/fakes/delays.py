@@ -1,4 +1,4 @@
-"""Delay levels of the fake broker: a delayed message waits in a topic of the broker's own."""
+"""Delay levels of the fake broker: delayed messages wait in a system topic."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LEVELS: Final = (1, 5, 10, 30, *(MINUTE * n for n in (*range(1, 11), 20, 30)), H
 
 
 class Delays:
-    """Stores messages, those with a delay when it is over.
+    """Stores messages, delayed ones at the end of their delay.
 
-    `seconds` holds the delay of each level; a test in a shorten_next_timeout makes them shorter.
+    `seconds` has the delay of each level; tests can shorten them.
     """
 
     def __init__(self, store: Store) -> None:
@@ -27,7 +27,7 @@ class Delays:
         self._store = store
 
     def store(self, incoming: Incoming) -> Stored:
-        """Store *incoming* now, where its delay says; a real broker answers with that place."""
+        """Store *incoming* in its topic or the delay topic; the response has that position."""
         properties = parse_properties(incoming.properties)
         level = min(int(properties.get(DELAY, "0")), len(self.seconds))
         if level <= 0:

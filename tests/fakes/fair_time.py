@@ -1,4 +1,4 @@
-"""How long something took, without the time in which the machine let this process not run."""
+"""Stopwatch that excludes the time in which this process was not scheduled."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ TICK: Final = 0.02
 
 
 class FairTime:
-    """The seconds of a block: those it waited by the clock of the loop, and those it worked.
+    """Measures the seconds of a block, without delays by a busy machine.
 
-    A process that stands still, or has to wait for a processor, is woken too late without having
-    worked meanwhile.  That much does not count, so that tests may bound what is left.
+    A process that waits for a processor wakes late without having used CPU time.  This delay is
+    excluded, so that tests can bound the rest.
 
-    :ivar stood_still: what does not count
-    :ivar longest: most of it at once
+    :ivar stood_still: the excluded seconds
+    :ivar longest: the longest excluded delay
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a proxy can do to whole frames: pure functions, and a table that says when."""
+"""Rules of the proxy for whole frames, and the splitting of a stream into frames."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.command import Command, decode_command, encode_command
 from rocketmq_aio.protocol.frame import HEADER_MASK, LENGTH, PREFIX
 
-MAX_FRAME_BYTES: Final = 64 * 1024 * 1024  # more is no frame but garbage, which passes too
+MAX_FRAME_BYTES: Final = 64 * 1024 * 1024  # a longer frame is garbage, which is passed on unchanged
 FLIP: Final = 0xFF
-OTHER: Final = -1  # request code of what is no answer to anything seen
+OTHER: Final = -1  # request code of responses without a known request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassingFrame:
-    """One frame on its way; *request_code* is what it asks for, or what it answers."""
+    """A frame in transit; *request_code* is that of the request or of the answered request."""
 
     at: float
     connection: int
@@ -27,11 +27,11 @@ class PassingFrame:
     data: bytes
 
 
-Rule = Callable[[PassingFrame], Iterable[bytes]]  # what passes in place of the frame
+Rule = Callable[[PassingFrame], Iterable[bytes]]  # returns what is forwarded instead of the frame
 
 
 def drop(_frame: PassingFrame) -> Iterable[bytes]:
-    """Let nothing pass: of an answer, the request has taken effect all the same."""
+    """Drop the frame; a request whose response is dropped has still been executed."""
     return ()
 
 
@@ -40,7 +40,7 @@ def duplicate(frame: PassingFrame) -> Iterable[bytes]:
 
 
 def corrupt(at: int) -> Rule:
-    """Return the rule that turns over all bits of the byte at *at*; below 0 from the end."""
+    """Return a rule that inverts the byte at *at*; negative: counted from the end."""
 
     def rule(frame: PassingFrame) -> Iterable[bytes]:
         data = bytearray(frame.data)
@@ -51,17 +51,17 @@ def corrupt(at: int) -> Rule:
 
 
 def with_length(length: int) -> Rule:
-    """Return the rule that writes another length prefix: whoever reads it loses the boundaries."""
+    """Return a rule that writes another length prefix: the reader loses the frames."""
     return lambda frame: (LENGTH.pack(length) + frame.data[LENGTH.size :],)
 
 
 def truncate(length: int) -> Rule:
-    """Return the rule that lets the first *length* bytes pass and no more."""
+    """Return a rule that forwards only the first *length* bytes."""
     return lambda frame: (frame.data[:length],)
 
 
 def with_code(code: int, remark: str | None = None) -> Rule:
-    """Return the rule that says another code in a frame."""
+    """Return a rule that replaces the code of a frame."""
 
     def rule(frame: PassingFrame) -> Iterable[bytes]:
         old = frame.command
@@ -72,14 +72,14 @@ def with_code(code: int, remark: str | None = None) -> Rule:
 
 
 class FrameCutter:
-    """Cuts a byte stream at the ends of its frames; what is no frame passes as it comes."""
+    """Splits a byte stream into frames; data that is not a frame passes unchanged."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._opaque_stream = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the pieces that are whole now: one frame each, or bytes that belong to none."""
+        """Return the completed pieces: one frame each, or bytes outside frames."""
         self._buffer += data
         pieces: list[bytes] = []
         while not self._opaque_stream and len(self._buffer) >= LENGTH.size:
@@ -94,14 +94,14 @@ class FrameCutter:
         return pieces + self.rest() if self._opaque_stream else pieces
 
     def rest(self) -> list[bytes]:
-        """Return what was kept for a frame that will not become whole."""
+        """Return the bytes of an incomplete frame."""
         rest = bytes(self._buffer)
         self._buffer.clear()
         return [rest] if rest else []
 
 
 def read_frame(data: bytes) -> Command | None:
-    """Return what *data* says if it is a whole frame."""
+    """Return the decoded frame; None if *data* is not a whole frame."""
     if len(data) < PREFIX.size:
         return None
     _, word = PREFIX.unpack_from(data)

@@ -1,4 +1,4 @@
-"""Answers kept back, so that a test decides when and in which order they go out."""
+"""Held responses, which a test releases in any order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Hold:
-    """A handler: requests take effect as they come, their answers wait here."""
+    """Handler that executes requests immediately and holds their responses."""
 
     def __init__(
         self, answer: Callable[[Command, FakeConnection], Outcome | Awaitable[Outcome]]
@@ -33,13 +33,13 @@ class Hold:
         return outcome
 
     async def wait(self, count: int, seconds: float = WAIT_SECONDS) -> list[Command]:
-        """Return the requests whose answers are held, once there are *count*."""
-        what = f"{count} held answer(s)"
+        """Wait for *count* held responses; return their requests."""
+        what = f"{count} held response(s)"
         await self._changed.until(lambda: len(self.held) >= count, what, seconds)
         return [command for command, _ in self.held]
 
     def release(self, *indexes: int) -> None:
-        """Let answers go in the order of *indexes* into what is held; all of them without."""
+        """Release the responses at *indexes* in this order; default: all."""
         chosen = indexes or range(len(self.held))
         leaving = [self.held[index] for index in chosen]
         self.held = [entry for entry in self.held if entry not in leaving]

@@ -1,4 +1,4 @@
-"""One direction through a proxy: what happens to frames and bytes that go that way."""
+"""One direction of a proxy: faults of its frames and bytes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.fakes.changed import WAIT_SECONDS, Changed
 from tests.fakes.frame_rules import PassingFrame, Rule
 
 
-class Cut(Exception):  # noqa: N818 - no error: what a test asked for
-    """The connection ends here; with *reset* both ends see a reset."""
+class Cut(Exception):  # noqa: N818 - not an error: requested by a test
+    """End of the connection; with *reset* both ends see a reset."""
 
     def __init__(self, *, reset: bool) -> None:
         super().__init__(reset)
@@ -19,7 +19,7 @@ class Cut(Exception):  # noqa: N818 - no error: what a test asked for
 
 @dataclass(slots=True)
 class Point:
-    """A place in the stream of a connection: *byte* bytes after its first *frame* frames."""
+    """Position in the stream of a connection: *byte* bytes after the first *frame* frames."""
 
     frame: int
     byte: int
@@ -28,7 +28,7 @@ class Point:
 
 
 class Held:
-    """Frames taken out of the stream until a test lets them go, in the order it likes."""
+    """Frames held until a test releases them, in any order."""
 
     def __init__(self, emit: Callable[[int, bytes], None]) -> None:
         self.frames: list[PassingFrame] = []
@@ -45,7 +45,7 @@ class Held:
         await self._changed.until(lambda: len(self.frames) >= count, what, seconds)
 
     def release(self, *indexes: int) -> None:
-        """Send on the frames at *indexes* in this order; all of them without."""
+        """Forward the frames at *indexes* in this order; default: all."""
         leaving = [self.frames[index] for index in indexes or range(len(self.frames))]
         self.frames = [frame for frame in self.frames if frame not in leaving]
         for frame in leaving:
@@ -53,12 +53,12 @@ class Held:
 
 
 class Lane:
-    """The faults of one direction, for all connections; they can be changed at any time.
+    """Faults of one direction for all connections; a test can change them at any time.
 
-    :ivar delay_seconds: every piece arrives so much later, and in order
-    :ivar bytes_per_second: None is without limit
-    :ivar slice_bytes: write so many bytes at a time
-    :ivar merge_seconds: gather for so long, then write at once
+    :ivar delay_seconds: delay of every piece; the order stays
+    :ivar bytes_per_second: rate limit; None: no limit
+    :ivar slice_bytes: size of each write
+    :ivar merge_seconds: time to collect data for one write
     """
 
     def __init__(self, emit: Callable[[int, bytes], None]) -> None:
@@ -73,11 +73,11 @@ class Lane:
         self._rules: list[tuple[int | None, Rule, int | None]] = []
 
     def on(self, rule: Rule, *, code: int | None = None, times: int | None = 1) -> None:
-        """Apply *rule* to the next *times* frames; of requests of *code*, or of their answers."""
+        """Apply *rule* to the next *times* frames: requests of *code* or their responses."""
         self._rules.append((code, rule, times))
 
     def off(self) -> None:
-        """Let everything pass again, as fast and whole as it comes."""
+        """Remove all faults."""
         self._rules.clear()
         self.points.clear()
         self.delay_seconds = self.merge_seconds = 0.0
@@ -85,21 +85,21 @@ class Lane:
         self.flow()
 
     def hold(self, *, code: int | None = None, times: int | None = None) -> Held:
-        """Keep frames back until released."""
+        """Hold frames until a test releases them."""
         held = Held(self._emit)
         self.on(held, code=code, times=times)
         return held
 
     def cut(self, *, frame: int = 0, byte: int = 0, reset: bool = False) -> None:
-        """End the next connection that gets there, *byte* bytes after its first *frame* frames."""
+        """Close the next connection that reaches *byte* bytes after its first *frame* frames."""
         self.points.append(Point(frame, byte, reset=reset))
 
     def stall_at(self, *, frame: int = 0, byte: int = 0) -> None:
-        """Stall this direction when the next connection gets there."""
+        """Stall this direction when a connection reaches the position."""
         self.points.append(Point(frame, byte, stall=True))
 
     def stall(self) -> None:
-        """Let nothing pass and read nothing, on any connection, until `flow`."""
+        """Stop reading and writing on all connections until `flow`."""
         self._stalled = True
 
     def flow(self) -> None:
@@ -107,11 +107,11 @@ class Lane:
         self.changed.notify()
 
     async def until_flowing(self) -> None:
-        while self._stalled:  # tests end it; a proxy that stops cancels the wait
+        while self._stalled:  # ended by the test, or cancelled when the proxy stops
             await self.changed.until(lambda: not self._stalled, "the lane to flow", 3600)
 
     def pieces_for(self, frame: PassingFrame) -> Iterable[bytes]:
-        """Return what passes in place of *frame*."""
+        """Return what to forward instead of *frame*."""
         for index, (code, rule, times) in enumerate(self._rules):
             if code is None or code == frame.request_code:
                 if times == 1:
@@ -123,22 +123,22 @@ class Lane:
 
 
 class Track:
-    """Where one connection is in one direction, and which point it reaches next."""
+    """Position of one connection in one direction."""
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self._passed = 0
-        self._ends = [0]  # where each frame sent on ends
+        self._ends = [0]  # end position of each forwarded frame
 
     def begin(self, length: int) -> None:
-        """A frame of *length* bytes goes out next."""
+        """Record that a frame of *length* bytes is sent next."""
         self._ends.append(self._ends[-1] + length)
 
     def passed(self, length: int) -> None:
         self._passed += length
 
     def take_point(self, length: int) -> tuple[int, Point] | None:
-        """Return the next point within *length* bytes and how far away it is; it is used up."""
+        """Remove and return the next point within *length* bytes, with its distance."""
         reached = [
             (ahead, index)
             for index, point in enumerate(self._lane.points)

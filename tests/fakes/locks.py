@@ -1,4 +1,4 @@
-"""The fake broker's answers about queue locks."""
+"""Queue locks of the fake broker."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ KEPT_SECONDS: Final = 60.0
 
 
 class Locks:
-    """Who owns which queue of which group; a lock that is not renewed is free after a while.
+    """Owners of queue locks by group; locks expire after `kept_seconds` without renewal.
 
-    `kept_seconds` is how long; `owners` may be changed by a test.
+    Tests can change `owners`.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Locks:
         asked = read_body(command.body, LockBatchRequest)
         owners = self.owners[asked.consumer_group]
         granted = []
-        for each in asked.mq_set:  # any queue is granted, also one that does not exist
+        for each in asked.mq_set:  # also grants queues that do not exist
             if self.owner(asked.consumer_group, each.queue()) in (None, asked.client_id):
                 owners[each.queue()] = (asked.client_id, time.monotonic())
                 granted.append(each)
@@ -51,7 +51,7 @@ class Locks:
         return Reply()
 
     def owner(self, group: str, queue: MessageQueue) -> str | None:
-        """Return the client id that owns *queue* now."""
+        """Return the client id of the owner of *queue*."""
         client_id, asked_at = self.owners[group].get(queue, (None, 0.0))
         return client_id if time.monotonic() - asked_at < self.kept_seconds else None
 

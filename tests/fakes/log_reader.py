@@ -1,6 +1,6 @@
-"""Reads a topic from a broker, fake or real, with none of the client's own code.
+"""Reader of queues of real and fake brokers, independent of the client's code.
 
-What a run left behind is judged by this reader: a mistake in the client's codec cannot hide in it.
+Tests verify the stored messages with it, so that a bug in the client's codec is not hidden.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from rocketmq_aio.model.values import MessageQueue
 from tests.fakes.history.events import LogEntry
 
 PULL: Final = 11
-USE_SUBSCRIPTION: Final = 4  # and do not wait
+USE_SUBSCRIPTION: Final = 4  # without long polling
 FOUND, NOT_FOUND, RETRY, MOVED = 0, 19, 20, 21
 SECONDS: Final = 10.0
 MAX_PULLS: Final = 100_000
 
 
 async def read_queue(address: str, queue: MessageQueue) -> list[LogEntry]:
-    """Return everything that a queue holds, from its first message to its last."""
+    """Return all messages of a queue."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
@@ -68,7 +68,7 @@ async def _pull(
 
 
 def records(body: bytes, queue: MessageQueue) -> Iterator[LogEntry]:
-    """Yield the plain records of a pull answer; hosts must be IPv4, bodies not compressed."""
+    """Yield the records of a pull response; hosts must be IPv4, bodies uncompressed."""
     at = 0
     while at < len(body):
         (size,) = struct.unpack_from(">i", body, at)

@@ -1,4 +1,4 @@
-"""The fake broker's answers about who is in a group."""
+"""Consumer groups and their members on the fake broker."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from tests.fakes.state import Answers, BrokerState, Refused
 
 UPDATE_AND_CREATE_GROUP = 200
 CONSUME_MSG_TIMEOUT = 207
-FORWARD_SECONDS = 10.0  # brokers wait so long for a client that they asked
-BAD_EXPRESSION = "(BAD"  # an SQL expression beginning so does not parse, for this fake
+FORWARD_SECONDS = 10.0  # timeout of brokers for requests to clients
+BAD_EXPRESSION = "(BAD"  # prefix of SQL expressions that this fake rejects
 
 
 class GroupConfig(Body, frozen=True):
-    """What an administrator sets of a group, as far as it is modelled."""
+    """Configuration of a group, as far as it is modelled."""
 
     group_name: str
     retry_queue_nums: int = 1
 
 
 class Group:
-    """A consumer group: member connections with their client ids, and what it subscribes to."""
+    """Consumer group: member connections with client ids, and subscriptions."""
 
     def __init__(self) -> None:
         self.members: dict[int, str] = {}  # connection number -> client id
@@ -58,9 +58,10 @@ class Group:
 
 
 class Members:
-    """Groups and their members; *notify* tells connections that a group has changed.
+    """Groups and their members.
 
-    :param push: sends a request to a connection, and returns the answer; None: there was none
+    :param notify: sends the notification of a changed group to connections
+    :param push: sends a request to a connection and returns the response; None: no response
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class Members:
         return Reply(body=msgspec.json.encode(answer))
 
     async def running_info(self, command: Command, _connection: FakeConnection) -> Reply:
-        """Pass the request on to one connection of the client, always the same one."""
+        """Forward the request to the first connection of the client."""
         asked = read_header(command, GetConsumerRunningInfo)
         group = self.groups.get(asked.consumer_group) or Group()
         numbers = [n for n, client_id in group.members.items() if client_id == asked.client_id]
@@ -158,7 +159,7 @@ class Members:
         return Reply()
 
     def disconnected(self, connection: int) -> None:
-        """Forget what was registered over a connection that is gone."""
+        """Remove the registrations of a closed connection."""
         for members in self.producers.values():
             members.pop(connection, None)
         for name in list(self.groups):
@@ -171,10 +172,10 @@ class Members:
         command: Command,
         connection: FakeConnection,
     ) -> bool:
-        """Enter a member; return whether its group subscribes to something else than it says."""
+        """Register a member; return whether its subscription differs from that of its group."""
         exists = self._state.meet_group(consumer.group_name)
         if not exists and self._state.version.is_5:
-            return False  # 4.9 lists the member all the same, and refuses its pulls
+            return False  # 4.9 still lists the member, but rejects its pulls
         if exists:
             self._state.make_retry_topic(consumer.group_name)
         group = self.groups.setdefault(consumer.group_name, Group())

@@ -1,4 +1,4 @@
-"""Ready-made ways for a server to go wrong, to be given to ``on`` and ``on_connect``."""
+"""Faulty server behaviour, for ``on`` and ``on_connect``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.fakes.script import Handler, Outcome, Raw, Reply, resolve
 from tests.fakes.server import FakeServer
 
 HTTP_PAGE: Final = Raw(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", close=True)
-# Reads like the beginning of a frame of 1540 bytes: only a deadline can tell.
+# Looks like the start of a frame of 1540 bytes: only a timeout detects it.
 GRPC_SETTINGS: Final = Raw(b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00\x40\x00")
 TWO_GIBIBYTES: Final = Raw(b"\x7f\xff\xff\xff" + bytes(60))
 GARBAGE: Final = Raw(bytes(range(255, 127, -1)))
@@ -21,22 +21,22 @@ STRANGE_OPAQUE: Final = 0x7FFF_FFF0
 
 
 def answered_twice(server: FakeServer) -> Handler:
-    """Answer by default, then the same once more."""
+    """Send the default response twice."""
     return _spoiled(server, lambda frame: Raw(frame * 2))
 
 
 def half_answered(server: FakeServer, *, close: bool = False) -> Handler:
-    """Give the first half of the default answer, then nothing, or the end of the connection."""
+    """Send the first half of the default response, then nothing, or close the connection."""
     return _spoiled(server, lambda frame: Raw(frame[: len(frame) // 2], close=close))
 
 
 def answered_with_garbage_after(server: FakeServer) -> Handler:
-    """Answer by default, then send what is no frame."""
+    """Send the default response, then garbage."""
     return _spoiled(server, lambda frame: Raw(frame + GARBAGE.data))
 
 
 def answered_to_nobody(server: FakeServer, opaque: int = STRANGE_OPAQUE) -> Handler:
-    """Carry the request out, but answer a request that was never made."""
+    """Execute the request, but respond with an unknown opaque."""
 
     async def handler(command: Command, connection: FakeConnection) -> Outcome:
         outcome = await resolve(server.answer(command, connection))
@@ -47,7 +47,7 @@ def answered_to_nobody(server: FakeServer, opaque: int = STRANGE_OPAQUE) -> Hand
 
 
 def unanswered(server: FakeServer) -> Handler:
-    """Carry the request out and say nothing."""
+    """Execute the request and send no response."""
 
     async def handler(command: Command, connection: FakeConnection) -> Outcome:
         await resolve(server.answer(command, connection))

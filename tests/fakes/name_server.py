@@ -1,4 +1,4 @@
-"""A name server in the test's own process, and the web page that lists name servers."""
+"""Fake name server, and the HTTP endpoint that lists name servers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FakeNameServer(FakeServer):
         super().__init__(version, answers, tls)
         self.brokers: list[FakeBroker] = []
         self.advertised: dict[str, str] = {}  # broker name -> address
-        self.headless: set[str] = set()  # brokers of which only a replica is registered
+        self.headless: set[str] = set()  # brokers with only a replica registered
         self.dialect = dialect
 
     def register(self, broker: FakeBroker) -> None:
@@ -53,7 +53,7 @@ class FakeNameServer(FakeServer):
     def answer(self, command: Command, connection: FakeConnection) -> Outcome | Awaitable[Outcome]:
         if command.code != RequestCode.GET_ROUTEINFO_BY_TOPIC:
             if not self.version.is_5:
-                return None  # 4.9 name servers leave unknown codes unanswered
+                return None  # 4.9 name servers do not respond to unknown codes
             remark = f" request type {command.code} not supported"
             return Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
         try:
@@ -70,7 +70,7 @@ class FakeNameServer(FakeServer):
         return Reply(body=self.route(asked.topic, holders, standard=standard))
 
     def route(self, topic: str, holders: list[FakeBroker], *, standard: bool) -> bytes:
-        """Return the route as JSON, or with bare numbers as keys as Java's fastjson writes it."""
+        """Return the route as JSON, or with numeric keys like Java's fastjson."""
         body = msgspec.json.encode(
             {
                 "brokerDatas": [self._broker_data(broker) for broker in holders],
@@ -102,7 +102,7 @@ def _queue_data(broker: FakeBroker, topic: str) -> dict[str, Any]:
 
 
 class FakeAddressServer:
-    """Answers every GET with a list of name servers, as the discovery page of RocketMQ does."""
+    """Responds to every GET with a list of name servers, like RocketMQ's discovery endpoint."""
 
     def __init__(self, addresses: str) -> None:
         self.addresses = addresses
@@ -135,7 +135,7 @@ class FakeAddressServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            with suppress(EOFError, ConnectionError):  # a client that changed its mind
+            with suppress(EOFError, ConnectionError):  # the client closed the connection
                 await self._answer(reader, writer)
         finally:
             writer.close()

@@ -1,4 +1,4 @@
-"""The fake broker's answers about offsets."""
+"""Committed offsets and queue offsets of the fake broker."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.fakes.script import Reply
 from tests.fakes.state import Answers, BrokerState, Refused
 from tests.fakes.store import QueueLog
 
-NONE_STORED = -1  # what brokers say for the earliest time of an empty queue
+NONE_STORED = -1  # earliest store time of an empty queue
 
 
 class Offsets:
-    """Committed offsets, and where queues begin and end."""
+    """Committed offsets, and minimum and maximum offsets of queues."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
@@ -43,7 +43,7 @@ class Offsets:
         if key in self._state.committed:
             return _offset(self._state.committed[key])
         log = self._log(asked.topic, asked.queue_id) or QueueLog()
-        # 4.9 does not know the field, and takes a queue that it has never seen for a young one.
+        # 4.9 ignores the field, and starts unknown queues at their first message.
         young = log.min_offset == 0
         if self._state.version.is_5:
             young &= bool(log.messages) and asked.set_zero_if_not_found is not False
@@ -53,7 +53,7 @@ class Offsets:
 
     def update(self, command: Command, _connection: FakeConnection) -> Reply:
         asked = read_header(command, UpdateConsumerOffset)
-        if self._state.version.is_5:  # 4.9 stores whatever it is told
+        if self._state.version.is_5:  # 4.9 stores any offset
             self._state.check_group(asked.consumer_group)
             self._state.topic(asked.topic)
         key = (asked.consumer_group, asked.topic, asked.queue_id)
@@ -65,7 +65,9 @@ class Offsets:
         log = self._log(asked.topic, asked.queue_id) or QueueLog()
         found = log.search(asked.timestamp)
         if log.messages and not self._state.version.is_5:
-            found = min(found, log.max_offset - 1)  # 4.9 never points past the last message
+            found = min(
+                found, log.max_offset - 1
+            )  # 4.9 never returns an offset after the last message
         return _offset(found)
 
     def max(self, command: Command, _connection: FakeConnection) -> Reply:

@@ -1,4 +1,4 @@
-"""What the fake broker remembers of ordered pops: which messages of a queue are under way."""
+"""Ordered pops of the fake broker: in-flight messages of each queue."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Order:
-    """One queue of one group: nothing more of it while something is invisible."""
+    """One queue of a group: blocked while messages are invisible."""
 
-    next: int | None = None  # the first offset that is not acknowledged
+    next: int | None = None  # the first unacknowledged offset
     attempt_id: str | None = None
-    ends: dict[int, int] = field(default_factory=dict)  # of what is not acknowledged, in ms
+    ends: dict[int, int] = field(
+        default_factory=dict
+    )  # end of invisibility of unacknowledged offsets, in ms
     tries: dict[int, int] = field(default_factory=dict)
     last: int = -1
 
     def blocks(self, attempt_id: str | None, now: int) -> bool:
-        """Whether nothing may be given; the same attempt gets the same messages again."""
+        """Whether the queue is blocked; the same attempt gets the same messages again."""
         if attempt_id is not None and attempt_id == self.attempt_id:
             return False
         return any(now < end for end in self.ends.values())
 
     def lend(self, attempt_id: str | None, offsets: Sequence[int], end: int) -> int:
-        """Note a pop of *offsets*; return how often the first was given before."""
+        """Record a pop of *offsets*; return how often the first was popped before."""
         if attempt_id is None or attempt_id != self.attempt_id:
             self.tries = {offset: self.tries.get(offset, -1) + 1 for offset in offsets}
         self.attempt_id = attempt_id
@@ -37,13 +39,13 @@ class Order:
         self.next = min(self.ends, default=self.last + 1)
 
     def move(self, offset: int, end: int) -> None:
-        """A message of the last pop is invisible until *end*."""
+        """Set the end of invisibility of a message of the last pop."""
         if offset in self.ends:
             self.ends[offset] = end
 
 
 class Orders:
-    """All queues from which somebody popped in order."""
+    """All queues with ordered pops."""
 
     def __init__(self) -> None:
         self._orders: dict[Hashable, Order] = defaultdict(Order)

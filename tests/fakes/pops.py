@@ -1,4 +1,4 @@
-"""The fake broker's answers to pops: messages are invisible for a while, then come again."""
+"""Pops of the fake broker: invisible messages, acknowledgements and redelivery."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BODY_AT: Final = 88
 
 
 class Place(NamedTuple):
-    """Where a message is stored: the topic is a retry topic for markers 1 and 2."""
+    """Position of a stored message; for markers 1 and 2 the topic is a retry topic."""
 
     topic: str
     marker: str
@@ -53,7 +53,7 @@ class Place(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """A message that is invisible to its group."""
+    """Invisible message of a group."""
 
     group: str
     place: Place
@@ -63,7 +63,7 @@ class Lease(NamedTuple):
 
 @dataclass(slots=True)
 class Taken:
-    """What one pop found."""
+    """Result of one pop."""
 
     messages: list[tuple[Place, Stored]] = field(default_factory=list)
     starts: dict[Place, int] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Taken:
 
 
 class Pops:
-    """Hands out messages, and stores those that were not acknowledged in a retry topic.
+    """Pops messages, and stores unacknowledged ones in a retry topic.
 
     Their time over, messages are back at once; a real broker takes some seconds more.
 
@@ -80,7 +80,7 @@ class Pops:
 
     def __init__(self, state: BrokerState, pulls: Pulls) -> None:
         self.retry_v2 = False
-        self.leases: dict[Lease, int] = {}  # and when it ends, in ms
+        self.leases: dict[Lease, int] = {}  # lease -> its end in ms
         self._state = state
         self._pulls = pulls
         self._next: dict[tuple[str, Place], int] = {}
@@ -200,11 +200,11 @@ class Pops:
 
     @staticmethod
     def _first(asked: PopMessage, log: QueueLog) -> int:
-        """Where a group begins: of a queue that lost nothing yet, always at its first message."""
+        """Start offset of a group: the first message, if the queue has lost none."""
         return log.max_offset - 1 if asked.init_mode and log.min_offset else log.min_offset
 
     def _places(self, asked: PopMessage) -> list[Place]:
-        """Where the request looks: the retry topics first."""
+        """Topics of the request: the retry topics first."""
         places = []
         for marker, joint in ((RETRY_V1, "_"), (RETRY_V2, "+")):
             name = f"%RETRY%{asked.consumer_group}{joint}{asked.topic}"
@@ -232,7 +232,7 @@ class Pops:
         answer: PopMessageResponse,
         asked: PopMessage,
     ) -> bytes:
-        """Return a record as it is; of a retry topic under the name asked for, with a receipt."""
+        """Return a record; that of a retry topic with the requested topic and a receipt."""
         place, stored = found
         if place.marker == NORMAL:
             return stored.record
@@ -252,7 +252,7 @@ class Pops:
         body_end = BODY_AT + len(stored.body)
         return (body_end + len(tail)).to_bytes(4, "big") + stored.record[4:body_end] + tail
 
-    # --- afterwards -----------------------------------------------------------------------------
+    # --- acks and renewals ----------------------------------------------------------------------
 
     def ack(self, command: Command, _connection: FakeConnection) -> Reply:
         asked = read_header(command, AckMessage)
@@ -293,7 +293,7 @@ class Pops:
             popped_at, invisible = receipt.pop_time, end - receipt.pop_time
             self._call_at(end)
         else:
-            # A dead receipt is not noticed: the message will be there twice.
+            # An expired receipt is accepted: the message is delivered twice.
             self.leases.pop(lease, None)
             self._lend(lease._replace(pop_time=max(now, receipt.pop_time + 1)), end)
             popped_at = max(now, receipt.pop_time + 1)
@@ -324,7 +324,7 @@ class Pops:
         place = Place(asked.topic, receipt.marker, asked.queue_id)
         return Lease(asked.consumer_group, place, asked.offset, receipt.pop_time)
 
-    # --- coming again ---------------------------------------------------------------------------
+    # --- redelivery -----------------------------------------------------------------------------
 
     def _lend(self, lease: Lease, end: int) -> None:
         self.leases[lease] = end
@@ -335,7 +335,7 @@ class Pops:
         loop.call_later(max(0, end - now_ms() + 1) / 1000, self._state.store.changed.notify)
 
     def revive(self, now: int) -> None:
-        """Store again what was not acknowledged in time."""
+        """Store expired messages in the retry topic."""
         for lease in [lease for lease, end in self.leases.items() if end <= now]:
             del self.leases[lease]
             self._store_again(lease)

@@ -1,4 +1,4 @@
-"""A TCP proxy between client and server that breaks what passes as a test tells it to."""
+"""TCP proxy with fault injection between client and server."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tests.fakes.lane import Cut, Lane, Track
 
 HOST: Final = "127.0.0.1"
 READ_BYTES: Final = 64 * 1024
-QUEUED_PIECES: Final = 1024  # a full queue stops reading, and the sender in the end
-RATE_SLICES: Final = 20  # pieces a second that a limited lane writes
+QUEUED_PIECES: Final = 1024  # a full queue stops reading
+RATE_SLICES: Final = 20  # writes per second of a rate-limited lane
 
 FLUSH_SECONDS: Final = 1.0
 EXPECTED: Final = (Cut, ConnectionError)  # ways for a connection to end
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-Piece = bytes | Exception  # the exception is how the source ended
+Piece = bytes | Exception  # the exception that ended the source
 
 
 class FaultProxy:
-    """Passes everything on until told otherwise; *up* and *down* are its two directions.
+    """Forwards everything unless faults are set; *up* and *down* are its two directions.
 
     It forwards frame by frame, so half a frame waits for its rest; what is no frame passes as it
     comes.  *frames* is the wire history, in the order in which frames came in.
@@ -55,7 +55,7 @@ class FaultProxy:
         return f"{HOST}:{self.port}"
 
     def map_address(self, advertised: str) -> str:
-        """Lead a client here instead of to the target: for `ClientConfig.address_mapper`."""
+        """Map the address of the target to the proxy, for `ClientConfig.address_mapper`."""
         return self.address if advertised == self.target else advertised
 
     async def __aenter__(self) -> Self:
@@ -76,12 +76,12 @@ class FaultProxy:
             raise ExceptionGroup("a rule of the proxy failed", self.errors)
 
     async def accept(self) -> None:
-        """Take connections, on the old port if there was one."""
+        """Accept connections, on the earlier port if there was one."""
         self._server = await asyncio.start_server(self._accepted, HOST, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def refuse(self) -> None:
-        """Refuse new connections until `accept`; those open stay."""
+        """Refuse new connections until `accept`; open connections stay."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -89,12 +89,12 @@ class FaultProxy:
     # --- faults of whole connections ------------------------------------------------------------
 
     def cut(self, *, reset: bool = False) -> None:
-        """End all connections now."""
+        """Close all connections."""
         for link in self.links.values():
             link.end(reset=reset)
 
     def stall(self) -> None:
-        """Let nothing pass in either direction; connections stay open."""
+        """Stall both directions; connections stay open."""
         self.up.stall()
         self.down.stall()
 
@@ -151,7 +151,7 @@ class Link:
         self.downward = Pump(proxy.down, server[0], client[1], self._passing(upward=False))
 
     async def run(self) -> list[Exception]:
-        """Pass bytes until either end leaves or the connection is cut; return what went wrong."""
+        """Forward bytes until either end closes or a cut; return the error."""
         pumps = (self.upward, self.downward)
         tasks = [asyncio.ensure_future(work) for p in pumps for work in (p.read(), p.write())]
         ends = [tasks[1], tasks[3], self._ended]
@@ -173,10 +173,10 @@ class Link:
             self._ended.set_result(reset)
 
     async def _flush(self) -> None:
-        """Give what was written a little time to leave."""
+        """Wait shortly for written data to be sent."""
         for writer in self._writers:
             writer.close()
-            with suppress(OSError):  # a TimeoutError is one
+            with suppress(OSError):  # includes TimeoutError
                 await asyncio.wait_for(writer.wait_closed(), FLUSH_SECONDS)
 
     async def _close(self, *, reset: bool) -> None:
@@ -219,7 +219,7 @@ class Link:
 
 
 class Pump:
-    """Carries one direction of a connection: a reader, a queue, a writer."""
+    """One direction of a connection: reader, queue and writer."""
 
     def __init__(
         self,
@@ -252,7 +252,7 @@ class Pump:
         await self._queue.put((self._due(), ending))
 
     async def write(self) -> None:
-        """Write what is due until the end, which is raised.
+        """Write due pieces until the end of the source, which is raised.
 
         :raises Cut: the source has ended, or a point was reached
         """
@@ -267,7 +267,7 @@ class Pump:
                     raise piece
 
     def emit(self, data: bytes) -> None:
-        """Send *data* on, after what is queued."""
+        """Queue *data*."""
         self._queue.put_nowait((self._due(), data))
 
     async def _take(self, pieces: list[bytes]) -> None:

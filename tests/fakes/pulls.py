@@ -1,4 +1,4 @@
-"""The fake broker's answers to pulls, held while there is nothing new."""
+"""Pulls of the fake broker, with long polling."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Matches = Callable[[Stored], bool]
 
 
 class Found(NamedTuple):
-    """What one pass over a queue gives."""
+    """Result of one lookup in a queue."""
 
     code: int
     remark: str
@@ -71,9 +71,9 @@ class Pulls:
         return self._reply(log, found)
 
     async def _hold(self, log: QueueLog, asked: PullMessage, matches: Matches) -> Outcome:
-        """Answer when a message that matches arrives, or after the time the client gave.
+        """Respond when a matching message arrives, or after the client's timeout.
 
-        A real broker looks at the clock only every five seconds and so answers later.
+        A real broker checks timeouts every five seconds, and so responds later.
         """
         seconds = asked.suspend_timeout_millis / 1000
         arrived = self._state.store.changed
@@ -122,7 +122,7 @@ class Pulls:
         return lambda stored: stored.tag_hash in hashes
 
     def _subscribed(self, asked: PullMessage) -> tuple[str, str]:
-        """Return what the group's last heartbeat says about the topic."""
+        """Return the subscription of the group's last heartbeat."""
         group = self._members.groups.get(asked.consumer_group)
         if group is None or asked.topic not in group.subscriptions:
             remark = "the consumer's subscription not exist"
@@ -135,7 +135,7 @@ class Pulls:
 
 
 def look(log: QueueLog, asked: PullMessage, matches: Matches) -> Found:
-    """Return what a pull finds in *log* now."""
+    """Return the result of a pull from *log*."""
     offset = asked.queue_offset
     if log.max_offset == 0:
         code = ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
@@ -153,7 +153,7 @@ def look(log: QueueLog, asked: PullMessage, matches: Matches) -> Found:
 
 
 def _take(rest: list[Stored], most: int, matches: Matches) -> tuple[list[Stored], int]:
-    """Return what fits in one answer, and the offset of the first message not looked at."""
+    """Return the messages of one response, and the offset to continue from."""
     taken: list[Stored] = []
     size, most = 0, min(most, MAX_MESSAGES)
     for stored in rest:

@@ -1,4 +1,4 @@
-"""The smallest client there can be: one connection, frames out, frames in, no opinion."""
+"""Minimal client: one connection, raw requests and responses."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rocketmq_aio.protocol.command import Command, decode_command, encode_comman
 from rocketmq_aio.protocol.frame import HEADER_MASK, LENGTH, PREFIX
 from rocketmq_aio.protocol.header import RequestHeader, to_ext_fields
 
-ANSWER_SECONDS: Final = 10.0  # real brokers look at held pulls every 5 s
+ANSWER_SECONDS: Final = 10.0  # real brokers check held pulls every 5 s
 READ_BYTES: Final = 64 * 1024
 
 
 class RawClient:
-    """Speaks to one server; *binary* and *version* are those of the requests it writes."""
+    """Client of one server; *binary* and *version* are those of its requests."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class RawClient:
         self._reader = asyncio.StreamReader()
         self._writer: asyncio.StreamWriter | None = None
         self._buffer = bytearray()
-        self._aside: list[Command] = []  # read while something else was waited for
+        self._aside: list[Command] = []  # received while waiting for another frame
         self.encoding = -1  # of the last frame read
 
     async def __aenter__(self) -> Self:
@@ -84,12 +84,12 @@ class RawClient:
         return opaque
 
     def write(self, data: bytes) -> None:
-        """Write bytes as they are."""
+        """Write raw bytes."""
         assert self._writer is not None, "used outside its block"
         self._writer.write(data)
 
     async def flush(self) -> None:
-        """Let what was written leave before more is written."""
+        """Send written data before more is written."""
         assert self._writer is not None, "used outside its block"
         await self._writer.drain()
         await asyncio.sleep(0)
@@ -111,7 +111,7 @@ class RawClient:
         self.write(encode_command(Command(code, request.opaque, 1), {}, version=self._version))
 
     async def end(self, seconds: float = ANSWER_SECONDS) -> bytes:
-        """Return what still came before the server closed the connection."""
+        """Return the data received until the server closed the connection."""
         async with asyncio.timeout(seconds):
             try:
                 self._buffer += await self._reader.read()
@@ -138,7 +138,7 @@ class RawClient:
         return decode_command(self.encoding, frame[PREFIX.size : body_at], frame[body_at:])
 
     async def _received(self, count: int) -> bytes:
-        """Return the next *count* bytes; they stay, so that who gives up waiting loses none."""
+        """Return the next *count* bytes; they stay buffered in case the wait is cancelled."""
         while len(self._buffer) < count:
             chunk = await self._reader.read(READ_BYTES)
             if not chunk:

@@ -1,4 +1,4 @@
-"""The fake broker's part in request and reply: it hands replies to who asked, and stores them."""
+"""Replies of request-reply on the fake broker: pushed to the requester and stored."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Push = Callable[[PushReplyMessage, bytes, int, float], Awaitable[Command | None]
 
 
 class Replies:
-    """Replies go to the connection over which the client's heartbeat as a producer came.
+    """Pushes replies to the connection of the requester's producer heartbeat.
 
-    :param push: asks a connection, by number, and returns its answer: (header, body, number,
-        seconds) -> answer
+    :param push: sends a request to a connection and returns its response: (header, body, number,
+        seconds) -> response
     """
 
     def __init__(self, state: BrokerState, members: Members, sends: Sends, push: Push) -> None:
@@ -42,7 +42,7 @@ class Replies:
 
     async def send(self, command: Command, connection: FakeConnection) -> Reply:
         header = read_header(command, SendReplyMessage)
-        fault = await self._hand_over(header, command.body, connection)
+        fault = await self._push_reply(header, command.body, connection)
         try:
             stored = self._sends.send(command, connection)
         except Refused as refused:
@@ -51,10 +51,10 @@ class Replies:
             return stored
         return Reply(ResponseCode.SYSTEM_ERROR, ext=stored.ext, remark=fault)
 
-    async def _hand_over(
+    async def _push_reply(
         self, header: SendReplyMessage, body: bytes, connection: FakeConnection
     ) -> str | None:
-        """Return why the reply did not reach who asked."""
+        """Return why the push failed; None: it succeeded."""
         properties = parse_properties((header.properties or "").encode())
         client = properties.get(REPLY_TO_CLIENT)
         if client is None:
@@ -62,7 +62,7 @@ class Replies:
         number = self._connection_of(client)
         if number is None:
             return f"push reply message fail, channel of <{client}> not found."
-        pushed = self._pushed(header, properties, connection)
+        pushed = self._push_header(header, properties, connection)
         try:
             answer = await self._push(pushed, body, number, PUSH_SECONDS)
         except (TimeoutError, ConnectionError, asyncio.CancelledError):
@@ -76,7 +76,7 @@ class Replies:
                     return number
         return None
 
-    def _pushed(
+    def _push_header(
         self, header: SendReplyMessage, properties: dict[str, str], connection: FakeConnection
     ) -> PushReplyMessage:
         host, port = connection.client_address

@@ -1,4 +1,4 @@
-"""What a test can make a fake answer: values for outcomes, and a table of handlers."""
+"""Scripted responses of fakes: outcomes, and handlers by request code."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rocketmq_aio.protocol.command import Command
 if TYPE_CHECKING:
     from tests.fakes.connection import FakeConnection
 
-ANY: Final = -1  # as a code: every request that has no handler of its own
+ANY: Final = -1  # as a code: every request without its own handler
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An ordinary answer."""
+    """A response."""
 
     code: int = 0
     ext: Mapping[str, str] = field(default_factory=dict)
@@ -28,31 +28,31 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Bytes as they are, then nothing more, or the end of the connection."""
+    """Raw bytes; *close* closes the connection afterwards."""
 
     data: bytes
     close: bool = False
 
 
-class Close(Exception):  # noqa: N818 - no error: an outcome, returned or raised
-    """The end of the connection; with *reset* the client sees a reset, not an orderly end."""
+class Close(Exception):  # noqa: N818 - not an error: an outcome, returned or raised
+    """Closes the connection; with *reset* the client sees a reset."""
 
     def __init__(self, *, reset: bool = False) -> None:
         super().__init__(reset)
         self.reset = reset
 
 
-Outcome = Reply | Raw | Close | None  # None: no answer, ever
+Outcome = Reply | Raw | Close | None  # None: no response
 Handler = Callable[[Command, "FakeConnection"], Outcome | Awaitable[Outcome]]
 
 
 async def resolve(outcome: Outcome | Awaitable[Outcome]) -> Outcome:
-    """Return what a handler gave, now or later."""
+    """Return the outcome of a handler; await it if needed."""
     return await outcome if inspect.isawaitable(outcome) else outcome
 
 
 class Script:
-    """Handlers by request code: those used up are gone, those kept come after them."""
+    """Handlers by request code; those with a limited number of uses come first."""
 
     def __init__(self) -> None:
         self._limited: dict[int, deque[Handler]] = defaultdict(deque)
@@ -79,7 +79,7 @@ class Script:
 
 
 def as_handler(what: Handler | Outcome) -> Handler:
-    """Return a handler that always gives *what*, or *what* if it is one."""
+    """Return *what* if it is a handler, otherwise a handler that returns it."""
     if callable(what):
         return what
     return lambda _command, _connection: what

@@ -1,4 +1,4 @@
-"""The fake broker's answers to messages sent back, and where sends to retry topics end."""
+"""Sent-back messages of the fake broker: retry topics and dead letters."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.fakes.script import Reply
 from tests.fakes.state import Answers, BrokerState, Refused
 from tests.fakes.store import Incoming, Stored
 
-GROUP_LIMIT: Final = 16  # retries, where the request does not say
+GROUP_LIMIT: Final = 16  # default number of retries
 FIRST_LEVEL: Final = 3
 
 
 class SendBacks:
-    """Stores messages once more, in the retry topic of a group or among its dead letters."""
+    """Stores messages again, in the retry or dead-letter topic of a group."""
 
     def __init__(self, state: BrokerState, locks: Locks, delays: Delays) -> None:
         self._state = state
@@ -48,7 +48,7 @@ class SendBacks:
         self._state.meet_group(asked.group)
         self._state.check_group(asked.group)
         if self._state.retry_queues.get(asked.group, 1) <= 0:
-            return Reply()  # and the message is gone
+            return Reply()  # the message is dropped
         retry_topic = self._state.make_retry_topic(asked.group)
         message, stored = self._find(asked.offset)
         limit = asked.max_reconsume_times
@@ -74,7 +74,7 @@ class SendBacks:
         return Reply()
 
     def placed(self, sent: Incoming, limit: int | None) -> Incoming:
-        """Return a send to a retry topic as it is stored: there, or among the dead letters."""
+        """Return a send to a retry topic with the topic that stores it: retry or dead-letter."""
         group = sent.topic.removeprefix(RETRY_PREFIX)
         limit = GROUP_LIMIT if limit is None else limit
         if self._state.version.is_5:
@@ -84,7 +84,7 @@ class SendBacks:
         if not dead:
             return sent
         properties = parse_properties(sent.properties)
-        if self._state.version.is_5:  # 4.9 delays the dead too
+        if self._state.version.is_5:  # 4.9 also delays dead letters
             properties[DELAY] = "0"
         encoded = encode_properties(properties).encode()
         return replace(sent, topic=self._dead_letters(group), queue_id=0, properties=encoded)

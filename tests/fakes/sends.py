@@ -1,4 +1,4 @@
-"""The fake broker's answers to sends."""
+"""Sends on the fake broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 
 
 class Sends:
-    """Stores what is sent."""
+    """Stores sent messages and batches."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Sends:
         if due_ms is not None and not header.batch:
             held, handle = self._timers.hold(incoming, due_ms)
             return with_handle(self._stored([held], queue_id, batch=False), handle)
-        # The flag counts, not the code: 320 without it stores the batch as one message.
+        # The flag decides, not the code: 320 without it stores the batch as one message.
         stored = self._batch(incoming) if header.batch else [self._single(incoming)]
         return self._stored(stored, queue_id, batch=bool(header.batch))
 

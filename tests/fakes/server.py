@@ -1,4 +1,4 @@
-"""What the fake broker and the fake name server share: a port, connections, a script, a history."""
+"""Base of the fake servers: port, connections, scripted handlers, recorded frames."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.fakes.hold import Hold
 from tests.fakes.script import Close, Handler, Outcome, Raw, Reply, Script, as_handler, resolve
 
 HOST: Final = "127.0.0.1"
-NONCE: Final = "nonce"  # an ext field that every answer repeats
+NONCE: Final = "nonce"  # an ext field that every response repeats
 
 
 class Version(NamedTuple):
-    """A release of RocketMQ, where its servers differ."""
+    """Version of RocketMQ, with the differences of its servers."""
 
     name: str
     number: int
@@ -44,7 +44,7 @@ VERSIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class WireFrame:
-    """One frame that passed: *request_code* is what it asks for, or what it answers."""
+    """A recorded frame; *request_code* is that of the request or of the answered request."""
 
     at: float
     connection: int
@@ -55,9 +55,9 @@ class WireFrame:
 
 
 class FakeServer:
-    """Listens on a loopback port from `start` to `stop`; state and port survive both.
+    """Server on a loopback port; state and port survive a restart.
 
-    A handler's own exception closes the connection and comes out of the ``async with`` block.
+    An exception of a handler closes the connection and is raised by the ``async with`` block.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class FakeServer:
         self.wire: list[WireFrame] = []
         self.connects: list[float] = []
         self.errors: list[Exception] = []
-        self.connections: dict[int, FakeConnection] = {}  # the open ones
+        self.connections: dict[int, FakeConnection] = {}  # open connections
         self.changed = Changed()
         self._tls = tls
         self._asked: Counter[int] = Counter()
@@ -78,11 +78,13 @@ class FakeServer:
         self._server: asyncio.Server | None = None
         self._numbers = count(1)
         self._opaques = count(1)
-        self._tasks: dict[asyncio.Task[None], int] = {}  # and the connection each one answers
+        self._tasks: dict[
+            asyncio.Task[None], int
+        ] = {}  # task -> number of the connection it responds to
         self._pushed: dict[tuple[int, int], asyncio.Future[Command]] = {}
 
     def answer(self, command: Command, connection: FakeConnection) -> Outcome | Awaitable[Outcome]:
-        """Do by default what a real server does, and return its answer."""
+        """Return the default response, that of a real server."""
         raise NotImplementedError
 
     # --- life -----------------------------------------------------------------------------------
@@ -92,7 +94,7 @@ class FakeServer:
         return f"{HOST}:{self.port}"
 
     async def start(self) -> None:
-        """Listen; on the old port if there was one."""
+        """Listen, on the earlier port if there was one."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: FakeConnection(next(self._numbers), self), HOST, self.port, ssl=self._tls
@@ -100,7 +102,7 @@ class FakeServer:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Cut every connection and refuse new ones; return when nothing of it runs any more."""
+        """Close all connections, refuse new ones, and wait for all tasks."""
         if self._server is None:
             return
         server, self._server = self._server, None
@@ -134,7 +136,7 @@ class FakeServer:
     # --- script ---------------------------------------------------------------------------------
 
     def on(self, code: int, what: Handler | Outcome, times: int | None = 1) -> None:
-        """Answer the next *times* requests of *code* with *what*; None: all from now on.
+        """Respond to the next *times* requests of *code* with *what*; None: to all.
 
         *what* is a handler ``(command, connection) -> outcome``, which may be a coroutine function,
         or an outcome. It may call `answer` for the default.
@@ -142,15 +144,15 @@ class FakeServer:
         self._script.add(code, as_handler(what), times)
 
     def off(self, code: int) -> None:
-        """Answer *code* by default again."""
+        """Restore the default response to *code*."""
         self._script.remove(code)
 
     def on_connect(self, what: Outcome, times: int | None = 1) -> None:
-        """Do *what* to the next connections once they are made; `Raw` greets, `Close` ends."""
+        """Apply *what* to the next connections: `Raw` sends bytes, `Close` closes."""
         self._on_connect.add(0, as_handler(what), times)
 
     def hold(self, code: int, times: int | None = None) -> Hold:
-        """Carry out requests of *code* as they come, but keep the answers until released."""
+        """Execute requests of *code*, but hold their responses until released."""
         held = Hold(self.answer)
         self.on(code, held, times)
         return held
@@ -163,7 +165,7 @@ class FakeServer:
         to: FakeConnection | None = None,
         seconds: float = WAIT_SECONDS,
     ) -> Command | None:
-        """Send a request of the server's own; return the answer, None if it is marked oneway.
+        """Send a request to a client; return the response, None for oneway.
 
         It goes to the newest connection unless *to* says otherwise.
         """
@@ -189,7 +191,7 @@ class FakeServer:
 
     @property
     def requests(self) -> list[WireFrame]:
-        """What clients asked, in the order of arrival."""
+        """Requests of clients in the order of arrival."""
         return [frame for frame in self.wire if not frame.sent and not frame.command.is_response]
 
     def requests_of(self, code: int) -> list[Command]:
@@ -198,13 +200,13 @@ class FakeServer:
     async def wait_for(
         self, code: int, count: int = 1, seconds: float = WAIT_SECONDS
     ) -> list[Command]:
-        """Return all requests of *code* once there were *count*, since the beginning."""
+        """Wait for *count* requests of *code*; return all since the start."""
         what = f"{count} request(s) of code {code}"
         await self.changed.until(lambda: self._asked[code] >= count, what, seconds)
         return self.requests_of(code)
 
     async def wait_for_connections(self, count: int, seconds: float = WAIT_SECONDS) -> None:
-        """Return once exactly *count* connections are open."""
+        """Wait until exactly *count* connections are open."""
         what = f"{count} open connection(s)"
         await self.changed.until(lambda: len(self.connections) == count, what, seconds)
 
@@ -231,14 +233,14 @@ class FakeServer:
             outcome = handler(command, connection)
         except Close as close:
             outcome = close
-        except Exception as error:  # noqa: BLE001 - a test's own code: its failure is the test's
+        except Exception as error:  # noqa: BLE001 - a handler of a test, whose error fails the test
             self.errors.append(error)
             outcome = Close()
         if inspect.isawaitable(outcome):
             task = asyncio.ensure_future(self._answer_later(connection, encoding, command, outcome))
             self._tasks[task] = connection.number
             task.add_done_callback(self._tasks.pop)
-            if inspect.iscoroutine(outcome):  # the task may be cancelled before it begins
+            if inspect.iscoroutine(outcome):  # the task may be cancelled before it starts
                 task.add_done_callback(lambda _: outcome.close())
         else:
             self._answer(connection, encoding, command, outcome)
@@ -255,7 +257,7 @@ class FakeServer:
         self.changed.notify()
 
     def frame(self, command: Command, reply: Reply, encoding: int = JSON_HEADER) -> bytes:
-        """Return the bytes that answer *command* with *reply*, for tests that spoil them."""
+        """Return the frame of *reply* to *command*, for tests that corrupt it."""
         ext = dict(reply.ext)
         if (nonce := command.ext_fields().get(NONCE)) is not None:
             ext[NONCE] = nonce

@@ -1,4 +1,4 @@
-"""What the parts of a fake broker share."""
+"""Shared state of the parts of a fake broker."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.fakes.store import Store, Topic
 
 Answers = dict[int, Callable[[Command, FakeConnection], Outcome | Awaitable[Outcome]]]
 GroupQueue = tuple[str, str, int]  # group, topic, queue id
-INVALID_PARAMETER = 29  # 5.3.2+; brokers before answer 1
+INVALID_PARAMETER = 29  # since 5.3.2; earlier brokers return 1
 
 
-class Refused(Exception):  # noqa: N818 - an answer, raised to leave early
-    """The broker says no."""
+class Refused(Exception):  # noqa: N818 - an error response, raised by handlers
+    """Error response of the broker."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(code, remark)
@@ -29,7 +29,7 @@ class Refused(Exception):  # noqa: N818 - an answer, raised to leave early
 
 @dataclass(slots=True)
 class BrokerState:
-    """Everything a restart of the fake broker keeps."""
+    """State that survives a restart of the fake broker."""
 
     name: str
     cluster: str
@@ -37,9 +37,9 @@ class BrokerState:
     store: Store
     auto_create_topics: bool = True
     auto_create_groups: bool = True
-    groups: set[str] = field(default_factory=set)  # those the broker has heard of
+    groups: set[str] = field(default_factory=set)  # known groups
     committed: dict[GroupQueue, int] = field(default_factory=dict)
-    retry_queues: dict[str, int] = field(default_factory=dict)  # by group, where it is not one
+    retry_queues: dict[str, int] = field(default_factory=dict)  # by group; default: 1
 
     def topic(self, name: str) -> Topic:
         """Return the topic.
@@ -53,19 +53,19 @@ class BrokerState:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, remark) from None
 
     def meet_group(self, name: str) -> bool:
-        """Return whether the group exists; heartbeats and pulls create it where they may."""
+        """Return whether the group exists; create it if that is enabled."""
         if self.auto_create_groups:
             self.groups.add(name)
         return name in self.groups
 
     def make_retry_topic(self, group: str) -> str:
-        """Return the retry topic of *group*, as heartbeats make it."""
+        """Create the retry topic of *group*, as heartbeats do, and return it."""
         topic = RETRY_PREFIX + group
         self.store.create_topic(topic, self.retry_queues.get(group, 1))
         return topic
 
     def check_group(self, name: str) -> None:
-        """Refuse a group that does not exist.
+        """Raise for a group that does not exist.
 
         :raises Refused: there is none of this name
         """
@@ -74,11 +74,11 @@ class BrokerState:
             raise Refused(code, f"subscription group [{name}] does not exist")
 
     def invalid(self, remark: str) -> Refused:
-        """Return the refusal of a parameter."""
+        """Return the error response to an invalid parameter."""
         code = INVALID_PARAMETER if self.version.is_5 else ResponseCode.SYSTEM_ERROR
         return Refused(code, remark)
 
 
 def now_ms() -> int:
-    """The wall clock, as brokers stamp messages with it."""
+    """Return the wall-clock time in milliseconds, as in store timestamps."""
     return time.time_ns() // 1_000_000

@@ -1,4 +1,4 @@
-"""Static topics on fake brokers, in the simple case that a logical queue keeps its number.
+"""Static topics on fake brokers, limited to logical queues that keep their numbers.
 
 The brokers themselves know only queues of their own: a test says in the route who owns which, and
 lets a broker refuse what has moved away.
@@ -22,7 +22,7 @@ ROUTE: Final = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
 
 def share_out(cluster: FakeCluster, topic: str, owners: list[str], *, epoch: int = 1) -> None:
-    """Let the name server say from now on that *owners* hold the logical queues 0, 1, ..."""
+    """Make the name server return *owners* as the owners of the logical queues 0, 1, ..."""
 
     def answer(command: Command, connection: FakeConnection) -> Outcome | Awaitable[Outcome]:
         normal = cluster.name_server.answer(command, connection)
@@ -39,7 +39,7 @@ def share_out(cluster: FakeCluster, topic: str, owners: list[str], *, epoch: int
 
 
 def give_up(broker: FakeBroker, code: int, queue_id: int, *, field: str = "queueId") -> None:
-    """Let *broker* refuse requests of *code* for a logical queue that is not its own any more."""
+    """Make *broker* reject requests of *code* for a logical queue that it no longer owns."""
 
     def answer(command: Command, connection: FakeConnection) -> Outcome | Awaitable[Outcome]:
         if command.ext_fields().get(field) == str(queue_id):

@@ -1,4 +1,4 @@
-"""The fake broker's messages: a log in memory, records laid out as brokers store them."""
+"""Message store of the fake broker: logs in memory with records in the format of brokers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHORT: Final = Struct(">H")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incoming:
-    """A message as a producer sent it."""
+    """A message sent by a producer."""
 
     topic: str
     queue_id: int
@@ -43,12 +43,12 @@ class Incoming:
     born_ms: int = 0
     born_host: tuple[str, int] = ("127.0.0.1", 0)
     reconsume_times: int = 0
-    prepared_offset: int = 0  # of the half message that this was
+    prepared_offset: int = 0  # position of its half message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A message as it lies in the log."""
+    """A stored message."""
 
     offset: int
     log_offset: int
@@ -56,17 +56,17 @@ class Stored:
     body: bytes
     properties: dict[str, str]
     record: bytes
-    message_id: str  # the broker's own
+    message_id: str  # assigned by the broker
 
     @property
     def tag_hash(self) -> int | None:
-        """What tag filters compare; None without a tag."""
+        """Hash for tag filters; None without a tag."""
         return java_hash(self.properties[TAGS]) if TAGS in self.properties else None
 
 
 @dataclass(slots=True)
 class QueueLog:
-    """One queue: its messages, the first of which may be gone already."""
+    """Messages of one queue; the oldest may have been deleted."""
 
     min_offset: int = 0
     messages: list[Stored] = field(default_factory=list)
@@ -79,7 +79,7 @@ class QueueLog:
         return self.messages[offset - self.min_offset :]
 
     def drop_before(self, offset: int) -> None:
-        """Forget what lies before *offset*, as a broker does with old files."""
+        """Delete the messages before *offset*, as a broker does with old files."""
         del self.messages[: offset - self.min_offset]
         self.min_offset = offset
 
@@ -97,7 +97,7 @@ class Topic:
 
 
 class Store:
-    """All topics of one broker; *changed* tells when a message arrives."""
+    """All topics of one broker; *changed* is notified of new messages."""
 
     def __init__(self, version: Version, cluster: str) -> None:
         self.topics: dict[str, Topic] = {}
@@ -116,7 +116,7 @@ class Store:
         return topic
 
     def append(self, incoming: Incoming, now_ms: int) -> Stored:
-        """Store a message sent alone: the broker adds properties of its own."""
+        """Store a single message: the broker adds properties."""
         properties = parse_properties(incoming.properties)
         if self._version.is_5:
             properties |= {"MSG_REGION": REGION, "TRACE_ON": "true"}
@@ -126,7 +126,7 @@ class Store:
         return self._put(incoming, text if self._version.is_5 else text[:-1], now_ms)
 
     def append_entry(self, entry: Incoming, batch: Mapping[str, str], now_ms: int) -> Stored:
-        """Store one entry of a batch: as sent by 5.5.0; 4.9 appends what came with the batch."""
+        """Store an entry of a batch: 5.5.0 stores it as sent, 4.9 adds properties of the batch."""
         text = entry.properties.decode()
         if not self._version.is_5:
             added = encode_properties({**batch, "CLUSTER": self._cluster})[:-1]
@@ -152,7 +152,7 @@ class Store:
         return stored
 
     def record(self, incoming: Incoming, properties: Mapping[str, str], stored: Stored) -> bytes:
-        """Return *incoming* as a record that lies where *stored* does."""
+        """Return the record of *incoming* at the position of *stored*."""
         encoded = encode_properties(dict(properties)).encode()
         at = stored.offset, stored.log_offset
         return self._record(incoming, encoded, at, stored.store_ms)

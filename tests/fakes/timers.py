@@ -1,4 +1,4 @@
-"""Delivery times on the fake broker (5.x), and recalls of messages that wait."""
+"""Timer messages and recalls on the fake broker (5.x)."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ UPDATE_BROKER_CONFIG: Final = 25
 
 
 class Timers:
-    """Keeps messages until their time, by the clock.
+    """Delivers messages at their times.
 
-    `shorten_next_timeout` divides all waiting times, for tests that cannot wait.
+    `delay_divisor` divides all delays, to shorten tests.
     """
 
     def __init__(self, state: BrokerState) -> None:
         self.recall_enabled = False
-        self.shorten_next_timeout = 1.0
+        self.delay_divisor = 1.0
         self._state = state
         self._recalled: set[tuple[str, str]] = set()
 
@@ -52,7 +52,7 @@ class Timers:
         return known
 
     def due_ms(self, properties: Mapping[str, str]) -> int | None:
-        """Return when a message with *properties* is to be delivered; None: at once."""
+        """Return the delivery time of a message with *properties*; None: immediately."""
         if not self._state.version.is_5 or int(properties.get(DELAY, "0")) > 0:
             return None
         if TIMER_DELAY_MS in properties:
@@ -64,11 +64,11 @@ class Timers:
         if due - now_ms() > MAX_DELAY_MS:
             remark = "timer message illegal, the delay time should not be bigger than the max delay"
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"{remark} {MAX_DELAY_MS}ms")
-        # A multiple of the precision is moved one step back.
+        # A multiple of the precision is moved back by one step.
         return (due - 1) // PRECISION_MS * PRECISION_MS if due > now_ms() else None
 
     def hold(self, incoming: Incoming, due_ms: int) -> tuple[Stored, str]:
-        """Keep a message until *due_ms*; return where it waits, and its recall handle."""
+        """Store a message until *due_ms*; return its position and its recall handle."""
         self._state.store.create_topic(WHEEL_TOPIC, 1, perm=0)
         real = {"REAL_TOPIC": incoming.topic, "REAL_QID": str(incoming.queue_id)}
         real["TIMER_OUT_MS"] = str(due_ms)
@@ -76,7 +76,7 @@ class Timers:
         waiting = replace(incoming, topic=WHEEL_TOPIC, queue_id=0, properties=properties)
         stored = self._state.store.append(waiting, now_ms())
         key = stored.properties[UNIQ_KEY]
-        seconds = max(0, due_ms - now_ms()) / 1000 / self.shorten_next_timeout
+        seconds = max(0, due_ms - now_ms()) / 1000 / self.delay_divisor
         loop = asyncio.get_running_loop()
         loop.call_later(seconds, self._deliver, incoming, key)
         text = f"v1 {incoming.topic} {self._state.name} {due_ms + 1} {key}"
@@ -99,7 +99,7 @@ class Timers:
         return Reply(ext=to_ext_fields(answer))
 
     def configure(self, command: Command, _connection: FakeConnection) -> Reply:
-        """Take ``recallMessageEnable=true``, as far as this is modelled."""
+        """Apply a change of ``recallMessageEnable``; other settings are ignored."""
         for line in command.body.decode().splitlines():
             name, _, value = line.partition("=")
             if name == "recallMessageEnable":
@@ -112,5 +112,5 @@ class Timers:
 
 
 def with_handle(answer: Reply, handle: str) -> Reply:
-    """Return the answer to a send with its recall handle."""
+    """Return the response to a send with its recall handle."""
     return replace(answer, ext={**answer.ext, "recallHandle": handle})

@@ -14,14 +14,14 @@ CERTIFICATES: Final = Path(__file__).parent / "certificates"
 
 
 def server_context(name: str = "localhost") -> ssl.SSLContext:
-    """Return what a server with the certificate *name* uses."""
+    """Return the context of a server with the certificate *name*."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTIFICATES / f"{name}.pem")
     return context
 
 
 def client_context(*trusted: str) -> ssl.SSLContext:
-    """Return what a client uses that trusts these certificates and no others."""
+    """Return the context of a client that trusts only these certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     for name in trusted or ("localhost",):
         context.load_verify_locations(CERTIFICATES / f"{name}.pem")

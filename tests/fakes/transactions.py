@@ -1,4 +1,4 @@
-"""The fake broker's half messages, and what it asks about them."""
+"""Half messages and transaction checks of the fake broker."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 
 
 class Transactions:
-    """Keeps half messages.  It asks about them when a test says so, a real broker by the clock.
+    """Stores half messages.  Tests start checks, real brokers run them periodically.
 
-    As real ones do it moves a half message before it asks, and remembers no decision.
+    Like real brokers, it moves a half message before each check and stores no decision.
 
     :ivar behind_proxy: END_TRANSACTION is answered as a cluster proxy of 5.x does: 0 at once, and
         passed on only for a transaction that the broker has just checked
@@ -44,9 +44,11 @@ class Transactions:
 
     def __init__(self, state: BrokerState) -> None:
         self.behind_proxy = False
-        self._checked: dict[str | None, Stored] = {}  # what the proxy knows, by transaction id
+        self._checked: dict[
+            str | None, Stored
+        ] = {}  # messages known to the proxy, by transaction id
         self._state = state
-        self._kept: dict[int, tuple[Incoming, Stored]] = {}  # by log offset, for ever
+        self._kept: dict[int, tuple[Incoming, Stored]] = {}  # by log offset
         self._open: dict[int, Stored] = {}
 
     def answers(self) -> Answers:
@@ -54,7 +56,7 @@ class Transactions:
 
     @property
     def open(self) -> list[Stored]:
-        """Half messages that nobody has decided where they are now."""
+        """Undecided half messages at their current positions."""
         return list(self._open.values())
 
     def hold(self, incoming: Incoming) -> Stored:
@@ -97,20 +99,20 @@ class Transactions:
         return Reply()
 
     def reopen(self, message_id: str) -> None:
-        """Forget the decision about a message, as brokers that asked too early do."""
+        """Drop the decision about a message, as brokers do after an early check."""
         for _, half in self._kept.values():
             if half.properties.get(UNIQ_KEY) == message_id:
                 self._open[half.log_offset] = half
 
     def replicate(self, message_id: str, other: Transactions) -> None:
-        """Give *other* the open half message about *message_id*, as a new master has it."""
+        """Copy the open half message *message_id* to *other*, the new master."""
         for incoming, half in self._kept.values():
             if half.properties.get(UNIQ_KEY) == message_id:
                 other.hold(incoming)
                 return
 
     def move(self, half: Stored) -> tuple[str, Command]:
-        """Store *half* anew; return its group and the question about it."""
+        """Store *half* again; return its group and the check request."""
         incoming, _ = self._kept[half.log_offset]
         times = int(half.properties.get(CHECK_TIMES, "0")) + 1
         properties = parse_properties(incoming.properties) | {CHECK_TIMES: str(times)}

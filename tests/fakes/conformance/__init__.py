@@ -1,4 +1,4 @@
-"""What brokers and name servers answer, as cases that run on the fakes and on real servers.
+"""Conformance cases of brokers and name servers, run on the fakes and on real servers.
 
 A case speaks the bare protocol.  Where releases differ it says so; none is skipped.
 """

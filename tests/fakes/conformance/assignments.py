@@ -1,4 +1,4 @@
-"""Which queues a member reads, when the broker is asked (5.x)."""
+"""Queue assignment by the broker (5.x)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.fakes.conformance.ground import QUEUES, Case, Ground
 from tests.fakes.conformance.membership import heartbeat
 from tests.fakes.raw_client import RawClient
 
-Said = list[tuple[int, str]] | int | None  # queue ids and modes; a code; no list at all
+Assigned = list[tuple[int, str]] | int | None  # queue ids and modes; a code; no list at all
 
 
-async def ask(client: RawClient, ground: Ground, client_id: str, **changes: str) -> Said:
-    """Return what the broker says that a member reads."""
+async def ask(client: RawClient, ground: Ground, client_id: str, **changes: str) -> Assigned:
+    """Return the queues that the broker assigns to a member."""
     fields = {
         "topic": ground.topic,
         "consumer_group": ground.group,
@@ -38,7 +38,7 @@ async def ask(client: RawClient, ground: Ground, client_id: str, **changes: str)
 
 
 async def set_mode(client: RawClient, ground: Ground, topic: str, mode: str) -> int:
-    """Say how the group is to fetch *topic*; return the answer's code."""
+    """Set the request mode of the group for *topic*; return the response code."""
     wanted = {"topic": topic, "consumerGroup": ground.group, "mode": mode, "popShareQueueNum": 0}
     opaque = client.send_fields(SET_MESSAGE_REQUEST_MODE, {}, msgspec.json.encode(wanted))
     return (await client.answer(opaque)).code

@@ -1,4 +1,4 @@
-"""Frames: codes nobody knows, header encodings, and bytes that are no frame."""
+"""Frames: unknown codes, header encodings, and invalid bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.fakes.raw_client import RawClient
 NO_SUCH_CODE = 29_999
 BROKER_INFO = 28
 
-# Each at least 12 bytes: brokers from 5.1.4 look at that many before they do anything.
+# Each at least 12 bytes: brokers since 5.1.4 wait for that many.
 NOT_FRAMES = {
     "length 0": bytes(16),
     "length 3": b"\x00\x00\x00\x03" + bytes(12),

@@ -1,4 +1,4 @@
-"""Where a case runs, and the few steps that most cases take."""
+"""Environment of a conformance case, and common steps."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rocketmq_aio.protocol.requests.pull import PullMessage, PullMessageResponse
 from rocketmq_aio.protocol.requests.send import SendMessage, SendMessageResponse
 from tests.fakes.raw_client import RawClient
 
-QUEUES: Final = 4  # of the topic that a case gets
+QUEUES: Final = 4  # of the topic of a case
 HOLD_MILLIS: Final = 8_000
-QUIET_SECONDS: Final = 0.4  # how long a case listens for what must not come
+QUIET_SECONDS: Final = 0.4  # wait for frames that must not arrive
 
 
 class Ground(NamedTuple):
-    """A name server, a broker, and a topic and a group that only this case uses."""
+    """A name server, a broker, and the topic and group of one case."""
 
     namesrv: str
     broker: str
@@ -48,7 +48,7 @@ Case = Callable[[Ground], Awaitable[None]]
 
 
 def send_header(ground: Ground, queue_id: int = 0, **changes: object) -> SendMessage:
-    """Return the header of an ordinary send, with *changes*."""
+    """Return the header of a send, with *changes*."""
     fields: dict[str, object] = {
         "producer_group": "conformance",
         "topic": ground.topic,
@@ -65,7 +65,7 @@ def send_header(ground: Ground, queue_id: int = 0, **changes: object) -> SendMes
 
 
 def pull_header(ground: Ground, offset: int, **changes: object) -> PullMessage:
-    """Return the header of a pull that is held while there is nothing, with *changes*."""
+    """Return the header of a pull with long polling, with *changes*."""
     fields: dict[str, object] = {
         "consumer_group": ground.group,
         "topic": ground.topic,
@@ -91,7 +91,7 @@ async def send(client: RawClient, ground: Ground, body: bytes, tag: str = "") ->
 
 
 async def pull(client: RawClient, header: PullMessage) -> tuple[Command, PullMessageResponse]:
-    """Return the answer to a pull of code 0, 19, 20 or 21, and its fields."""
+    """Return the response to a pull, of code 0, 19, 20 or 21, and its fields."""
     answer = await client.ask(header)
     return answer, read_header(answer, PullMessageResponse)
 
@@ -103,7 +103,7 @@ def messages_in(answer: Command, ground: Ground) -> list[MessageExt]:
 
 
 async def everything(client: RawClient, ground: Ground, count: int) -> list[MessageExt]:
-    """Return *count* messages of queue 0; brokers may give fewer at once, and a little late."""
+    """Return *count* messages of queue 0; brokers may return fewer per pull, and later."""
     found: list[MessageExt] = []
     while len(found) < count:
         answer, _ = await pull(client, pull_header(ground, len(found)))
@@ -113,7 +113,7 @@ async def everything(client: RawClient, ground: Ground, count: int) -> list[Mess
 
 
 async def is_unanswered(client: RawClient, opaque: int) -> bool:
-    """Return whether no answer comes for a while."""
+    """Return whether no response arrives within `QUIET_SECONDS`."""
     try:
         await client.answer(opaque, QUIET_SECONDS)
     except TimeoutError:
@@ -122,7 +122,7 @@ async def is_unanswered(client: RawClient, opaque: int) -> bool:
 
 
 async def eventually(holds: Callable[[], Awaitable[bool]], seconds: float = 5.0) -> bool:
-    """Return whether *holds* becomes true: brokers do some things after they have answered."""
+    """Return whether *holds* becomes true: brokers do some work after their response."""
     deadline = time.monotonic() + seconds
     while not await holds():
         if time.monotonic() > deadline:

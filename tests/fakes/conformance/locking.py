@@ -1,4 +1,4 @@
-"""Queue locks: who gets them, who keeps them."""
+"""Queue locks: owners, renewal and release."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def body(ground: Ground, client_id: str, queue_ids: tuple[int, ...]) -> bytes:
 
 
 async def lock(client: RawClient, ground: Ground, client_id: str, *queue_ids: int) -> list[int]:
-    """Ask for locks; return the ids of the queues that *client_id* owns now."""
+    """Request locks; return the ids of the queues that *client_id* owns now."""
     answer = await client.ask(LockBatchMQ(), body(ground, client_id, queue_ids))
     assert answer.code == 0, answer
     return sorted(each.queue_id for each in read_body(answer.body, LockBatchResponse).locked)

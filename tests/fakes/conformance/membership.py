@@ -1,4 +1,4 @@
-"""Who is in a group, and who is told when that changes."""
+"""Members of a group, and notifications of changes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def heartbeat(
     expression: str = "*",
     version: int = 1,
 ) -> Command:
-    """Join the case's group; return the answer."""
+    """Join the group of the case; return the response."""
     tags = [] if expression == "*" else [expression]
     subscription = SubscriptionData(
         topic=ground.topic,
@@ -77,7 +77,7 @@ def heartbeat_body(
 
 
 async def members(client: RawClient, ground: Ground) -> list[str] | None:
-    """Return the sorted client ids of the group, None when the broker says there are none."""
+    """Return the sorted client ids of the group; None if the broker returns an error."""
     answer = await client.ask(GetConsumerListByGroup(consumer_group=ground.group))
     if answer.code == 1:
         assert answer.body == b""

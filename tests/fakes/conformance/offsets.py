@@ -60,7 +60,7 @@ async def without_a_commit_an_empty_queue_has_no_offset_from_5_on(ground: Ground
 
     if ground.is_5:
         assert answer.code == 22
-    else:  # 4.9 cannot tell it from a commit of 0
+    else:  # 4.9 does not distinguish it from a commit of 0
         assert (answer.code, answer.ext_fields()) == (0, {"offset": "0"})
 
 
@@ -147,7 +147,7 @@ async def an_offset_is_found_by_store_time(ground: Ground) -> None:
             for each in (0, *times, FUTURE_MILLIS)
         ]
 
-    # Past the last message: its end from 5.0 on, the message itself before.
+    # After the last message: its end since 5.0, the message itself before.
     assert found == [0, 0, 1, 2, 3 if ground.is_5 else 2]
 
 

@@ -1,4 +1,4 @@
-"""Pops: what is found, who gets it, when it comes again. Brokers before 5.0 know none of it."""
+"""Pops: messages found, acknowledged and redelivered.  Not known to brokers before 5.0."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.fakes.raw_client import RawClient
 
 NOTHING: Final = 210
 UNKNOWN: Final = 3
-AGAIN_SECONDS: Final = 40.0  # real brokers give a message back some seconds late
+AGAIN_SECONDS: Final = 40.0  # real brokers redeliver some seconds late
 SOON_MILLIS: Final = 1000
 LONG_MILLIS: Final = 60_000
 
@@ -61,7 +61,7 @@ def pop_header(ground: Ground, **changes: object) -> PopMessage:
 
 
 async def pop(client: RawClient, ground: Ground, **changes: object) -> Got:
-    """Return bodies and receipts; nothing on an answer without messages."""
+    """Return bodies and receipts; empty for a response without messages."""
     return got(await client.ask(pop_header(ground, **changes)), ground)
 
 
@@ -80,7 +80,7 @@ def got(answer: Command, ground: Ground) -> Got:
 
 
 async def popped(client: RawClient, ground: Ground, count: int, **changes: object) -> Got:
-    """Return *count* messages: brokers may give fewer at once, and a little late."""
+    """Return *count* messages: brokers may return fewer per pop, and later."""
     found: Got = []
 
     async def is_enough() -> bool:
@@ -120,12 +120,12 @@ def bodies(found: Got) -> list[bytes]:
 
 
 async def is_settled(client: RawClient, ground: Ground, receipt: Receipt) -> None:
-    """Settle a message that must not disturb what comes after."""
+    """Acknowledge a message so that it is not redelivered later in the case."""
     assert (await client.ask(ack_header(ground, receipt))).code == 0
 
 
 async def is_unknown(ground: Ground) -> bool:
-    """Whether the broker is older than popping; it then says so of every request."""
+    """Whether the broker rejects pop requests as unknown."""
     if ground.is_5:
         return False
     requests = (
@@ -244,7 +244,7 @@ async def too_much_or_the_unknown_is_refused(ground: Ground) -> None:
     assert (many.code, topic.code, queue.code) == (29, 17, 29)
 
 
-# --- settling ------------------------------------------------------------------------------------
+# --- acks and renewals ---------------------------------------------------------------------------
 
 
 async def what_is_not_acknowledged_comes_again(ground: Ground) -> None:
@@ -320,7 +320,7 @@ async def a_binary_header_cuts_the_code(ground: Ground) -> None:
 
 
 async def in_order(client: RawClient, ground: Ground, attempt: str) -> tuple[Got, list[int]]:
-    """Return messages and how often each was taken before."""
+    """Return messages and how often each was popped before."""
     header = pop_header(ground, queue_id=0, order=True, attempt_id=attempt)
     answer = await client.ask(header)
     found = got(answer, ground)

@@ -1,4 +1,4 @@
-"""Pulls: what is found, what is held, what is refused."""
+"""Pulls: found, held and rejected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.fakes.conformance.membership import heartbeat
 from tests.fakes.conformance.sending import batch_of
 from tests.fakes.log_reader import read_queue
 
-TICK_SECONDS = 5.5  # real brokers look at held pulls every five seconds
+TICK_SECONDS = 5.5  # real brokers check held pulls every five seconds
 NOT_HELD = PULL_SUBSCRIPTION
 
 
@@ -121,7 +121,7 @@ async def a_pull_gets_no_more_than_it_asks_for(ground: Ground) -> None:
         none, after_none = await pull(client, pull_header(ground, 0, max_msg_nums=0))
 
     assert (len(messages_in(two, ground)), after_two.next_begin_offset) == (2, 2)
-    # A pull for no message gets one.
+    # A pull for 0 messages returns one.
     assert (len(messages_in(none, ground)), after_none.next_begin_offset) == (1, 1)
 
 

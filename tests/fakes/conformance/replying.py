@@ -1,4 +1,4 @@
-"""Request and reply: brokers hand replies to the client that is named in them."""
+"""Request-reply: brokers push replies to the client named in them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def asker_of(ground: Ground) -> str:
 
 
 async def introduce(client: RawClient, ground: Ground) -> None:
-    """Be a producer that replies can be handed to."""
+    """Register as a producer that replies can be pushed to."""
     data = HeartbeatData(
         client_id=asker_of(ground), producer_data_set=[ProducerData(group_name=ground.group)]
     )
@@ -29,7 +29,7 @@ async def introduce(client: RawClient, ground: Ground) -> None:
 
 
 async def reply_topic(client: RawClient, ground: Ground) -> str:
-    """Return the topic of replies: brokers write their cluster's name into what they store."""
+    """Return the reply topic of the broker's cluster, which stored replies have."""
     await send(client, ground, b"request")
     (message,) = await everything(client, ground, 1)
     return f"{message.properties['CLUSTER']}_REPLY_TOPIC"

@@ -1,4 +1,4 @@
-"""Routes, as name servers hand them out."""
+"""Routes of name servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sends, single and in batches, and what is stored of them."""
+"""Sends of single messages and batches, and the stored messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def a_send_is_answered_with_where_the_message_is(ground: Ground) -> None:
     assert OFFSET_ID.fullmatch(fields["msgId"])
     assert (fields["queueId"], fields["queueOffset"]) == ("1", "0")
     assert (fields["MSG_REGION"], fields["TRACE_ON"]) == ("DefaultRegion", "true")
-    # Only brokers from 5.0 repeat the message's id.
+    # Only brokers since 5.0 return the message id.
     assert fields.get("transactionId") == (ID if ground.is_5 else None)
 
 
@@ -80,7 +80,7 @@ async def a_compressed_body_is_kept_as_it_is(ground: Ground) -> None:
         await client.ask(send_header(ground, sys_flag=COMPRESSED), body)
         (message,) = await everything(client, ground, 1)
 
-    assert message.body == b"long " * 1000  # inflated by the decoder, by the flag
+    assert message.body == b"long " * 1000  # decompressed by the decoder because of the flag
     assert message.sys_flag & COMPRESSED
     assert message.body_crc == zlib.crc32(body) & 0x7FFF_FFFF
 
@@ -102,7 +102,7 @@ async def the_entries_of_a_batch_are_messages_at_consecutive_offsets(ground: Gro
         answer = read_header(await client.answer(opaque), SendMessageResponse)
         _, first, second = await everything(client, ground, 3)
 
-    # 4.9 adds what came with the batch and its own; 5.5 stores entries as they were sent.
+    # 4.9 adds properties of the batch and its own; 5.5 stores entries as sent.
     added = {} if ground.is_5 else {"WAIT": "true", "CLUSTER": first.properties.get("CLUSTER")}
     assert answer.queue_offset == 1
     assert answer.transaction_id is None

@@ -1,4 +1,4 @@
-"""Messages that are delayed, sent back, and dead."""
+"""Delayed messages, sent-back messages and dead letters."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tests.fakes.conformance.membership import heartbeat
 from tests.fakes.raw_client import RawClient
 
 UPDATE_GROUP = 200
-FIRST_DELAY = timedelta(seconds=0.9)  # level 1 is 1 s; brokers look ten times a second
-LATE_SECONDS = 20.0  # a busy machine
+FIRST_DELAY = timedelta(seconds=0.9)  # level 1 is 1 s; brokers check ten times a second
+LATE_SECONDS = 20.0  # for a busy machine
 ID = "7F0000010000" + "0" * 20
 SENT = {"KEYS": "k", "TAGS": "t", "UNIQ_KEY": ID, "own": "x"}
 
@@ -55,7 +55,7 @@ async def send_back(
 
 
 async def send_retry(client: RawClient, ground: Ground, times: int, limit: int) -> None:
-    """Send a copy as a client does when sending back fails."""
+    """Send a copy to the retry topic, as a client does when sending back fails."""
     header = send_header(
         ground,
         -1,
@@ -76,7 +76,7 @@ def dead_letters(ground: Ground) -> str:
 
 
 async def found(client: RawClient, ground: Ground, topic: str, count: int = 1) -> list[MessageExt]:
-    """Return the first *count* messages of a topic with one queue, once they are there."""
+    """Wait for *count* messages of a topic with one queue; return them."""
     messages: list[MessageExt] = []
     queue = MessageQueue(topic, "", 0)
 

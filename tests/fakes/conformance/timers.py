@@ -1,4 +1,4 @@
-"""Delivery times and recalls, which brokers before 5.0 do not know."""
+"""Timer messages and recalls, not known to brokers before 5.0."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOUR_MS = 3_600_000
 
 
 async def send_timed(client: RawClient, ground: Ground, **timer: str) -> Command:
-    """Send a message with properties of the timer; return the answer."""
+    """Send a message with timer properties; return the response."""
     properties = encode_properties({"UNIQ_KEY": KEY} | timer)
     return await client.ask(send_header(ground, properties=properties), b"timed")
 
@@ -43,7 +43,7 @@ async def only_brokers_from_5_keep_a_message_until_its_time(ground: Ground) -> N
     waited = message.store_time.timestamp() - begun
     assert answer.code == 0
     assert message.body == b"timed"
-    # Times are rounded down to a second, or to the one before.
+    # Times are rounded down to a second, or one second less.
     assert (waited > 0.4) == ground.is_5
 
 

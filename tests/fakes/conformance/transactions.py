@@ -37,7 +37,7 @@ from tests.fakes.conformance.ground import (
 )
 from tests.fakes.raw_client import RawClient
 
-CHECK_SECONDS: Final = 60.0  # real brokers ask by their own clock
+CHECK_SECONDS: Final = 60.0  # real brokers check periodically
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 ID: Final = "7F0000010000" + "0" * 20
 
@@ -46,14 +46,14 @@ TransactionCase = Callable[[Ground, Ask], Awaitable[None]]
 
 
 class Half(NamedTuple):
-    """Where a half message is, or what a check says of it."""
+    """Position of a half message, from its send or a check."""
 
     table_offset: int
     log_offset: int
 
 
 async def join(client: RawClient, ground: Ground) -> None:
-    """Be a producer of the group."""
+    """Register as a producer of the group."""
     data = HeartbeatData(
         client_id="p@1",
         producer_data_set=[ProducerData(group_name=ground.group)],
@@ -93,7 +93,7 @@ async def check_of(client: RawClient, ask: Ask) -> Command:
 
 
 async def stored(client: RawClient, ground: Ground, count: int) -> list[MessageExt]:
-    """Return the messages of queue 2 once they are *count*."""
+    """Wait for *count* messages in queue 2; return them."""
     found: list[MessageExt] = []
     while len(found) < count:
         command = await client.ask(pull_header(ground, len(found), queue_id=2))
@@ -103,7 +103,7 @@ async def stored(client: RawClient, ground: Ground, count: int) -> list[MessageE
 
 
 async def nothing_is_visible(client: RawClient, ground: Ground) -> bool:
-    """Return whether queue 2 is empty; not asked before something else was seen to be stored."""
+    """Return whether queue 2 is empty; call it after another message was seen to be stored."""
     header = pull_header(ground, 0, queue_id=2, sys_flag=PULL_SUBSCRIPTION)
     return (await client.ask(header)).code != 0
 
@@ -125,7 +125,7 @@ async def a_half_message_is_seen_after_its_commit(ground: Ground, ask: Ask) -> N
     assert (answer.code, answer.body) == (0, b"")
     assert (message.body, message.message_id, message.tags) == (b"half", ID, "t")
     assert message.property("PGROUP") == ground.group
-    assert message.property("TRAN_MSG") == "true"  # it is no half message any more
+    assert message.property("TRAN_MSG") == "true"  # no longer a half message
     assert message.sys_flag == TRANSACTION_COMMIT
     assert message.prepared_transaction_offset == half.table_offset
 

@@ -1,4 +1,4 @@
-"""What happened in a run, and functions that say which promises it broke.
+"""Recorded history of a run, and checks of the guarantees of clients.
 
 A test fills a `History`, waits until everything is drained, and asserts that `violations` finds
 none.  The promises are numbered; `INVARIANTS` has them all.
@@ -33,7 +33,7 @@ INVARIANTS = {**PRODUCING, **CONSUMING, **HANDLING, **PROCESS}
 
 
 def violations(history: History) -> list[Violation]:
-    """Return everything that *history* shows to be wrong."""
+    """Return all violations in *history*."""
     return [Violation(name, what) for name, check in INVARIANTS.items() for what in check(history)]
 
 

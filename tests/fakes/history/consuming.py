@@ -1,4 +1,4 @@
-"""Promises about consuming: what was delivered, settled and committed."""
+"""Checks of consuming: delivered, committable and committed messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.fakes.history.events import Commit, Delivered, Epoch, Handled, Histor
 
 
 def i9_everything_is_settled_in_the_end(history: History) -> Iterator[str]:
-    """After the drain no message that concerns the group is left."""
+    """After draining, the group has consumed all its messages."""
     if not history.drained:
         return
     settled = {(each.queue, each.offset) for each in history.settled}
@@ -22,7 +22,7 @@ def i9_everything_is_settled_in_the_end(history: History) -> Iterator[str]:
 
 
 def i10_commits_cover_only_what_is_settled(history: History) -> Iterator[str]:
-    """At the moment of a commit everything below it was settled."""
+    """At a commit, all messages below the offset are processed."""
     settled: dict[tuple[MessageQueue, int], float] = {}
     for each in history.settled:
         key = (each.queue, each.offset)
@@ -38,7 +38,7 @@ def i10_commits_cover_only_what_is_settled(history: History) -> Iterator[str]:
 
 
 def i11_commits_ascend_within_an_epoch(history: History) -> Iterator[str]:
-    """Progress is never taken back, unless somebody asks for it."""
+    """Committed offsets never decrease, except after a seek or reset."""
     last: dict[tuple[MessageQueue, int | None], Commit] = {}
     for commit in sorted(history.commits, key=lambda c: c.at):
         key = (commit.queue, _epoch_of(commit, history.epochs))
@@ -49,7 +49,7 @@ def i11_commits_ascend_within_an_epoch(history: History) -> Iterator[str]:
 
 
 def i12_commits_happen_within_an_epoch(history: History) -> Iterator[str]:
-    """Nobody commits a queue that is not its own at that moment."""
+    """Members commit only queues that are assigned to them at that time."""
     if not history.epochs:
         return
     for commit in history.commits:
@@ -58,7 +58,7 @@ def i12_commits_happen_within_an_epoch(history: History) -> Iterator[str]:
 
 
 def i13_copies_are_explained(history: History) -> Iterator[str]:
-    """A message comes once, and once more per change of owner and per fault or retry."""
+    """A message is delivered once, and again per change of owner, fault or retry."""
     tenures = Counter(epoch.queue for epoch in history.epochs)
     counts = Counter((each.queue, each.offset) for each in history.deliveries)
     counts += Counter((each.queue, each.offset) for each in history.handled)
@@ -70,7 +70,7 @@ def i13_copies_are_explained(history: History) -> Iterator[str]:
 
 
 def i16_only_what_is_wanted_is_delivered(history: History) -> Iterator[str]:
-    """What is delivered lies in the log and passes the group's filter."""
+    """Delivered messages are in the log and match the filter of the group."""
     wanted = {(entry.queue, entry.offset): history.visible(entry) for entry in history.log}
     came: list[Delivered | Handled] = [*history.deliveries, *history.handled]
     for each in came:
@@ -79,7 +79,7 @@ def i16_only_what_is_wanted_is_delivered(history: History) -> Iterator[str]:
 
 
 def i19_polls_are_contiguous(history: History) -> Iterator[str]:
-    """Within an epoch nothing is left out and nothing comes twice."""
+    """Within an epoch messages are neither skipped nor repeated."""
     visible = history.visible_offsets()
     begins = {(epoch.queue, epoch.number): epoch.begin for epoch in history.epochs}
     for (queue, epoch), delivered in _by_epoch(history.deliveries).items():
@@ -93,7 +93,7 @@ def i19_polls_are_contiguous(history: History) -> Iterator[str]:
 
 
 def i20_auto_commits_stay_behind_the_last_poll(history: History) -> Iterator[str]:
-    """The timer commits what earlier polls returned, never what the last one did."""
+    """The timer commits messages of earlier polls, not of the last one."""
     for commit in history.commits:
         if not commit.auto or commit.consumer is None:
             continue

@@ -1,4 +1,4 @@
-"""What can be recorded of a run. All times are of one monotonic clock, in seconds."""
+"""Recorded events of a run. All times are from one monotonic clock, in seconds."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rocketmq_aio.model.values import MessageQueue
 
 
 class Violation(NamedTuple):
-    """A promise that was broken, and the facts."""
+    """A violated guarantee, with details."""
 
     invariant: str
     what: str
 
 
 class Outcome(Enum):
-    """How an operation ended; only a FAIL has surely had no effect."""
+    """Outcome of an operation; only FAIL certainly had no effect."""
 
     OK = "ok"
     FAIL = "fail"
@@ -30,7 +30,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """One call of send; *task* names whoever awaits its sends one after another."""
+    """One call of send; sends of one *task* are awaited one after another."""
 
     uid: str
     body: bytes
@@ -45,7 +45,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEntry:
-    """One message as it lies in a queue after the run."""
+    """One message in a queue after the run."""
 
     queue: MessageQueue
     offset: int
@@ -55,7 +55,7 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """One tenure of a queue by one consumer; a seek or reset begins another.
+    """Period of assignment of a queue to a consumer; a seek or reset starts another.
 
     *begin* is the offset to be read first, where it is known.
     """
@@ -86,7 +86,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """One call of poll; *number* ascends for each consumer."""
+    """One call of poll; *number* increases for each consumer."""
 
     number: int
     consumer: str
@@ -95,7 +95,7 @@ class Poll:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """The workload is done with a message: it may be committed from now on."""
+    """The workload has processed a message: it is committable."""
 
     at: float
     queue: MessageQueue
@@ -104,7 +104,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handled:
-    """One call of a handler with one message; *ended* is None if it never did.
+    """One call of a handler with one message; *ended* is None if it did not end.
 
     *tries* is the reconsume count that the handler saw.  OK settles the message, FAIL asks for
     another try, UNKNOWN is a handler that was cancelled or came too late.
@@ -123,7 +123,7 @@ class Handled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockChange:
-    """A broker granted a queue to *consumer*, or was asked to take it back."""
+    """A broker locked a queue for *consumer*, or was asked to unlock it."""
 
     at: float
     queue: MessageQueue
@@ -133,7 +133,7 @@ class LockChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A commit as the wire or the broker shows it: *offset* is the next to be read.
+    """A commit seen in requests or at the broker: *offset* is the next to be read.
 
     *reset* marks one that somebody asked for explicitly, *auto* one by the client's own timer.
     """
@@ -148,7 +148,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of a public coroutine; *ended* is None if it never did."""
+    """One call of a public coroutine; *ended* is None if it did not end."""
 
     name: str
     deadline: float
@@ -157,7 +157,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Echo:
-    """What a call sent as its nonce, and what came back with its reply."""
+    """The nonce of a call, and the nonce of its reply."""
 
     sent: str
     received: str | None
@@ -165,7 +165,7 @@ class Echo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """When a fault began and was healed, and whether anything showed that it took place."""
+    """Start and end of a fault, and whether its effect was observed."""
 
     started: float
     healed: float
@@ -174,7 +174,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What a process holds at one moment."""
+    """Resources of the process at one time."""
 
     tasks: int
     descriptors: int
@@ -193,7 +193,7 @@ class Resources:
 
 @dataclass(slots=True)
 class History:
-    """Everything recorded of one run. What stays empty or None is not checked.
+    """All recorded events of a run. Empty or None fields are not checked.
 
     :ivar attempts: times each message id was written to a broker
     :ivar drained: the run went on until nothing was left to consume
@@ -241,7 +241,7 @@ class History:
     owners: dict[MessageQueue, list[str]] | None = None
 
     def visible_offsets(self) -> dict[MessageQueue, list[int]]:
-        """Return, queue by queue and ascending, what the group has to consume."""
+        """Return the messages that the group has to consume, by queue in ascending order."""
         offsets: dict[MessageQueue, list[int]] = {}
         for entry in sorted(self.log, key=lambda e: (e.queue, e.offset)):
             if entry.offset >= self.starts.get(entry.queue, 0) and self.visible(entry):

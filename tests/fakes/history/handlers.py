@@ -1,4 +1,4 @@
-"""Filling a `History` from handlers: who was called with what, and what brokers saw of it."""
+"""Recording of handlers into a `History`: their calls, and the requests at brokers."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from tests.fakes.server import WireFrame
 
 Behaviour = Callable[[MessageExt], Awaitable[object]]
 
-_numbers = count(1)  # of epochs: never two alike
+_numbers = count(1)  # of epochs: unique
 
 
 class HandlerRecorder:
-    """Records what one consumer does with its queues and its handlers.
+    """Records the assignments and handler calls of one consumer.
 
     :ivar client: of the consumer, set before it starts
     """
@@ -56,13 +56,13 @@ class HandlerRecorder:
 
     @property
     def consumer(self) -> str:
-        """The client id, which `start()` makes."""
+        """The client id, which `start()` creates."""
         return self.client.client_id
 
-    # --- tenures --------------------------------------------------------------------------------
+    # --- assignments ----------------------------------------------------------------------------
 
     def on_event(self, event: ConsumerEvent) -> None:
-        """Follow which queues the consumer has."""
+        """Record the assigned queues of the consumer."""
         if isinstance(event, QueuesAssigned):
             for queue in event.queues:
                 self._begin(queue)
@@ -90,7 +90,7 @@ class HandlerRecorder:
     # --- handlers -------------------------------------------------------------------------------
 
     def handler(self, behave: Behaviour) -> Behaviour:
-        """Return a handler that does what *behave* does, and is recorded."""
+        """Return a handler that calls *behave* and records the call."""
 
         async def handle(message: MessageExt) -> None:
             at = self.begin(message)
@@ -107,7 +107,7 @@ class HandlerRecorder:
         return handle
 
     def begin(self, message: MessageExt) -> int:
-        """Record that a handler begins; returns the number that `end` wants."""
+        """Record the start of a handler; return the number to pass to `end`."""
         self.history.handled.append(
             Handled(
                 consumer=self.consumer,
@@ -122,7 +122,7 @@ class HandlerRecorder:
         return len(self.history.handled) - 1
 
     def end(self, at: int, outcome: Outcome) -> None:
-        """Record how it ended."""
+        """Record the end of a handler."""
         run = replace(self.history.handled[at], ended=monotonic(), outcome=outcome)
         self.history.handled[at] = run
         if outcome is Outcome.OK:
@@ -132,13 +132,13 @@ class HandlerRecorder:
 
 
 def _is_late() -> bool:
-    """Whether this handler was cancelled, because of its time, and took no notice."""
+    """Whether this handler was cancelled by its timeout, and suppressed it."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def fill(history: History, group: str, *topics: str, brokers: list[FakeBroker]) -> None:
-    """Add what brokers saw of *group*: log, commits, locks, and messages that went back."""
+    """Add the records of brokers for *group*: log, commits, locks, and sent-back messages."""
     for topic in (*topics, RETRY_PREFIX + group):
         history.log += stored_log(topic, *brokers)
     history.commits += owned_commits(group, *brokers)
@@ -147,7 +147,7 @@ def fill(history: History, group: str, *topics: str, brokers: list[FakeBroker]) 
 
 
 def owned_commits(group: str, *brokers: FakeBroker) -> list[Commit]:
-    """Return the group's commits with who made each, as far as heartbeats tell."""
+    """Return the commits of the group with the client ids known from heartbeats."""
     commits = []
     for broker in brokers:
         clients = _clients(broker)
@@ -160,7 +160,7 @@ def owned_commits(group: str, *brokers: FakeBroker) -> list[Commit]:
 
 
 def lock_changes(group: str, *brokers: FakeBroker) -> list[LockChange]:
-    """Return what brokers granted, as they said it, and what they were asked to take back."""
+    """Return the locks granted in responses, and the requested unlocks."""
     changes = []
     for broker in brokers:
         for frame, answer in _answered(broker):
@@ -183,7 +183,7 @@ def lock_changes(group: str, *brokers: FakeBroker) -> list[LockChange]:
 
 
 def sent_backs(history: History, group: str, *brokers: FakeBroker) -> list[Settled]:
-    """Return when brokers stored messages that handlers had failed with."""
+    """Return the times at which brokers stored messages of failed handlers."""
     found = []
     for broker in brokers:
         for frame, answer in _answered(broker):
@@ -199,7 +199,7 @@ def sent_backs(history: History, group: str, *brokers: FakeBroker) -> list[Settl
 def _returned(
     history: History, group: str, broker: FakeBroker, command: Command
 ) -> tuple[MessageQueue, int] | None:
-    """Return which message *command* gives back."""
+    """Return the message that *command* sends back."""
     if command.code == RequestCode.CONSUMER_SEND_MSG_BACK:
         asked = read_header(command, ConsumerSendMsgBack)
         return _place(broker, asked.offset) if asked.group == group else None
@@ -226,7 +226,7 @@ def _place(broker: FakeBroker, log_offset: int) -> tuple[MessageQueue, int]:
 
 
 def _answered(broker: FakeBroker) -> Iterator[tuple[WireFrame, Command | None]]:
-    """Yield each request with the answer it got."""
+    """Yield each request with its response."""
     said = (frame for frame in broker.wire if frame.sent and frame.command.is_response)
     answers = {(frame.connection, frame.command.opaque): frame.command for frame in said}
     for frame in broker.requests:
@@ -234,7 +234,7 @@ def _answered(broker: FakeBroker) -> Iterator[tuple[WireFrame, Command | None]]:
 
 
 def _clients(broker: FakeBroker) -> dict[int, str]:
-    """Return who is at the other end of each connection."""
+    """Return the client ids of connections."""
     return {
         frame.connection: read_body(frame.command.body, HeartbeatData).client_id
         for frame in broker.requests

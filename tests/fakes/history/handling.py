@@ -1,4 +1,4 @@
-"""Promises about handlers: tries, turns, owners and locks."""
+"""Checks of handlers: retries, order, assignments and locks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.fakes.history.events import Handled, History, LockChange, Outcome
 
 
 def i14_every_try_is_counted(history: History) -> Iterator[str]:
-    """A message that says it was tried before was, one time less."""
+    """A message with a retry count was handled once with each lower count."""
     failed: dict[tuple[bytes, int], float] = {}
     for each in history.handled:
         if each.outcome is not Outcome.OK:
@@ -23,14 +23,14 @@ def i14_every_try_is_counted(history: History) -> Iterator[str]:
 
 
 def i15_every_queue_has_one_owner(history: History) -> Iterator[str]:
-    """At rest each queue is read by one member of its group."""
+    """Without rebalances each queue is assigned to one member of its group."""
     for queue, owners in (history.owners or {}).items():
         if len(owners) != 1:
             yield f"{queue} has {len(owners)} owners: {', '.join(owners)}"
 
 
 def i17_each_waits_for_the_one_before(history: History) -> Iterator[str]:
-    """Within an epoch handlers begin in order, and none before what comes first is settled."""
+    """Within an epoch handlers start in order, each after earlier messages are processed."""
     if not history.orderly:
         return
     settled: dict[tuple[MessageQueue, int], float] = {}
@@ -49,7 +49,7 @@ def i17_each_waits_for_the_one_before(history: History) -> Iterator[str]:
 
 
 def i18_handlers_of_a_queue_never_overlap(history: History) -> Iterator[str]:
-    """One at a time, across consumers, but for one message per stall."""
+    """One handler per queue at a time, across consumers, except for one message per stall."""
     if not history.orderly:
         return
     overlaps = []
@@ -64,7 +64,7 @@ def i18_handlers_of_a_queue_never_overlap(history: History) -> Iterator[str]:
 
 
 def p7_handlers_run_under_a_lock(history: History) -> Iterator[str]:
-    """A handler begins with the lock of its queue, which is given back after it has ended."""
+    """A handler starts with the lock of its queue, which is released after its end."""
     if not history.orderly or not history.locks:
         return
     changes: dict[MessageQueue, list[LockChange]] = defaultdict(list)

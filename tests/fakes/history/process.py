@@ -1,4 +1,4 @@
-"""Promises about the process: time, resources, noise, pace and memory."""
+"""Checks of the process: deadlines, resources, logs, retry rates and memory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import fields
 
 from tests.fakes.history.events import History
 
-GRACE_SECONDS = 1.0  # by which a call may overrun its deadline
+GRACE_SECONDS = 1.0  # tolerated after the deadline of a call
 
 
 def i28_every_call_ends_in_time(history: History) -> Iterator[str]:
-    """Whatever the peer does, a call returns or raises by its deadline."""
+    """A call returns or raises by its deadline, even with a faulty peer."""
     for call in history.calls:
         if call.ended is None:
             yield f"{call.name} never ended"
@@ -36,7 +36,7 @@ def i30_nothing_unexpected_is_said(history: History) -> Iterator[str]:
 
 
 def i31_requests_keep_their_pace(history: History) -> Iterator[str]:
-    """However often something fails, it is not tried again at once for ever."""
+    """Failing operations are not retried without pauses."""
     for name, times in history.paced.items():
         times = sorted(times)
         for index, at in enumerate(times):
@@ -56,14 +56,14 @@ def i32_memory_is_bounded(history: History) -> Iterator[str]:
 
 
 def i33_replies_match_their_calls(history: History) -> Iterator[str]:
-    """No call ever gets the reply to another."""
+    """No call gets the reply to another one."""
     for echo in history.echoes:
         if echo.received is not None and echo.received != echo.sent:
             yield f"the call with nonce {echo.sent} got the reply to {echo.received}"
 
 
 def i34_the_run_did_something(history: History) -> Iterator[str]:
-    """Work was done before the fault and after it, and the fault took place."""
+    """The run had operations before and after the fault, and the fault had an effect."""
     fault = history.fault
     if fault is None:
         return

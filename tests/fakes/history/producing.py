@@ -1,4 +1,4 @@
-"""Promises about sends: what the log holds of them."""
+"""Checks of sends against the log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.fakes.history.events import History, LogEntry, Outcome, Sent
 
 
 def i1_what_was_ok_is_stored(history: History) -> Iterator[str]:
-    """A send that returned ok lies, byte for byte, where its result says."""
+    """The body of a successful send is in the log at the position of its result."""
     stored = {(entry.queue, entry.offset): entry for entry in history.log}
     for sent in history.sends:
         if sent.outcome is not Outcome.OK:
@@ -25,7 +25,7 @@ def i1_what_was_ok_is_stored(history: History) -> Iterator[str]:
 
 
 def i2_what_is_stored_was_sent(history: History) -> Iterator[str]:
-    """Nothing lies in the log that nobody sent."""
+    """All messages in the log were sent."""
     if not history.sends:
         return
     bodies = {sent.body for sent in history.sends}
@@ -35,7 +35,7 @@ def i2_what_is_stored_was_sent(history: History) -> Iterator[str]:
 
 
 def i3_what_failed_is_absent(history: History) -> Iterator[str]:
-    """A send that failed for certain has left nothing."""
+    """A send with the outcome FAIL stored nothing."""
     places = _copies(history)
     for sent in history.sends:
         if sent.outcome is Outcome.FAIL and sent.body in places:
@@ -44,7 +44,7 @@ def i3_what_failed_is_absent(history: History) -> Iterator[str]:
 
 
 def i4_copies_have_one_id_and_an_attempt_each(history: History) -> Iterator[str]:
-    """There are no more copies than attempts on the wire, and all carry one id."""
+    """A send has at most one copy per attempt on the wire, all with one id."""
     for copies in _copies(history).values():
         ids = {entry.message_id for entry in copies}
         if len(ids) > 1:
@@ -58,7 +58,7 @@ def i4_copies_have_one_id_and_an_attempt_each(history: History) -> Iterator[str]
 
 
 def i5_sends_keep_their_order(history: History) -> Iterator[str]:
-    """Of sends awaited one after another, those to one queue lie there in this order."""
+    """Sends awaited one after another are in order within each queue."""
     first = {
         (body, entry.queue): entry.offset
         for body, copies in _copies(history).items()
@@ -71,14 +71,14 @@ def i5_sends_keep_their_order(history: History) -> Iterator[str]:
     for (task, queue), sends in lines.items():
         highest = -1
         for sent in sends:
-            offset = first.get((sent.body, queue), highest)  # missing ones are for I1
+            offset = first.get((sent.body, queue), highest)  # I1 reports missing ones
             if offset < highest:
                 yield f"{task}: {sent.uid} at {queue}@{offset}, sent after what lies at {highest}"
             highest = max(highest, offset)
 
 
 def i6_an_ordering_key_stays_in_one_queue(history: History) -> Iterator[str]:
-    """All copies of the messages of one ordering key lie in one queue."""
+    """All copies of messages with one ordering key are in one queue."""
     places = _copies(history)
     queues: dict[str, set[MessageQueue]] = defaultdict(set)
     for sent in history.sends:
@@ -90,7 +90,7 @@ def i6_an_ordering_key_stays_in_one_queue(history: History) -> Iterator[str]:
 
 
 def i8_an_offset_has_one_value(history: History) -> Iterator[str]:
-    """Whoever reads a queue at an offset reads the same message."""
+    """All consumers read the same message at an offset of a queue."""
     seen = [(e.queue, e.offset, e.body) for e in history.log]
     seen += [(d.queue, d.offset, d.body) for d in history.deliveries if d.body]
     values: dict[tuple[MessageQueue, int], set[bytes]] = defaultdict(set)
@@ -102,7 +102,7 @@ def i8_an_offset_has_one_value(history: History) -> Iterator[str]:
 
 
 def _copies(history: History) -> dict[bytes, list[LogEntry]]:
-    """Return where each body lies, in the order of the log."""
+    """Return the positions of each body, in the order of the log."""
     places: dict[bytes, list[LogEntry]] = defaultdict(list)
     for entry in sorted(history.log, key=lambda e: (e.queue, e.offset)):
         places[entry.body].append(entry)

@@ -1,4 +1,4 @@
-"""Filling a `History`: from fakes and proxies, around calls, around a whole run."""
+"""Recording of fakes, proxies, calls and whole runs into a `History`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.fakes.server import NONCE
 
 SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
-# What promises that nothing was stored; SendUnknownError is a SendError that does not.
+# Errors that guarantee that nothing was stored; SendUnknownError does not.
 SURELY_NOT = (
     BrokerError,
     ConfigError,
@@ -48,7 +48,7 @@ SURELY_NOT = (
 
 
 def stored_log(topic: str, *brokers: FakeBroker) -> list[LogEntry]:
-    """Return what fake brokers hold of a topic."""
+    """Return the messages of a topic on fake brokers."""
     return [
         LogEntry(
             queue=MessageQueue(topic, broker.name, queue_id),
@@ -85,13 +85,13 @@ def wire_commits(group: str, *brokers: FakeBroker) -> list[Commit]:
 
 
 def request_times(code: int, *brokers: FakeBroker) -> list[float]:
-    """Return when requests of *code* arrived."""
+    """Return the arrival times of requests of *code*."""
     frames = (frame for broker in brokers for frame in broker.requests)
     return sorted(frame.at for frame in frames if frame.command.code == code)
 
 
 def pull_times(*brokers: FakeBroker) -> dict[str, list[float]]:
-    """Return when each queue was pulled, for the pace of each."""
+    """Return the times of pulls by queue, for checks of retry rates."""
     times: dict[str, list[float]] = defaultdict(list)
     for broker in brokers:
         for frame in broker.requests:
@@ -102,14 +102,14 @@ def pull_times(*brokers: FakeBroker) -> dict[str, list[float]]:
 
 
 def echo(sent: str, reply: Command | None) -> Echo:
-    """Return what came back of the nonce *sent* with a call."""
+    """Return the record of a call with the nonce *sent*."""
     return Echo(sent=sent, received=reply.ext_fields().get(NONCE) if reply is not None else None)
 
 
 async def record_send(
     history: History, sending: Awaitable[SendResult], *, uid: str, body: bytes, task: str = ""
 ) -> SendResult:
-    """Await a send and record how it ended; its exception goes on."""
+    """Await a send and record its outcome; its exception is raised."""
     started = asyncio.get_running_loop().time()
     outcome, result = Outcome.UNKNOWN, None
     try:
@@ -119,7 +119,7 @@ async def record_send(
     except SURELY_NOT as error:
         outcome = Outcome.UNKNOWN if isinstance(error, SendUnknownError) else Outcome.FAIL
         raise
-    finally:  # whatever else happens, cancellation above all, leaves the outcome unknown
+    finally:  # other exceptions, such as cancellation, leave the outcome unknown
         history.sends.append(
             Sent(
                 uid=uid,
@@ -135,7 +135,7 @@ async def record_send(
 
 
 async def record_call(history: History, name: str, seconds: float, call: Awaitable[Any]) -> object:
-    """Await *call*, which promises to end within *seconds*, and record when it did."""
+    """Await *call*, which has a deadline of *seconds*, and record its end."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     try:
@@ -146,7 +146,7 @@ async def record_call(history: History, name: str, seconds: float, call: Awaitab
 
 @contextmanager
 def watch(history: History) -> Iterator[None]:
-    """Record errors that are logged and exceptions that nobody retrieves."""
+    """Record logged errors and unretrieved exceptions."""
     loop = asyncio.get_running_loop()
     before = loop.get_exception_handler()
     handler = _Listener(history)

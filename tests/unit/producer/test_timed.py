@@ -84,7 +84,7 @@ def test_an_invalid_delivery_time_is_rejected(fields: dict[str, object]) -> None
 
 async def test_a_delayed_message_is_delivered_at_its_time() -> None:
     async with open_producer() as env:
-        env.broker.timers.shorten_next_timeout = 1000
+        env.broker.timers.delay_divisor = 1000
         result = await env.producer.send(Message("orders", b"later", delay_seconds=30))
         kept = env.bodies()
         await env.broker.state.store.changed.until(lambda: env.bodies() != [], "the message")
@@ -157,7 +157,7 @@ async def test_delayed_messages_are_not_batched() -> None:
 async def test_a_recalled_message_is_not_delivered() -> None:
     async with open_producer() as env:
         env.broker.timers.recall_enabled = True
-        env.broker.timers.shorten_next_timeout = 10_000
+        env.broker.timers.delay_divisor = 10_000
         sent = await env.producer.send(LATER)
         recalled = await env.producer.recall("orders", sent.recall_handle)
         await env.producer.send(Message("orders", b"other", delay_seconds=3600.5))
