@@ -1,6 +1,6 @@
-# Everything a newcomer types; each target sets up what it needs.
+# Main commands; each target sets up its requirements.
 #
-#   make demo   a real broker, a producer, an `async for` consumer, a rate on the screen
+#   make demo   a real broker, a producer, an `async for` consumer, and their rates
 #   make test   every test, on RocketMQ 4.9.7 and 5.5.0
 #   make check  formatting, lint, types, layers, documentation
 
@@ -8,13 +8,13 @@ PYTHON ?= python3
 VERSIONS ?= 4.9.7 5.5.0
 BIN := .venv/bin
 READY := .venv/.ready
-# Test files that run at once; each process has servers of its own, about 1 GB.  Up to three tests
-# that fail so run once more, alone.
-AT_ONCE ?= 3
-PYTEST := tools/run_tests.sh -n $(AT_ONCE) --dist loadfile
-# Each Spark takes two processors by itself; one that waits 10 s for its Python processes gives up.
+# Parallel test processes; each has its own servers, about 1 GB.  Up to three failed tests are
+# repeated alone.
+PARALLEL ?= 3
+PYTEST := tools/run_tests.sh -n $(PARALLEL) --dist loadfile
+# A Spark session uses two processors, and fails if its Python processes take 10 s to start.
 SPARK_PYTEST := tools/run_tests.sh -n 2 --dist loadfile
-# What is read, streamed and written; the rest of the Spark tests does not depend on the version.
+# Read, stream and write; the other Spark tests do not depend on the version.
 SPARK_ON_4 := tests/spark/test_read.py tests/spark/test_stream.py tests/spark/test_write.py
 
 .PHONY: demo test check test-unit test-faults test-broker test-spark test-containers bench docs format lock clean
@@ -35,14 +35,14 @@ test-broker: $(READY)
 	  $(PYTEST) tests/broker --rocketmq-version $$version; \
 	done
 
-# Spark on this machine and as a standalone cluster, against the same brokers.
+# Local Spark and a standalone cluster, against the same brokers.
 test-spark: $(READY)
 	set -e; for version in $(VERSIONS); do \
 	  case $$version in 4.*) tests="$(SPARK_ON_4)";; *) tests=tests/spark;; esac; \
 	  $(SPARK_PYTEST) $$tests --rocketmq-version $$version; \
 	done
 
-# The same client against brokers in containers; starts a private engine where none runs (root).
+# Tests against brokers in containers; starts a private engine if none runs (needs root).
 test-containers: $(READY)
 	ROCKETMQ_VERSIONS="$(VERSIONS)" tools/container_engine.sh sh -c 'set -e; \
 	  for version in $(VERSIONS); do \

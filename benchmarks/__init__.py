@@ -1,1 +1,1 @@
-"""Measures rocketmq_aio beside the official Java client; see docs/performance.md."""
+"""Benchmarks of rocketmq_aio and the official Java client; see docs/performance.md."""

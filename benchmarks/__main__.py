@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: everything that ``make bench`` runs; ``--help`` tells the rest."""
+"""Command line of the benchmarks, run by ``make bench``; see ``--help``."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def run_all(parsed: argparse.Namespace) -> None:
     failed: SystemExit | None = None
     try:
         run_broker(parsed)
-    except SystemExit as ended:  # some subject failed; the other half can still be measured
+    except SystemExit as ended:  # a subject failed; the other half can still be measured
         failed = ended
     parsed.rounds = parsed.seconds = None
     parsed.loop = "asyncio"
@@ -143,7 +143,7 @@ def run_broker(parsed: argparse.Namespace) -> None:
     }
     try:
         measuring.run()
-    finally:  # what was measured before an interruption is kept
+    finally:  # keeps the samples taken before an interruption
         if measuring.samples:
             _finish(Results.taken_now("broker", settings, measuring.samples))
     if measuring.failures:
@@ -194,7 +194,7 @@ def run_profile(parsed: argparse.Namespace) -> None:
 
 
 def run_spark_read(parsed: argparse.Namespace) -> None:
-    from benchmarks.spark import read  # needs Spark, the others do not
+    from benchmarks.spark import read  # only this one needs Spark
 
     read.run(parsed)
 

@@ -1,4 +1,4 @@
-"""The real broker that is measured against: started, given topics and backlogs, checked."""
+"""The real broker of the benchmarks: start, topics, backlogs and checks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ FILL_IN_FLIGHT: Final = 8
 FILL_SECONDS: Final = 900.0
 GET_MAX_OFFSET: Final = 30
 UPDATE_BROKER_CONFIG: Final = 25
-BYTES_PER_PULLED: Final = 8192  # of a pull's limit: 256 KiB for 32 messages, the default
+BYTES_PER_PULLED: Final = (
+    8192  # per message of a pull's limit: 256 KiB for 32 messages, the default
+)
 MOST_PULL_BYTES: Final = 4 * 2**20
 STABLE_SECONDS: Final = 0.5
 DISPATCH_SECONDS: Final = 60.0
-FULL_BYTES: Final = 20 * 2**30  # bodies sent to one broker before a fresh one takes its place
-WARMING_MESSAGES: Final = 320_000  # what a fresh broker is sent before it is measured
+FULL_BYTES: Final = 20 * 2**30  # bodies sent to one broker before it is replaced
+WARMING_MESSAGES: Final = 320_000  # sent to a new broker before the first sample
 
 
 class MeasuredBroker:
@@ -60,14 +62,14 @@ class MeasuredBroker:
 
     @property
     def pids(self) -> list[int]:
-        """The broker's processes, none where it runs out of reach."""
+        """Processes of the broker; empty if it runs elsewhere."""
         return [broker.pid for broker in self._cluster.brokers if broker.pid is not None]
 
     def create_topic(self, topic: str) -> None:
         self._cluster.create_topic(topic, queues=QUEUES)
 
     def fill(self, topic: str, *, total: int, body_bytes: int) -> None:
-        """Put *total* messages into *topic*, evenly over its queues, unless they are there."""
+        """Fill *topic* with *total* messages, evenly over its queues, unless it has them."""
         self.create_topic(topic)
         missing = total - self._filled.get(topic, 0)
         if missing <= 0:
@@ -83,7 +85,7 @@ class MeasuredBroker:
         self._filled[topic] = self.stored(topic)
 
     def limit_pulls(self, messages: int) -> None:
-        """Let a pull bring so many messages, and in proportion bytes, of what is in memory."""
+        """Set the limits of a pull from memory: messages, and bytes in proportion."""
         properties = {
             "maxTransferCountOnMessageInMemory": messages,
             "maxTransferBytesOnMessageInMemory": min(messages * BYTES_PER_PULLED, MOST_PULL_BYTES),
@@ -94,7 +96,7 @@ class MeasuredBroker:
         self._sent_bytes += sent_bytes
 
     def renew_if_full(self) -> bool:
-        """Replace a broker that was sent too much for this disk; tell whether it was."""
+        """Replace a broker whose disk use is too high; return whether it was replaced."""
         if self._sent_bytes < FULL_BYTES:
             return False
         self._cluster.close()
@@ -102,7 +104,7 @@ class MeasuredBroker:
         return True
 
     def stored(self, topic: str) -> int:
-        """Return how many messages the queues of *topic* hold once their indexes caught up.
+        """Return how many messages the queues of *topic* hold after their indexes caught up.
 
         :raises TimeoutError: they were still growing after a minute
         """

@@ -1,4 +1,4 @@
-"""The client's own ceiling: its paths and a bare prototype's against the C stand-in, in turns."""
+"""Ceiling benchmark: the client and a bare prototype against the C stand-in, interleaved."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from benchmarks.machine import Steadiness
 from benchmarks.sample import Figures, Sample, SubjectError
 
 GRACE_SECONDS: Final = 30.0
-PROTOTYPE_SEND_PORT: Final = 19884  # that program knows no other
-PROTOTYPE_RATE: Final = 100_000  # sends a second, about: it is told a number, not a time
+PROTOTYPE_SEND_PORT: Final = 19884  # fixed in that program
+PROTOTYPE_RATE: Final = 100_000  # about, in sends per second: its argument is a number, not a time
 CLIENT: Final = "client"
 BARE: Final = "bare"
 PROTOTYPE: Final = "prototype"
@@ -27,7 +27,7 @@ PROTOTYPE: Final = "prototype"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One way through the client, and what the external prototypes are told to do the same.
+    """One path of the client, and the arguments of the external prototypes for it.
 
     *prototype* is the argument of the one that sends; *level* that of the one that pulls.
     """
@@ -71,7 +71,7 @@ def select(names: str) -> list[Route]:
 
 
 def command(route: Route, subject: str, address: str, loop: str, seconds: float) -> list[str]:
-    """Return how to run the client or the bare prototype on *route*."""
+    """Return the command of the client or the bare prototype on *route*."""
     return [
         sys.executable, "-m", "benchmarks.subject", subject, route.task,
         "--loop", loop, "--namesrv", address, "--topic", standin.TOPIC,
@@ -82,7 +82,7 @@ def command(route: Route, subject: str, address: str, loop: str, seconds: float)
 
 @dataclass(slots=True)
 class Ceiling:
-    """Interleaved rounds of every subject on every route; *report* is told each sample."""
+    """Interleaved rounds of every subject on every route; *report* receives each sample."""
 
     report: Callable[[Sample], None]
     routes: list[Route]
@@ -100,7 +100,7 @@ class Ceiling:
         allowed = sorted(os.sched_getaffinity(0))
         if len(allowed) > 1:
             self._cpus = allowed[0], allowed[1]
-            os.sched_setaffinity(0, {allowed[0]})  # calibrate where the subjects will run
+            os.sched_setaffinity(0, {allowed[0]})  # calibrate on the processor of the subjects
         try:
             with tempfile.TemporaryDirectory() as folder:
                 program = standin.build(Path(folder))
@@ -129,7 +129,7 @@ class Ceiling:
         self.report(taken)
 
     def _steady_sample(self, route: Route, name: str, number: int, address: str) -> Sample:
-        """Take a sample until the machine was fast before and after it, or tries run out."""
+        """Repeat a sample until the machine was fast before and after it, or tries run out."""
         for tries_left in reversed(range(self.tries)):
             steady = self._steadiness.holds()
             figures = self._take(route, name, address)
@@ -154,7 +154,7 @@ class Ceiling:
         )
 
     def _run_prototype(self, route: Route, address: str) -> Figures:
-        """Run an external prototype, which prints its own figures as JSON."""
+        """Run an external prototype, which prints its figures as JSON."""
         assert self.prototypes is not None
         sends = str(int(route.per_second * self.seconds))
         if route.prototype:

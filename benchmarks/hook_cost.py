@@ -1,4 +1,4 @@
-"""What hooks cost: CPU per send without any, with a hook that does nothing and with a trace.
+"""Cost of hooks: CPU per send without hooks, with an empty hook and with message trace.
 
 ``python -m benchmarks.hook_cost`` prints medians of paired rounds in one process, against the C
 stand-in: every round sends with each producer in turns, and is compared with itself.
@@ -23,7 +23,7 @@ from rocketmq_aio import Message, MessageTrace, Producer, SendContext
 from rocketmq_aio.instance.hook_runner import AnySendHook
 
 IN_FLIGHT: Final = 64
-SENDS: Final = 6_400  # of one producer in a round
+SENDS: Final = 6_400  # per producer and round
 PLAIN: Final = "no hook"
 
 
@@ -31,10 +31,10 @@ class Idle:
     """A hook that does nothing."""
 
     def before_send(self, context: SendContext) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def after_send(self, context: SendContext) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 HOOKS: Final[dict[str, AnySendHook | None]] = {
@@ -60,7 +60,7 @@ async def cpu_per_send(producer: Producer, message: Message) -> float:
 
 
 async def measure(address: str, rounds: int) -> dict[str, list[float]]:
-    """Return the figures of each producer, round by round."""
+    """Return the figures of each producer by round."""
     message = Message(standin.TOPIC, b"x" * 256, tags="TagA", keys="order-1")
     taken: dict[str, list[float]] = {name: [] for name in HOOKS}
     async with AsyncExitStack() as stack:

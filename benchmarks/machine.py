@@ -1,4 +1,4 @@
-"""CPU time and memory of other processes, and how steady this machine is."""
+"""CPU time and memory of other processes, and calibration of the machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 TICKS: Final = os.sysconf("SC_CLK_TCK")
-STEADY: Final = 1.3  # a calibration this much slower than the best one seen is another machine
+STEADY: Final = 1.3  # largest ratio of a calibration to the fastest one
 CALIBRATION_LOOPS: Final = 3000
 MEASURED_TEXT: Final = (
     "KEYS\x01order-1234567\x02WAIT\x01true\x02TAGS\x01TagA\x02traceId\x014bf9\x02"
@@ -19,23 +19,23 @@ MEASURED_TEXT: Final = (
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return user and system time of a process so far; 0 when it is gone."""
+    """Return user and system time of a process; 0 if it has ended."""
     try:
-        # The kernel's clock of another process, in nanoseconds where /proc counts in 10 ms.
+        # The CPU clock of the process, in nanoseconds; /proc counts in 10 ms.
         return time.clock_gettime(~pid << 3 | 2)
     except OSError:
         return 0.0
 
 
 def busy_seconds() -> float:
-    """Return what all processors together have worked since boot."""
+    """Return the CPU time of all processors since boot."""
     fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
     user, nice, system, _, _, interrupt, soft_interrupt = map(int, fields[1:8])
     return (user + nice + system + interrupt + soft_interrupt) / TICKS
 
 
 def memory_mib(pid: int, name: str = "VmHWM") -> float:
-    """Return a memory figure of a process: VmHWM is its peak, VmRSS what it holds now."""
+    """Return a memory figure of a process: VmHWM is the peak, VmRSS the current size."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -47,12 +47,12 @@ def memory_mib(pid: int, name: str = "VmHWM") -> float:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Return what the files under *folder* hold on disk."""
+    """Return the disk use of the files in *folder*."""
     return sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file())
 
 
 class Steadiness:
-    """Tells fast moments of a shared machine from slow ones by timing the same loop again."""
+    """Detects slow phases of a shared machine by timing a fixed loop."""
 
     def __init__(self) -> None:
         self._best = min(_calibrate() for _ in range(20))
@@ -74,7 +74,7 @@ def _calibrate() -> int:
 
 
 def describe() -> dict[str, str | int]:
-    """Return what a reader of the figures must know about this machine."""
+    """Return the description of this machine for reports."""
     models = [
         line.split(":", 1)[1].strip()
         for line in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""One picture of a run: rates and CPU per message beside the reference."""
+"""Plot of a run: rates and CPU per message relative to the reference."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ IDLE: Final = (
 def tables(
     results: Results, titles: dict[str, str], reference: str | None = None
 ) -> list[tuple[str, list[Row]]]:
-    """Return a title and rows (the first one is the head) for every workload measured.
+    """Return a title and rows, the first one the header, for every measured workload.
 
     Ratios are to *reference*, by default the Java client or the bare prototype.
     """
@@ -159,7 +159,7 @@ def as_markdown(rows: Iterable[Row]) -> str:
 
 
 def describe(results: Results) -> str:
-    """Return one line that says where, when and how the figures were taken."""
+    """Return one line with machine, time and parameters of the run."""
     where = ", ".join(f"{name} {value}" for name, value in results.machine.items())
     how = ", ".join(f"{name} {value}" for name, value in results.settings.items())
     return f"Taken {results.taken_at} ({how}) on {where}."

@@ -1,4 +1,4 @@
-"""Samples as files, and the medians and paired ratios that are read from them."""
+"""Results: samples in files, their medians and paired ratios."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDER: Final = Path(__file__).parent / "results"
 
 
 class Results(msgspec.Struct, kw_only=True):
-    """Everything one run measured, with where and how; *kind* is "broker" or "ceiling"."""
+    """Samples of one run, with machine and parameters; *kind* is "broker" or "ceiling"."""
 
     kind: str
     taken_at: str
@@ -52,13 +52,13 @@ def load(path: Path) -> Results:
 
 
 def newest(kind: str, folder: Path = FOLDER) -> Path | None:
-    """Return the last saved file of *kind*, None when there is none."""
+    """Return the last saved file of *kind*; None if there is none."""
     return max(folder.glob(f"{kind}-*.json"), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A median with the smallest and the largest of what it is the median of."""
+    """Median, minimum and maximum of values."""
 
     median: float
     low: float
@@ -71,7 +71,7 @@ class Spread:
 
 
 def figures(samples: Iterable[Sample], workload: str, subject: str, name: str) -> dict[int, float]:
-    """Return one figure of a subject by round; dirty samples count only where no clean one is."""
+    """Return one figure of a subject by round; dirty ones only if no clean one exists."""
     mine = [
         sample
         for sample in samples

@@ -19,14 +19,14 @@ from benchmarks.workloads import Workload
 IDLE_SECONDS: Final = 10.0
 IDLE_WARMUP_SECONDS: Final = 5.0
 FIRST_BACKLOG: Final = 3200
-SLOWEST_RATE: Final = 2000  # messages a second: below it a subject is taken to hang
+SLOWEST_RATE: Final = 2000  # messages per second: a slower subject is treated as hanging
 GRACE_SECONDS: Final = 60.0
-WARMING_SECONDS: Final = 10.0  # until a broker has compiled what it needs for a kind of send
+WARMING_SECONDS: Final = 10.0  # until the JVM of a broker has compiled the path of a kind of send
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be measured and how often."""
+    """Plan of a run: subjects, workloads and rounds."""
 
     version: str
     workloads: list[Workload]
@@ -41,7 +41,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Runner:
-    """Measures a plan; *report* is told each sample as it is taken."""
+    """Measures a plan; *report* receives each sample."""
 
     plan: Plan
     report: Callable[[Sample], None]
@@ -75,7 +75,7 @@ class Runner:
                 self._warm(broker, workload)
 
     def _warm(self, broker: MeasuredBroker, workload: Workload) -> None:
-        """Let the broker do what it was never asked for; else the first subject pays for it."""
+        """Warm up new request kinds on the broker, so that the first subject is not slowed."""
         workload = self._numbered(broker, workload) if workload.own_topics else workload
         order = self._order(broker, workload, subjects.PYTHON[0])
         command = subjects.python_command(order, loop=subjects.PYTHON[0])
@@ -83,7 +83,7 @@ class Runner:
         sample.run(command, timeout_seconds=GRACE_SECONDS + WARMING_SECONDS)
 
     def _numbered(self, broker: MeasuredBroker, workload: Workload) -> Workload:
-        """Return *workload* with a new topic: new groups of Java read all that is in an old one."""
+        """Return *workload* with a new topic: Java groups read all of an old one."""
         workload = replace(workload, number=next(self._numbers))
         broker.create_topic(workload.topic)
         return workload
@@ -99,7 +99,7 @@ class Runner:
         for name in random.sample(names, len(names)):
             try:
                 taken = self._quiet_sample(broker, workload, name, number, commands[name])
-            except SubjectError as error:  # hours of other samples are worth more than a clean end
+            except SubjectError as error:  # keep the samples of the other subjects
                 self.failures.append(f"{workload.name} {name}: {error}")
                 print(self.failures[-1], file=sys.stderr)
             else:
@@ -114,7 +114,7 @@ class Runner:
         number: int,
         command: subjects.Command,
     ) -> Sample:
-        """Take samples until one is quiet or the tries are used up; return the last one."""
+        """Take samples until one is clean or the tries are used up; return the last one."""
         for tries_left in reversed(range(self.plan.tries)):
             if workload.own_topics:
                 workload = self._numbered(broker, workload)
@@ -166,11 +166,11 @@ def _takes_part(subject: str, workload: Workload) -> bool:
     if subject == subjects.JAVA:
         return workload.java
     if workload.kind == "import":
-        return subject == subjects.PYTHON[0]  # no loop runs there
+        return subject == subjects.PYTHON[0]  # runs without the measuring loops
     return subject != subjects.BARE or workload.bare
 
 
 def _compare(figures: Figures, grown: int) -> Figures:
-    """Every acknowledged message must be in the queues, and no other."""
+    """Check that the queues hold exactly the acknowledged messages."""
     difference = figures["acknowledged"] - grown
     return {"lost": max(0.0, difference), "duplicated": max(0.0, -difference)}

@@ -1,4 +1,4 @@
-"""One measured run of one subject: start it, sample it at its own lines, return the figures."""
+"""One sample of a subject: start it, measure it at its output lines, return the figures."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Final
 from benchmarks import machine
 
 Figures = dict[str, float]
-MAX_OTHER_CORES: Final = 0.3  # what else may run on the machine before a sample is taken again
+MAX_OTHER_CORES: Final = 0.3  # load of other processes above which a sample is repeated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The figures of one run; not *clean* when something else was busy meanwhile."""
+    """Figures of one run; not *clean* if other processes were busy."""
 
     workload: str
     subject: str
@@ -29,7 +29,7 @@ class Sample:
 
 
 class SubjectError(RuntimeError):
-    """A subject ended without a result; the message holds what it printed to stderr."""
+    """A subject ended without a result; the message has its stderr."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _cold_start(pid: int, started: _Moment, brokers: Sequence[int]) -> Figures:
 
 
 def _rates(result: Figures, opened: _Moment, closed: _Moment) -> Figures:
-    """Divide by time and messages; the subject has read its own CPU time at the exact moments."""
+    """Compute rates per second and message; the subject reports its own CPU time."""
     seconds, client = result["seconds"], result["cpu_seconds"]
     broker = (closed.brokers - opened.brokers) / max(closed.at - opened.at, 1e-9)
     figures = result | {

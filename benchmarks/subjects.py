@@ -1,4 +1,4 @@
-"""The subjects by name: how each is started for a workload."""
+"""Subjects by name, and their commands for a workload."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PYTHON: Final = ("asyncio", "uvloop")
 BARE: Final = "bare"
 ALL: Final = (JAVA, *PYTHON, BARE)
 DEFAULT: Final = (JAVA, *PYTHON)
-JAVA_TASKS: Final = {"iterate": "drain"}  # the Java client has nothing to iterate over
-# What peers were measured with: a fixed heap, so that growing it is not part of the window.
+JAVA_TASKS: Final = {"iterate": "drain"}  # the Java client has no iteration
+# A fixed heap, so that its growth is not part of the measurement.
 JAVA_HEAP: Final = ("-Xms256m", "-Xmx256m")
 MAVEN: Final = ("mvn", "-q", "-B", "-Dstyle.color=never", "dependency:copy-dependencies")
 MAVEN_SECONDS: Final = 900
@@ -27,7 +27,7 @@ MAVEN_SECONDS: Final = 900
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """A workload with everything that a subject must be told about it."""
+    """A workload with the arguments of a subject."""
 
     workload: Workload
     namesrv: str
@@ -55,7 +55,7 @@ Command = Callable[[Order], list[str]]
 
 
 def python_command(order: Order, *, loop: str, kind: str = "client") -> list[str]:
-    """Return the command of a Python subject; a cold start goes without the measuring loops."""
+    """Return the command of a Python subject; a cold start runs without the measuring loops."""
     workload = order.workload
     if workload.kind == "import":
         return [sys.executable, "-m", "benchmarks.subject.importing"]
@@ -133,7 +133,7 @@ def _program(name: str) -> str:
 
 
 def commands(names: list[str], version: str, folder: Path) -> dict[str, Command]:
-    """Return how to start each subject of *names*.
+    """Return the commands of the subjects in *names*.
 
     :raises ValueError: a name is unknown; the message lists the known ones
     """

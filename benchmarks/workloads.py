@@ -1,4 +1,4 @@
-"""The workloads by name: what each subject is told to do."""
+"""Workloads by name."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Final, Literal
 
 KIB: Final = 1024
 Kind = Literal["send", "drain", "latency", "first", "idle", "import"]
-PULL_BATCH: Final = 32  # the Python client's default, and what a broker gives at most by default
+PULL_BATCH: Final = 32  # the default of the Python client, and the default maximum of brokers
 TUNED_PULL_BATCH: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One row group of the table; *task* is the name that subjects know it by.
+    """One row group of the table; *task* is its name in the arguments of subjects.
 
     *pull_batch* is how many messages a pull may bring, at the client and at the broker;
     *handler_batch* how many a push handler is given at once; *rate* how many a second are sent
@@ -37,7 +37,7 @@ class Workload:
 
     @property
     def topic(self) -> str:
-        """One per kind of load: backlogs are filled once."""
+        """One topic per kind of load, so that backlogs are filled once."""
         if self.kind == "drain":
             return f"bench-backlog-{self.body_bytes}"
         return f"bench-{self.task}-{self.number}" if self.own_topics else f"bench-{self.kind}"

@@ -1,4 +1,4 @@
-"""Chooses the frames that protocol/frames shows, out of a folder of gathered facts."""
+"""Selects the frames of protocol/frames from a folder of collected facts."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from readable_json import Json, file_name, read, write
 
-# Admin tools send these codes too, to the broker that passes them on.
+# Admin tools also send these codes, to the broker that forwards them.
 FROM_BROKERS: Final = (39, 40, 220, 221, 307, 309, 326)
 
 GOLDEN_BODIES: Final = (
@@ -88,7 +88,7 @@ def write_golden(facts: Path, target: Path) -> None:
 
 
 def writers(pair: Json, version: str) -> tuple[str, str]:
-    """Who wrote the request and who the answer."""
+    """Sender of the request and of the response."""
     parts = {"client": "Java client", "broker": "broker", "name server": "name server"}
     asking, answering = (parts[word] for word in pair["direction"].split(" -> "))
     return f"{asking} {version}", f"{answering} {version}"
@@ -105,7 +105,7 @@ def body_says(half: Json) -> Json:
 
 
 def repeated_keys(frame: bytes, serialize: str) -> list[str]:
-    """Names that a binary header carries more than once."""
+    """Names that occur more than once in a binary header."""
     if serialize == "JSON":
         return []
     names: list[str] = []
@@ -135,7 +135,7 @@ def half_entry(half: Json, serialize: str, writer: str) -> Json:
 
 
 def secret_of(pair: Json) -> str | None:
-    """The test key the request was signed with: public, made up for the recording."""
+    """Test key of the signature: public, created for the recording."""
     if "wrong secret" in pair["note"] or "unknown user" in pair["note"]:
         return "wrongsecret"
     ext = pair["request"]["header"].get("extFields") or {}
@@ -156,7 +156,7 @@ def pair_entry(pair: Json, version: str) -> Json:
 
 
 def traits(pair: Json, version: str) -> Iterator[tuple[Any, ...]]:
-    """What a pair shows; frames are chosen so that every trait is shown by at least one."""
+    """Traits of a pair; the selected pairs cover every trait."""
     request, response = pair["request"], pair.get("response") or {}
     ext = request["header"].get("extFields") or {}
     answer = response.get("header", {})
@@ -171,7 +171,7 @@ def traits(pair: Json, version: str) -> Iterator[tuple[Any, ...]]:
 
 
 def usable(pair: Json) -> bool:
-    """Whole frames only; not those of admin tools, nor those that show nothing new."""
+    """Whole frames only, without those of admin tools and those without new traits."""
     halves = [half for half in (pair["request"], pair.get("response")) if half]
     asker = pair["direction"].split(" -> ")[0]
     expected = "broker" if pair["request_code"] in FROM_BROKERS else "client"
@@ -187,7 +187,7 @@ def size(pair: Json) -> int:
 
 
 def chosen(pairs: Iterable[tuple[str, Json]]) -> list[tuple[str, Json]]:
-    """The smallest pairs that together show every trait, in the order they were recorded."""
+    """The smallest pairs that together cover every trait, in recorded order."""
     numbered = [(index, version, pair) for index, (version, pair) in enumerate(pairs)]
     missing = {trait for _, version, pair in numbered for trait in traits(pair, version)}
     taken: set[int] = set()

@@ -1,4 +1,4 @@
-"""Writes what can be derived mechanically in protocol/ from a folder of gathered facts.
+"""Generates the derived files in protocol/ from a folder of collected facts.
 
     python tools/extract_protocol.py FACTS [--target protocol]
 
@@ -151,21 +151,21 @@ def field_entry(field: Json, letters: Json) -> Json:
     if field["name"] in letters:
         entry["long_name"] = letters[field["name"]].split(" ")[0]
     entry["type"] = TYPES[field["type"]]
-    # What a later release of 5.x added, servers before it do without.
+    # Fields added by a later release of 5.x are optional on earlier servers.
     entry["required"] = field["required"] and "first_seen" not in field
     entry["since"] = since(field)
     return entry
 
 
 def merged_fields(header: Json | None, letters: Json, written: list[Json]) -> list[Json]:
-    """The derived facts of each field, with the words somebody wrote for it."""
+    """Derived facts of each field, with its written description."""
     by_hand = {entry["name"]: entry for entry in written}
     own = [f for f in (header or {"fields": []})["fields"] if not f.get("inherited_from")]
     return [{"meaning": "", **by_hand.get(f["name"], {}), **field_entry(f, letters)} for f in own]
 
 
 def ordered(entry: Json) -> Json:
-    """A field entry with its meaning last, where the eye expects it."""
+    """A field entry with its meaning last."""
     return {**{k: v for k, v in entry.items() if k != "meaning"}, "meaning": entry["meaning"]}
 
 

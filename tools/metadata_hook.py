@@ -1,6 +1,6 @@
-"""The long description: README.md without links into the repository.
+"""Long description of the package: README.md without relative links.
 
-On the page of a package index there is nothing that they could lead to.
+Package indexes do not have the files of the repository.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ RELATIVE_LINK: Final = re.compile(r"\[([^\]]+)\]\((?!https?://|mailto:)[^)]*\)")
 
 
 def long_description(readme: str) -> str:
-    """Return *readme* with the text of relative links in their place."""
+    """Return *readme* with relative links replaced by their texts."""
     return RELATIVE_LINK.sub(r"\1", readme)
 
 
@@ -23,6 +23,6 @@ class ReadmeHook(MetadataHookInterface):
     """Sets the dynamic field ``readme``."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Put the long description into *metadata*."""
+        """Add the long description to *metadata*."""
         text = Path(self.root, "README.md").read_text(encoding="utf-8")
         metadata["readme"] = {"content-type": "text/markdown", "text": long_description(text)}

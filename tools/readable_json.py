@@ -1,4 +1,4 @@
-"""JSON laid out for readers: whatever fits on one line stays on one line."""
+"""Readable JSON: values that fit on one line stay on one line."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ WIDTH: Final = 180
 
 
 def pretty(value: object, indent: int = 0) -> str:
-    """JSON where every value that fits on a line has one line."""
+    """Return JSON with each value that fits on one line."""
     flat = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, dict | list) or (indent and len(flat) + indent <= WIDTH):
         return flat

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Runs tests beside each other; if a few of them fail, runs these once more, alone.
+# Runs tests in parallel; if up to three fail, repeats these alone.
 #
 #   tools/run_tests.sh [arguments of pytest]
 #
-# Most of what is tested has deadlines, and brokers and Sparks beside each other can keep a small
-# machine busy for longer than these allow.  What fails alone too is a fault, and so is what fails
-# in numbers; what passed only alone is printed with its reason, to be looked into.
+# Most tests have deadlines, and parallel brokers and Spark sessions can delay a small machine beyond
+# them.  A test that also fails alone is a fault, and so are more than three failures.  Failures that
+# pass alone are printed with their reason, to be investigated.
 set -u
 
 MOST=3
@@ -20,5 +20,5 @@ status=$?
 failed=$(grep -c '": true' "$cache/v/cache/lastfailed")
 [ "$failed" -le "$MOST" ] || exit "$status"
 
-printf '\n%s failed beside others; once more, alone:\n' "$failed"
+printf '\n%s failed in parallel; repeated alone:\n' "$failed"
 .venv/bin/pytest -o cache_dir="$cache" --last-failed "$@" -n 0 --verbose
