@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-STREAMS_SINCE: Final = (4, 2)  # older versions cannot tell new queues at a restart
+STREAMS_SINCE: Final = (4, 2)  # older versions do not recognise new queues at a restart
 
 
 class RocketMQDataSource(DataSource):
@@ -103,7 +103,7 @@ def check_streams(version: str) -> None:
     if (major, minor) < STREAMS_SINCE:
         raise PySparkNotImplementedError(
             f"Streams of rocketmq need pyspark 4.2 or newer, this is {version}: "
-            "older ones cannot tell new queues from old ones when a query is restarted."
+            "older versions do not recognise new queues when a query is restarted."
         )
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from rocketmq_aio.errors import InvalidMessageError
 from rocketmq_aio.model.message_fields import MAX_DELAY_LEVEL
-from rocketmq_aio.model.names import RETRY_PREFIX, UNSENDABLE_TOPICS, topic_fault
+from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.properties import (
     DELAY,
     KEYS,
@@ -29,24 +29,10 @@ from rocketmq_aio.spark.arrow.batch_entries import (
     id_pieces,
     join,
 )
+from rocketmq_aio.spark.arrow.row_schema import BY_LOWER, sink_fault
 
 MOST_PROPERTIES: Final = MAX_PROPERTIES - PROPERTIES_SPARE
 MAX_SLICE_BYTES: Final = 16 * 1024 * 1024  # of a record batch encoded at once
-# Columns that rows may have, case-insensitive; only body is required.
-COLUMN_NAMES: Final = (
-    "body",
-    "topic",
-    "tags",
-    "keys",
-    "properties",
-    "flag",
-    "delayLevel",
-    "deliverTimestamp",
-    "shardingKey",
-    "brokerName",
-    "queueId",
-)
-BY_LOWER: Final = {name.lower(): name for name in COLUMN_NAMES}
 NAME_END, PAIR_END = b"\x01", b"\x02"
 
 
@@ -127,13 +113,6 @@ def normalize(column: Column) -> Column:
     elif pa.types.is_map(kind):
         column = column.cast(pa.map_(pa.string(), pa.string()))
     return column
-
-
-def sink_fault(topic: str) -> str | None:
-    """Return why *topic* cannot be sent to, or None."""
-    if topic in UNSENDABLE_TOPICS:
-        return "this topic is reserved by the broker"
-    return topic_fault(topic)
 
 
 # --- checks ---------------------------------------------------------------------------------------

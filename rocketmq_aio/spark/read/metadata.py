@@ -274,11 +274,11 @@ class Metadata:
         addresses = sorted(self._master_addresses(topics))
         group = self._options.connection.group
 
-        async def ask(address: str) -> list[str]:
+        async def member_ids(address: str) -> list[str]:
             return await self._instance.broker.consumer_ids_at(group, address)
 
         found = await self._gather(
-            addresses, lambda address: self._retry(address, lambda: ask(address))
+            addresses, lambda address: self._retry(address, lambda: member_ids(address))
         )
         return {each for ids in found.values() for each in ids}
 
@@ -328,7 +328,7 @@ class Metadata:
             by_broker.setdefault(queue[1], []).append(queue)
         results: QueueResults[T] = QueueResults({}, {})
 
-        async def ask(broker: str) -> None:
+        async def query_broker(broker: str) -> None:
             async def query_queues() -> None:
                 waiting = [each for each in by_broker[broker] if each not in results.values]
                 await self._gather(waiting, lambda q: request(MessageQueue(*q)), results.values)
@@ -338,7 +338,7 @@ class Metadata:
             except RETRYABLE as error:
                 results.unavailable[broker] = error
 
-        await self._gather(sorted(by_broker), ask)
+        await self._gather(sorted(by_broker), query_broker)
         return results
 
     async def _gather(

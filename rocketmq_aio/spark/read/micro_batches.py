@@ -136,7 +136,7 @@ class MicroBatches:
             group = self._options.connection.group
             names = ", ".join(sorted(members)[:3])
             reason = f"group {group!r} has live members ({names}), whose position it would move"
-            raise ConfigError("commitOffsets", True, f"{reason}: use a group of its own")
+            raise ConfigError("commitOffsets", True, f"{reason}: use another group")
         self._group_is_unused = True
 
     async def _start_offsets(self, topics: TopicQueues, extents: Mapping[Queue, Extent]) -> Offsets:

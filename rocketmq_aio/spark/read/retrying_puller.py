@@ -75,13 +75,13 @@ class RangeCursor:
     full_needed: int = 1
     progressed: float = float("-inf")
 
-    def adapt(self, asked: int, passed: int) -> None:
+    def adapt(self, requested: int, returned: int) -> None:
         """Adapt the segment size to the number of offsets that the broker returns."""
-        if passed < asked:
-            self.segment_size, self.full, self.full_needed = max(1, passed), 0, FULL_BEFORE_GROWTH
-        elif passed > self.segment_size:
-            self.segment_size = min(passed, MAX_SEGMENT)
-        elif asked == self.segment_size:
+        if returned < requested:
+            self.segment_size, self.full, self.full_needed = max(1, returned), 0, FULL_BEFORE_GROWTH
+        elif returned > self.segment_size:
+            self.segment_size = min(returned, MAX_SEGMENT)
+        elif requested == self.segment_size:
             self.full += 1
             if self.full >= self.full_needed:
                 self.segment_size, self.full = min(2 * self.segment_size, MAX_SEGMENT), 0

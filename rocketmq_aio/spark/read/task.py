@@ -109,9 +109,9 @@ class ReadTask:
 
     def _is_compacted(self, part: Range) -> bool:
         if part.topic not in self._compacted:
-            ask, queue = self._pulls.is_compacted, self._queue_of(part)
+            queue = self._queue_of(part)
             try:
-                self._compacted[part.topic] = self._runtime.call(ask, queue)
+                self._compacted[part.topic] = self._runtime.call(self._pulls.is_compacted, queue)
             except RocketMQError:
                 return False  # counts as a loss: Spark retries the failed task
         return self._compacted[part.topic]

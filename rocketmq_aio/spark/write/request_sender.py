@@ -96,8 +96,10 @@ class RequestSender:
 
         :raises WriteError: the route of the topic is not available
         """
-        ask = partial(self._producer.queues_of_keys, topic, keys, timeout_seconds=self._seconds)
-        return await self._retry(ask, topic, len(keys))
+        find_queues = partial(
+            self._producer.queues_of_keys, topic, keys, timeout_seconds=self._seconds
+        )
+        return await self._retry(find_queues, topic, len(keys))
 
     def summary(self) -> WriteSummary:
         """Return the counts so far."""
@@ -131,12 +133,12 @@ class RequestSender:
         self._requests += 1
         self._weaker += not result.ok
 
-    async def _retry(self, ask: Callable[[], Awaitable[T]], topic: str, rows: int) -> T:
-        """Call *ask* until it succeeds, fails permanently or has used up its retries."""
+    async def _retry(self, send: Callable[[], Awaitable[T]], topic: str, rows: int) -> T:
+        """Call *send* until it succeeds, fails permanently or has used up its retries."""
         pause = FIRST_PAUSE
         for tries in count(1):
             try:
-                return await ask()
+                return await send()
             except RocketMQError as error:
                 if tries > self._retries or not isinstance(error, RETRYABLE):
                     raise WriteError(topic, rows, _broker(error), tries, error) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from hashlib import blake2b
 from typing import Any, Final
@@ -15,26 +15,13 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    ByteType,
-    CharType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampType,
-    VarcharType,
-)
+from pyspark.sql.types import StructType
 
 from rocketmq_aio.config.producer import MAX_BATCH_MESSAGES
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.spark.arrow.row_encoder import BY_LOWER, encode, sink_fault, slices
+from rocketmq_aio.spark.arrow.row_encoder import encode, slices
+from rocketmq_aio.spark.arrow.row_schema import check_columns
 from rocketmq_aio.spark.options.source_options import WriteOptions
 from rocketmq_aio.spark.read.data_loss import warn
 from rocketmq_aio.spark.runtime import ROW_PRODUCER, Runtime
@@ -47,74 +34,6 @@ QUERY_ID: Final = "sql.streaming.queryId"  # local properties of a stream's task
 BATCH_ID: Final = "streaming.sql.batchId"
 PREFIX_BYTES: Final = 10  # of a message id; the row number takes six
 ENCODE_AHEAD: Final = 1  # record batches encoded while another one is sent
-
-TEXT: Final = (StringType, VarcharType, CharType)
-NUMBER: Final = (ByteType, ShortType, IntegerType, LongType)
-
-
-def _is(*kinds: type[DataType]) -> Callable[[DataType], bool]:
-    return lambda kind: isinstance(kind, kinds)
-
-
-def _is_texts(kind: DataType) -> bool:
-    return isinstance(kind, TEXT) or (
-        isinstance(kind, ArrayType) and isinstance(kind.elementType, TEXT)
-    )
-
-
-def _is_text_map(kind: DataType) -> bool:
-    return isinstance(kind, MapType) and all(
-        isinstance(each, TEXT) for each in (kind.keyType, kind.valueType)
-    )
-
-
-# Name, expected type in words, and its check
-COLUMNS: Final[Mapping[str, tuple[str, Callable[[DataType], bool]]]] = {
-    "body": ("binary or string", _is(BinaryType, *TEXT)),
-    "topic": ("string", _is(*TEXT)),
-    "tags": ("string", _is(*TEXT)),
-    "keys": ("string or array<string>", _is_texts),
-    "properties": ("map<string,string>", _is_text_map),
-    "flag": ("int", _is(*NUMBER)),
-    "delayLevel": ("int", _is(*NUMBER)),
-    "deliverTimestamp": ("timestamp, or bigint of epoch ms", _is(TimestampType, LongType)),
-    "shardingKey": ("string", _is(*TEXT)),
-    "brokerName": ("string", _is(*TEXT)),
-    "queueId": ("int", _is(*NUMBER)),
-}
-
-
-def check_columns(schema: StructType, topic: str | None) -> None:
-    """Reject a schema whose rows cannot be sent.
-
-    :raises ConfigError: names the column and the expected type
-    """
-    given: dict[str, DataType] = {}
-    for field in schema.fields:
-        name = BY_LOWER.get(field.name.lower())
-        if name is None:
-            reason = f"unknown column; known are {', '.join(COLUMNS)}: drop or rename it"
-            raise ConfigError("column", field.name, reason)
-        if name in given:
-            raise ConfigError("column", field.name, "duplicate: column names are case-insensitive")
-        given[name] = field.dataType
-        words, fits = COLUMNS[name]
-        if not fits(field.dataType):
-            kind = field.dataType.simpleString()
-            raise ConfigError("column", name, f"its type is {kind}, expected {words}: cast it")
-    _check_present(given, topic)
-
-
-def _check_present(given: Mapping[str, DataType], topic: str | None) -> None:
-    if "body" not in given:
-        raise ConfigError("column", "body", "missing: add the message body as binary or string")
-    if topic is None and "topic" not in given:
-        raise ConfigError("topic", None, "not given: set the option, or add a column topic")
-    if topic is not None and (fault := sink_fault(topic)):
-        raise ConfigError("topic", topic, fault)
-    for name, other in (("brokerName", "queueId"), ("queueId", "brokerName")):
-        if name in given and other not in given:
-            raise ConfigError("column", name, f"needs the column {other} to name a queue")
 
 
 def check_mode(*, overwrite: bool) -> None:

@@ -27,13 +27,13 @@ from pyspark.sql.types import (
 
 from rocketmq_aio.errors import ConfigError, InvalidMessageError
 from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.spark.arrow.row_schema import check_columns
 from rocketmq_aio.spark.options.source_options import Connection, WriteOptions
 from rocketmq_aio.spark.write.request_sender import WriteError, WriteSummary
 from rocketmq_aio.spark.write.writer import (
     RocketMQStreamWriter,
     RocketMQWriter,
     WriteTask,
-    check_columns,
     id_prefix,
 )
 from tests.fakes.cluster import FakeCluster

@@ -1,0 +1,101 @@
+"""Row schema: the columns that a write accepts, and their types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    CharType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+    VarcharType,
+)
+
+from rocketmq_aio.errors import ConfigError
+from rocketmq_aio.model.names import UNSENDABLE_TOPICS, topic_fault
+
+TEXT: Final = (StringType, VarcharType, CharType)
+NUMBER: Final = (ByteType, ShortType, IntegerType, LongType)
+
+
+def _is(*kinds: type[DataType]) -> Callable[[DataType], bool]:
+    return lambda kind: isinstance(kind, kinds)
+
+
+def _is_texts(kind: DataType) -> bool:
+    return isinstance(kind, TEXT) or (
+        isinstance(kind, ArrayType) and isinstance(kind.elementType, TEXT)
+    )
+
+
+def _is_text_map(kind: DataType) -> bool:
+    return isinstance(kind, MapType) and all(
+        isinstance(each, TEXT) for each in (kind.keyType, kind.valueType)
+    )
+
+
+# Name, expected type in words, and its check
+COLUMNS: Final[Mapping[str, tuple[str, Callable[[DataType], bool]]]] = {
+    "body": ("binary or string", _is(BinaryType, *TEXT)),
+    "topic": ("string", _is(*TEXT)),
+    "tags": ("string", _is(*TEXT)),
+    "keys": ("string or array<string>", _is_texts),
+    "properties": ("map<string,string>", _is_text_map),
+    "flag": ("int", _is(*NUMBER)),
+    "delayLevel": ("int", _is(*NUMBER)),
+    "deliverTimestamp": ("timestamp, or bigint of epoch ms", _is(TimestampType, LongType)),
+    "shardingKey": ("string", _is(*TEXT)),
+    "brokerName": ("string", _is(*TEXT)),
+    "queueId": ("int", _is(*NUMBER)),
+}
+BY_LOWER: Final = {name.lower(): name for name in COLUMNS}  # column names are case-insensitive
+
+
+def check_columns(schema: StructType, topic: str | None) -> None:
+    """Reject a schema whose rows cannot be sent.
+
+    :raises ConfigError: names the column and the expected type
+    """
+    given: dict[str, DataType] = {}
+    for field in schema.fields:
+        name = BY_LOWER.get(field.name.lower())
+        if name is None:
+            reason = f"unknown column; known are {', '.join(COLUMNS)}: drop or rename it"
+            raise ConfigError("column", field.name, reason)
+        if name in given:
+            raise ConfigError("column", field.name, "duplicate: column names are case-insensitive")
+        given[name] = field.dataType
+        words, fits = COLUMNS[name]
+        if not fits(field.dataType):
+            kind = field.dataType.simpleString()
+            raise ConfigError("column", name, f"its type is {kind}, expected {words}: cast it")
+    _check_present(given, topic)
+
+
+def _check_present(given: Mapping[str, DataType], topic: str | None) -> None:
+    if "body" not in given:
+        raise ConfigError("column", "body", "missing: add the message body as binary or string")
+    if topic is None and "topic" not in given:
+        raise ConfigError("topic", None, "not given: set the option, or add a column topic")
+    if topic is not None and (fault := sink_fault(topic)):
+        raise ConfigError("topic", topic, fault)
+    for name, other in (("brokerName", "queueId"), ("queueId", "brokerName")):
+        if name in given and other not in given:
+            raise ConfigError("column", name, f"needs the column {other} to name a queue")
+
+
+def sink_fault(topic: str) -> str | None:
+    """Return why *topic* cannot be sent to, or None."""
+    if topic in UNSENDABLE_TOPICS:
+        return "this topic is reserved by the broker"
+    return topic_fault(topic)
