@@ -1,4 +1,4 @@
-"""Certificates made for one test run, with openssl; nothing of them is kept."""
+"""Temporary certificates for one test run, made with openssl."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Authority:
         return certificate, key
 
     def server(self, name: str, *, clients: Authority | None = None, days: int = DAYS) -> ServerTLS:
-        """Return what servers are given; they ask their clients for certificates of *clients*."""
+        """Return server settings; they require client certificates of *clients*."""
         certificate, key = self.sign(name, days=days)
         return ServerTLS(
             certificate=certificate,

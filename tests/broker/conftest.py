@@ -1,4 +1,4 @@
-"""Real servers for our own tests, beyond the fixtures that users have too.
+"""Fixtures and settings of the broker tests, in addition to the public fixtures.
 
 `make test` runs this folder once per RocketMQ version (`--rocketmq-version`). Where no
 server can be started the tests fail; they are never skipped.
@@ -25,18 +25,18 @@ PATIENT: Final = (
     (ProducerConfig, "send_timeout_seconds"),
 )
 FREEZING: Final = ("test_fault_isolation", "test_producer_faults", "test_restarts")
-TEST_SECONDS: Final = 400  # only for what hangs
+TEST_SECONDS: Final = 400  # reached only by a hanging test
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Time tests alone: a fixture may download RocketMQ first, and has deadlines of its own."""
+    """Set timeouts for tests only: a fixture may download RocketMQ and has its own deadlines."""
     for item in items:
         if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TEST_SECONDS, func_only=True))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the figures that tests recorded: how long it took, how many copies came."""
+    """Print the figures that tests recorded, such as durations and duplicates."""
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
             terminalreporter.write_line(f"{report.nodeid}: {name} = {value}")
@@ -44,9 +44,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(autouse=True)
 def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait longer than users do for answers, on a machine that does much else.
+    """Raise the default timeouts for a busy machine.
 
-    Not where brokers are frozen: there the time that passes is what is tested.
+    Modules that freeze brokers are excluded: they test the timeouts.
     """
     if request.path.stem in FREEZING:
         return
@@ -64,5 +64,5 @@ def queue(rocketmq_cluster: Cluster, rocketmq_topic: str) -> MessageQueue:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the admin tool, which leaves files where it is run."""
+    """Run in a temporary folder: mqadmin writes files into the current one."""
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Members of a group of push consumers in processes of their own, and what they did together."""
+"""Push consumers of one group in separate processes, and their combined records."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.unit.remoting.until import until
 
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 30.0
-LOOK_SECONDS: Final = 0.02  # the diaries are not read more often
+LOOK_SECONDS: Final = 0.02  # minimum interval between reads of the diaries
 
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One call of a handler; *ended* is None where its process did not live to see that."""
+    """One call of a handler; *ended* is None when its process died first."""
 
     member: PushMember
     queue: int
@@ -49,14 +49,14 @@ class Commit:
 
 
 class PushMember:
-    """One process, and what its diary says."""
+    """One process and the contents of its diary."""
 
     def __init__(self, process: asyncio.subprocess.Process, diary: Path) -> None:
         self.process = process
         self.joining = 0.0
         self.ready = False
         self.held: dict[int, float] = {}  # queues, and since when
-        self.lost: dict[int, float] = {}  # leases, and when that was noticed
+        self.lost: dict[int, float] = {}  # expired leases, and when that was detected
         self.deliveries: list[Delivery] = []
         self.commits: list[Commit] = []
         self.starts: defaultdict[int, list[float]] = defaultdict(list)
@@ -68,7 +68,7 @@ class PushMember:
         self.process.send_signal(number)
 
     async def stop(self) -> None:
-        """Let it leave in order."""
+        """Stop it with SIGTERM."""
         self.signal(signal.SIGTERM)
         async with asyncio.timeout(STOP_SECONDS):
             code = await self.process.wait()
@@ -76,7 +76,7 @@ class PushMember:
         assert code == 0
 
     async def kill(self) -> None:
-        """End it as kill -9 does."""
+        """Kill it with SIGKILL."""
         if self.process.returncode is None:
             self.process.kill()
         await self.process.wait()
@@ -84,14 +84,14 @@ class PushMember:
         self.held.clear()
 
     def look(self) -> None:
-        """Read what is new in the diary."""
+        """Read new lines of the diary."""
         if not self._diary.exists():
             return
         with self._diary.open("rb") as file:
             file.seek(self._read)
             for line in file:
                 if not line.endswith(b"\n"):
-                    return  # not written to its end yet, or never
+                    return  # incomplete line
                 self._read += len(line)
                 self._note(*msgspec.json.decode(line))
 
@@ -126,7 +126,7 @@ class PushMember:
             del self.held[queue]
 
     def furthest(self, queue: int) -> int:
-        """Return the last offset of *queue* that was handed to a handler, -1 for none."""
+        """Return the last offset of *queue* passed to a handler, or -1."""
         return max((each.offset for each in self.deliveries if each.queue == queue), default=-1)
 
     def first_start(self, queue: int, since: float) -> float | None:
@@ -138,7 +138,7 @@ class PushMember:
 
 @dataclass
 class PushGroup:
-    """All members there are and were; *orders* is what each is told."""
+    """All members, past and present; *orders* are the settings of each."""
 
     orders: Orders
     folder: Path
@@ -176,7 +176,7 @@ class PushGroup:
         return member
 
     async def until(self, seen: Callable[[], object], what: str, seconds: float = 30.0) -> None:
-        """Return once *seen* is true of the diaries."""
+        """Wait until *seen* is true of the diaries."""
         await until(lambda: self._is_new() and seen(), what, seconds)
 
     def _is_new(self) -> bool:
@@ -193,7 +193,7 @@ class PushGroup:
     # --- who owns what --------------------------------------------------------------------------
 
     async def settled(self, since: float, seconds: float = 30.0) -> float:
-        """Return how long after *since* every queue had one owner, who delivers of it."""
+        """Return how long after *since* every queue had one owner that delivers from it."""
         await self.until(lambda: self._settled_at(since), "one owner a queue", seconds)
         at = self._settled_at(since)
         assert at is not None
@@ -224,11 +224,11 @@ class PushGroup:
             yield from member.deliveries
 
     def done(self) -> Counter[str]:
-        """Return how often each body was handled to the end."""
+        """Return how often each body was handled completely."""
         return Counter(each.body for each in self.deliveries() if each.ended is not None)
 
     def copies(self) -> int:
-        """Return how many deliveries were of messages that had been delivered before."""
+        """Return the number of repeated deliveries."""
         every = Counter(each.body for each in self.deliveries())
         return every.total() - len(every)
 
@@ -240,7 +240,7 @@ class PushGroup:
         return queues
 
     def overlapped(self) -> list[Delivery]:
-        """Return handlers during which others of the same queue began; a dead one has ended."""
+        """Return handlers that overlap others of the same queue; a killed one has ended."""
         found: dict[Delivery, None] = {}
         for deliveries in self.by_queue().values():
             longest: Delivery | None = None
@@ -252,7 +252,7 @@ class PushGroup:
         return list(found)
 
     def disorder(self) -> list[Delivery]:
-        """Return deliveries that passed a message over, or went back within one tenure."""
+        """Return deliveries that skipped a message, or went back within one assignment."""
         found = []
         for deliveries in self.by_queue().values():
             seen, last = -1, None
@@ -264,7 +264,7 @@ class PushGroup:
         return found
 
     def early_commits(self) -> list[Commit]:
-        """Return commits that passed a message over which nobody had handled by then."""
+        """Return commits that skipped a message not yet handled."""
         ends: defaultdict[int, dict[int, float]] = defaultdict(dict)
         for each in self.deliveries():
             if each.ended is not None:
@@ -282,7 +282,7 @@ class PushGroup:
         return early
 
     def commits_back(self) -> list[Commit]:
-        """Return commits below one that another member had sent before."""
+        """Return commits below an earlier commit of another member."""
         commits = sorted(
             ((c, m) for m in self.members for c in m.commits), key=lambda pair: pair[0].at
         )
@@ -318,18 +318,18 @@ class Feeding:
         await self._producer.close()
 
     async def stop(self) -> None:
-        """Send no more; the send under way is lost to us, if not to the broker."""
+        """Stop sending; the result of the pending send is unknown."""
         assert self._task is not None
         self._task.cancel()
         await asyncio.wait([self._task])
 
     async def more(self, count: int, seconds: float = 30.0) -> None:
-        """Return once so many more messages are stored."""
+        """Wait until *more* messages are stored."""
         target = len(self.stored) + count
         await until(lambda: len(self.stored) >= target, f"{count} more sends", seconds)
 
     def missing(self, group: PushGroup) -> set[str]:
-        """Return what nobody in *group* has handled to the end."""
+        """Return messages that no member of *group* handled completely."""
         return set(self.stored) - group.done().keys()
 
     async def _send(self) -> None:

@@ -1,9 +1,9 @@
-"""A push consumer in a process of its own, which a test can stop, kill and freeze.
+"""Push consumer process that a test can stop, kill and freeze.
 
 python -m tests.broker.push_worker FILE ORDERS
 
-Appends a JSON line to FILE for whatever happens: what was written is there also after kill -9, and
-its times are those of one clock for all processes of the machine.  SIGTERM ends it in order.
+Appends a JSON line per event to FILE. The lines survive kill -9, and
+their times are from one clock for all processes of the machine. SIGTERM stops it gracefully.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from rocketmq_aio.protocol.codes import RequestCode
 
 SLOW_EVERY: Final = 40
 READY_SECONDS: Final = 60.0
-ELSEWHERE: Final = -1  # the queue id of what is not of the topic: retries
+ELSEWHERE: Final = -1  # the queue id recorded for messages of the retry topic
 
 
 class Orders(msgspec.Struct, kw_only=True):
-    """What a worker is to do.
+    """Settings of a worker.
 
-    *lease_seconds* is how long it may stand still and keep its queues.  *slow_seconds* is how long
+    *lease_seconds* is how long it may stall and keep its queues. *slow_seconds* is how long
     its handler takes for every `SLOW_EVERY`th message of a queue, *handler_seconds* for the others.
     """
 
@@ -52,7 +52,7 @@ class Orders(msgspec.Struct, kw_only=True):
 
 
 class Diary:
-    """Writes down what happens; each line is (what, when, ...)."""
+    """Records events; each line is (event, time, ...)."""
 
     def __init__(self, path: str, topic: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -85,11 +85,11 @@ class Diary:
     def after_response(
         self, address: str, code: int, response_code: int, ext_fields: Mapping[str, str]
     ) -> None:
-        """Answers are not written down."""
+        """Responses are not recorded."""
 
 
 class ShortLocks(QueueLocks):
-    """Locks with another lease, renewed in the same proportion of it."""
+    """Queue locks with a shorter lease, renewed at the same fraction of it."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class ShortLocks(QueueLocks):
 
 
 async def work(orders: Orders, diary: Diary) -> None:
-    """Consume until SIGTERM; say so when the queues are there."""
+    """Consume until SIGTERM; record when queues are assigned."""
 
     async def handle(message: MessageExt) -> None:
         diary.message("start", message)
@@ -129,7 +129,7 @@ async def work(orders: Orders, diary: Diary) -> None:
     diary.say("joining")
     await consumer.start()
     running = asyncio.create_task(consumer.run())
-    await asyncio.sleep(0)  # from now on it hears of signals
+    await asyncio.sleep(0)  # signals are handled from here on
     await consumer.ready(READY_SECONDS)
     diary.say("ready")
     await running

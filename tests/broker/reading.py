@@ -1,4 +1,4 @@
-"""Reads topics back from a real broker, with none of the client's own code."""
+"""Reads topics from a real broker without using the client's code."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Stored:
 
 
 def read_topic(cluster: Cluster, topic: str, queues: int = 4) -> list[Stored]:
-    """Return everything that a topic holds, broker by broker and queue by queue."""
+    """Return all messages of a topic, by broker and queue."""
     for broker in cluster.brokers:
         _wait_until_dispatched(broker)
     return [
@@ -55,7 +55,7 @@ def read_topic(cluster: Cluster, topic: str, queues: int = 4) -> list[Stored]:
 def wait_for_messages(
     cluster: Cluster, topic: str, count: int, *, queues: int = 4, seconds: float = 30.0
 ) -> list[Stored]:
-    """Return what a topic holds once it holds *count* messages."""
+    """Return the messages of a topic when it holds *count*."""
     deadline = time.monotonic() + seconds
     while len(found := read_topic(cluster, topic, queues)) < count:
         if time.monotonic() > deadline:
@@ -65,7 +65,7 @@ def wait_for_messages(
 
 
 def read_queue(broker: Broker, topic: str, queue_id: int) -> list[Stored]:
-    """Return everything that one queue holds; nothing if the broker has no such queue."""
+    """Return all messages of one queue; none if the broker does not have the queue."""
     found: list[Stored] = []
     for _ in range(MAX_PULLS):
         body = _pull(broker, topic, queue_id, found[-1].offset + 1 if found else 0)
@@ -76,7 +76,7 @@ def read_queue(broker: Broker, topic: str, queue_id: int) -> list[Stored]:
 
 
 def _wait_until_dispatched(broker: Broker) -> None:
-    """Wait until what the broker has stored is in its queues: it acknowledges sooner."""
+    """Wait until stored messages are in the queues: brokers acknowledge earlier."""
 
     def check() -> None:
         table = json.loads(probe.request(broker.address, RUNTIME_INFO).body)["table"]

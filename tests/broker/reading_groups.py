@@ -1,4 +1,4 @@
-"""Consumers on real brokers: making them, feeding them, asking the servers about them."""
+"""Helpers for consumers on real brokers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.testing import Cluster
 
 QUEUES: Final = 4  # of the topic that the fixture makes
-POLL_SECONDS: Final = 10.0  # a busy machine; only a failing test waits so long
+POLL_SECONDS: Final = 10.0  # for a busy machine; reached only by a failing test
 
 
 def is_5(cluster: Cluster) -> bool:
@@ -29,7 +29,7 @@ def consumer_of(
     listeners: dict[str, Any] | None = None,
     **settings: Any,  # noqa: ANN401 - those of LitePullConfig
 ) -> LitePullConsumer:
-    """Return a consumer that begins at the beginning unless told otherwise."""
+    """Return a consumer with `start_from="earliest"` by default."""
     config = LitePullConfig(**{"start_from": "earliest", **settings})
     return LitePullConsumer(group, namesrv=namesrv, config=config, **(listeners or {}))
 
@@ -69,9 +69,9 @@ async def send(
 async def polled(
     consumer: LitePullConsumer, count: int, max_messages: int | None = None
 ) -> list[MessageExt]:
-    """Poll until *count* messages have come.
+    """Poll until *count* messages are received.
 
-    :raises TimeoutError: nothing came for a while
+    :raises TimeoutError: no message within the timeout
     """
     taken: list[MessageExt] = []
     while len(taken) < count:

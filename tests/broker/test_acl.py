@@ -40,7 +40,7 @@ from tests.broker.reading_groups import in_thread
 from tests.unit.remoting.until import until
 
 TOPIC: Final = "guarded-orders"
-FORBIDDEN: Final = "guarded-salaries"  # it exists, and the account has nothing to do with it
+FORBIDDEN: Final = "guarded-salaries"  # it exists, and the account has no rights on it
 GROUPS: Final = {f"guarded-{number}": "SUB" for number in range(20)}
 SECONDS: Final = 40.0
 SEND: Final = 310
@@ -52,7 +52,7 @@ SHOP: Final = Account(
     access_key="shop-account", secret_key=SECRET, topics={TOPIC: "PUB|SUB"}, groups=GROUPS
 )
 
-# Where access control is of version 2, it may not ask where a queue ends.
+# With ACL 2.0 it may not query the maximum offset.
 READER: Final = Account(
     access_key="reader-account", secret_key=SECRET, topics={TOPIC: "SUB"}, groups=GROUPS
 )
@@ -66,7 +66,7 @@ WHO: Final = ["wrong key", "unknown account", "no credentials"]
 
 
 class Requests:
-    """Counts what is asked, by code."""
+    """Counts requests by code."""
 
     def __init__(self) -> None:
         self.codes: Counter[int] = Counter()
@@ -100,7 +100,7 @@ def groups() -> Iterator[str]:
 
 @pytest.fixture
 def group(groups: Iterator[str]) -> str:
-    """A group that the account may use, and no other test uses."""
+    """A group of this test alone that the account may use."""
     return next(groups)
 
 
@@ -115,7 +115,7 @@ async def send(config: ClientConfig, *bodies: bytes) -> list[MessageQueue]:
 
 
 async def polled(consumer: LitePullConsumer, body: bytes) -> MessageExt:
-    """Poll until the message with *body* comes."""
+    """Poll until the message with *body* is received."""
     async with asyncio.timeout(SECONDS):
         while True:
             for message in await consumer.poll(1):
@@ -186,7 +186,7 @@ async def test_failed_messages_are_retried_and_dead_lettered_with_acl(
     ) as consumer:
         await consumer.subscribe(TOPIC)
         await until(lambda: tries[good] == tries[bad] == 2, "second tries", SECONDS)
-    # Who may read the group's messages need not be allowed to read its dead letters.
+    # Read access to the group's messages does not include its dead letters.
     assert tries[good] == tries[bad] == 2
 
 
@@ -203,7 +203,7 @@ async def test_messages_are_popped_with_acl(
 
 
 async def popped(config: ClientConfig, group: str) -> None:
-    """Pop a message, keep it longer and acknowledge it."""
+    """Pop a message, extend its invisible time and acknowledge it."""
     settings = PopConfig(start_from="earliest")
     async with PopConsumer(group, client=config, config=settings) as consumer:
         await consumer.subscribe(TOPIC)
@@ -214,7 +214,7 @@ async def popped(config: ClientConfig, group: str) -> None:
         await consumer.ack(taken)
 
 
-# --- who may not ----------------------------------------------------------------------------------
+# --- denied accounts ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("credentials", "words"), NOBODY, ids=WHO)
@@ -234,7 +234,7 @@ async def test_an_unknown_account_fails_without_retry(
     with pytest.raises(AuthError, match=words):
         await consumer.start()
     async with PullConsumer(group, client=config) as puller:
-        [queue, _] = await puller.message_queues(TOPIC)  # name servers tell everybody
+        [queue, _] = await puller.message_queues(TOPIC)  # name servers check no credentials
         for call in (puller.pull(queue, 0), puller.max_offset(queue)):
             with pytest.raises(AuthError, match=words):
                 await call
@@ -265,7 +265,7 @@ async def test_a_denied_offset_query_of_a_new_group_is_reported_until_it_is_allo
     guarded: Cluster, group: str
 ) -> None:
     config = ClientConfig(namesrv=guarded.namesrv, credentials=READER.credentials)
-    async with LitePullConsumer(group, client=config) as consumer:  # from the latest message on
+    async with LitePullConsumer(group, client=config) as consumer:  # starts at the latest message
         await consumer.subscribe(TOPIC)
         if not guarded.version.startswith("4."):
             with pytest.raises(PermissionDeniedError) as caught:
@@ -283,7 +283,7 @@ async def test_a_denied_offset_query_of_a_new_group_is_reported_until_it_is_allo
 
 
 async def until_ready(consumer: LitePullConsumer) -> None:
-    """Return when no queue is refused any more."""
+    """Wait until no queue is denied."""
     async with asyncio.timeout(SECONDS):
         while True:
             try:
@@ -335,7 +335,7 @@ def set_secret(cluster: Cluster, secret: str) -> None:
 
 
 async def until_sent(config: ClientConfig, body: bytes) -> None:
-    """Send as soon as the broker knows the account again."""
+    """Send when the broker accepts the account again."""
     async with Producer("till", client=config) as producer, asyncio.timeout(SECONDS):
         while True:
             try:
@@ -374,7 +374,7 @@ async def test_secrets_are_never_logged(
     shown += [repr(pickle.dumps(each)) for each in errors]
     shown += [caplog.text, *capfd.readouterr()]
     assert len(errors) >= 6
-    assert "shop-account" in shown[0]  # what is no secret is there
+    assert "shop-account" in shown[0]  # values that are not secret are shown
     assert "route_changed" in caplog.text
     for text in shown:
         assert "canary" not in text
@@ -382,7 +382,7 @@ async def test_secrets_are_never_logged(
 
 
 async def everything(config: ClientConfig, group: str) -> list[object]:
-    """Use *config* in every way; return what can be shown of it."""
+    """Use *config* in every client; return all objects that can be shown."""
     told: list[object] = []
     async with Producer("till", client=config) as producer:
         told += [producer, producer.client, producer.client.remoting]

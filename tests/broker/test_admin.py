@@ -1,4 +1,4 @@
-"""What administrators do on real brokers, and that the official admin tool sees the same."""
+"""AdminClient on real brokers, compared with mqadmin."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def admin(rocketmq_namesrv: str) -> AsyncIterator[AdminClient]:
 
 
 async def send(namesrv: str, topic: str, count: int = COUNT) -> list[SendResult]:
-    """Send messages of which each has a key of its own and one that all have."""
+    """Send messages that each have a unique key and a shared one."""
     async with Producer("admin-test", namesrv=namesrv) as producer:
         return [
             await producer.send(Message(topic, b"%d" % n, keys=[f"key-{n}", "all"]))
@@ -71,7 +71,7 @@ async def commit(namesrv: str, group: str, offsets: dict[MessageQueue, int]) -> 
 
 
 async def eventually(ask: Callable[[], Awaitable[Sequence[T]]], count: int) -> Sequence[T]:
-    """Ask until *count* come: brokers index messages a moment later."""
+    """Query until *count* messages are returned: brokers index them later."""
     found: list[Sequence[T]] = []
 
     async def enough() -> bool:
@@ -243,7 +243,7 @@ async def test_progress_and_statistics_equal_those_of_mqadmin(
 ) -> None:
     await send(namesrv, topic)
     await admin.create_group(group)
-    await admin.create_topic(f"%RETRY%{group}", queues=1)  # where the tool looks for brokers
+    await admin.create_topic(f"%RETRY%{group}", queues=1)  # mqadmin looks for brokers there
     stats = await admin.topic_stats(topic)
     await commit(namesrv, group, {each.queue: each.max_offset - 1 for each in stats.queues})
 
@@ -262,7 +262,7 @@ async def test_progress_and_statistics_equal_those_of_mqadmin(
 
 
 def rows(printed: str) -> list[tuple[int, ...]]:
-    """Return the numbers of the lines that begin with the name of a broker: queue, ends."""
+    """Return the numbers in lines that begin with a broker name: queue and offsets."""
     lines = [line.split() for line in printed.splitlines()]
     return [tuple(map(int, cells[1:4])) for cells in lines if cells[:1] == ["broker-a"]]
 
@@ -336,7 +336,7 @@ async def test_reset_moves_an_online_group(
 
 
 async def polled(consumer: LitePullConsumer, wanted: set[bytes]) -> None:
-    """Poll until all bodies of *wanted* came."""
+    """Poll until all bodies of *wanted* are received."""
     seen: set[bytes] = set()
 
     async def all_there() -> bool:
@@ -388,7 +388,7 @@ async def test_messages_are_found_by_offset_id_and_key(
     for message in (viewed, found, keyed):
         assert (message.body, message.queue, message.topic) == (b"3", third.queue, topic)
         assert message.queue_offset == third.queue_offset
-    # Stored in one millisecond they have no order.
+    # Messages stored in the same millisecond have no order.
     assert {message.body for message in everything} == {b"%d" % n for n in range(COUNT)}
     assert [each.store_time for each in everything] == sorted(e.store_time for e in everything)
     assert await admin.query_messages(topic, "all", end=before) == []
@@ -407,7 +407,7 @@ async def test_messages_of_a_batch_stored_as_one_record_are_found(
     admin: AdminClient, namesrv: str, topic: str, rocketmq_version: str
 ) -> None:
     if rocketmq_version.startswith("4."):
-        with pytest.raises(NotSupportedError):  # such topics can only be made since 5.0
+        with pytest.raises(NotSupportedError):  # such topics need 5.0
             await admin.create_topic(f"{topic}-batches", attributes={"queue.type": "BatchCQ"})
         return
     await admin.create_topic(f"{topic}-batches", queues=1, attributes={"queue.type": "BatchCQ"})

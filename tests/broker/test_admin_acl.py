@@ -1,4 +1,4 @@
-"""Administrators on brokers with access control: who may, and who gets which error."""
+"""AdminClient with access control: allowed accounts, and the error of each other one."""
 
 from __future__ import annotations
 

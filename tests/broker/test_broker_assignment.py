@@ -29,7 +29,7 @@ PULL, POP = MessageRequestMode.PULL, MessageRequestMode.POP
 async def member(
     cluster: Cluster, topic: str, group: str
 ) -> AsyncIterator[tuple[MQClientInstance, BrokerAssignment]]:
-    """A member of a group, with the queues it worked out for itself settled."""
+    """A group member with a stable client-side assignment."""
     async with (
         MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client,
         LitePullConsumer(group, client=client) as consumer,

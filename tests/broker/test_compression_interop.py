@@ -32,14 +32,14 @@ from tests.broker.reading_groups import in_thread
 PEER: Final = Path(__file__).parent / "java" / "Peer.java"
 SMALL: Final = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 KINDS: Final = {"zlib": 3, "lz4": 1, "zstd": 2}  # by their bits
-SIZES: Final = (4096, 16_384, 1_000_000)  # the least that is compressed, a usual one, a large one
+SIZES: Final = (4096, 16_384, 1_000_000)  # minimum compressed size, a usual one, a large one
 NAMES: Final = [f"{kind}-{size}" for kind in KINDS for size in SIZES]
 PLAIN: Final = [f"zlib-{size + 1}" for size in SIZES]  # those of the standard library's zlib
-SECONDS: Final = 300.0  # only what hangs takes so long
+SECONDS: Final = 300.0  # reached only by a hanging test
 
 
 def body(name: str) -> bytes:
-    """Return the text that the message *name* holds, whoever sends it."""
+    """Return the text of the message *name*, the same for both clients."""
     size = int(name.partition("-")[2])
     return (f"{name} compresses well; " * (1 + size // len(name))).encode()[:size]
 
@@ -56,7 +56,7 @@ def java(version: str, folder: Path, *arguments: str, source: Path = PEER) -> st
 
 
 def assert_compressed(cluster: Cluster, topic: str, count: int = len(NAMES)) -> None:
-    """Check that the broker has all of them small, and marked by kind."""
+    """Check that the broker stores all of them compressed, with the flag of the algorithm."""
     for stored in wait_for_messages(cluster, topic, count):
         kind, _, size = stored.properties["KEYS"].lower().partition("-")
         assert stored.sys_flag & COMPRESSED

@@ -1,4 +1,4 @@
-"""Real servers answer as the fakes do: the same cases run on both (`tests/faults`)."""
+"""Conformance of real servers: the same cases run on the fakes (`tests/faults`)."""
 
 from __future__ import annotations
 

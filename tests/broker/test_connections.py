@@ -1,4 +1,4 @@
-"""Connections to real brokers that are damaged on the way, or lead to an address that was left."""
+"""Damaged connections to real brokers, and brokers that change their address."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.remoting.until import succeeds, until_done
 
 UPDATE_BROKER_CONFIG = 25
 SEND_MESSAGE_V2 = 310
-RECOVERY_SECONDS = 15.0  # requests time out, a few seconds pass, and a busy machine
+RECOVERY_SECONDS = 15.0  # request timeouts and some seconds for a busy machine
 
 MOVED_HOST = "127.0.0.2"
 
@@ -71,6 +71,8 @@ async def test_consumers_use_the_new_address_of_a_broker_after_a_lost_connection
 
 
 def move(broker: Broker, host: str) -> None:
-    """Let *broker* register at *host* from now on; it listens everywhere."""
-    body = f"brokerIP1={host}\nbrokerPermission=6".encode()  # a permission registers at once
+    """Make *broker* register with *host*; it listens on all interfaces."""
+    body = (
+        f"brokerIP1={host}\nbrokerPermission=6".encode()
+    )  # a permission change registers immediately
     probe.ask(broker.address, UPDATE_BROKER_CONFIG, {}, body)

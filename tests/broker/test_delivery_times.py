@@ -1,4 +1,4 @@
-"""Delayed messages and recall on a real broker; brokers before 5.0 get no delayed message."""
+"""Delayed messages and recall on a real broker, 5.0 or newer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def allow_recalls(cluster: Cluster, allowed: bool) -> None:
 
 @pytest.fixture
 def recalls(rocketmq_cluster: Cluster) -> Iterator[None]:
-    """Recalls are allowed meanwhile."""
+    """Enable recall during the block."""
     allow_recalls(rocketmq_cluster, True)
     yield
     allow_recalls(rocketmq_cluster, False)
@@ -114,7 +114,7 @@ async def test_a_recalled_message_is_not_delivered(
             await producer.recall(rocketmq_topic, gone.recall_handle)
 
     assert first.body == b"kept"
-    assert caught.value.code == 604  # its time has passed
+    assert caught.value.code == 604  # its delivery time has passed
 
 
 async def test_recall_needs_the_broker_setting(

@@ -1,4 +1,4 @@
-"""Every example does on a real broker what its first lines say."""
+"""Examples on a real broker: each does what its docstring says."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ JOBS: Final = 100
 
 @contextmanager
 def started(example: str, *options: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """Start *example*, whose output can be read; it is gone after the block."""
+    """Start *example* with readable output; kill it after the block."""
     process = subprocess.Popen(
         [sys.executable, "-W", "error", str(EXAMPLES / f"{example}.py"), *options],
         env={**os.environ, **environment},
@@ -48,14 +48,14 @@ def started(example: str, *options: str, **environment: str) -> Iterator[subproc
 
 
 def outcome(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Wait for the end; return exit code and what was not read of the output."""
+    """Wait for the process; return its exit code and the unread output."""
     assert process.stdout is not None
     rest = process.stdout.read()
     return process.wait(SECONDS), rest
 
 
 def run(example: str, *options: str, **environment: str) -> str:
-    """Run *example* to a good end; return what it printed."""
+    """Run *example* successfully; return its output."""
     with started(example, *options, **environment) as process:
         code, output = outcome(process)
     assert code == 0, output
@@ -63,7 +63,7 @@ def run(example: str, *options: str, **environment: str) -> str:
 
 
 def lines_until(process: subprocess.Popen[str], wanted: set[str], count: int) -> list[str]:
-    """Read lines until *count* of those *wanted* were among them; return these."""
+    """Read lines until *count* of *wanted* were found; return these."""
     assert process.stdout is not None
     found: list[str] = []
     while len(found) < count and (line := process.stdout.readline()):
@@ -74,19 +74,19 @@ def lines_until(process: subprocess.Popen[str], wanted: set[str], count: int) ->
 def answer(
     client: httpx.Client, path: str, enough: Callable[[httpx.Response], bool]
 ) -> httpx.Response:
-    """Ask for *path* until the answer is *enough*."""
+    """Request *path* until the response satisfies *enough*."""
     deadline = time.monotonic() + SECONDS
     last: object = None
     while time.monotonic() < deadline:
         try:
             last = response = client.get(path)
-        except httpx.TransportError as error:  # it still starts
+        except httpx.TransportError as error:  # it is still starting
             last = error
         else:
             if enough(response):
                 return response
         time.sleep(PAUSE_SECONDS)
-    raise AssertionError(f"{path} never said what was expected, but {last!r}")
+    raise AssertionError(f"{path} did not return the expected response, but {last!r}")
 
 
 async def committed(namesrv: str, group: str, topic: str) -> int:

@@ -19,7 +19,7 @@ PACE_SECONDS = 0.002  # between two sends of one task
 
 @pytest.fixture(scope="module")
 def cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
-    """Two brokers; the tests leave them running."""
+    """Two brokers that the tests leave running."""
     return fresh_cluster(brokers=2)
 
 
@@ -32,7 +32,7 @@ def topic(cluster: Cluster, rocketmq_group: str) -> Iterator[str]:
 
 
 class Load:
-    """Keeps sending; notes when each send began, how long it took and where it went."""
+    """Sends continuously; records start, duration and broker of each send."""
 
     def __init__(self, producer: Producer, topic: str) -> None:
         self.sends: list[tuple[float, float, str]] = []
@@ -68,7 +68,7 @@ async def test_a_frozen_broker_is_excluded_and_restored(
         load = Load(producer, topic)
         senders = [asyncio.create_task(load.keep_sending()) for _ in range(SENDERS)]
         await until(lambda: len(load.sends) > 2000, "sends", 60)
-        # A young broker can be slow, and may have been left out for that.
+        # A new broker can be slow, and may have been excluded for that.
         await until_done(lambda: used(load, frozen.name, monotonic()), "both in use", 60)
         caplog.clear()
         stopped = monotonic()
@@ -90,7 +90,7 @@ async def test_a_frozen_broker_is_excluded_and_restored(
     record_property("sends_that_waited_for_it", len(late))
     assert {name for _, _, name in during} == {other.name}
     assert p99([seconds for _, seconds, _ in during]) < 1.0  # an attempt that hangs takes 1.5 s
-    assert len(late) <= 2 * SENDERS  # each sender met it once, and told the others
+    assert len(late) <= 2 * SENDERS  # each sender hit it at most once
     assert f"broker='{frozen.name}'" in told(caplog, "broker_isolated")[0]
     assert "reason=" in told(caplog, "broker_isolated")[0]
     assert told(caplog, "broker_restored")
@@ -101,6 +101,6 @@ def told(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
 
 
 async def used(load: Load, name: str, since: float) -> bool:
-    """Let some sends begin after *since*; return whether one went to the broker *name*."""
+    """Wait for sends started after *since*; return whether the broker *name* got one."""
     await until(lambda: len(load.since(since)) > 20, "sends", 60)
     return any(broker == name for _, _, broker in load.since(since))

@@ -25,7 +25,7 @@ from rocketmq_aio.producer.producer import Producer
 from tests.unit.remoting.until import until, until_done
 
 MISSED = 50
-EVENT_SECONDS = 300  # the slow way, which a loaded machine may lead to, takes 120
+EVENT_SECONDS = 300  # a loaded machine may need the slow path, which takes 120
 
 
 class Member:
@@ -40,7 +40,7 @@ class Member:
             self.events.append(event)
 
     async def has(self, kind: type[ConsumerEvent]) -> ConsumerEvent:
-        """Return the event of *kind* once it was reported."""
+        """Wait for the event of *kind*."""
 
         def found() -> list[ConsumerEvent]:
             return [each for each in self.events if isinstance(each, kind)]
@@ -49,7 +49,7 @@ class Member:
         return found()[0]
 
     async def checked(self, times: int) -> None:
-        """Return when so many checks more have ended."""
+        """Wait until *more* checks have ended."""
         checks = self.consumer._engine.checks
         for _ in range(times):
             await checks.check()
@@ -76,14 +76,14 @@ async def test_members_that_agree_have_no_faults(namesrv: str, group: str, topic
         for each in (one, two):
             await each.checked(ENOUGH_ANSWERS + 1)
             [peer] = each.consumer._engine.checks._peers.values()
-            assert peer.answers == ENOUGH_ANSWERS  # brokers pass the question on
+            assert peer.answers == ENOUGH_ANSWERS  # brokers forward the request
             assert each.events == []
 
 
 async def test_all_members_report_different_expressions(
     namesrv: str, group: str, topic: str
 ) -> None:
-    """Also the one that subscribed last, whose expression is the one that brokers keep."""
+    """Includes the last subscriber, whose expression the brokers keep."""
     async with (
         member(namesrv, group, topic, "a", "new") as one,
         member(namesrv, group, topic, "b", "paid") as two,
@@ -113,7 +113,7 @@ async def test_all_members_report_different_topics(namesrv: str, group: str, top
 async def test_members_replaced_one_by_one_report_nothing(
     namesrv: str, group: str, topic: str
 ) -> None:
-    """A deployment that changes what the group subscribes to."""
+    """A deployment that changes the subscription of the group."""
     async with AsyncExitStack() as newcomers:
         olds = [AsyncExitStack() for _ in range(2)]
         members = [
@@ -125,7 +125,7 @@ async def test_members_replaced_one_by_one_report_nothing(
         for number, old in enumerate(olds):
             await old.aclose()
             for each in members[number + 1 :]:
-                await each.checked(1)  # it sees that a member left
+                await each.checked(1)  # it detects that a member left
             new = member(namesrv, group, topic, f"new-{number}", "a || b")
             members.append(await newcomers.enter_async_context(new))
             for each in members[number + 1 :]:

@@ -1,4 +1,4 @@
-"""Groups on a real broker: members that join, leave and die, in processes of their own."""
+"""LitePullConsumer groups on a real broker: joins, departures and deaths of processes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def topic(rocketmq_cluster: Cluster, rocketmq_group: str) -> Iterator[str]:
 
 @dataclass
 class Member:
-    """A member in this process that polls on and on."""
+    """A member in this process that polls continuously."""
 
     consumer: LitePullConsumer
     taken: list[MessageExt] = field(default_factory=list)
@@ -86,7 +86,7 @@ class Members:
         await member.consumer.close()
 
     async def settle(self, queues: int = QUEUES) -> float:
-        """Return how long it took until the members share *queues*, one owner each."""
+        """Return the time until each of *queues* has one owner."""
         began = monotonic()
         await until(lambda: self._shared(queues), "one owner a queue", 10 * SETTLE_SECONDS)
         return monotonic() - began
@@ -115,7 +115,7 @@ async def members(namesrv: str, group: str, topic: str) -> AsyncIterator[Members
 
 
 class Sending:
-    """Sends numbered messages while its block lasts; *where* is each stored one."""
+    """Sends numbered messages during its block; *where* has the place of each."""
 
     def __init__(self, namesrv: str, topic: str) -> None:
         self.where: list[tuple[int, int]] = []

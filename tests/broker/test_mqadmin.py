@@ -138,7 +138,7 @@ class Tool:
 
 @pytest.fixture
 def mqadmin(rocketmq_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tool:
-    monkeypatch.chdir(tmp_path)  # it leaves files
+    monkeypatch.chdir(tmp_path)  # mqadmin writes files
     return Tool(rocketmq_cluster)
 
 

@@ -1,4 +1,4 @@
-"""Namespaces on a real broker: every kind of client, with names that do not show them."""
+"""Namespaces on a real broker: every client uses names without the namespace."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def cluster(rocketmq_cluster: Cluster) -> Cluster:
 
 @pytest.fixture
 def configs(cluster: Cluster, names: tuple[str, str]) -> tuple[ClientConfig, ClientConfig]:
-    """How clients of each namespace are configured."""
+    """The client configuration of each namespace."""
     shop, market = (ClientConfig(namesrv=cluster.namesrv, namespace=name) for name in names)
     return shop, market
 
 
 async def sent(config: ClientConfig, *bodies: str) -> list[MessageQueue]:
-    """Send *bodies* and return the queues that took them."""
+    """Send *bodies* and return their queues."""
     async with Producer("till", client=config) as producer:
         results = [
             await producer.send(Message(TOPIC, body.encode(), tags="new")) for body in bodies
@@ -73,7 +73,7 @@ async def sent(config: ClientConfig, *bodies: str) -> list[MessageQueue]:
 
 
 async def polled(consumer: LitePullConsumer, count: int) -> list[MessageExt]:
-    """Poll until *count* messages have come."""
+    """Poll until *count* messages are received."""
     found: list[MessageExt] = []
     async with asyncio.timeout(SECONDS):
         while len(found) < count:
@@ -106,7 +106,7 @@ async def test_namespaces_are_isolated(
             assert {message.topic for message in messages} == {TOPIC}
             assert {message.queue.topic for message in messages} == {TOPIC}
             assert len(await consumer.message_queues(TOPIC)) == 2
-            # Both are alone in their group: all queues are theirs.
+            # Each is the only member of its group and owns all queues.
             assert len(consumer.assignment()) == 2
             await consumer.commit()
             for queue in consumer.assignment():

@@ -1,4 +1,4 @@
-"""A trace that begins at a sender goes on in the handler, through a real broker."""
+"""OpenTelemetry traces through a real broker: the handler continues the sender's trace."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_handlers_continue_the_traces_of_messages_in_and_outside_batches(
 
 
 def _maker(spans: dict[int, ReadableSpan], inside: SpanContext) -> ReadableSpan:
-    """Return the span that made the message of the handler that ran in *inside*."""
+    """Return the span that sent the message handled in *inside*."""
     handling = spans[inside.span_id]
     assert handling.parent is not None
     maker = spans[handling.parent.span_id]

@@ -28,7 +28,7 @@ PACE_SECONDS = 0.02  # between two sends of a key, so that the log stays readabl
 
 @pytest.fixture(params=[None, AutoBatch(linger_seconds=0)], ids=["alone", "together"])
 def config(request: pytest.FixtureRequest) -> ProducerConfig:
-    """Sends that go one by one, and batches."""
+    """Unbatched and batched sends."""
     return ProducerConfig(send_timeout_seconds=60, auto_batch=request.param)
 
 
@@ -41,7 +41,7 @@ def by_key(stored: list[Stored]) -> dict[str, list[Stored]]:
 
 @dataclass
 class Sending:
-    """One task per key sends numbers; those that were ok are noted."""
+    """One task per key sends numbers and records the successful ones."""
 
     producer: Producer
     topic: str
@@ -57,13 +57,13 @@ class Sending:
             try:
                 await self.producer.send(message, timeout_seconds=SEND_SECONDS)
             except RocketMQError:
-                await asyncio.sleep(0.05)  # its broker is away: the others go on
+                await asyncio.sleep(0.05)  # its broker is down: the others continue
             else:
                 sent.append(number)
                 await asyncio.sleep(PACE_SECONDS)
 
     async def go_on(self, keys: int) -> None:
-        """Wait until so many *keys* have a round of messages more."""
+        """Wait until *keys* keys have another round of messages."""
         goal = {key: len(sent) + ROUND for key, sent in self.ok.items()}
 
         def reached() -> bool:

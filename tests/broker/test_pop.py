@@ -23,7 +23,7 @@ from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.testing import Cluster
 from tests.broker.reading_groups import in_thread, numbers, send
 
-SECONDS: Final = 40.0  # real brokers give a message back some seconds late
+SECONDS: Final = 40.0  # real brokers redeliver some seconds late
 QUIET_SECONDS: Final = 3.0
 
 
@@ -42,7 +42,7 @@ async def popping(
 
 
 async def received(consumer: PopConsumer, count: int) -> list[PoppedMessage]:
-    """Receive until *count* messages have come."""
+    """Receive until *count* messages are received."""
     taken: list[PoppedMessage] = []
     async with asyncio.timeout(SECONDS):
         while len(taken) < count:
@@ -64,7 +64,7 @@ def is_5(rocketmq_cluster: Cluster) -> bool:
 
 
 class Place:
-    """Where a test pops; its name server is that of a broker which can."""
+    """Name server, topic and group of a test."""
 
     def __init__(self, namesrv: str, topic: str, group: str) -> None:
         self.namesrv = namesrv
@@ -79,7 +79,7 @@ class Place:
 
 
 async def refused(place: Place) -> None:
-    """A broker before 5.0: starting says so at once, and so does subscribing later."""
+    """Check that start and subscribe raise on a broker before 5.0."""
     consumer = PopConsumer(place.group, namesrv=place.namesrv)
     await consumer.subscribe(place.topic)
     with pytest.raises(NotSupportedError, match="popping needs a broker"):
@@ -147,7 +147,7 @@ async def renewed_messages_stay_with_their_worker(place: Place) -> None:
             seen[message.body.decode()] += 1
             if sum(seen.values()) == 1:
                 async with place.popping() as other:
-                    # Twice its time passes, and more: neither it nor what waits here comes again.
+                    # More than twice its invisible time passes without a redelivery.
                     assert await other.receive(wait_seconds=8) == []
             if sum(seen.values()) == 6:
                 await consumer.ack(message)
@@ -252,7 +252,7 @@ async def what_nobody_took_is_given_back_at_the_end(place: Place) -> None:
         message = await anext(aiter(consumer))
         await consumer.ack(message)
     async with place.popping() as consumer:
-        rest = await received(consumer, 7)  # sooner than their time was over
+        rest = await received(consumer, 7)  # before their invisible time ended
 
         assert bodies([message, *rest]) == numbers(8)
         await consumer.ack(rest)
@@ -327,7 +327,7 @@ async def test_mqadmin_shows_a_pop_consumer(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # the tool leaves files
+    monkeypatch.chdir(tmp_path)  # mqadmin writes files
     place = Place(rocketmq_cluster.namesrv, rocketmq_topic, rocketmq_group)
     if rocketmq_cluster.version.startswith("4."):
         await refused(place)

@@ -142,7 +142,7 @@ async def test_a_body_too_large_for_the_broker_raises_without_retry(
 async def test_properties_up_to_the_limit_are_stored(
     rocketmq_cluster: Cluster, rocketmq_topic: str, rocketmq_group: str
 ) -> None:
-    # The name and separators, WAIT and the message id come beside the value.
+    # The name, separators, WAIT and the message id are added to the value.
     room = MAX_PROPERTIES - PROPERTIES_SPARE - len("p##" + "WAIT#true#" + "UNIQ_KEY##") - 32
     message = Message(rocketmq_topic, b"x", properties={"p": "v" * room})
     async with Producer(rocketmq_group, namesrv=rocketmq_cluster.namesrv) as producer:

@@ -31,7 +31,7 @@ PACE_SECONDS = 0.002  # between two sends of one task, so that the log stays rea
 
 @pytest.fixture(scope="module")
 def cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
-    """Two brokers that these tests break; each leaves them ready."""
+    """Two brokers that tests break and restore."""
     return fresh_cluster(brokers=2)
 
 
@@ -46,7 +46,7 @@ def topic(cluster: Cluster, rocketmq_group: str) -> Iterator[str]:
 
 @pytest.fixture
 def lonely_topic(cluster: Cluster, rocketmq_group: str) -> Iterator[str]:
-    """A topic on the first broker alone."""
+    """A topic on the first broker only."""
     name = f"lonely-{rocketmq_group[-12:]}"
     cluster.create_topic(name, queues=QUEUES, brokers=cluster.brokers[:1])
     yield name
@@ -55,7 +55,7 @@ def lonely_topic(cluster: Cluster, rocketmq_group: str) -> Iterator[str]:
 
 @dataclass
 class Run:
-    """A producer under load, and everything that it does."""
+    """A producer under load and a record of its sends."""
 
     producer: Producer
     topic: str
@@ -86,13 +86,13 @@ class Run:
         return result
 
     async def until_ok(self, more: int, seconds: float = 30.0) -> None:
-        """Wait until *more* sends have succeeded from now on."""
+        """Wait until *more* further sends have succeeded."""
         target = self.count(Outcome.OK) + more
         await until(lambda: self.count(Outcome.OK) >= target, f"{more} more sends", seconds)
 
     @asynccontextmanager
     async def fault(self) -> AsyncIterator[None]:
-        """Record that the block is one; it must be seen, and healed at its end."""
+        """Record the block as an outage; it must have an effect that ends with it."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         yield
@@ -103,7 +103,7 @@ class Run:
 async def load(
     cluster: Cluster, topic: str, group: str, *, refresh_seconds: float = 30.0
 ) -> AsyncIterator[Run]:
-    """Send from several tasks during the block; afterwards every promise is checked."""
+    """Send from several tasks during the block; then check all guarantees."""
     async with nothing_left():
         config = ClientConfig(
             namesrv=cluster.namesrv, route_refresh_interval_seconds=refresh_seconds
@@ -124,7 +124,7 @@ async def load(
 
 
 async def is_all_there(cluster: Cluster, run: Run) -> bool:
-    """Read the log; return whether it holds as many messages as sends were ok."""
+    """Read the log; return whether it holds as many messages as sends succeeded."""
     run.history.log = [
         entry
         for broker in cluster.brokers
@@ -147,12 +147,12 @@ async def test_killing_the_only_broker_loses_no_confirmed_message(
     cluster: Cluster, lonely_topic: str, rocketmq_group: str
 ) -> None:
     broker = cluster.brokers[0]
-    # A topic that two refreshes do not find would be created again, on the other broker.
+    # A topic that two refreshes miss would be created again on the other broker.
     async with load(cluster, lonely_topic, rocketmq_group, refresh_seconds=3600.0) as run:
         async with run.fault():
             await asyncio.to_thread(broker.kill)
             await until(lambda: run.count(Outcome.FAIL), "a send to fail", seconds=60)
-            # Only what was under way: a broker that starts slowly may leave others unanswered.
+            # Only sends in flight: a slowly starting broker may leave others without a response.
             unknown = run.count(Outcome.UNKNOWN)
             await asyncio.to_thread(broker.start)
         await run.until_ok(1, seconds=60)
@@ -192,7 +192,7 @@ async def test_killing_the_only_broker_loses_no_confirmed_batch(
 
 @dataclass
 class Batches:
-    """The bodies of batches that were stored, and of those that surely were not."""
+    """The bodies of stored batches, and of batches that were not stored."""
 
     stored: set[bytes] = field(default_factory=set)
     refused: set[bytes] = field(default_factory=set)
@@ -222,7 +222,7 @@ async def test_killing_one_of_two_brokers_fails_no_send(
             await asyncio.to_thread(cluster.brokers[1].kill)
             await run.until_ok(1000)
             await asyncio.to_thread(cluster.brokers[1].start)
-        # A refresh during the outage took it off the route; the next one brings it back.
+        # A refresh during the outage removed it from the route; the next one restores it.
         again = cluster.brokers[1]
         await until_done(lambda: used(run, again), "the broker to be used again", seconds=60)
         await run.until_ok(300)
@@ -248,7 +248,7 @@ async def test_a_read_only_broker_fails_no_send(
 
 
 def permit(broker: Broker, permission: int) -> None:
-    """Change what all clients may do at *broker*."""
+    """Change the permission of *broker*."""
     body = f"brokerPermission={permission}".encode()
     probe.ask(broker.address, UPDATE_BROKER_CONFIG, {}, body)
 

@@ -26,7 +26,7 @@ async def puller(namesrv: str, group: str) -> AsyncIterator[PullConsumer]:
 
 
 async def stored(consumer: PullConsumer, queue: MessageQueue, count: int) -> None:
-    """Wait until the queue shows so many messages: brokers acknowledge sooner."""
+    """Wait until the queue has *count* messages: brokers acknowledge earlier."""
 
     async def shown() -> bool:
         return await consumer.max_offset(queue) >= count
@@ -35,7 +35,7 @@ async def stored(consumer: PullConsumer, queue: MessageQueue, count: int) -> Non
 
 
 async def read_on(consumer: PullConsumer, queue: MessageQueue, offset: int) -> list[PullResult]:
-    """Return what pulls find from *offset* to the end."""
+    """Return all messages from *offset* to the end."""
     found: list[PullResult] = []
     while (result := await consumer.pull(queue, offset)).status is PullStatus.FOUND:
         found.append(result)
@@ -115,7 +115,7 @@ async def test_committed_offsets_of_the_group_are_returned(
 ) -> None:
     await send(namesrv, topic, numbers(4), queue=queue)
     await stored(puller, queue, 4)
-    await puller.pull(queue, 4)  # makes the group known
+    await puller.pull(queue, 4)  # registers the group
     now = datetime.now(UTC)
     for offset in (4, 1):
         await puller.commit(queue, offset)
@@ -165,13 +165,13 @@ async def test_a_reset_by_the_admin_tool_changes_the_commit_and_is_returned_once
 ) -> None:
     await send(namesrv, topic, numbers(4), queue=queue)
     await stored(puller, queue, 4)
-    await puller.pull(queue, 4)  # makes the group known
+    await puller.pull(queue, 4)  # registers the group
     await puller.commit(queue, 4)
     arguments = ("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0", "-n", namesrv)
     await in_thread(rocketmq_cluster.mqadmin, *arguments)
     committed = await puller.committed(queue)
     first, second = [await puller.pull(queue, 4) for _ in range(2)]
-    # Older brokers ask the members to move, and refuse where there is none.
+    # Older brokers reset through the members, and fail without one.
     reset = (0, PullStatus.OFFSET_RESET, 0) if is_5(rocketmq_cluster) else (4, PullStatus.NO_NEW, 4)
 
     assert (committed, first.status, first.next_offset) == reset

@@ -35,7 +35,7 @@ from tests.unit.remoting.until import until
 
 
 class Notes:
-    """A handler that notes what it was called with; *react* decides how it ends."""
+    """A handler that records its calls; *react* decides the result."""
 
     def __init__(self, react: Callable[[MessageExt], None] | None = None) -> None:
         self.seen: list[MessageExt] = []
@@ -65,7 +65,7 @@ async def pushing(
     arguments: dict[str, Any] | None = None,
     **settings: Any,  # noqa: ANN401
 ) -> AsyncIterator[PushConsumer]:
-    """A started consumer that begins at the beginning, with its queues."""
+    """A started consumer with `start_from="earliest"` and assigned queues."""
     config = PushConfig(**{"start_from": "earliest", **settings})
     extra = arguments or {}
     async with PushConsumer(
@@ -77,7 +77,7 @@ async def pushing(
 
 
 async def dead_letter(cluster: Cluster, group: str) -> Stored:
-    """Return the only dead letter of *group*, once it is there."""
+    """Wait for the only dead letter of *group*."""
 
     def read() -> list[Stored]:
         return wait_for_messages(cluster, f"%DLQ%{group}", 1, queues=1)

@@ -26,7 +26,7 @@ SET_MESSAGE_REQUEST_MODE = 401
 
 
 async def set_mode(cluster: Cluster, topic: str, group: str, mode: str, share: int = 0) -> None:
-    """Let the brokers of 5.x say that the group pulls or pops the topic."""
+    """Set the request mode of the group on 5.x brokers: pull or pop."""
     wish = {"topic": topic, "consumerGroup": group, "mode": mode, "popShareQueueNum": share}
     body = json.dumps(wish).encode()
     for broker in cluster.brokers:

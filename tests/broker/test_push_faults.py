@@ -42,7 +42,7 @@ from tests.unit.remoting.until import until
 QUEUES = 8
 LEASE_SECONDS = 3.0  # of members: less than the two times of the broker
 LOCK_SECONDS = 6  # of the broker, which has 60 by default; containers keep that
-IDLE_SECONDS = 4  # after which the broker gives a silent member up; 120 by default
+IDLE_SECONDS = 4  # after which the broker removes a silent member; 120 by default
 TAKEN_OVER_SECONDS = 100.0
 RESUME_SECONDS = 20.0
 EACH = 150  # messages a queue
@@ -54,7 +54,7 @@ Recorder = Callable[[str, object], None]
 
 @pytest.fixture(scope="module")
 def cluster(fresh_cluster: Callable[..., Cluster]) -> Iterator[Cluster]:
-    """A broker that forgets members and their locks soon; each test leaves it ready."""
+    """A broker with short member and lock timeouts; each test leaves it running."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(
             "JAVA_TOOL_OPTIONS",
@@ -104,7 +104,7 @@ async def pushing(
     mapper: Callable[[str], str] | None = None,
     **settings: Any,  # noqa: ANN401 - those of PushConfig
 ) -> AsyncIterator[PushConsumer]:
-    """A started consumer of this process that begins at the beginning, with its queues."""
+    """A started consumer in this process with `start_from="earliest"` and assigned queues."""
     client = ClientConfig(
         namesrv=cluster.namesrv, address_mapper=mapper, heartbeat_interval_seconds=1.0
     )
@@ -117,7 +117,7 @@ async def pushing(
         yield consumer
 
 
-# --- members that stand still --------------------------------------------------------------------
+# --- stalled members -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
@@ -154,7 +154,7 @@ async def test_stalled_member_delivers_and_commits_nothing_outdated(
 
 
 def taken_over(members: PushGroup, stalled: PushMember, since: float) -> bool:
-    """Whether others have come further in all the queues that *stalled* had."""
+    """Whether other members advanced all queues of *stalled*."""
     furthest = {queue: stalled.furthest(queue) for queue in stalled.held}
     others = [each for each in members.present if each is not stalled]
     commits = [commit for each in others for commit in each.commits if commit.at > since]
@@ -165,7 +165,7 @@ def taken_over(members: PushGroup, stalled: PushMember, since: float) -> bool:
 
 
 def stale(stalled: PushMember, resumed: float) -> list[object]:
-    """Return what the member delivered or committed of its old tenures after it was resumed."""
+    """Return deliveries and commits of earlier assignments after the member resumed."""
     anew = {queue: at for queue, at in stalled.held.items() if at > resumed}
     deliveries = [
         (each.queue, each.offset)
@@ -201,7 +201,7 @@ async def test_killed_broker_under_load_loses_nothing(
     resumed = min(first for first in firsts if first is not None) - back
     record_property("resumed_seconds", round(resumed, 2))
     # Commits of the last five seconds are gone with the broker, and until all are back in their
-    # group each thinks that it is alone: who takes another's queue begins at an older offset.
+    # group each sees only itself: a new owner of a queue starts at an older offset.
     record_property("copies", members.copies())
     assert resumed < RESUME_SECONDS
     assert members.early_commits() == []
@@ -217,7 +217,7 @@ async def test_consumption_continues_without_a_name_server(
             names.refuse()
             names.cut()
             await feeding.more(200)
-            await members.present[0].kill()  # what it had is the other's all the same
+            await members.present[0].kill()  # the other member still takes over its queues
             await members.until(lambda: not feeding.missing(members), "all messages")
             await names.accept()
             await members.join()
@@ -358,7 +358,7 @@ async def test_truncated_offset_file_is_reported_and_set_aside(
     async with run():
         await send(cluster.namesrv, topic, ["new"])
         await until(lambda: "new" in seen, "the new message", 60)
-        if broken == 2:  # nothing is known any more: the group is new, and begins where it says
+        if broken == 2:  # no offset is left: the group is new and starts at `start_from`
             await until(lambda: len(seen) == 21, "all messages again", 60)
 
     told = [each for each in events if isinstance(each, CorruptOffsetFile)]

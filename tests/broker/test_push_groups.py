@@ -16,7 +16,7 @@ from tests.broker.push_worker import Orders
 QUEUES = 16
 MEMBERS = 4
 SETTLED_SECONDS = 15.0  # after a change, where eight processes share two cores; usually 0.5
-BUSY = 20  # handlers of a member that may run at a change: what may come twice
+BUSY = 20  # running handlers per member at a rebalance: the possible duplicates
 
 Recorder = Callable[[str, object], None]
 
@@ -75,7 +75,7 @@ async def test_a_rolling_deploy_under_load_loses_nothing(
     orders: Orders, members: PushGroup, orderly: bool, record_property: Recorder
 ) -> None:
     orders.orderly = orderly
-    if orderly:  # only locks keep the next owner away from a handler that takes so long
+    if orderly:  # only locks delay the next owner during such a long handler
         orders.slow_seconds = 0.6
     async with Feeding(orders.namesrv, orders.topic) as feeding:
         await members.join(MEMBERS)

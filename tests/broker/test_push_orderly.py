@@ -15,7 +15,7 @@ from tests.unit.remoting.until import until, until_done
 
 
 class Member:
-    """An orderly consumer whose handler waits, and another client that asks for its locks."""
+    """An orderly consumer with a waiting handler, and another client that requests its locks."""
 
     def __init__(self, namesrv: str, group: str, topic: str, queue: MessageQueue) -> None:
         self.names = (namesrv, group, topic)

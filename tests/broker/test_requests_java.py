@@ -43,7 +43,7 @@ async def java(
 async def namespace(
     request: pytest.FixtureRequest, rocketmq_cluster: Cluster, topic: str, group: str
 ) -> list[str]:
-    """The namespace of both sides, or none."""
+    """The namespace of both clients, or none."""
     if request.param is None:
         return []
     await namespaced(rocketmq_cluster, request.param, topic, group)

@@ -29,7 +29,7 @@ SLOW_SECONDS = 0.5
 async def answering(
     client: ClientConfig, group: str, topic: str, seconds: float = 0.0
 ) -> AsyncIterator[Producer]:
-    """Answer every request of *topic* with its body in capitals, after some *seconds*."""
+    """Reply to every request of *topic* with its body in capitals after *seconds*."""
     config = PushConfig(start_from="earliest", concurrency=AT_ONCE)
     async with Producer(f"{group}-answers", client=client) as producer:
 
@@ -81,7 +81,7 @@ async def test_a_large_reply_arrives_unchanged(
 
 
 async def namespaced(cluster: Cluster, namespace: str, topic: str, group: str) -> None:
-    """Make *topic* and *group* in *namespace*."""
+    """Create *topic* and *group* in *namespace*."""
     await asyncio.to_thread(cluster.create_topic, f"{namespace}%{topic}", queues=1)
     await asyncio.to_thread(cluster.create_group, f"{namespace}%{group}")
 

@@ -1,4 +1,4 @@
-"""Servers killed, frozen or restarted under load: what was stored is read, reading resumes."""
+"""LitePullConsumer while servers are killed, frozen or restarted under load."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Recorder = Callable[[str, object], None]
 
 @pytest.fixture(scope="module")
 def cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
-    """One that these tests kill and restart; each leaves it ready."""
+    """A cluster that tests kill and restart; each leaves it running."""
     return fresh_cluster()
 
 
@@ -89,7 +89,7 @@ async def test_reading_resumes_after_a_broker_restart(
         assert load.first_read_after(back) < RESUME_SECONDS
         await load.consumer.commit()
     assert load.wrong() == []
-    # A broker that is away for long forgets its members; what they had not committed comes again.
+    # After a long outage the broker has lost its members: uncommitted messages are redelivered.
     assert load.copies() <= before
 
     async with consuming(cluster.namesrv, rocketmq_group, topic) as consumer:
@@ -114,7 +114,7 @@ async def test_messages_stored_before_and_after_a_kill_are_read(
         record_property("resumed_seconds", round(load.first_read_after(back), 2))
         assert load.first_read_after(back) < RESUME_SECONDS
     assert load.wrong() == []
-    # Where routes are refreshed in between, its queues are given up and taken on anew.
+    # A route refresh in between revokes its queues and assigns them again.
     assert load.copies() == 0 or back - killed > ROUTE_SECONDS
 
     async with consuming(cluster.namesrv, rocketmq_group, topic) as consumer:

@@ -37,7 +37,7 @@ def cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
 
 
 class Desk:
-    """A member of a group, and a look at what the broker stores for it."""
+    """A group member and access to the messages the broker stores for it."""
 
     def __init__(self, cluster: Cluster, group: str, instance: MQClientInstance) -> None:
         self.cluster = cluster
@@ -74,7 +74,7 @@ class Desk:
         return (await self.found(self.ground.topic))[0]
 
     async def found(self, topic: str, count: int = 1, queues: int = 1) -> list[MessageExt]:
-        """Return what a topic holds, once it is *count* messages."""
+        """Return the messages of a topic when it holds *count*."""
         messages: list[MessageExt] = []
 
         async def are_there() -> bool:
@@ -120,14 +120,14 @@ async def desk(cluster: Cluster, rocketmq_group: str) -> AsyncIterator[Desk]:
 
 
 def astray(message: MessageExt) -> MessageExt:
-    """Return *message* with an offset at which the broker finds none: it refuses to take it."""
+    """Return *message* with an offset without a message, so the broker rejects the send back."""
     head, at = message.head, LOG_OFFSET_AT
     wrong = pack(">q", message.commit_log_offset + (1 << 40))
     return msgspec.structs.replace(message, head=head[:at] + wrong + head[at + 8 :])
 
 
 def assert_same(again: MessageExt, message: MessageExt) -> None:
-    """Check that *again* is *message*, stored once more."""
+    """Check that *again* is a stored copy of *message*."""
     assert (again.body, again.flag) == (message.body, message.flag)
     assert (again.message_id, again.tags, again.keys) == (message.message_id, "t", ("k",))
     assert again.property("own") == "x"

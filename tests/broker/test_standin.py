@@ -1,4 +1,4 @@
-"""The stand-in that benchmarks run against answers like a real broker."""
+"""Conformance of the benchmark stand-in with a real broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rocketmq_aio.testing import Cluster
 from tests.broker.reading_groups import is_5
 
 QUEUES = 16  # as the stand-in's topic
-NEW_ANSWERS = {"no offset", "lite pull"}  # 4.9 answers 0 instead of none, and an unknown code
+NEW_ANSWERS = {"no offset", "lite pull"}  # 4.9 returns 0 instead of none, and an unknown code
 NEW_FIELDS = {
     "IS_SUB_CHANGE", "IS_SUPPORT_HEART_BEAT_V2", "groupSysFlag", "topicSysFlag", "transactionId",
 }  # fmt: skip
@@ -45,7 +45,7 @@ def test_the_stand_in_responds_like_a_real_broker(
 
 
 def as_4_9(played: dict[str, Shape], real: dict[str, Shape]) -> dict[str, Shape]:
-    """Leave out what the stand-in, a 5.x broker, says beyond a 4.9 one."""
+    """Remove fields that the stand-in, a 5.x broker, adds to those of 4.9."""
     less = {}
     for name, (code, fields, keys) in played.items():
         kept = {field: kind for field, kind in fields.items() if field not in NEW_FIELDS}

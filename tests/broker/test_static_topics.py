@@ -43,7 +43,7 @@ async def client_of(cluster: Cluster) -> AsyncIterator[MQClientInstance]:
 
 
 def knows_static_topics(cluster: Cluster) -> bool:
-    """Whether the brokers do; those before 5.0 are shown not to."""
+    """Whether the brokers support static topics; check that those before 5.0 do not."""
     if cluster.version.startswith("5."):
         return True
     refusal = probe.request(cluster.brokers[0].address, UPDATE_AND_CREATE_STATIC_TOPIC)
@@ -57,7 +57,7 @@ async def owners(client: MQClientInstance, topic: str) -> dict[int, str]:
 
 
 async def create(cluster: Cluster, client: MQClientInstance, topic: str) -> None:
-    """Make a static topic whose queues are half on one broker, half on the other."""
+    """Create a static topic with half of its queues on each broker."""
     brokers = ",".join(broker.name for broker in cluster.brokers)
     options = ("-t", topic, "-qn", str(QUEUES), "-b", brokers)
     await asyncio.to_thread(cluster.mqadmin, "updateStaticTopic", *options)
@@ -131,7 +131,7 @@ async def test_a_static_topic_is_sent_to_and_read_by_logical_queues(
     assert sorted(map(place, found)) == sorted(map(place, [*sent, *batch]))
     assert committed == [7, 4, 4, 4, 4, 4]
     assert set(lag.values()) == {0}
-    # Why nobody asks brokers who reads a static topic: they answer with queues of their own.
+    # Broker assignment is not used for static topics: it returns physical queues.
     assert {each.message_queue.broker_name for each in physical} == {"broker-a", "broker-b"}
 
 
@@ -179,7 +179,7 @@ async def test_moving_logical_queues_loses_no_message(
             return set((await owners(client, topic)).values()) == {"broker-b"}
 
         assert await eventually(have_moved, 30)  # brokers tell the name server every 10 s
-    # While a queue moves its broker answers sends with an offset of -1: it does not know it yet.
+    # While a queue moves, its broker returns offset -1 for sends: it is not known yet.
     assert sorted(each.message_id for each in found) == sorted(each.message_id for each in sent)
     assert {place(each) for each in sent if each.queue_offset >= 0} <= set(map(place, found))
     assert len(set(map(place, found))) == len(found)

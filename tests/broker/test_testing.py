@@ -29,7 +29,7 @@ time.sleep(600)
 
 @pytest.fixture(scope="module")
 def cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
-    """One that these tests kill, freeze and restart; each leaves it ready."""
+    """A cluster that tests kill, freeze and restart; each leaves it running."""
     return fresh_cluster(namesrvs=2)
 
 
@@ -40,7 +40,7 @@ def broker(cluster: Cluster) -> Broker:
 
 @pytest.fixture
 def orphans(rocketmq_version: str) -> list[Path]:
-    """The processes of a cluster whose owner was killed with kill -9 after it was ready."""
+    """The processes of a ready cluster whose owner was killed with SIGKILL."""
     command = [sys.executable, "-c", STARTS_AND_HANGS, rocketmq_version]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None

@@ -1,4 +1,4 @@
-"""`rocketmq_aio.testing` with two masters; apart, so that few servers run at a time."""
+"""`rocketmq_aio.testing` with two masters; a separate module limits concurrent servers."""
 
 from __future__ import annotations
 

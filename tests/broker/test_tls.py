@@ -1,4 +1,4 @@
-"""TLS on real servers: who is trusted, who is not, and what is told within the deadline."""
+"""TLS on real servers: accepted and rejected peers, and errors within the deadline."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def secured(fresh_cluster: Callable[..., Cluster], authority: Authority) -> Clus
 
 @pytest.fixture(scope="module")
 def mutual(fresh_cluster: Callable[..., Cluster], authority: Authority) -> Cluster:
-    """Servers that ask every client for a certificate."""
+    """Servers that require a client certificate."""
     return started(fresh_cluster, authority.server("both", clients=authority))
 
 
@@ -68,7 +68,7 @@ def started(start: Callable[..., Cluster], tls: ServerTLS) -> Cluster:
 
 
 def trusting(authority: Authority, certificate: tuple[Path, Path] | None = None) -> ssl.SSLContext:
-    """Return what a client is given as ``tls=``; it checks certificate and host name."""
+    """Return a value for ``tls=`` that verifies certificate and host name."""
     context = ssl.create_default_context(cafile=str(authority.certificate))
     if certificate is not None:
         context.load_cert_chain(*certificate)
@@ -76,7 +76,7 @@ def trusting(authority: Authority, certificate: tuple[Path, Path] | None = None)
 
 
 async def refused(config: ClientConfig) -> RocketMQError:
-    """Return how a producer fails to start; it does so within the deadline."""
+    """Return the error of a producer start, raised within the deadline."""
     producer = Producer("till", client=config)
     async with asyncio.timeout(config.request_timeout_seconds + SPARE_SECONDS):
         with pytest.raises(NameServerUnavailableError) as caught:
@@ -163,7 +163,7 @@ async def test_a_certificate_is_valid_for_its_names(secured: Cluster, authority:
 
 @pytest.fixture
 def expired_namesrv(rocketmq_version: str, authority: Authority) -> Iterator[str]:
-    """A name server with a certificate that ended yesterday."""
+    """A name server with a certificate that expired yesterday."""
     tls = authority.server("expired", days=EXPIRED)
     with closing(JVMBackend(rocketmq_version, Security(tls=tls))) as backend:
         launched = backend.namesrv("namesrv-a")
@@ -226,4 +226,4 @@ async def test_a_required_client_certificate_that_is_missing_is_an_error(
         cause = await refused(config)
 
         assert "[SSL: " in str(cause)
-        assert "alert" in str(cause)  # which one is the server's choice
+        assert "alert" in str(cause)  # the server chooses which

@@ -1,4 +1,4 @@
-"""Message traces on real brokers: the official tool finds them, and Java writes the same."""
+"""Message traces on real brokers, compared with mqadmin and the Java client."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ TRACE: Final = "RMQ_SYS_TRACE_TOPIC"
 PEER: Final = Path(__file__).parent / "java" / "Trace.java"
 BODY: Final = "hello trace"
 WAIT_SECONDS: Final = 60.0
-# Fields that differ from run to run: times, ids, offsets.
+# Fields that differ between runs: times, ids, offsets.
 VARYING: Final = {"Pub": {1, 5, 10, 12}, "SubBefore": {1, 4, 5}, "SubAfter": {1, 2, 3, 7}}
 
 
 async def traced(cluster: Cluster, message_id: str, count: int) -> list[str]:
-    """Return the records about a message once the broker holds *count* of them."""
+    """Wait for *count* trace records of a message; return them."""
     found: list[str] = []
 
     def look() -> bool:
@@ -44,7 +44,7 @@ async def traced(cluster: Cluster, message_id: str, count: int) -> list[str]:
 
     async with asyncio.timeout(WAIT_SECONDS):
         while not await in_thread(look):
-            pass  # each look takes a while
+            pass  # each query takes a while
     assert len(found) == count
     return found
 
@@ -59,7 +59,7 @@ async def send(cluster: Cluster, topic: str, group: str) -> str:
 
 
 async def consume(cluster: Cluster, topic: str, group: str) -> None:
-    """Have one message handled, with a trace."""
+    """Handle one message with a trace."""
     seen: list[str] = []
 
     async def handle(message: object) -> None:
@@ -74,7 +74,7 @@ async def consume(cluster: Cluster, topic: str, group: str) -> None:
 
 
 def comparable(records: list[str]) -> list[list[str]]:
-    """Return records in the order of their kinds, without what differs from run to run."""
+    """Return records sorted by kind, without fields that differ between runs."""
     fields = [record.split("\x01") for record in records]
     kept = [[f for i, f in enumerate(each) if i not in VARYING[each[0]]] for each in fields]
     return sorted(kept)
@@ -111,7 +111,7 @@ async def test_trace_bodies_equal_those_of_java(
     await peer("consume", cluster.namesrv, topic, group)
     theirs = await traced(cluster, java_id, 3)
 
-    # 4.9 brokers tell consumers no region: Java writes "null" then, this client the default.
+    # 4.9 brokers return no region: Java writes "null", this client the default.
     theirs = [
         each.replace(f"\x01null\x01{group}", f"\x01DefaultRegion\x01{group}") for each in theirs
     ]

@@ -13,7 +13,7 @@ from tests.fakes.conformance.transactions import CASES, TransactionCase
 
 @pytest.fixture(scope="module")
 def cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
-    """A broker that asks soon."""
+    """A broker with a short check interval."""
     return fresh_cluster(
         broker_properties={"transactionTimeOut": "1000", "transactionCheckInterval": "1000"}
     )

@@ -33,15 +33,15 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "transaction.py"
 QUEUES = 4
 TASKS = 8
 EACH = 10  # transactions of each kind
-RESOLVED_SECONDS = 60.0  # brokers ask by their own clock, and busy machines are slow
+RESOLVED_SECONDS = 60.0  # brokers check by their own clock, and busy machines are slow
 CHECKED = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000"}
 CHECK, END = RequestCode.CHECK_TRANSACTION_STATE, RequestCode.END_TRANSACTION
 
 
 @pytest.fixture(scope="module")
 def cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
-    """A broker that asks soon, and that these tests kill."""
-    # 4.9 and 5.x count the tries, and give up after 15 of them.
+    """A broker with a short check interval that tests kill."""
+    # 4.9 and 5.x stop after 15 checks.
     return fresh_cluster(broker_properties=CHECKED | {"transactionCheckMax": "100"})
 
 
@@ -62,7 +62,7 @@ def topic(cluster: Cluster, rocketmq_group: str) -> Iterator[str]:
 
 @dataclass
 class Ledger:
-    """What the application has stored: how each transaction ended, by the body of its message."""
+    """The application's store: the state of each transaction by message body."""
 
     ended: dict[str, TransactionState] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)
@@ -98,7 +98,7 @@ async def producing(
 
 
 async def visible(cluster: Cluster, topic: str, count: int) -> list[str]:
-    """Return what consumers can see, once it is so many messages."""
+    """Return the visible messages when there are *count*."""
     found = await asyncio.to_thread(
         wait_for_messages, cluster, topic, count, queues=QUEUES, seconds=RESOLVED_SECONDS
     )
@@ -111,9 +111,9 @@ async def visible_now(cluster: Cluster, topic: str) -> list[str]:
 
 
 async def becomes_visible(cluster: Cluster, topic: str, bodies: set[str]) -> None:
-    """Wait until consumers can see these and nothing else, some of them perhaps more than once.
+    """Wait until exactly these messages are visible, duplicates allowed.
 
-    A killed broker may have forgotten that it was told, and ask again: one more copy then.
+    A killed broker may have lost the state and check again, which adds a copy.
     """
 
     async def all_are() -> bool:
@@ -130,7 +130,7 @@ async def commit(producer: TransactionProducer, topic: str, body: str) -> Transa
     return tx.result
 
 
-# --- decisions -----------------------------------------------------------------------------------
+# --- transaction states --------------------------------------------------------------------------
 
 
 async def test_consumers_get_committed_messages_once_and_no_others(
@@ -154,9 +154,9 @@ async def test_consumers_get_committed_messages_once_and_no_others(
         await asyncio.gather(*(run(producer, kind, n) for kind in kinds for n in range(EACH)))
         assert set(await visible_now(cluster, topic)) <= set(ledger.committed)
         seen = await visible(cluster, topic, len(ledger.committed))
-        # Those that are rolled back by a check: all that were left open have been asked for.
+        # Rolled back by a check: all open transactions have been checked.
         await until(lambda: len(ledger.asked) == 2 * EACH, "all checks", RESOLVED_SECONDS)
-        # A canary that is left open later is decided later.
+        # A canary opened later is resolved later.
         await run(producer, "open-commit", EACH)
         seen = await visible(cluster, topic, len(seen) + 1)
 
@@ -166,7 +166,7 @@ async def test_consumers_get_committed_messages_once_and_no_others(
 
 
 async def consumed(cluster: Cluster, topic: str, group: str, count: int) -> list[str]:
-    """Return what a consumer gets until it has so much, and what else is there at once."""
+    """Return the first *count* messages and all that are immediately available."""
     config = LitePullConfig(start_from="earliest")
     got: list[str] = []
     async with LitePullConsumer(group, namesrv=cluster.namesrv, config=config) as consumer:
@@ -208,7 +208,7 @@ async def test_a_check_during_the_local_transaction_changes_nothing(
         assert tx.result is not None
         assert tx.result.confirmed
         seen = await visible(cluster, topic, 1)
-        # Later transactions are checked later: what the broker asks about this one comes before.
+        # Later transactions are checked later: the checks of this one come before.
         ledger.ended["later"] = TransactionState.COMMIT
         async with producer.transaction(Message(topic, b"later")) as later:
             later.unknown()
@@ -238,7 +238,7 @@ async def test_commits_that_overlap_checks_are_stored_once(
             assert tx.result is not None
             assert tx.result.confirmed
 
-        # The broker checks once a second what is older than a second.
+        # The broker checks transactions older than a second once a second.
         bodies = [f"{number:03}" for number in range(120)]
         await asyncio.gather(*(commit_after(int(b) / 50, b) for b in bodies))
         async with producer.transaction(Message(topic, b"canary")) as tx:
@@ -320,7 +320,7 @@ async def test_another_member_replies_for_a_killed_process(
             assert await process.stdout.readline()
         process.kill()
         await process.wait()
-    # Nobody is there now: what the dead ones had done, the next member finds in the ledger.
+    # No member is left: the next one finds the states of the dead ones in the ledger.
     ledger.ended |= bodies
     async with producing(cluster, rocketmq_group, ledger, topics=(topic,)):
         await until(lambda: set(ledger.asked) == set(bodies), "both checks", RESOLVED_SECONDS)
@@ -371,7 +371,7 @@ async def test_a_broker_killed_under_load_loses_no_transaction_state(
             for n in range(TASKS)
         ]
         await until(lambda: len(ledger.ended) > 100, "some transactions")
-        # Half messages, decisions and checks are under way at that moment.
+        # Half messages, end requests and checks are in flight at that moment.
         await asyncio.to_thread(broker.kill)
         await asyncio.to_thread(broker.start)
         decided = len(ledger.ended)
@@ -385,7 +385,7 @@ async def test_a_broker_killed_under_load_loses_no_transaction_state(
 async def keep_deciding(
     producer: TransactionProducer, topic: str, ledger: Ledger, name: str, stopped: asyncio.Event
 ) -> None:
-    """Commit, roll back and leave open in turn."""
+    """Cycle through commit, rollback and open."""
     number = 0
     while not stopped.is_set():
         number += 1

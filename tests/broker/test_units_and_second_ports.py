@@ -1,4 +1,4 @@
-"""What few installations use: the second port of brokers, and units."""
+"""VIP channel (the second port of brokers) and units."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_an_unreachable_vip_channel_is_named_in_the_error(
 
 
 async def listed(namesrv: str, code: int) -> list[str]:
-    """Return the topics that a name server tells when asked with *code*."""
+    """Return the topics that a name server returns for request *code*."""
     async with RawClient(namesrv) as raw:
         answer = await raw.answer(raw.send_fields(code))
     topics: list[str] = msgspec.json.decode(answer.body)["topicList"]

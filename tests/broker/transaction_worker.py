@@ -1,4 +1,4 @@
-"""A transaction producer in a process of its own, which a test can kill in its local part.
+"""Transaction producer process that a test can kill in its local transaction.
 
 python -m tests.broker.transaction_worker NAMESRV GROUP TOPIC BODY
 """
@@ -18,7 +18,7 @@ async def check(_message: MessageExt) -> TransactionState:
 
 
 async def work(namesrv: str, group: str, topic: str, body: str) -> None:
-    """Print the message id once the local part runs, which never ends."""
+    """Print the message id, then block in the local transaction."""
     async with (
         TransactionProducer(group, check=check, namesrv=namesrv) as producer,
         producer.transaction(Message(topic, body.encode())) as tx,

@@ -1,4 +1,4 @@
-"""A producer and a consumer at work while a test breaks their servers."""
+"""A producer and a consumer under load while a test breaks their servers."""
 
 from __future__ import annotations
 
@@ -63,25 +63,25 @@ class Load:
         await asyncio.gather(*self._senders)
 
     async def until_read(self, more: int, seconds: float = 30.0) -> None:
-        """Return once so many more messages were read."""
+        """Wait until *more* messages were read."""
         target = len(self.read) + more
         await until(lambda: len(self.read) >= target, f"{more} more messages", seconds)
 
     async def until_all_read(self, seconds: float = 30.0) -> None:
-        """Stop sending, and return once everything that was stored has been read."""
+        """Stop sending and wait until all stored messages are read."""
         await self.stop_sending()
         await until(lambda: not self._missing(), "what is in the log", seconds)
 
     def bodies_of(self, topic: str) -> list[str]:
-        """Return what was read of another topic."""
+        """Return the messages read from another topic."""
         return [each.body.decode() for each in self._others if each.topic == topic]
 
     def first_read_after(self, moment: float) -> float:
-        """Return how long after *moment* reading went on."""
+        """Return how long after *moment* reading resumed."""
         return next(at for at in self.read_at if at > moment) - moment
 
     def wrong(self) -> list[object]:
-        """Return messages that are not what was sent, and queues that were not read in order."""
+        """Return messages that differ from the sent ones, and queues read out of order."""
         wrong: list[object] = [
             place for place, body in self.read if self.stored.get(place, body) != body
         ]
@@ -93,7 +93,7 @@ class Load:
         return wrong
 
     def copies(self) -> int:
-        """Return how many messages came more than once."""
+        """Return the number of duplicates."""
         return sum(count - 1 for count in Counter(place for place, _ in self.read).values())
 
     def _missing(self) -> set[Place]:

@@ -1,4 +1,4 @@
-"""A consumer in a process of its own, which a test can kill; it prints a JSON line per event.
+"""Consumer process that a test can kill; it prints a JSON line per event.
 
 python -m tests.broker.worker NAMESRV GROUP TOPIC [MAX_MESSAGES [MESSAGES_BEFORE_IT_HANGS]]
 """
@@ -19,7 +19,7 @@ def say(**event: Any) -> None:  # noqa: ANN401 - whatever JSON takes
 
 
 async def work(namesrv: str, group: str, topic: str, limit: int, hangs_after: int | None) -> None:
-    """Say what each poll returned before the next one settles it; hang in the middle if told."""
+    """Print the result of each poll before the next poll commits it; optionally hang."""
     got = 0
     async with consumer_of(namesrv, group, commit_interval_seconds=0.1) as consumer:
         await consumer.subscribe(topic)

@@ -1,4 +1,4 @@
-"""Worker processes of a test: starting, reading, killing them."""
+"""Worker processes of tests: starts, reads and kills them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ START_SECONDS = 30.0
 
 
 class WorkerProcess:
-    """One `tests.broker.worker`; *batches* are what its polls returned, as it has said it.
+    """One `tests.broker.worker`; *batches* are the poll results it printed.
 
     A message is (queue id, offset, body).
     """
@@ -34,7 +34,7 @@ class WorkerProcess:
             await self._ready.wait()
 
     async def kill(self) -> None:
-        """End it as kill -9 does, and read what it has said until then."""
+        """Kill it with SIGKILL and read its remaining output."""
         if self.process.returncode is None:
             self.process.kill()
         await self.process.wait()
@@ -44,7 +44,7 @@ class WorkerProcess:
         assert self.process.stdout is not None
         async for line in self.process.stdout:
             if not line.endswith(b"\n"):
-                return  # killed while it spoke
+                return  # killed while printing
             event: dict[str, Any] = json.loads(line)
             if "ready" in event:
                 self.queues = event["ready"]
@@ -57,7 +57,7 @@ class WorkerProcess:
 async def worker(
     namesrv: str, group: str, topic: str, *numbers: int
 ) -> AsyncIterator[WorkerProcess]:
-    """A worker that has its queues; killed in the end."""
+    """A worker with assigned queues; killed at the end."""
     arguments = ["-m", "tests.broker.worker", namesrv, group, topic, *map(str, numbers)]
     process = await asyncio.create_subprocess_exec(
         sys.executable, *arguments, stdout=asyncio.subprocess.PIPE

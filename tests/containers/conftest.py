@@ -1,4 +1,4 @@
-"""Servers in containers. `make test-containers` provides an engine and the image."""
+"""Fixtures: servers in containers. `make test-containers` provides engine and image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEST_SECONDS: Final = 240
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Time tests alone: a fixture may pull an image first, and has deadlines of its own."""
+    """Set timeouts for tests only: a fixture may pull an image and has its own deadlines."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.timeout(TEST_SECONDS, func_only=True))
@@ -23,6 +23,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def rocketmq_cluster(rocketmq_version: str) -> Iterator[Cluster]:
-    """The fixture that users have, in containers whatever the environment says."""
+    """The public fixture, always with the container backend."""
     with Cluster.start(rocketmq_version, backend="containers") as cluster:
         yield cluster

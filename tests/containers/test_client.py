@@ -1,4 +1,4 @@
-"""The client meets a broker behind published ports: it must be reached where it says it is."""
+"""Clients of a broker behind published ports: the advertised address must be reachable."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def send(namesrv: str, topic: str, bodies: set[bytes]) -> None:
 
 
 async def receive(namesrv: str, topic: str, group: str) -> set[bytes]:
-    """Return the bodies of the first messages in *topic*, MESSAGES of them."""
+    """Return the bodies of the first MESSAGES messages in *topic*."""
     config = LitePullConfig(start_from="earliest")
     received: set[bytes] = set()
     async with (

@@ -1,4 +1,4 @@
-"""`docker compose up` gives a RocketMQ, of the file's own image, that this machine can reach."""
+"""`docker-compose.yml`: starts a RocketMQ that is reachable from the host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READY_SECONDS: Final = 120
 
 
 def compose_command() -> list[str]:
-    """Return how Compose is called here: as a plugin of docker, or by itself."""
+    """Return the Compose command: the docker plugin or the standalone program."""
     plugin = ["docker", "compose"]
     if subprocess.run([*plugin, "version"], capture_output=True, check=False).returncode == 0:
         return plugin
@@ -49,7 +49,7 @@ def test_the_broker_is_reachable_at_its_registered_address(ports: dict[str, int]
     wait_for_route(ports["NAMESRV_PORT"], expected)
 
     probe.wait_until(
-        # A broker that has just registered may not be able to say how it is doing.
+        # A broker that has just registered may not return statistics yet.
         lambda: probe.ask(expected, probe.GET_BROKER_RUNTIME_INFO),
         seconds=READY_SECONDS,
         what="no answer",

@@ -1,4 +1,4 @@
-"""A scripted cluster, and a proxy that faults are put into."""
+"""Fixtures: a fake cluster and a fault proxy."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 
 @pytest_asyncio.fixture
 async def proxy(cluster: FakeCluster) -> AsyncIterator[FaultProxy]:
-    """Between the consumers of a test and the broker."""
+    """Fault proxy between clients and the broker."""
     async with FaultProxy(cluster.broker.address) as proxy:
         yield proxy

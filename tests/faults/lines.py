@@ -1,4 +1,4 @@
-"""A client, a proxy that breaks things, and a broker, behind each other."""
+"""Client, fault proxy and fake broker in series."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.clients import Opened, open_client
 from tests.unit.remoting.until import succeeds, until_done
 
-SHORT = 0.3  # seconds that a call gets which will not be answered
+SHORT = 0.3  # timeout in seconds for calls without a response
 
 
 @dataclass
 class Line:
-    """A client, a proxy and a broker behind each other."""
+    """A client connected to a broker through a proxy."""
 
     opened: Opened
     proxy: FaultProxy
@@ -30,7 +30,7 @@ class Line:
         return await self.opened.ask(self.broker.address, timeout=timeout)
 
     async def works_again(self, seconds: float = 5.0) -> None:
-        """A hundred calls succeed, one after another and at once, once the first one does."""
+        """Wait for a successful call, then check a hundred more, sequential and concurrent."""
         await until_done(lambda: succeeds(self.ask()), "a call to succeed", seconds)
         for _ in range(10):
             answers = await asyncio.gather(*(self.ask() for _ in range(10)))

@@ -1,4 +1,4 @@
-"""Groups of push consumers whose every handler is recorded, and judged at the end."""
+"""Push consumer groups that record all handlers and check the history at the end."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from tests.unit.instance.client_env import open_sockets
 from tests.unit.remoting.until import until
 
 RETRIES: Final = RETRY_PREFIX + GROUP
-SOON: Final = 0.02  # seconds that retries wait here, instead of ten and more
+SOON: Final = 0.02  # retry delay in seconds, instead of ten and more
 
 
 async def accept(_message: MessageExt) -> None:
-    """Handle a message without ado."""
+    """Return without an error."""
 
 
 class Group:
-    """Push consumers of one group on *cluster*, and the history of what they did.
+    """Push consumers of one group on *cluster*, and their history.
 
     :ivar notes: events in the order of their publication
-    :ivar resets: commits that somebody else asked for
+    :ivar resets: commits requested by offset resets
     """
 
     def __init__(self, cluster: FakeCluster, *, orderly: bool = False) -> None:
@@ -60,7 +60,7 @@ class Group:
         on_event: Callable[[ConsumerEvent], object] | None = None,
         **settings: Any,  # noqa: ANN401 - those of PushConfig
     ) -> PushConsumer:
-        """Return a consumer that is recorded; it begins at the beginning and commits often."""
+        """Return a recorded consumer with `start_from="earliest"` and frequent commits."""
         recorder = HandlerRecorder(self.history)
 
         def note(event: ConsumerEvent) -> None:
@@ -98,18 +98,18 @@ class Group:
         """Return the events of one kind."""
         return [event for event in self.notes if isinstance(event, kind)]
 
-    # --- what came of it ------------------------------------------------------------------------
+    # --- results --------------------------------------------------------------------------------
 
     def handled(self, outcome: Outcome = Outcome.OK) -> list[str]:
-        """Return the bodies of messages whose handlers ended like that, in that order."""
+        """Return the bodies of messages whose handlers had that outcome, in order."""
         return [run.body.decode() for run in self.history.handled if run.outcome is outcome]
 
     async def have(self, *bodies: str) -> None:
-        """Return once each of *bodies* was handled."""
+        """Wait until each of *bodies* was handled."""
         await until(lambda: set(bodies) <= set(self.handled()), f"{bodies} to be handled", 10)
 
     async def drained(self) -> None:
-        """Return once everything that is stored for the group is committed."""
+        """Wait until all messages stored for the group are committed."""
         await until(self._is_drained, "everything to be committed", 15)
         self.history.drained = True
 
@@ -126,7 +126,7 @@ class Group:
         )
 
     def _delayed(self) -> bool:
-        """Whether messages that went back are still on their way."""
+        """Whether sent back messages are not redelivered yet."""
         waiting = visible = 0
         for broker in self.cluster.brokers:
             if WAITING_TOPIC in broker.topics:
@@ -135,7 +135,7 @@ class Group:
         return visible < waiting
 
     def owners(self) -> dict[MessageQueue, list[str]]:
-        """Return who has each queue of the topic now."""
+        """Return the current owners of each queue of the topic."""
         return {
             queue: [m.client.client_id for m in self.members if queue in m.assignment()]
             for broker in self.cluster.brokers
@@ -146,20 +146,20 @@ class Group:
         }
 
     async def at_rest(self) -> None:
-        """Return once every queue has one owner."""
+        """Wait until every queue has one owner."""
         await until(
             lambda: all(len(owners) == 1 for owners in self.owners().values()), "one owner each", 10
         )
         self.history.owners = self.owners()
 
     def judge(self) -> None:
-        """Fail if a promise was broken."""
+        """Fail if the history violates a guarantee."""
         fill(self.history, GROUP, TOPIC, brokers=self.cluster.brokers)
         self.history.commits = [
             replace(commit, reset=self.resets.get(commit.queue) == commit.offset)
             for commit in self.history.commits
         ]
-        # Whoever moves a group on has decided what becomes of the messages between.
+        # A forward reset skips the messages between deliberately.
         self.history.settled += [
             Settled(at=commit.at, queue=commit.queue, offset=offset)
             for commit in self.history.commits
@@ -182,9 +182,9 @@ async def group_of(
     orderly: bool = False,
     quiet: bool = True,
 ) -> AsyncIterator[Group]:
-    """A group whose members are closed at the end; then its history is judged.
+    """A group whose members are closed at the end; then its history is checked.
 
-    :param quiet: whether errors that are logged are held against it
+    :param quiet: whether logged errors fail the test
     """
     group = Group(cluster, orderly=orderly)
     before = _left()
@@ -198,14 +198,14 @@ async def group_of(
 
 
 def _left() -> Left:
-    """Return what is there besides the task that looks, which in a fixture is not always one."""
+    """Return all other tasks; in a fixture the current task may be None."""
     me = asyncio.current_task()
     tasks = {task for task in asyncio.all_tasks() if task is not me}
     return Left(tasks, open_sockets(), threading.active_count())
 
 
 class Left(NamedTuple):
-    """What members may leave behind; less or equal is as good as nothing."""
+    """Upper bound for remaining resources."""
 
     tasks: set[asyncio.Task[Any]]
     sockets: int
@@ -217,9 +217,9 @@ class Left(NamedTuple):
 
 
 class QuickLocks(QueueLocks):
-    """Locks that are renewed often, by a clock that tests put forward.
+    """Queue locks with frequent renewals and a clock that tests advance.
 
-    :ivar ahead: by how many seconds
+    :ivar ahead: seconds by which the clock is advanced
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:  # noqa: ANN401 - those of the base
@@ -232,7 +232,7 @@ class QuickLocks(QueueLocks):
 
 
 def let_time_pass(consumer: PushConsumer, seconds: float = 100.0) -> None:
-    """Put the clock of its locks forward; after so long as by default no lease holds."""
+    """Advance the clock of its locks; by default all leases expire."""
     locks = consumer._engine.locks
     assert isinstance(locks, QuickLocks)
     locks.ahead += seconds

@@ -1,4 +1,4 @@
-"""The fakes answer as real servers do: the same cases run on both (`tests/broker`)."""
+"""Conformance of the fakes: the same cases run on real servers (`tests/broker`)."""
 
 from __future__ import annotations
 

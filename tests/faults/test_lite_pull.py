@@ -54,7 +54,7 @@ def offsets_by_queue(taken: list[MessageExt]) -> dict[int, list[int]]:
     return found
 
 
-# --- brokers and name servers that go and come ---------------------------------------------------
+# --- outages of brokers and name servers ---------------------------------------------------------
 
 
 async def test_reading_continues_after_a_broker_restart(cluster: FakeCluster) -> None:

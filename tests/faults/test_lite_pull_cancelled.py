@@ -28,7 +28,7 @@ from tests.unit.consumer.lite_pull_env import (
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until
 
-STEPS: Final = 400  # turns of the loop, far more than any call here takes
+STEPS: Final = 400  # loop iterations, far more than any call here takes
 
 Call = Callable[[], Coroutine[Any, Any, object]]
 
@@ -40,7 +40,7 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 
 
 async def cancelled_after(steps: int, call: Coroutine[Any, Any, object]) -> bool:
-    """Run *call*, cancel it after so many turns of the loop; return whether it had ended."""
+    """Run *call*, cancel it after *turns* loop iterations; return whether it had ended."""
     task = asyncio.create_task(call)
     for _ in range(steps):
         if task.done():
@@ -54,7 +54,7 @@ async def cancelled_after(steps: int, call: Coroutine[Any, Any, object]) -> bool
 
 
 async def sweep(call: Call, after_each: Call | None = None) -> int:
-    """Cancel *call* after 0, 1, 2 ... turns until it ends first; return how many that took."""
+    """Cancel *call* after 0, 1, 2 ... loop iterations until it ends first; return the count."""
     steps = 0
     for steps in range(STEPS):
         ended = await cancelled_after(steps, call())

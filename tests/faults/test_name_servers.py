@@ -1,4 +1,4 @@
-"""Name servers that are down, silent, cut off, or not there at all."""
+"""Name servers that are down, silent, disconnected or missing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ORDER = Message("orders", b"hello")
 
 @contextmanager
 def black_hole() -> Iterator[str]:
-    """An address from which nothing comes back, not even a refusal: its backlog is full."""
+    """An address that never accepts or refuses connections: its backlog is full."""
     with socket.socket() as deaf, socket.socket() as first, socket.socket() as second:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(0)
@@ -53,7 +53,7 @@ def black_hole() -> Iterator[str]:
 
 
 def nobody() -> str:
-    """An address where nobody listens."""
+    """An address without a listener."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{free.getsockname()[1]}"
@@ -82,7 +82,7 @@ async def seconds_of(work: asyncio.Task[object]) -> float:
     return passed.seconds
 
 
-# --- nobody there --------------------------------------------------------------------------------
+# --- no name server ------------------------------------------------------------------------------
 
 
 async def test_start_fails_soon_if_connections_are_refused() -> None:

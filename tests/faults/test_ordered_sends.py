@@ -28,7 +28,7 @@ KEYS = 16
 
 @dataclass
 class Run:
-    """A producer with one sender per key; brokers are behind proxies."""
+    """A producer with one task per key; brokers are behind proxies."""
 
     cluster: FakeCluster
     proxies: list[FaultProxy]
@@ -52,7 +52,7 @@ class Run:
                 self.ok[key].append(number)
 
     async def go_on(self, more: int = 10, keys: int = KEYS) -> None:
-        """Wait until so many *keys* have *more* messages."""
+        """Wait until *keys* keys have *more* messages."""
         goal = {f"k{n}": len(self.ok[f"k{n}"]) + more for n in range(KEYS)}
         await until(
             lambda: sum(len(self.ok[key]) >= most for key, most in goal.items()) >= keys,
@@ -80,14 +80,14 @@ TOGETHER = ProducerConfig(auto_batch=AutoBatch(linger_seconds=0))
 
 @pytest.fixture(params=[None, TOGETHER], ids=["alone", "together"])
 def config(request: pytest.FixtureRequest) -> ProducerConfig | None:
-    """Sends that go one by one, and batches."""
+    """Unbatched and batched sends."""
     given: ProducerConfig | None = request.param
     return given
 
 
 @asynccontextmanager
 async def sending(producer_config: ProducerConfig | None) -> AsyncIterator[Run]:
-    """Send with all keys during the block; afterwards every promise is checked."""
+    """Send with all keys during the block; then check all guarantees."""
     async with nothing_left(), AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(FakeCluster(2, topics={"orders": 4}))
         proxies = [

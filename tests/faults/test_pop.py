@@ -28,7 +28,7 @@ CHANGE: Final = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
 
 
 async def all_done(consumer: PopConsumer, count: int) -> Counter[str]:
-    """Acknowledge messages until *count* different ones were; return how often each came."""
+    """Acknowledge messages until *count* different ones are; return the deliveries of each."""
     seen: Counter[str] = Counter()
     async with asyncio.timeout(15):
         while len(seen) < count:

@@ -38,7 +38,7 @@ SENDERS = 8
 
 @dataclass
 class Run:
-    """A producer whose brokers are behind proxies, and everything that it does."""
+    """A producer with brokers behind proxies, and a record of its sends."""
 
     cluster: FakeCluster
     proxies: list[FaultProxy]
@@ -51,7 +51,7 @@ class Run:
         return sum(each.outcome is outcome for each in self.history.sends)
 
     async def keep_sending(self, name: str, timeout: float = 2.0) -> None:
-        """Send one message after another until told to stop."""
+        """Send messages sequentially until stopped."""
         while not self.stopped:
             self.sent += 1
             body = f"{name}/{self.sent}".encode()
@@ -65,7 +65,7 @@ class Run:
                 self.history.work.append(asyncio.get_running_loop().time())
 
     async def until_ok(self, more: int, seconds: float = WAIT_SECONDS) -> None:
-        """Wait until *more* sends have succeeded from now on."""
+        """Wait until *more* further sends have succeeded."""
         target = self.count(Outcome.OK) + more
         await until(lambda: self.count(Outcome.OK) >= target, f"{more} more sends", seconds)
 
@@ -82,9 +82,9 @@ async def sending(
     patience: float = 2.0,
     **client: float,
 ) -> AsyncIterator[Run]:
-    """Send from several tasks during the block; afterwards every promise is checked.
+    """Send from several tasks during the block; then check all guarantees.
 
-    :param patience: the seconds that a send may take
+    :param patience: maximum seconds per send
     """
     async with nothing_left(), AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(FakeCluster(brokers, topics={"orders": 4}))
@@ -232,7 +232,7 @@ async def test_go_away_reconnects() -> None:
         assert len(run.proxies[0].connects) >= 4
 
 
-# --- slow lines ----------------------------------------------------------------------------------
+# --- slow connections ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [1, 7])
@@ -288,7 +288,7 @@ async def test_cancelled_sends_under_faults_leak_nothing() -> None:
                 victim.cancel()
             await asyncio.wait(victims)
         await run.until_ok(100)
-        # A frame that left before its sender was cancelled may be stored at any time until the end.
+        # A frame written before its sender was cancelled may be stored until the end.
         bodies = [f"victim-{number}-{which}" for number in range(60) for which in range(10)]
         run.history.sends += [
             Sent(uid=body, body=body.encode(), started=0.0, outcome=Outcome.UNKNOWN)
@@ -305,7 +305,7 @@ async def test_close_under_load_ends_all_sends_in_time() -> None:
         config = ClientConfig(
             namesrv=cluster.namesrv,
             address_mapper=proxy.map_address,
-            request_timeout_seconds=0.5,  # of the good-bye, which nobody answers either
+            request_timeout_seconds=0.5,  # of the unregister request, which gets no response either
         )
         producer = Producer("shop", client=config)
         await producer.start()

@@ -80,7 +80,7 @@ async def test_a_broker_that_fails_at_any_stage_gets_the_message(
             assert first_copies == BODIES
         assert len({each.properties["UNIQ_KEY"] for each in stored}) == len(BODIES)
         if stage == "request":
-            assert len(stored) == len(BODIES)  # what never arrived is there once
+            assert len(stored) == len(BODIES)  # a request that never arrived is stored once
 
 
 async def test_a_lost_response_without_retries_is_unknown_and_makes_no_copy() -> None:
@@ -125,7 +125,7 @@ async def test_a_lost_response_with_retries_is_retried_or_unknown() -> None:
 async def test_a_weaker_status_is_stored_once_and_returned(
     code: ResponseCode,
 ) -> None:
-    async with sending(brokers=2, patience=15.0) as run:  # none is sent again for being slow
+    async with sending(brokers=2, patience=15.0) as run:  # slow sends are not retried
         before = run.count(Outcome.OK)
         for proxy in run.proxies:
             proxy.down.on(with_code(code), code=SEND, times=20)
@@ -137,7 +137,7 @@ async def test_a_weaker_status_is_stored_once_and_returned(
 
 
 async def test_a_read_only_broker_fails_no_send() -> None:
-    """The others take what it refuses, until the route leaves it out."""
+    """The other brokers take its messages until the route excludes it."""
     async with sending(brokers=2) as run:
         closed = run.cluster.brokers[1]
         refused = Reply(
@@ -151,7 +151,7 @@ async def test_a_read_only_broker_fails_no_send() -> None:
         await run.until_ok(100)
 
         assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0
-        assert len(closed.requests_of(SEND)) <= asked + 8  # those that were under way
+        assert len(closed.requests_of(SEND)) <= asked + 8  # sends in flight
 
 
 async def test_a_deleted_topic_raises_until_it_is_created_again() -> None:
@@ -161,7 +161,7 @@ async def test_a_deleted_topic_raises_until_it_is_created_again() -> None:
         async with Producer("shop", namesrv=cluster.namesrv) as producer:
             await producer.send(Message("orders", b"before"))
             del cluster.broker.topics["orders"]
-            for _ in range(2):  # a route that is missing once may come back
+            for _ in range(2):  # a route missing once may return
                 with pytest.raises(RocketMQError, match="orders"):
                     await producer.send(Message("orders", b"lost"), timeout_seconds=1)
                 with pytest.raises(RouteNotFoundError):

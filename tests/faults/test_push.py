@@ -60,7 +60,7 @@ def local_retries_come_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def once(error: Callable[[], BaseException], *bodies: str) -> Behaviour:
-    """Raise when one of *bodies* comes for the first time."""
+    """Raise at the first delivery of each of *bodies*."""
     met: set[bytes] = set()
 
     async def behave(message: MessageExt) -> None:
@@ -75,7 +75,7 @@ def once(error: Callable[[], BaseException], *bodies: str) -> Behaviour:
 
 
 class Odd(BaseException):
-    """What test tools raise, and some frameworks, so that nobody catches it."""
+    """A `BaseException`, as raised by test tools and some frameworks."""
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ async def test_result_after_the_timeout_is_ignored(cluster: FakeCluster, group: 
         if next(tries) == 0:
             with suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
-            for _ in range(50):  # it takes its time, too
+            for _ in range(50):  # the retry takes time, too
                 await asyncio.sleep(0)
             assert len(running) == 1, "it came again while it was still handled"
 
@@ -172,7 +172,7 @@ async def test_stuck_handler_holds_its_offset_only(cluster: FakeCluster, group: 
     await group.drained()
 
 
-# --- messages that go back -----------------------------------------------------------------------
+# --- send back -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", REFUSALS)
@@ -213,7 +213,7 @@ async def test_failed_send_back_retries_locally(
 async def test_connection_lost_during_send_back_duplicates_but_loses_nothing(
     cluster: FakeCluster, proxy: FaultProxy, group: Group, how: str
 ) -> None:
-    group.history.extra_copies = 1  # stored once, and once more because nobody knew
+    group.history.extra_copies = 1  # stored once, and again because the outcome was unknown
     lost: dict[str, Handler] = {
         "closed": stored_and(cluster, Close()),
         "reset": stored_and(cluster, Close(reset=True)),
@@ -255,7 +255,7 @@ async def test_repeated_connection_losses_lose_nothing(
     await group.drained()
 
 
-# --- brokers that refuse -------------------------------------------------------------------------
+# --- error responses -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [*REFUSALS, ResponseCode.SUBSCRIPTION_NOT_EXIST])
@@ -351,7 +351,7 @@ async def test_restarted_broker_redelivers_only_messages_in_flight(
     await group.drained()
 
 
-# --- offsets that move ---------------------------------------------------------------------------
+# --- corrected and reset offsets -----------------------------------------------------------------
 
 
 async def test_a_corrected_offset_loses_nothing_while_handlers_run(

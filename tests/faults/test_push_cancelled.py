@@ -35,7 +35,7 @@ async def briefly(_message: MessageExt) -> None:
 
 
 def clean(cluster: FakeCluster) -> bool:
-    """Whether the broker knows of no member and no lock."""
+    """Whether the broker has no member and no lock."""
     return not cluster.broker.members.groups and not cluster.broker.locks.any_in(GROUP)
 
 

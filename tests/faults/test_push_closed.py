@@ -146,7 +146,7 @@ async def test_close_is_bounded_under_every_broker_fault(
         await outcome
     await record_call(group.history, "close", 2.0, consumer.close())
     proxy.flow()
-    group.history.epochs.clear()  # what was held up reaches the broker now
+    group.history.epochs.clear()  # delayed requests reach the broker now
     if fault == "dead":
         await cluster.broker.start()
 
@@ -166,7 +166,7 @@ async def test_close_while_suspended_leaves_cached_messages_to_others(
     assert committed(cluster) == 1
 
 
-# --- lives that are no lives ---------------------------------------------------------------------
+# --- consumers that never ran --------------------------------------------------------------------
 
 
 def consumer_of(cluster: FakeCluster, *, orderly: bool = False, **settings: float) -> PushConsumer:

@@ -50,7 +50,7 @@ async def standing_still() -> AsyncIterator[FairTime]:
 
 
 class Sender:
-    """Puts messages into all queues while a test goes on."""
+    """Adds messages to all queues during a test."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
@@ -89,14 +89,14 @@ async def test_a_joining_and_leaving_member_loses_nothing(
         group.history.work = [run.started for run in group.history.handled]
 
         twice = len(group.handled()) - sender.sent
-        # Who stands still for long cannot commit before another one begins.
+        # A member stalled for long cannot commit before another one starts.
         assert twice == 0 or passed.longest > TAKEOVER_DELAY_SECONDS / 3, (
             "all were handed over in peace"
         )
 
 
 async def visit(group: Group) -> None:
-    """Join, work, and leave."""
+    """Join, consume and leave."""
     member = await group.join(briefly)
     await until(lambda: _has_handled(group, member.client.client_id), "its share")
     await member.close()
@@ -142,8 +142,8 @@ async def test_member_that_dies_with_messages_in_flight_is_replaced(
         await group.at_rest()
         sender.send(10 * QUEUES)
         await until(lambda: _has_handled(group, victim.client.client_id))
-        group.history.stalls = QUEUES  # its handlers know nothing of the cut
-        group.history.orderly = False  # and to its end it holds locks that others took over
+        group.history.stalls = QUEUES  # its handlers continue after the cut
+        group.history.orderly = False  # until then it holds locks that others took over
         proxy.refuse()
         proxy.cut(reset=True)
         sender.send(10 * QUEUES)
@@ -224,7 +224,7 @@ async def test_failure_after_revocation_is_left_to_the_next_owner(
         await first.unsubscribe(TOPIC)
         let_go.set()
         await until(lambda: group.handled(Outcome.FAIL))
-        # By the time of this answer a message that was sent back would be at the broker, too.
+        # When this response arrives, a sent back message would be at the broker, too.
         await first.client.broker.consumer_ids(GROUP, TOPIC)
         await first.close()
         await group.join()
@@ -295,7 +295,7 @@ async def test_a_reassigned_queue_starts_no_second_handler_of_a_message_in_fligh
         return sum(run.body == b"3" for run in group.history.handled)
 
     async with group_of(cluster) as group:
-        group.history.extra_copies = times  # nobody has committed what lies behind the message
+        group.history.extra_copies = times  # no offset after the message is committed
         put(cluster, *numbers(10))
         consumer = await group.join(behave, close_timeout_seconds=0.05)
         await reached.wait()

@@ -45,7 +45,7 @@ def quick_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Gate:
-    """A handler that waits at one message until it may go on."""
+    """A handler that blocks at one message until released."""
 
     def __init__(self, body: str = "3") -> None:
         self.body = body.encode()
@@ -106,7 +106,7 @@ async def test_a_reset_waits_for_the_running_handler(
     put(cluster, "b", queue_id=1)
     await group.have("b")
     assert len(group.handled()) == 6, "another handler of the queue began"
-    group.history.epochs.clear()  # a reset begins anew, and this history cannot tell when
+    group.history.epochs.clear()  # a reset starts over, and this history does not record when
     group.history.extra_copies, group.history.orderly = 1, False
     gate.open.set()
     await group.drained()
@@ -117,7 +117,7 @@ async def test_a_reset_waits_for_the_running_handler(
     ]
 
 
-# --- locks that are refused ----------------------------------------------------------------------
+# --- refused locks -------------------------------------------------------------------------------
 
 
 async def test_queue_locked_by_another_member_is_awaited(
@@ -170,11 +170,11 @@ async def test_dead_letter_that_cannot_be_stored_holds_the_queue(
     assert [stored.body for stored in cluster.broker.messages(f"%DLQ%{GROUP}")] == [b"3"]
 
 
-# --- locks that are lost -------------------------------------------------------------------------
+# --- lost locks ----------------------------------------------------------------------------------
 
 
 def give_to_another(cluster: FakeCluster) -> Callable[[], None]:
-    """Give queue 0 to somebody else; return what takes it from them."""
+    """Assign queue 0 to another member; return a function that takes it back."""
     owners = cluster.broker.locks.owners[GROUP]
     owners[queue(0)] = ("somebody-else", asyncio.get_running_loop().time())
     return lambda: owners.pop(queue(0), None) and None
@@ -237,7 +237,7 @@ async def test_locks_are_renewed_while_a_handler_runs(cluster: FakeCluster, grou
     await gate.reached.wait()
     for _ in range(10):  # a third of a lease each
         asked = len(cluster.broker.requests_of(LOCK))
-        await cluster.broker.wait_for(LOCK, asked + 3)  # the first one is answered by then
+        await cluster.broker.wait_for(LOCK, asked + 3)  # the first one has its response by then
         let_time_pass(consumer, LEASE_SECONDS / 3)
     gate.open.set()
     await group.drained()
@@ -246,7 +246,7 @@ async def test_locks_are_renewed_while_a_handler_runs(cluster: FakeCluster, grou
     assert group.handled() == numbers(10)
 
 
-# --- queues that move while their handlers run ---------------------------------------------------
+# --- rebalances while handlers run ---------------------------------------------------------------
 
 
 def revoked(group: Group) -> set[MessageQueue]:
@@ -411,7 +411,7 @@ async def test_a_handler_thread_that_outlives_its_consumer_keeps_the_lock(
 async def test_lease_that_expires_during_its_renewal_is_lost(
     cluster: FakeCluster, group: Group
 ) -> None:
-    """Else its queue, passed over meanwhile, would have been waited for by nobody."""
+    """Otherwise no task would wait for its queue, which was skipped meanwhile."""
     gate = Gate()
     put(cluster, *numbers(10))
     consumer = await group.join(gate, pull_threshold_per_queue=5)

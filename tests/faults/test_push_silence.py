@@ -28,7 +28,7 @@ from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.remoting.until import until
 
 PULL, LOCK = RequestCode.PULL_MESSAGE, RequestCode.LOCK_BATCH_MQ
-WATCH_SECONDS = 1.2  # for a pace per second to show
+WATCH_SECONDS = 1.2  # long enough to measure a rate per second
 
 
 @pytest_asyncio.fixture(params=[False, True], ids=["concurrent", "orderly"])
@@ -55,7 +55,7 @@ async def test_silent_connection_loss_loses_nothing(
     proxy.flow()
     await group.have(*numbers(40))
     await group.drained()
-    group.history.epochs.clear()  # what was held up arrived late, whoever had the queue
+    group.history.epochs.clear()  # delayed requests arrived late, for any owner
 
 
 async def test_lease_that_expires_in_silence_stops_delivery_and_commits(
@@ -82,7 +82,7 @@ async def test_lease_that_expires_in_silence_stops_delivery_and_commits(
         await group.have("3")
         assert "4" not in group.handled()
         proxy.refuse()
-        proxy.cut(reset=True)  # after a minute or two of silence a broker forgets
+        proxy.cut(reset=True)  # a broker removes members after a minute or two of silence
         cluster.broker.locks.owners.clear()
         other = await group.join()
         group.history.extra_copies = 1
@@ -112,7 +112,7 @@ async def test_after_a_stall_the_lease_is_checked_before_delivery(
         await reached.wait()
         locks = consumer._engine.locks
         assert locks is not None
-        locks._clock = lambda: monotonic() + 100  # as after a stop of so long
+        locks._clock = lambda: monotonic() + 100  # as after a stall of that length
         let_go.set()
         await until(lambda: group.events_of(LeaseLost), "the event")
         begun = len(group.history.handled)
@@ -122,7 +122,7 @@ async def test_after_a_stall_the_lease_is_checked_before_delivery(
         await group.drained()
 
 
-# --- refusals that last --------------------------------------------------------------------------
+# --- repeated rejections -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, 999])
@@ -134,7 +134,7 @@ async def test_refused_pulls_keep_their_rate(cluster: FakeCluster, group: Group,
     began = asyncio.get_running_loop().time()
     put(cluster, "b")
     put(cluster, "c", queue_id=1)
-    await asyncio.sleep(WATCH_SECONDS)  # it is the time itself that is looked at
+    await asyncio.sleep(WATCH_SECONDS)  # the rate over real time is tested
     cluster.broker.off(PULL)
     pulled = [at for at in request_times(PULL, cluster.broker) if at > began]
     group.history.paced["pulls of three queues"] = pulled
@@ -147,14 +147,14 @@ async def test_refused_locks_keep_their_rate(cluster: FakeCluster) -> None:
         cluster.broker.on(LOCK, Reply(ResponseCode.SYSTEM_BUSY, remark="not now"), times=None)
         put(cluster, "a")
         await group.join()
-        await asyncio.sleep(WATCH_SECONDS)  # it is the time itself that is looked at
+        await asyncio.sleep(WATCH_SECONDS)  # the rate over real time is tested
         group.history.paced["locks"] = request_times(LOCK, cluster.broker)
         assert group.history.paced["locks"]
         cluster.broker.off(LOCK)
         await group.drained()
 
 
-# --- what else may go wrong ----------------------------------------------------------------------
+# --- other faults --------------------------------------------------------------------------------
 
 
 async def test_an_offset_correction_waits_for_the_running_handler(

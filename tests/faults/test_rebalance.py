@@ -53,7 +53,7 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 
 @dataclass
 class Worker:
-    """A member that polls on and on, and remembers what it got."""
+    """A member that polls continuously and records the messages."""
 
     consumer: LitePullConsumer
     taken: list[MessageExt] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Worker:
 
 
 class Crowd:
-    """The members of one group, and what they got together."""
+    """The members of one group and all messages they received."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
@@ -135,7 +135,7 @@ async def crowd(cluster: FakeCluster) -> AsyncIterator[Crowd]:
 
 
 class Sender:
-    """Puts messages into all queues, evenly, while a test goes on."""
+    """Adds messages evenly to all queues during a test."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
@@ -242,7 +242,7 @@ async def test_group_with_more_members_than_queues_reaches_an_assignment() -> No
         await until(lambda: held() == [0, 0, 1, 1])
 
 
-# --- handing over --------------------------------------------------------------------------------
+# --- revocation ----------------------------------------------------------------------------------
 
 
 async def test_committed_messages_are_not_redelivered_to_the_next_owner(
@@ -275,7 +275,7 @@ async def test_slow_member_causes_duplicates_only_of_messages_in_flight(
     assert begins == {each: done[each] for each in begins}
 
 
-# --- brokers that do not know --------------------------------------------------------------------
+# --- incomplete member lists ---------------------------------------------------------------------
 
 
 def members(*client_ids: str) -> Reply:

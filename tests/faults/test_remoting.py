@@ -1,4 +1,4 @@
-"""Connections under faults: real sockets, a proxy that breaks things, servers that misbehave."""
+"""Connections under faults: real sockets, a fault proxy, misbehaving servers."""
 
 from __future__ import annotations
 
@@ -116,13 +116,13 @@ async def test_a_malformed_response_raises_its_own_error_and_recovers(kind: str)
                 await made.ask(PATIENT if error is ConnectionLostError else SHORT)
             assert passed.seconds < SHORT + 1.0
 
-        if kind == "half":  # whatever follows half a frame belongs to it
+        if kind == "half":  # bytes after half a frame are part of it
             made.proxy.cut()
         await made.works_again()
 
 
 async def test_connecting_ends_within_the_connect_timeout() -> None:
-    """A full backlog drops the request to connect: nothing comes back at all."""
+    """A full backlog drops the SYN: the client gets no response."""
     with socket.socket() as deaf, socket.socket() as first, socket.socket() as second:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(0)
@@ -175,7 +175,7 @@ async def test_cutting_the_connection_at_any_byte_of_a_request_recovers() -> Non
 
 
 class Load:
-    """Callers that ask without end, each checking that its answer is its own."""
+    """Callers that send requests continuously and check that each response is their own."""
 
     def __init__(self, made: Line) -> None:
         self.answered = 0
@@ -233,7 +233,7 @@ async def test_reconnects_to_a_disconnecting_server_are_paced() -> None:
         assert len(made.broker.connects) <= 10
 
 
-# --- bytes that come oddly -----------------------------------------------------------------------
+# --- unusual reads -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 13])

@@ -42,7 +42,7 @@ REFUSED: Final = Reply(ResponseCode.NO_PERMISSION, remark="check signature faile
 
 
 class FailingHook(RPCHook):
-    """Sees a request before it is signed, and its answer; fails over both."""
+    """Hook that fails before a request is signed and after its response."""
 
     def before_request(
         self, address: str, code: int, ext_fields: MutableMapping[str, str], body: bytes
@@ -61,7 +61,7 @@ def everything_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def check(shown: list[object], log: str) -> None:
-    """Search all of it for the secrets."""
+    """Search all output for the secrets."""
     errors = [each for each in shown if isinstance(each, BaseException)]
     texts = [log, *map(repr, shown), *map(str, shown)]
     texts += ["".join(traceback.format_exception(each)) for each in errors]
@@ -73,7 +73,7 @@ def check(shown: list[object], log: str) -> None:
 
 
 async def everything(config: ClientConfig) -> list[object]:
-    """Use every kind of client; return what can be shown of them."""
+    """Use every kind of client; return all objects that can be shown."""
     shown: list[object] = [config, config.credentials]
     sends = ProducerConfig(send_timeout_seconds=0.5, retries=1)
     producer = Producer("shop", client=config, config=sends)
@@ -112,7 +112,7 @@ async def outcome(call: Awaitable[object]) -> object:
 
 
 async def a_while(consumer: Consumer) -> None:
-    """Let *consumer* work for a moment."""
+    """Run *consumer* briefly."""
     async with consumer:
         with anyio.move_on_after(0.3):
             await anyio.sleep_forever()

@@ -1,4 +1,4 @@
-"""Sending back over connections that break: a message may come twice, and is never lost."""
+"""SendBack over lost connections: at-least-once redelivery."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_a_sent_back_message_is_redelivered_at_least_once(fault: Fault, co
             message = stored(broker)
             tried = 0
             while not await succeeds(back, message):
-                tried += 1  # a consumer waits in between: the broker is left alone for a moment
+                tried += 1  # a consumer pauses in between
                 await until(lambda: not instance.remoting.backoff_left(broker.address))
 
             await until(lambda: len(broker.messages(RETRIES)) >= copies, "the copies")

@@ -1,4 +1,4 @@
-"""Connections over which nothing comes, or nothing goes."""
+"""Connections that are silent in one or both directions."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ async def test_a_wrong_length_prefix_replaces_the_connection(
             await made.ask(0.1)
         while made.opened.client.is_connected(made.broker.address):
             with pytest.raises((RequestTimeoutError, ConnectionLostError)):
-                await made.ask(0.1)  # the broker answers, into the frame that never ends
+                await made.ask(0.1)  # the response is read as part of the frame that never ends
         await made.works_again()
 
         assert len(made.proxy.connects) == 2
 
 
 def test_silence_is_detected_within_fifteen_seconds() -> None:
-    keepalive = 6 + 3 * 3  # seconds until the kernel gives up an idle connection
+    keepalive = 6 + 3 * 3  # seconds until the kernel closes an idle connection
 
     assert connection_module.SILENCE_SECONDS + 3.0 <= 15.0
     assert keepalive <= 15.0
@@ -129,7 +129,7 @@ async def test_a_server_that_does_not_read_blocks_callers_with_bounded_memory() 
         first = await asyncio.gather(*(send() for _ in range(50)))
         second = await asyncio.gather(*(send() for _ in range(200)))
 
-        assert "RequestTimeoutError" in first  # all of them, where the machine is not too slow
+        assert "RequestTimeoutError" in first  # all of them, unless the machine is too slow
         assert "answered" not in first
         assert set(second) == {"NotConnectedError"}  # not one of them was written
         made.proxy.cut(reset=True)

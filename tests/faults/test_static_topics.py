@@ -1,4 +1,4 @@
-"""Reading logical queues, which move between brokers."""
+"""Static topics: reading logical queues that move between brokers."""
 
 from __future__ import annotations
 

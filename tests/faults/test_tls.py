@@ -1,4 +1,4 @@
-"""TLS: who is trusted, who is not, and what is told."""
+"""TLS: accepted and rejected peers, and their errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHORT = 0.3
 async def secured(
     certificate: str = "localhost", *, tls: ssl.SSLContext | bool | None = None, **settings: float
 ) -> AsyncIterator[tuple[FakeBroker, Opened]]:
-    """Yield a broker with a certificate, and a client that trusts what *tls* says."""
+    """Yield a broker with a certificate, and a client configured by *tls*."""
     trusted = client_context(certificate) if tls is None else tls
     config = ClientConfig(tls=trusted, **settings)  # type: ignore[arg-type]  # numbers
     async with nothing_left(), FakeBroker(tls=server_context(certificate)) as broker:

@@ -1,4 +1,4 @@
-"""A trace that cannot be sent: the application does not notice, and memory stays bounded."""
+"""Rejected traces: no effect on the application, bounded memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def run(cluster: FakeCluster, trace: MessageTrace, sends: int) -> int:
 
 
 def to_traces(cluster: FakeCluster, outcome: Outcome) -> None:
-    """Let the broker answer sends of traces with *outcome*, and all others as ever."""
+    """Script *outcome* for sends of traces only."""
 
     def answer(command: Command, connection: FakeConnection) -> Outcome | object:
         if read_header(command, SendMessage).topic == TRACE:

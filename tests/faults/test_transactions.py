@@ -1,4 +1,4 @@
-"""Transactions under faults: decisions and stored messages agree in the end."""
+"""Transactions under faults: transaction states match the stored messages."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from tests.unit.remoting.until import until
 SEND, END = RequestCode.SEND_MESSAGE_V2, RequestCode.END_TRANSACTION
 BEAT, CHECK = RequestCode.HEART_BEAT, RequestCode.CHECK_TRANSACTION_STATE
 TRANSACTIONS = 24
-ROUNDS = 10  # of questions of the broker at most, after the faults have ended
+ROUNDS = 10  # maximum check rounds after the faults have ended
 
 
 class FailedError(Exception):
-    """The local part of a test fails so."""
+    """Error of a failing local transaction."""
 
 
 def cut(_frame: PassingFrame) -> list[bytes]:
@@ -44,7 +44,7 @@ def cut(_frame: PassingFrame) -> list[bytes]:
 
 @dataclass
 class Run:
-    """Transactions of one producer, a third of which each commits, rolls back, and is left open."""
+    """Transactions of one producer: a third each commits, rolls back and stays open."""
 
     producer: TransactionProducer
     broker: FakeBroker
@@ -69,7 +69,7 @@ class Run:
             pass
 
     async def be_asked(self) -> None:
-        """Have the broker ask until all is decided; it gets an answer about each message."""
+        """Run checks until every half message has a state."""
         await until(lambda: self.broker.members.producers.get("till"), "a producer to ask")
         for _ in range(ROUNDS):
             if not self.broker.transactions.open:
@@ -78,7 +78,7 @@ class Run:
             asked: defaultdict[str, set[int]] = defaultdict(set)
             for half in self.broker.transactions.open:
                 asked[half.properties[UNIQ_KEY]].add(half.log_offset)
-            # One message may lie in two places, after a repeated send: one answer may do for both.
+            # A repeated send may store a message twice: one check may resolve both.
             while any(self._answered.isdisjoint(places) for places in asked.values()):
                 await self.broker.wait_for(END, len(self.broker.requests_of(END)) + 1)
 
@@ -90,11 +90,11 @@ class Run:
         return [read_header(each, EndTransaction) for each in self.broker.requests_of(END)]
 
     def violations(self) -> list[str]:
-        """Return what contradicts the promises; nothing if all is well."""
+        """Return violated guarantees."""
         stored = self.broker.messages("orders")
         visible = Counter(each.body.decode() for each in stored)
         again = [body for body, count in self.local_parts.items() if count > 1]
-        # By the place: a copy of a message that is committed elsewhere is rolled back.
+        # By location: a copy of a message committed elsewhere is rolled back.
         decisions: defaultdict[int, set[int]] = defaultdict(set)
         for end in self._ends():
             decisions[end.commit_log_offset].add(end.commit_or_rollback)
@@ -145,7 +145,7 @@ async def test_lost_frames_change_no_transaction_state(
         lane.on(rule, code=code, times=3)
         await asyncio.gather(*(run.one(number) for number in range(TRANSACTIONS)))
         lane.off()
-        # The faults are over: an ordinary transaction, over a connection that stands.
+        # After the faults: an ordinary transaction over an open connection.
         await run.one(TRANSACTIONS + 2)
         await run.be_asked()
 
@@ -196,7 +196,7 @@ async def test_a_broker_restarted_during_a_check_gets_the_state_later(upward: bo
         await run.broker.restart()
         proxy.up.off()
         proxy.down.off()
-        await run.one(TRANSACTIONS + 2)  # over a connection that stands
+        await run.one(TRANSACTIONS + 2)  # over an open connection
         await run.be_asked()
 
         assert asked > 0

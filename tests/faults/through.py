@@ -1,4 +1,4 @@
-"""Clients whose way to the broker leads through a proxy."""
+"""Configuration of clients that connect to the broker through a proxy."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.proxy import FaultProxy
 
-QUICK: Final = 0.3  # a request timeout that a test can wait for
+QUICK: Final = 0.3  # a short request timeout
 
 
 def hasten(client: MQClientInstance) -> None:
-    """From now on requests that are not answered end soon: what had to be done first is done."""
+    """Shorten the request timeout of a running client."""
     remoting = client.remoting
     remoting._config = replace(remoting._config, request_timeout_seconds=QUICK)
 

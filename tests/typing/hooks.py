@@ -1,4 +1,4 @@
-"""Typed use of hooks, for the type checkers only: what is no hook is an error to them."""
+"""Type checks of hooks: an object that is not a hook is an error."""
 
 # pyright: reportUnnecessaryTypeIgnoreComment=error
 

@@ -1,6 +1,6 @@
-"""Typed use of settings, for the type checkers only: a wrong choice is an error to them.
+"""Type checks of settings: an invalid choice is an error.
 
-An expected error is an ignored one, and an ignore that is not needed is an error as well.
+Expected errors have an ignore; an unneeded ignore is an error as well.
 """
 
 # pyright: reportUnnecessaryTypeIgnoreComment=error

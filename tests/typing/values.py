@@ -1,4 +1,4 @@
-"""Typed use of values, for the type checkers only: the codec of the config types `value`."""
+"""Type checks of values: the codec of the config types `value`."""
 
 # pyright: reportUnnecessaryTypeIgnoreComment=error
 

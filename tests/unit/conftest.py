@@ -1,13 +1,13 @@
-"""How many examples hypothesis tries: few and always the same here, many and new when fuzzing.
+"""Hypothesis profiles: few fixed examples by default, many random ones for fuzzing.
 
-``HYPOTHESIS_PROFILE=fuzz`` selects the second; what it finds is kept in ``.hypothesis``.
+``HYPOTHESIS_PROFILE=fuzz`` selects the second; failures are kept in ``.hypothesis``.
 """
 
 import os
 
 from hypothesis import HealthCheck, settings
 
-SLOW = [HealthCheck.too_slow]  # a busy machine is no fault of a strategy
+SLOW = [HealthCheck.too_slow]  # a busy machine can be slow
 
 settings.register_profile(
     "unit", max_examples=80, deadline=None, derandomize=True, suppress_health_check=SLOW

@@ -8,7 +8,7 @@ MIB = 1024 * 1024
 
 
 def peak_bytes(call: Callable[[], object]) -> int:
-    """Return how much memory *call* holds at most, besides what was held before."""
+    """Return the peak memory of *call* in addition to memory held before."""
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -30,7 +30,7 @@ def held_bytes(call: Callable[[], object]) -> int:
 
 
 def cpu_seconds(call: Callable[[], object]) -> float:
-    """Return the shortest time of the processor that *call* took in a few tries."""
+    """Return the shortest CPU time of *call* in a few runs."""
     tries: list[float] = []
     for _ in range(5):
         start = time.thread_time()

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 CODE = re.compile(r"^```.*?^```", re.M | re.S)
 COMMENT = re.compile(r" *#.*")
-ALIASES = {"ConsumerEvent", "AllocateStrategy"}  # told where they are used
+ALIASES = {"ConsumerEvent", "AllocateStrategy"}  # documented where they are used
 
 
 def test_every_public_name_is_in_the_reference() -> None:

@@ -17,7 +17,7 @@ ROW = re.compile(r"^\| `(\w+)` \| (.+?) \|")
 
 
 def documented(config: type) -> dict[str, str]:
-    """Return setting -> default as the section about *config* tells them."""
+    """Return setting -> default of the section about *config*."""
     section = PAGE.read_text().split(f"\n## {config.__name__}\n")[1].split("\n## ")[0]
     rows = map(ROW.match, section.splitlines())
     return {row[1]: row[2].strip("`") for row in rows if row and row[1] != "setting"}

@@ -213,7 +213,7 @@ def test_attributes_are_copies_of_their_sources() -> None:
     assert list(error.addresses) == ["a:1"]
 
 
-# --- what comes from the network ----------------------------------------------------------------
+# --- text from the network ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

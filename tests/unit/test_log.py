@@ -29,7 +29,7 @@ LISTENING = "import logging\nlogging.basicConfig(level=logging.INFO)\n" + SILENT
 
 
 def run(program: str) -> str:
-    """Return what a fresh process prints, on either stream."""
+    """Return the output of a new process on both streams."""
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30
     )

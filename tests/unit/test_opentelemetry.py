@@ -205,7 +205,7 @@ def test_a_span_ends_when_str_of_the_error_raises(watched: Watched) -> None:
     handled = _handling({})
     watched.hook.before(handled)
     handled.error = WithoutTextError()
-    with pytest.raises(LookupError):  # the caller of hooks logs it
+    with pytest.raises(LookupError):  # the hook runner logs it
         watched.hook.after(handled)
 
     assert watched.span().status.status_code is StatusCode.ERROR

@@ -28,7 +28,7 @@ def test_the_stub_reexports_exactly_the_public_names() -> None:
 
     assert len(NAMES) > 100
     assert sorted(alias.name for alias in imports) == NAMES
-    assert all(alias.asname == alias.name for alias in imports)  # else type checkers hide it
+    assert all(alias.asname == alias.name for alias in imports)  # otherwise type checkers hide it
 
 
 def test_version_equals_the_project_metadata() -> None:

@@ -1,4 +1,4 @@
-"""Windows and macOS, as far as they can be simulated elsewhere."""
+"""Windows and macOS, simulated on other platforms."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit import windows
 from tests.unit.consumer.offset_files import queue
 from tests.unit.remoting.wire import Wire
 
-# What belongs to others is imported before the platform changes.
+# Third-party modules are imported before the platform changes.
 IMPORT_ALL: Final = """
 import importlib, pkgutil, sys
 import pytest
@@ -99,7 +99,7 @@ MACOS_KEEPALIVE: Final = 0x10
 
 
 class Options:
-    """A socket that notes its options, and refuses *refused* of them."""
+    """A socket that records its options and rejects *refused*."""
 
     family = socket.AF_INET
 
@@ -151,7 +151,7 @@ async def test_a_rejected_socket_option_does_not_fail_the_connection(
     assert (socket.IPPROTO_TCP, socket.TCP_KEEPCNT) in sock.set
 
 
-# --- servers for tests ---------------------------------------------------------------------------
+# --- test servers --------------------------------------------------------------------------------
 
 
 def test_unix_sockets_are_not_tried_for_an_engine_on_windows(

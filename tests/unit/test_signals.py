@@ -14,7 +14,7 @@ from rocketmq_aio.signals import STOP_SIGNALS, stop_signals
 
 
 class Heard(list[str]):
-    """Handlers of a program, which note what they are called with."""
+    """Recorded calls of a program's signal handlers."""
 
     def handle(self, number: int, _: object) -> None:
         self.append(signal.Signals(number).name)

@@ -1,4 +1,4 @@
-"""What the modules meet on Windows, for tests that run elsewhere."""
+"""Simulation of Windows for tests on other platforms."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FakeMsvcrt(ModuleType):
         self.held: set[int] = set()  # inodes
 
     def locking(self, descriptor: int, mode: int, size: int) -> None:
-        """Lock the file of *descriptor*; the error is the one of Windows."""
+        """Lock the file of *descriptor*; raises the error of Windows."""
         assert (mode, size) == (self.LK_NBLCK, 1)
         inode = os.fstat(descriptor).st_ino
         if inode in self.held:
@@ -39,7 +39,7 @@ class FakeMsvcrt(ModuleType):
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch) -> FakeMsvcrt:
-    """Take away what Windows lacks; modules that are imported already keep what they have."""
+    """Remove what Windows lacks; modules already imported keep their state."""
     msvcrt = FakeMsvcrt()
     monkeypatch.setitem(sys.modules, "msvcrt", msvcrt)
     for module in MODULES:
@@ -52,7 +52,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> FakeMsvcrt:
 
 
 def copy_of(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Return *module*, executed anew under another name; for use after `pretend`."""
+    """Return *module*, executed again under another name; for use after `pretend`."""
     assert module.__file__ is not None
     name = f"{module.__name__}_on_windows"
     spec = importlib.util.spec_from_file_location(name, module.__file__)

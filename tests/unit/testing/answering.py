@@ -1,4 +1,4 @@
-"""A server in a thread that answers request codes as it is told, one request a connection."""
+"""Scripted server in a thread: responses by request code, one request per connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which way of running RocketMQ is chosen, and what is said where there is none."""
+"""Backend selection, and the error without a backend."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rocketmq_aio.testing.external import ExternalBackend
 
 @pytest.fixture(autouse=True)
 def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No program, no engine, no wish."""
+    """Environment without programs, engine and backend variables."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
     monkeypatch.delenv("ROCKETMQ_NAMESRV", raising=False)

@@ -1,4 +1,4 @@
-"""A cluster closes what it started, whatever goes wrong; servers and backend are faked."""
+"""Cluster life cycle with fake servers and backend: closes all servers after any failure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REQUESTS: Final[tuple[int, ...]] = (17, 28, 200, 207, 215, 216)
 
 
 class FakeServer(Server):
-    """Is running or not, and remembers nothing."""
+    """Server that only has a running state."""
 
     def __init__(self, pid: int | None) -> None:
         self._pid = pid
@@ -45,7 +45,7 @@ class FakeServer(Server):
 
 
 class FakeBackend(Backend):
-    """Its name server and its brokers are one answering server; *broker_error* breaks them."""
+    """Backend with one answering server for all roles; *broker_error* makes brokers fail."""
 
     name = "fake"
 

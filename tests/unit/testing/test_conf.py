@@ -1,4 +1,4 @@
-"""What stands in the configuration of a broker."""
+"""Broker configuration files."""
 
 from __future__ import annotations
 

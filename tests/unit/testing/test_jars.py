@@ -1,4 +1,4 @@
-"""Jars are fetched once, completely, or not at all; a script plays Maven."""
+"""Jar downloads with a scripted Maven: once, complete or not at all."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ output.mkdir()
 
 
 class FakeMaven:
-    """Programs named java and mvn, alone on the PATH."""
+    """Scripts named java and mvn, the only programs on the PATH."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""The plugin is loaded by every pytest run of its users: it must be light."""
+"""Pytest plugin: every pytest run of its users loads it, so it imports little."""
 
 from __future__ import annotations
 

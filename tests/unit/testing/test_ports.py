@@ -1,4 +1,4 @@
-"""Ports are chosen so that a server can take them and keep them."""
+"""Port selection: a server can bind and keep the ports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The probe asks one question and believes nothing but a whole answer."""
+"""Probe: sends one request and accepts only a complete response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server never outlives its owner, however that ends; `sleep` plays the server."""
+"""Guarded processes: a server (here `sleep`) never outlives its owner."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ time.sleep(600)
 
 
 class Owner:
-    """A Python process that started a server and then did as *behaviour* says."""
+    """A Python process that started a server and then ran *behaviour*."""
 
     def __init__(self, folder: Path, behaviour: str) -> None:
         self.home = folder / "cluster" / "server"
@@ -58,7 +58,7 @@ class Owner:
 
 @pytest.fixture
 def owners(tmp_path: Path) -> Iterator[list[Owner]]:
-    """Owners to be ended after the test, whatever became of them in it."""
+    """Owners that are killed after the test."""
     started: list[Owner] = []
     yield started
     for owner in started:

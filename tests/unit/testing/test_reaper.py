@@ -1,4 +1,4 @@
-"""The reaper acts only when its owner is gone without a word."""
+"""Reaper: removes containers only when its owner died without a regular exit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from rocketmq_aio.testing import reaper
 
-# The verdict instead of the deed: no engine is needed for it.
+# Prints the decision only, which needs no engine.
 VERDICT = f"""
 import runpy, sys
 reaper = runpy.run_path({reaper.__file__!r})
@@ -33,7 +33,7 @@ def test_a_regular_exit_of_the_owner_leaves_no_orphans(said: str, orphaned: str)
 
 def test_a_dead_owner_is_detected_while_the_input_is_open() -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", VERDICT, "1"],  # our parent is not process 1: as if re-parented
+        [sys.executable, "-c", VERDICT, "1"],  # the parent is not process 1, as after re-parenting
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

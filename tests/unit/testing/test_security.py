@@ -1,4 +1,4 @@
-"""Access control and TLS of servers made for tests."""
+"""Access control and TLS of test servers."""
 
 from __future__ import annotations
 
