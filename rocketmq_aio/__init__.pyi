@@ -37,6 +37,7 @@ from rocketmq_aio.consumer.common.events import AckFailed as AckFailed
 from rocketmq_aio.consumer.common.events import ClientIdNotUnique as ClientIdNotUnique
 from rocketmq_aio.consumer.common.events import CommitFailed as CommitFailed
 from rocketmq_aio.consumer.common.events import ConsumerEvent as ConsumerEvent
+from rocketmq_aio.consumer.common.events import CorruptOffsetFile as CorruptOffsetFile
 from rocketmq_aio.consumer.common.events import HandlerStuck as HandlerStuck
 from rocketmq_aio.consumer.common.events import LeaseLost as LeaseLost
 from rocketmq_aio.consumer.common.events import MessageDeadLettered as MessageDeadLettered
@@ -58,7 +59,6 @@ from rocketmq_aio.consumer.common.listeners import AssignmentListener as Assignm
 from rocketmq_aio.consumer.common.listeners import TopicQueuesListener as TopicQueuesListener
 from rocketmq_aio.consumer.common.statistics import TopicStatistics as TopicStatistics
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer as LitePullConsumer
-from rocketmq_aio.consumer.offsets.local_file import CorruptOffsetFile as CorruptOffsetFile
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore as LocalFileOffsetStore
 from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore as RemoteOffsetStore
 from rocketmq_aio.consumer.pop.consumer import PopConsumer as PopConsumer

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Self, TypeAlias
 from weakref import WeakSet
 
 import msgspec
 
 from rocketmq_aio.config.functions import APPLICATION_ERRORS
-from rocketmq_aio.consumer.offsets.local_file import CorruptOffsetFile
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageQueue
 
@@ -191,6 +192,20 @@ class AckFailed(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
     message_id: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorruptOffsetFile:
+    """A corrupt offset file was moved to *kept_as*.
+
+    *recovered* is True if the backup was used; else the queues are new to the group, and messages
+    may be skipped or repeated, depending on ``start_from``.
+    """
+
+    path: Path
+    kept_as: Path
+    reason: str
+    recovered: bool
 
 
 ConsumerEvent: TypeAlias = (

@@ -9,7 +9,7 @@ from typing import Final, Generic, TypeVar
 import anyio
 
 from rocketmq_aio.config.consumer import OffsetStore
-from rocketmq_aio.consumer.group.stall_detector import STALL_SECONDS
+from rocketmq_aio.consumer.common.stall_detector import STALL_SECONDS
 from rocketmq_aio.consumer.offsets.commit_fence import CommitFence
 from rocketmq_aio.consumer.pulling.queue_state import QueueState
 from rocketmq_aio.model.values import MessageQueue

@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
+from rocketmq_aio.consumer.pulling.flow_control import Cache
 from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, QueueState
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
-
-
-class Cache:
-    """Size of the cached messages of all queues of a consumer."""
-
-    __slots__ = ("blocked", "count", "size_bytes")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.size_bytes = 0
-        self.blocked: set[PolledQueue] = set()  # whose pull loops wait for room
-
-    def wake_blocked(self) -> None:
-        """Make the pull loops that wait for room check again."""
-        for assigned in self.blocked:
-            assigned.wake_puller()
 
 
 class PolledQueue(QueueState):

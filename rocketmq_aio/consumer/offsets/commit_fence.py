@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Generic, TypeVar
 
 from rocketmq_aio.config.consumer import OffsetStore
-from rocketmq_aio.consumer.group.stall_detector import STALL_SECONDS, StallDetector
+from rocketmq_aio.consumer.common.stall_detector import STALL_SECONDS, StallDetector
 from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, UNVERIFIED, QueueState
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.log import get_logger

@@ -11,7 +11,6 @@ import stat
 import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
@@ -21,6 +20,7 @@ from urllib.parse import quote
 import msgspec
 from anyio import CapacityLimiter, to_thread
 
+from rocketmq_aio.consumer.common.events import CorruptOffsetFile
 from rocketmq_aio.consumer.offsets.store import MAX_OFFSET, check_offset
 from rocketmq_aio.errors import CodecError, CommitError, ConfigError, NotRunningError
 from rocketmq_aio.log import get_logger
@@ -41,20 +41,6 @@ NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)  # a pipe in place of the file mus
 BINARY: Final = getattr(os, "O_BINARY", 0)
 
 logger = get_logger("rocketmq_aio.consumer.offsets.local_file")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CorruptOffsetFile:
-    """A corrupt offset file was moved to *kept_as*.
-
-    *recovered* is True if the backup was used; else the queues are new to the group, and messages
-    may be skipped or repeated, depending on ``start_from``.
-    """
-
-    path: Path
-    kept_as: Path
-    reason: str
-    recovered: bool
 
 
 def encode_offsets(table: Mapping[MessageQueue, int]) -> bytes:

@@ -16,7 +16,6 @@ from rocketmq_aio.consumer.common.events import (
     PullFailed,
     QueueHeld,
 )
-from rocketmq_aio.consumer.offsets.start_position import StartPositions
 from rocketmq_aio.consumer.pulling.flow_control import QueueLimits
 from rocketmq_aio.consumer.pulling.message_decoder import MessageDecoder
 from rocketmq_aio.consumer.pulling.pull_request import PullRequest
@@ -39,6 +38,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MessageExt
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import MASTER_ID, V5_0_0, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
@@ -59,6 +59,19 @@ HEARTBEAT_SECONDS: Final = 1.0  # between heartbeats after failed pulls of any q
 LONGEST_PAUSE_SECONDS: Final = 2.0
 START_PAUSE_SECONDS: Final = 1.0
 DENIED: Final = (AuthError, PermissionDeniedError)
+
+
+class StartOffsets(Protocol):
+    """Determines where pulling starts."""
+
+    async def find(self, queue: MessageQueue) -> tuple[int, bool]:
+        """Return the start offset, and whether it is new rather than committed.
+
+        :raises RocketMQError: it cannot be determined now
+        """
+
+    async def offset_of(self, queue: MessageQueue, start: str) -> int:
+        """Return the offset of a start position in *queue* now."""
 
 
 class PullOwner(Protocol[Q_contra]):
@@ -89,7 +102,7 @@ class Puller(Generic[Q]):
         self,
         context: ConsumerContext[ConsumerConfig],
         owner: PullOwner[Q],
-        starts: StartPositions,
+        starts: StartOffsets,
         limits: QueueLimits,
         decoder: MessageDecoder,
         *,

@@ -10,10 +10,10 @@ from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import LeaseLost
 from rocketmq_aio.consumer.common.listeners import AssignmentListeners
-from rocketmq_aio.consumer.common.running_info import Kind, running_info
 from rocketmq_aio.consumer.common.send_back import SendBack
 from rocketmq_aio.consumer.group.assignments import Assignments
 from rocketmq_aio.consumer.group.engine import GroupEngine
+from rocketmq_aio.consumer.group.running_info import Kind, running_info
 from rocketmq_aio.consumer.group.stall_recovery import StallRecovery
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.lag import fetch_lag

@@ -14,7 +14,8 @@ from rocketmq_aio.consumer.common.listeners import AssignmentListeners
 from rocketmq_aio.consumer.group import assignments as assignments_module
 from rocketmq_aio.consumer.group.assignments import Assignments
 from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
-from rocketmq_aio.consumer.lite_pull.polled_queue import Cache, PolledQueue
+from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
+from rocketmq_aio.consumer.pulling.flow_control import Cache
 from rocketmq_aio.model.values import MessageQueue
 from tests.unit.consumer.parts import pull, queue
 from tests.unit.consumer.stores import AppStore, StoreError

@@ -10,7 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from rocketmq_aio.consumer.lite_pull.polled_queue import Cache, PolledQueue
+from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
+from rocketmq_aio.consumer.pulling.flow_control import Cache
 from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN
 from tests.unit.consumer.parts import assigned_queue, message, offsets, pull, queue
 

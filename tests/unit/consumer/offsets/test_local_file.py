@@ -13,9 +13,9 @@ from anyio import to_thread
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rocketmq_aio.consumer.common.events import CorruptOffsetFile
 from rocketmq_aio.consumer.offsets import local_file as offset_file
 from rocketmq_aio.consumer.offsets.local_file import (
-    CorruptOffsetFile,
     Disk,
     LocalFileOffsetStore,
     decode_offsets,

@@ -12,9 +12,10 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio.config.consumer import LitePullConfig, PopConfig, PushConfig
-from rocketmq_aio.consumer.common.running_info import Kind, running_info
 from rocketmq_aio.consumer.common.statistics import ConsumeStatistics
-from rocketmq_aio.consumer.lite_pull.polled_queue import Cache, PolledQueue
+from rocketmq_aio.consumer.group.running_info import Kind, running_info
+from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
+from rocketmq_aio.consumer.pulling.flow_control import Cache
 from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateAveragelyByCircle
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.values import MessageModel, MessageQueue
