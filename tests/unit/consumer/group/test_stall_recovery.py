@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Collection
 import pytest
 import pytest_asyncio
 
+from rocketmq_aio.consumer.common import stall_detector as detector_module
 from rocketmq_aio.consumer.common.stall_detector import STALL_SECONDS
-from rocketmq_aio.consumer.group import stall_detector as detector_module
 from rocketmq_aio.consumer.group import stall_recovery as recovery_module
 from rocketmq_aio.consumer.group.stall_recovery import StallRecovery
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
