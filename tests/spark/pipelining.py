@@ -1,4 +1,4 @@
-"""What a topic holds, for tests of pipelines."""
+"""Messages of a topic, for tests of pipelines."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def bury(namesrv: str, group: str, topic: str) -> None:
     asyncio.run(send_back())
 
 
-def test_dead_letters_are_counted_kept_and_sent_back_once(
+def test_dead_letters_are_counted_written_and_resent_once(
     pipelines: SparkSession,
     rocketmq_cluster: Cluster,
     connection: Connection,
@@ -86,7 +86,7 @@ def test_dead_letters_are_counted_kept_and_sent_back_once(
     assert {m.properties["p"] for m in copies} == {"1"}
 
 
-def test_letters_of_a_deleted_topic_do_not_hold_up_the_others(
+def test_dead_letters_of_a_deleted_topic_do_not_stop_the_others(
     pipelines: SparkSession,
     rocketmq_cluster: Cluster,
     connection: Connection,
@@ -112,7 +112,7 @@ def test_letters_of_a_deleted_topic_do_not_hold_up_the_others(
 # --- lag ----------------------------------------------------------------------------------------
 
 
-def test_lag_is_where_the_group_is(
+def test_lag_counts_unconsumed_messages(
     rocketmq_cluster: Cluster, connection: Connection, topic: str, group: str
 ) -> None:
     rocketmq_cluster.create_group(group)
@@ -145,7 +145,7 @@ def test_lag_is_where_the_group_is(
 # --- the command --------------------------------------------------------------------------------
 
 
-def test_the_command_exports_and_tells_so_in_json(
+def test_the_export_command_prints_its_summary_as_json(
     pipelines: SparkSession,
     connection: Connection,
     topic: str,
@@ -173,7 +173,7 @@ def test_the_command_exports_and_tells_so_in_json(
 
 
 @pytest.mark.timeout(400, func_only=True)  # it starts a JVM of its own, on a busy machine
-def test_sigterm_to_the_process_group_ends_an_ingest_in_order(
+def test_sigterm_to_the_process_group_stops_an_ingest_gracefully(
     rocketmq_cluster: Cluster, connection: Connection, topic: str, tmp_path: Path
 ) -> None:
     write_messages(connection.name_server, topic, [f"m{n}" for n in range(10)])
@@ -199,7 +199,7 @@ def test_sigterm_to_the_process_group_ends_an_ingest_in_order(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.timeout(400, func_only=True)
-def test_a_signal_to_the_process_group_cancels_an_export_and_its_summary_is_shown(
+def test_a_signal_to_the_process_group_cancels_an_export_and_shows_its_summary(
     connection: Connection, topic: str, tmp_path: Path, number: signal.Signals
 ) -> None:
     write_messages(connection.name_server, topic, [b"x" * 100] * MANY)
@@ -218,7 +218,7 @@ def test_a_signal_to_the_process_group_cancels_an_export_and_its_summary_is_show
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.timeout(400, func_only=True)
-def test_a_signal_to_the_process_group_cancels_a_load_and_its_summary_is_shown(
+def test_a_signal_to_the_process_group_cancels_a_load_and_shows_its_summary(
     connection: Connection, topic: str, tmp_path: Path, number: signal.Signals
 ) -> None:
     files = tmp_path / "files"
@@ -252,7 +252,7 @@ def ended_by(
     return json.loads(out or "{}"), errors
 
 
-def test_a_command_in_another_thread_uses_the_session_and_leaves_it(
+def test_a_command_in_another_thread_reuses_the_session_and_does_not_stop_it(
     pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
 ) -> None:
     write_messages(connection.name_server, topic, ["a"])

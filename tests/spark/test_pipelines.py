@@ -1,4 +1,4 @@
-"""The ready pipelines, each from a real topic to where it goes and back."""
+"""Pipelines on real brokers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def other(rocketmq_cluster: Cluster, topic: str) -> Iterator[str]:
 # --- export and load ----------------------------------------------------------------------------
 
 
-def test_an_export_proves_that_every_message_is_there(
+def test_an_export_counts_every_message_in_the_target(
     pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
 ) -> None:
     write_messages(connection.name_server, topic, [f"m{n}" for n in range(100)], tags="t")
@@ -81,7 +81,7 @@ def test_an_export_proves_that_every_message_is_there(
     assert steps == {"writing", "counting"}
 
 
-def test_rows_that_are_missing_or_doubled_are_found(
+def test_missing_and_repeated_rows_are_problems_of_an_export(
     pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
 ) -> None:
     write_messages(connection.name_server, topic, [f"m{n}" for n in range(40)])
@@ -100,7 +100,7 @@ def test_rows_that_are_missing_or_doubled_are_found(
     assert all("more than once" in problem for problem in twice.problems)
 
 
-def test_an_export_to_csv_comes_back_by_load(
+def test_a_csv_export_is_restored_by_load(
     pipelines: SparkSession, connection: Connection, topic: str, other: str, tmp_path: Path
 ) -> None:
     sent = [b"\xff\x00\x01", 'ünï,"\n'.encode(), b"plain"]
@@ -138,7 +138,7 @@ def test_an_export_to_csv_comes_back_by_load(
 @pytest.mark.parametrize(
     ("kind", "body"), [("csv", "base64"), ("json", "base64"), ("parquet", "plain")]
 )
-def test_what_was_exported_is_loaded_without_a_word_about_columns(
+def test_an_export_is_loaded_without_column_settings(
     pipelines: SparkSession,
     connection: Connection,
     topic: str,
@@ -182,7 +182,7 @@ def test_what_was_exported_is_loaded_without_a_word_about_columns(
 AWKWARD = (" lead and trail ", '{"a": "x \\"y\\""}', '"', "a\nb", "\r\n", "a,b", "\\", "\r")
 
 
-def test_text_in_csv_is_what_others_read_and_comes_back_unchanged(
+def test_csv_text_follows_rfc_4180_and_is_restored(
     pipelines: SparkSession, connection: Connection, topic: str, other: str, tmp_path: Path
 ) -> None:
     write_messages(connection.name_server, topic, AWKWARD)
@@ -214,7 +214,7 @@ def test_text_in_csv_is_what_others_read_and_comes_back_unchanged(
     assert bodies(connection.name_server, other) == sorted(AWKWARD)
 
 
-def test_missing_and_empty_texts_and_line_breaks_come_back_from_csv_exactly(
+def test_csv_restores_missing_and_empty_texts_and_line_breaks(
     pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
 ) -> None:
     rows = [
@@ -243,9 +243,7 @@ def test_missing_and_empty_texts_and_line_breaks_come_back_from_csv_exactly(
     assert back == rows
 
 
-def test_a_text_that_csv_would_lose_a_part_of_is_refused_with_the_way_out(
-    pipelines: SparkSession, tmp_path: Path
-) -> None:
+def test_csv_rejects_texts_with_nul(pipelines: SparkSession, tmp_path: Path) -> None:
     target = Target(path=str(tmp_path / "out"), format="csv", partition_by=())
     rows = pipelines.createDataFrame([("a\0b",)], "tags string")
 
@@ -255,7 +253,7 @@ def test_a_text_that_csv_would_lose_a_part_of_is_refused_with_the_way_out(
     assert format_error(refused.value).startswith("a text holds U+0000, which is lost in csv")
 
 
-def test_bytes_that_csv_cannot_hold_as_text_are_refused_with_the_way_out(
+def test_text_bodies_must_be_utf_8(
     pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
 ) -> None:
     asyncio.run(send_all(connection.name_server, [Message(topic, b"\xff\x00")]))
@@ -302,7 +300,7 @@ def test_whole_rows_become_json_bodies(
     assert [m.keys for m in found] == [("7",), ("8",)]
 
 
-def test_a_filtered_export_says_so(
+def test_a_filtered_export_has_no_gaps(
     pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
 ) -> None:
     write_messages(connection.name_server, topic, ["a"] * 5, tags="wanted")
@@ -323,7 +321,7 @@ def test_a_filtered_export_says_so(
 # --- replay -------------------------------------------------------------------------------------
 
 
-def test_a_replay_keeps_what_is_the_applications_and_marks_the_origin(
+def test_a_replay_keeps_user_properties_and_adds_the_origin(
     pipelines: SparkSession, connection: Connection, topic: str, other: str
 ) -> None:
     messages = [
@@ -353,7 +351,7 @@ def test_a_replay_keeps_what_is_the_applications_and_marks_the_origin(
     assert copies[b"three"].properties["__SHARDINGKEY"] == "s"
 
 
-def test_a_replay_sets_messages_aside_whose_copies_do_not_fit(
+def test_a_replay_skips_messages_without_room_for_the_origin(
     pipelines: SparkSession, connection: Connection, topic: str, other: str
 ) -> None:
     lengths = range(32_330, 32_530)  # near the limit of properties, which the marks are beyond
@@ -375,7 +373,7 @@ def test_a_replay_sets_messages_aside_whose_copies_do_not_fit(
     assert problem.startswith(f"{skipped} messages were not copied, such as {topic}/")
 
 
-def test_a_replay_at_a_rate_goes_step_by_step_and_can_be_stopped(
+def test_a_replay_with_a_rate_can_be_stopped_between_steps(
     pipelines: SparkSession, connection: Connection, topic: str, other: str
 ) -> None:
     write_messages(connection.name_server, topic, [f"m{n}" for n in range(30)])
@@ -404,7 +402,7 @@ def test_a_replay_at_a_rate_goes_step_by_step_and_can_be_stopped(
     assert bodies(connection.name_server, other) == sorted(f"m{n}" for n in range(30))
 
 
-def test_a_replay_into_its_own_topic_needs_an_end(
+def test_a_replay_into_a_source_topic_needs_a_fixed_end(
     pipelines: SparkSession, connection: Connection, topic: str
 ) -> None:
     write_messages(connection.name_server, topic, ["a", "b"])
@@ -419,7 +417,7 @@ def test_a_replay_into_its_own_topic_needs_an_end(
 # --- ingest -------------------------------------------------------------------------------------
 
 
-def test_an_ingest_goes_on_where_it_was_and_sets_bad_bodies_aside(
+def test_an_ingest_continues_and_writes_bad_rows(
     pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
 ) -> None:
     settings = IngestSettings(
@@ -446,7 +444,7 @@ def test_an_ingest_goes_on_where_it_was_and_sets_bad_bodies_aside(
     assert sorted(bytes(row.body) for row in bad) == [b"{", b'{"id": "x"}']
 
 
-def test_an_ingest_with_a_new_checkpoint_refuses_the_folders_of_another_one(
+def test_an_ingest_with_a_new_checkpoint_needs_empty_folders(
     pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
 ) -> None:
     settings = IngestSettings(
@@ -474,7 +472,7 @@ def test_an_ingest_with_a_new_checkpoint_refuses_the_folders_of_another_one(
     assert ingest(pipelines, settings).bad == 1
 
 
-def test_a_second_checkpoint_does_not_begin_in_a_folder_that_another_one_claimed(
+def test_two_checkpoints_cannot_claim_one_folder(
     pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
 ) -> None:
     settings = IngestSettings(
@@ -496,7 +494,7 @@ def test_a_second_checkpoint_does_not_begin_in_a_folder_that_another_one_claimed
     assert pipelines.read.parquet(str(tmp_path / "out")).count() == 1
 
 
-def test_a_second_query_begins_where_the_first_run_began(
+def test_both_queries_start_at_the_start_of_the_first_run(
     pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
 ) -> None:
     settings = IngestSettings(
@@ -520,7 +518,7 @@ def test_a_second_query_begins_where_the_first_run_began(
     assert [bytes(row.body) for row in bad] == [b"{"]
 
 
-def test_an_ingest_that_is_stopped_ends_between_two_batches(
+def test_a_stopped_ingest_ends_between_two_batches(
     pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path
 ) -> None:
     write_messages(connection.name_server, topic, [f"m{n}" for n in range(25)])
@@ -544,7 +542,7 @@ def test_an_ingest_that_is_stopped_ends_between_two_batches(
 
 
 @pytest.mark.parametrize("kind", ["avro", "protobuf"])
-def test_a_missing_jar_is_named(
+def test_a_missing_jar_is_reported(
     pipelines: SparkSession, connection: Connection, topic: str, tmp_path: Path, kind: str
 ) -> None:
     message = "Order" if kind == "protobuf" else None

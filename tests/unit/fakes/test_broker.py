@@ -1,4 +1,4 @@
-"""What the fake broker can be told beyond what the conformance cases show."""
+"""Controls of the fake broker that the conformance cases do not cover."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def ground_of(broker: FakeBroker) -> Ground:
     return Ground("", broker.address, broker.version.name, "orders", "billing")
 
 
-async def test_a_message_put_there_is_pulled_like_a_sent_one() -> None:
+async def test_a_put_message_is_pulled_like_a_sent_one() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         ground = ground_of(broker)
         broker.put("orders", b"body", properties="TAGS\x01new\x02")
@@ -28,7 +28,7 @@ async def test_a_message_put_there_is_pulled_like_a_sent_one() -> None:
         assert [stored.body for stored in broker.messages("orders")] == [b"body"]
 
 
-async def test_a_queue_whose_old_messages_are_gone_corrects_offsets_to_its_beginning() -> None:
+async def test_a_pull_of_deleted_messages_is_corrected_to_the_minimum() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         ground = ground_of(broker)
         for _ in range(5):
@@ -43,7 +43,7 @@ async def test_a_queue_whose_old_messages_are_gone_corrects_offsets_to_its_begin
         assert (await client.ask(query(ground))).code == 22
 
 
-async def test_commits_can_be_read_and_made_without_a_client() -> None:
+async def test_tests_can_read_and_set_committed_offsets() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         ground = ground_of(broker)
         broker.commit("billing", "orders", 0, 7)
@@ -55,7 +55,7 @@ async def test_commits_can_be_read_and_made_without_a_client() -> None:
         assert broker.committed("billing", "orders", 1) is None
 
 
-async def test_sql_is_judged_by_what_a_test_gives_and_else_lets_everything_pass() -> None:
+async def test_sql_is_evaluated_by_a_function_of_the_test() -> None:
     header = {"subscription": "colour = 'red'", "expression_type": "SQL92"}
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         ground = ground_of(broker)
@@ -69,7 +69,7 @@ async def test_sql_is_judged_by_what_a_test_gives_and_else_lets_everything_pass(
         assert [message.body for message in messages_in(filtered, ground)] == [b"red"]
 
 
-async def test_topics_are_made_by_sends_only_where_that_is_allowed() -> None:
+async def test_sends_create_topics_only_if_enabled() -> None:
     async with FakeBroker(auto_create_topics=False) as broker, RawClient(broker.address) as client:
         ground = ground_of(broker)
 
@@ -78,7 +78,7 @@ async def test_topics_are_made_by_sends_only_where_that_is_allowed() -> None:
 
 
 @pytest.mark.parametrize(("version", "listed"), [("5.5.0", None), ("4.9.7", ["c@1"])])
-async def test_groups_are_made_by_members_only_where_that_is_allowed(
+async def test_members_create_groups_only_if_enabled(
     version: str, listed: list[str] | None
 ) -> None:
     broker = FakeBroker(version=version, auto_create_groups=False)
@@ -94,7 +94,7 @@ async def test_groups_are_made_by_members_only_where_that_is_allowed(
         assert seen == listed
 
 
-async def test_a_topic_that_may_not_be_read_is_not() -> None:
+async def test_a_pull_needs_read_permission() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         ground = ground_of(broker)
         broker.create_topic("orders", perm=2)
@@ -130,7 +130,7 @@ async def test_a_held_pull_ends_with_its_connection() -> None:
         assert not any(frame.sent for frame in broker.wire)
 
 
-async def test_one_answer_carries_256_kibibytes_at_most() -> None:
+async def test_a_pull_response_has_at_most_256_kibibytes() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         ground = ground_of(broker)
         for _ in range(40):

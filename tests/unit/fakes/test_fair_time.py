@@ -8,7 +8,7 @@ import time
 from tests.fakes.fair_time import FairTime
 
 
-async def test_what_is_waited_for_counts() -> None:
+async def test_waiting_is_measured() -> None:
     with FairTime() as passed:
         for _ in range(15):
             await asyncio.sleep(0.02)
@@ -16,7 +16,7 @@ async def test_what_is_waited_for_counts() -> None:
     assert 0.2 < passed.seconds < 0.6
 
 
-async def test_work_counts_whether_the_loop_runs_or_not() -> None:
+async def test_cpu_time_is_measured() -> None:
     with FairTime() as passed:
         began = time.process_time()
         while time.process_time() - began < 0.3:
@@ -25,7 +25,7 @@ async def test_work_counts_whether_the_loop_runs_or_not() -> None:
     assert 0.25 < passed.seconds < 0.6
 
 
-async def test_standing_still_does_not() -> None:
+async def test_a_stall_of_the_process_is_excluded() -> None:
     with FairTime() as passed:
         await asyncio.sleep(0.05)
         time.sleep(1)  # noqa: ASYNC251 - as if the process were stopped

@@ -90,11 +90,11 @@ def clean() -> History:
     )
 
 
-def test_a_run_where_all_went_well_violates_nothing() -> None:
+def test_a_correct_run_has_no_violations() -> None:
     assert violations(clean()) == []
 
 
-def test_an_empty_history_violates_nothing() -> None:
+def test_an_empty_history_has_no_violations() -> None:
     assert violations(History()) == []
 
 
@@ -269,7 +269,7 @@ PLANTED: list[tuple[str, Callable[[History], None]]] = [
 
 
 @pytest.mark.parametrize(("invariant", "plant"), PLANTED, ids=[p.__name__ for _, p in PLANTED])
-def test_what_is_planted_is_found(invariant: str, plant: Callable[[History], None]) -> None:
+def test_a_planted_violation_is_found(invariant: str, plant: Callable[[History], None]) -> None:
     history = clean()
     plant(history)
 
@@ -280,7 +280,7 @@ def test_every_invariant_has_a_planted_violation() -> None:
     assert {invariant for invariant, _ in [*PLANTED, *OF_HANDLERS]} == set(INVARIANTS)
 
 
-def test_redelivery_to_a_new_owner_is_no_violation() -> None:
+def test_redelivery_to_a_new_owner_is_allowed() -> None:
     history = clean()
     history.epochs = [
         Epoch(number=1, consumer="c1", queue=Q0, started=9, ended=21, begin=0),
@@ -293,7 +293,7 @@ def test_redelivery_to_a_new_owner_is_no_violation() -> None:
     assert violations(history) == []
 
 
-def test_a_reset_may_go_back_and_cover_what_is_not_settled() -> None:
+def test_a_reset_may_commit_unprocessed_messages() -> None:
     history = clean()
     history.commits = [commit(4, 29), commit(1, 29.5, reset=True)]
     skipped = clean()
@@ -305,7 +305,7 @@ def test_a_reset_may_go_back_and_cover_what_is_not_settled() -> None:
     assert violations(skipped) == []
 
 
-def test_what_lies_before_the_start_of_the_group_is_not_its_concern() -> None:
+def test_messages_before_the_start_of_the_group_are_not_checked() -> None:
     history = clean()
     history.starts = {Q0: 2}
     history.epochs = [Epoch(number=1, consumer="c1", queue=Q0, started=9, ended=30, begin=2)]
@@ -314,7 +314,7 @@ def test_what_lies_before_the_start_of_the_group_is_not_its_concern() -> None:
     assert violations(history) == []
 
 
-def test_copies_of_a_send_of_unknown_outcome_are_no_violation() -> None:
+def test_copies_of_a_send_with_unknown_outcome_are_allowed() -> None:
     history = clean()
     history.sends[3] = sent(3, outcome=Outcome.UNKNOWN, queue=None, offset=None)
     history.log.append(entry(3, offset=4))

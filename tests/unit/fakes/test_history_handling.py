@@ -85,7 +85,7 @@ def handed_over() -> History:
 
 
 @pytest.mark.parametrize("history", [clean(), handed_over()], ids=["one owner", "two owners"])
-def test_a_run_where_all_went_well_violates_nothing(history: History) -> None:
+def test_a_correct_run_has_no_violations(history: History) -> None:
     assert violations(history) == []
 
 
@@ -165,14 +165,14 @@ PLANTED: list[tuple[str, Callable[[History], None]]] = [
 
 
 @pytest.mark.parametrize(("invariant", "plant"), PLANTED, ids=[p.__name__ for _, p in PLANTED])
-def test_what_is_planted_is_found(invariant: str, plant: Callable[[History], None]) -> None:
+def test_a_planted_violation_is_found(invariant: str, plant: Callable[[History], None]) -> None:
     history = clean()
     plant(history)
 
     assert invariant in {violation.invariant for violation in violations(history)}
 
 
-def test_one_overlap_per_stall_is_no_violation() -> None:
+def test_one_overlap_per_stall_is_allowed() -> None:
     history = handed_over()
     history.handled[1] = handled(1, 12, outcome=Outcome.UNKNOWN, ended=14.5)
     history.locks = []
@@ -183,7 +183,7 @@ def test_one_overlap_per_stall_is_no_violation() -> None:
     assert violations(history) == []
 
 
-def test_handlers_that_need_no_order_may_overlap() -> None:
+def test_unordered_handlers_may_overlap() -> None:
     history = clean()
     history.orderly = False
     history.handled = [handled(offset, 10 - offset, ended=20) for offset in range(3)]

@@ -41,7 +41,7 @@ async def test_a_second_answer_equals_the_first() -> None:
         assert len(broker.messages("orders")) == 1
 
 
-async def test_half_an_answer_may_be_followed_by_silence_or_by_the_end() -> None:
+async def test_half_a_response_can_be_followed_by_nothing_or_a_close() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         broker.on(SEND, half_answered(broker))
         opaque = client.send(send_header(GROUND), b"body")
@@ -57,7 +57,7 @@ async def test_half_an_answer_may_be_followed_by_silence_or_by_the_end() -> None
         assert len(broker.messages("orders")) == 1
 
 
-async def test_an_answer_may_be_followed_by_garbage() -> None:
+async def test_a_response_can_be_followed_by_garbage() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         broker.on(SEND, answered_with_garbage_after(broker))
         answer = await client.ask(send_header(GROUND), b"body")
@@ -67,7 +67,7 @@ async def test_an_answer_may_be_followed_by_garbage() -> None:
         assert await client.end() == GARBAGE.data
 
 
-async def test_an_answer_may_be_addressed_to_nobody() -> None:
+async def test_a_response_can_have_an_unknown_opaque() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         broker.on(SEND, answered_to_nobody(broker))
         client.send(send_header(GROUND), b"body")
@@ -75,7 +75,7 @@ async def test_an_answer_may_be_addressed_to_nobody() -> None:
         assert (await client.answer(STRANGE_OPAQUE)).code == 0
 
 
-async def test_a_request_may_take_effect_unanswered() -> None:
+async def test_a_request_can_be_executed_without_a_response() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         broker.on(SEND, unanswered(broker))
         opaque = client.send(send_header(GROUND), b"body")
@@ -96,10 +96,10 @@ def received(data: bytes) -> list[Command]:
 
 
 @pytest.mark.parametrize("raw", [HTTP_PAGE, TWO_GIBIBYTES, GARBAGE, NO_JSON])
-def test_greetings_are_no_frames(raw: Raw) -> None:
+def test_greetings_are_not_frames(raw: Raw) -> None:
     with pytest.raises(CodecError):
         received(raw.data)
 
 
-def test_the_greeting_of_a_grpc_port_looks_like_the_beginning_of_a_frame() -> None:
+def test_the_greeting_of_a_grpc_port_looks_like_a_partial_frame() -> None:
     assert received(GRPC_SETTINGS.data) == []

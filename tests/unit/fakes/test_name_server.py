@@ -27,7 +27,7 @@ async def test_a_route_lists_all_brokers_of_a_cluster() -> None:
         assert [each.write_queue_nums for each in route.queue_datas] == [3, 3]
 
 
-async def test_a_topic_may_live_on_some_brokers_only() -> None:
+async def test_a_topic_can_be_on_some_brokers_only() -> None:
     async with FakeCluster(2) as cluster:
         cluster.brokers[1].create_topic("orders", 1)
         async with RawClient(cluster.namesrv) as client:
@@ -36,7 +36,7 @@ async def test_a_topic_may_live_on_some_brokers_only() -> None:
         assert [each.broker_name for each in route.broker_datas] == ["broker-b"]
 
 
-async def test_a_broker_that_left_is_in_no_route() -> None:
+async def test_an_unregistered_broker_is_not_in_routes() -> None:
     async with FakeCluster(1, topics={"orders": 1}) as cluster:
         cluster.name_server.unregister(cluster.broker)
         async with RawClient(cluster.namesrv) as client:
@@ -71,7 +71,7 @@ async def test_a_name_server_is_scripted_like_a_broker() -> None:
         assert len(name_server.requests_of(105)) == 2
 
 
-async def test_the_page_lists_name_servers() -> None:
+async def test_the_http_endpoint_lists_name_servers() -> None:
     async with FakeAddressServer("10.0.0.1:9876;10.0.0.2:9876\n") as page:
         host, _, port = page.url.removeprefix("http://").partition("/")[0].partition(":")
         reader, writer = await asyncio.open_connection(host, int(port))

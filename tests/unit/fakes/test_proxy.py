@@ -44,7 +44,7 @@ async def proxied() -> AsyncIterator[tuple[FakeBroker, FaultProxy, RawClient]]:
         yield broker, proxy, client
 
 
-async def test_without_faults_everything_passes_and_is_recorded() -> None:
+async def test_without_faults_everything_is_forwarded_and_recorded() -> None:
     async with proxied() as (_, proxy, client):
         answer = await client.ask(MAX_OFFSET)
 
@@ -55,7 +55,7 @@ async def test_without_faults_everything_passes_and_is_recorded() -> None:
         ]
 
 
-async def test_what_is_delayed_comes_later() -> None:
+async def test_delayed_data_arrives_later() -> None:
     async with proxied() as (_, proxy, client):
         proxy.down.delay_seconds = 0.1
         began = asyncio.get_running_loop().time()
@@ -69,7 +69,7 @@ async def test_what_is_delayed_comes_later() -> None:
         assert passed.seconds < 0.45
 
 
-async def test_a_limited_lane_is_as_slow_as_asked_for() -> None:
+async def test_a_lane_keeps_its_rate_limit() -> None:
     async with proxied() as (_, proxy, client):
         proxy.up.bytes_per_second = len(FRAME) * 10
         began = asyncio.get_running_loop().time()
@@ -103,7 +103,7 @@ async def test_frames_may_come_in_one_piece() -> None:
         assert connection.received_chunks == 1
 
 
-async def test_a_stalled_direction_passes_nothing_until_it_flows() -> None:
+async def test_a_stalled_direction_forwards_nothing_until_it_flows() -> None:
     async with proxied() as (broker, proxy, client):
         proxy.down.stall()
         opaque = client.send(MAX_OFFSET)
@@ -115,7 +115,7 @@ async def test_a_stalled_direction_passes_nothing_until_it_flows() -> None:
         assert (await client.answer(opaque)).code == 0
 
 
-async def test_a_cut_ends_both_ends_in_order() -> None:
+async def test_a_cut_closes_both_ends_gracefully() -> None:
     async with proxied() as (broker, proxy, client):
         await client.ask(MAX_OFFSET)
         proxy.cut()
@@ -184,7 +184,7 @@ async def test_a_stall_may_begin_inside_a_frame() -> None:
         assert (await client.answer(opaque)).code == 0
 
 
-async def test_a_reply_may_be_lost_after_its_request_took_effect() -> None:
+async def test_a_response_can_be_dropped_after_its_request_was_executed() -> None:
     async with proxied() as (broker, proxy, client):
         proxy.down.on(drop, code=MAX_CODE)
         lost = client.send(MAX_OFFSET)
@@ -196,7 +196,7 @@ async def test_a_reply_may_be_lost_after_its_request_took_effect() -> None:
             await client.answer(lost, seconds=0.05)
 
 
-async def test_a_request_may_be_lost() -> None:
+async def test_a_request_can_be_dropped() -> None:
     async with proxied() as (broker, proxy, client):
         proxy.up.on(drop, code=MAX_CODE)
         client.send(MAX_OFFSET)
@@ -205,7 +205,7 @@ async def test_a_request_may_be_lost() -> None:
         assert broker.requests_of(MAX_CODE) == []
 
 
-async def test_a_request_may_arrive_twice() -> None:
+async def test_a_request_can_be_duplicated() -> None:
     async with proxied() as (broker, proxy, client):
         proxy.up.on(duplicate)
         opaque = client.send(MAX_OFFSET)
@@ -215,7 +215,7 @@ async def test_a_request_may_arrive_twice() -> None:
         assert len(broker.requests_of(MAX_CODE)) == 2
 
 
-async def test_replies_may_come_in_another_order() -> None:
+async def test_responses_can_be_reordered() -> None:
     async with proxied() as (_, proxy, client):
         held = proxy.down.hold(code=MAX_CODE, times=2)
         opaques = [client.send(MAX_OFFSET) for _ in range(2)]
@@ -227,7 +227,7 @@ async def test_replies_may_come_in_another_order() -> None:
         assert held.frames == []
 
 
-async def test_a_reply_may_say_another_code() -> None:
+async def test_a_response_can_have_another_code() -> None:
     async with proxied() as (_, proxy, client):
         proxy.down.on(with_code(2, "busy"), times=None)
         answer = await client.ask(MAX_OFFSET)
@@ -253,7 +253,7 @@ async def test_a_frame_may_be_truncated() -> None:
         assert len(await client.end()) == 7
 
 
-async def test_a_proxy_that_refuses_keeps_what_is_open_and_its_port() -> None:
+async def test_a_refusing_proxy_keeps_open_connections_and_its_port() -> None:
     async with proxied() as (_, proxy, client):
         await client.ask(MAX_OFFSET)
         proxy.refuse()
@@ -267,7 +267,7 @@ async def test_a_proxy_that_refuses_keeps_what_is_open_and_its_port() -> None:
         assert (still.code, again.code) == (0, 0)
 
 
-async def test_a_target_that_is_down_is_seen_as_a_reset() -> None:
+async def test_a_stopped_target_is_seen_as_a_reset() -> None:
     async with proxied() as (broker, proxy, _):
         await proxy.wait_for_connections(1)
         await broker.stop()
@@ -276,7 +276,7 @@ async def test_a_target_that_is_down_is_seen_as_a_reset() -> None:
                 await client.answer(1)
 
 
-async def test_what_is_no_frame_passes_as_it_comes() -> None:
+async def test_data_that_is_not_a_frame_passes_unchanged() -> None:
     async with proxied() as (broker, _, client):
         client.write(b"GET / HTTP/1.1\r\n\r\n")
 
@@ -284,7 +284,7 @@ async def test_what_is_no_frame_passes_as_it_comes() -> None:
         await broker.wait_for_connections(0)
 
 
-async def test_a_client_that_leaves_is_seen_by_the_server() -> None:
+async def test_a_disconnect_of_the_client_reaches_the_server() -> None:
     async with proxied() as (broker, _, client):
         await client.ask(MAX_OFFSET)
         await client.close()
@@ -301,7 +301,7 @@ async def test_a_proxy_leaves_no_task_behind() -> None:
     assert len(asyncio.all_tasks()) == 1
 
 
-async def test_a_rule_that_fails_fails_the_test() -> None:
+async def test_an_error_in_a_rule_fails_the_test() -> None:
     def broken(_frame: PassingFrame) -> list[bytes]:
         raise LookupError("a mistake in a test")
 
@@ -324,7 +324,7 @@ def test_the_advertised_address_is_mapped_to_the_proxy() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 3, 7, len(FRAME), 10 * len(FRAME)])
-def test_the_cutter_gives_back_whole_frames(step: int) -> None:
+def test_the_cutter_returns_whole_frames(step: int) -> None:
     stream, cutter = FRAME * 5, FrameCutter()
     pieces = [p for at in range(0, len(stream), step) for p in cutter.feed(stream[at : at + step])]
 
@@ -332,7 +332,7 @@ def test_the_cutter_gives_back_whole_frames(step: int) -> None:
     assert cutter.rest() == []
 
 
-def test_the_cutter_gives_back_half_a_frame_only_at_the_end() -> None:
+def test_the_cutter_returns_a_partial_frame_only_at_the_end() -> None:
     cutter = FrameCutter()
 
     assert cutter.feed(FRAME[:20]) == []

@@ -39,7 +39,7 @@ def ground_of(broker: FakeBroker) -> Ground:
     return Ground("", broker.address, broker.version.name, "orders", "billing")
 
 
-async def test_the_log_and_the_attempts_are_those_the_broker_saw() -> None:
+async def test_log_and_attempts_are_recorded_from_the_broker() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         ground = ground_of(broker)
         properties = encode_properties({"UNIQ_KEY": "M1"})
@@ -58,7 +58,7 @@ async def test_the_log_and_the_attempts_are_those_the_broker_saw() -> None:
         assert wire_attempts(broker) == {"M1": 2, "M2": 1, "M3": 1}
 
 
-async def test_commits_on_the_wire_include_those_that_pulls_carry() -> None:
+async def test_commits_in_pulls_are_recorded() -> None:
     flags = PULL_SUBSCRIPTION | PULL_COMMIT
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         ground = ground_of(broker)
@@ -85,7 +85,7 @@ async def test_commits_on_the_wire_include_those_that_pulls_carry() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-async def test_only_what_surely_failed_is_recorded_as_failed(
+async def test_only_certain_failures_are_recorded_as_failed(
     error: BaseException, outcome: Outcome
 ) -> None:
     async def failing() -> SendResult:
@@ -98,7 +98,7 @@ async def test_only_what_surely_failed_is_recorded_as_failed(
     assert [sent.outcome for sent in history.sends] == [outcome]
 
 
-async def test_a_send_that_returned_is_recorded_with_its_place() -> None:
+async def test_a_successful_send_is_recorded_with_its_position() -> None:
     async def returning() -> SendResult:
         return RESULT
 
@@ -141,7 +141,7 @@ async def test_logged_errors_and_lost_exceptions_are_recorded() -> None:
     ]
 
 
-async def test_a_nonce_tells_which_reply_a_call_got() -> None:
+async def test_a_nonce_identifies_the_reply_of_a_call() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         fields = {"topic": "orders", "queueId": "0", "nonce": "n1"}
         reply = await client.answer(client.send_fields(30, fields))
@@ -150,7 +150,7 @@ async def test_a_nonce_tells_which_reply_a_call_got() -> None:
         assert echo("n1", None).received is None
 
 
-async def test_resources_count_what_is_open_now() -> None:
+async def test_resources_count_open_tasks_and_descriptors() -> None:
     async with FakeBroker() as broker:
         before = Resources.now()
         async with RawClient(broker.address):
@@ -162,7 +162,7 @@ async def test_resources_count_what_is_open_now() -> None:
         assert Resources.now() == before
 
 
-async def test_the_reader_of_logs_reads_a_whole_queue() -> None:
+async def test_the_log_reader_reads_a_whole_queue() -> None:
     async with FakeBroker() as broker:
         ground_of(broker)
         for number in range(70):

@@ -38,7 +38,7 @@ async def test_handlers_for_one_code_are_used_in_the_order_given() -> None:
         assert [(await client.ask(MAX_OFFSET)).code for _ in range(4)] == [2, 14, 14, 0]
 
 
-async def test_a_kept_handler_stays_until_it_is_taken_off() -> None:
+async def test_a_kept_handler_stays_until_it_is_removed() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         broker.on(CODE, Reply(2), times=None)
         kept = [(await client.ask(MAX_OFFSET)).code for _ in range(3)]
@@ -48,7 +48,7 @@ async def test_a_kept_handler_stays_until_it_is_taken_off() -> None:
         assert (await client.ask(MAX_OFFSET)).code == 0
 
 
-async def test_a_handler_may_wait_and_may_use_the_default_answer() -> None:
+async def test_a_handler_can_wait_and_use_the_default_response() -> None:
     async def handler(command: Command, connection: FakeConnection) -> Outcome:
         await asyncio.sleep(0)
         outcome = broker.answer(command, connection)
@@ -61,7 +61,7 @@ async def test_a_handler_may_wait_and_may_use_the_default_answer() -> None:
         assert (await client.ask(MAX_OFFSET)).ext_fields() == {"offset": "42"}
 
 
-async def test_a_request_for_which_nothing_is_answered_stays_unanswered() -> None:
+async def test_a_none_outcome_sends_no_response() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         broker.on(CODE, None)
         silent = client.send(MAX_OFFSET)
@@ -72,7 +72,7 @@ async def test_a_request_for_which_nothing_is_answered_stays_unanswered() -> Non
             await client.answer(silent, seconds=0.05)
 
 
-async def test_any_code_can_be_scripted_at_once() -> None:
+async def test_one_handler_can_serve_all_codes() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         broker.on(ANY, Reply(14), times=None)
 
@@ -80,7 +80,7 @@ async def test_any_code_can_be_scripted_at_once() -> None:
         assert (await client.ask(RUNNING_INFO)).code == 14
 
 
-async def test_a_close_ends_the_connection_in_order() -> None:
+async def test_a_close_is_graceful() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         broker.on(CODE, Close())
         with pytest.raises(EOFError):
@@ -97,7 +97,7 @@ async def test_a_reset_is_seen_as_one() -> None:
             await client.ask(MAX_OFFSET)
 
 
-async def test_half_an_answer_then_the_end() -> None:
+async def test_half_a_response_can_be_followed_by_a_close() -> None:
     async def half(command: Command, _connection: FakeConnection) -> Outcome:
         frame = broker.frame(command, Reply(body=b"x" * 100))
         return Raw(frame[:50], close=True)
@@ -109,7 +109,7 @@ async def test_half_an_answer_then_the_end() -> None:
         assert len(await client.end()) == 50
 
 
-async def test_one_request_may_be_answered_twice() -> None:
+async def test_one_request_can_get_two_responses() -> None:
     def twice(command: Command, _connection: FakeConnection) -> Outcome:
         return Raw(broker.frame(command, Reply(remark="again")) * 2)
 
@@ -120,7 +120,7 @@ async def test_one_request_may_be_answered_twice() -> None:
         assert [(await client.answer(opaque)).remark for _ in range(2)] == ["again", "again"]
 
 
-async def test_held_answers_leave_in_the_order_asked_for_after_their_effect() -> None:
+async def test_held_responses_are_released_in_the_given_order() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         held = broker.hold(CODE)
         opaques = [client.send(MAX_OFFSET) for _ in range(3)]
@@ -133,14 +133,14 @@ async def test_held_answers_leave_in_the_order_asked_for_after_their_effect() ->
         assert answered == [opaques[2], opaques[0], opaques[1]]
 
 
-async def test_a_greeting_comes_before_any_request() -> None:
+async def test_a_greeting_is_sent_before_any_request() -> None:
     async with FakeBroker() as broker:
         broker.on_connect(Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n", close=True))
         async with RawClient(broker.address) as client:
             assert await client.end() == b"HTTP/1.1 400 Bad Request\r\n\r\n"
 
 
-async def test_a_connection_may_be_closed_as_soon_as_it_is_made() -> None:
+async def test_a_connection_can_be_closed_when_it_is_made() -> None:
     async with FakeBroker() as broker:
         broker.on_connect(Close())
         async with RawClient(broker.address) as client:
@@ -160,7 +160,7 @@ async def test_a_stalled_connection_reads_nothing_until_it_resumes() -> None:
         assert (await client.answer(opaque)).code == 0
 
 
-async def test_a_pushed_request_returns_what_the_client_answers() -> None:
+async def test_a_pushed_request_returns_the_response_of_the_client() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         await broker.wait_for_connections(1)
         answer = asyncio.create_task(broker.push(RUNNING_INFO))
@@ -171,7 +171,7 @@ async def test_a_pushed_request_returns_what_the_client_answers() -> None:
         assert answered.code == 1
 
 
-async def test_a_pushed_request_fails_when_the_client_leaves() -> None:
+async def test_a_pushed_request_fails_when_the_client_disconnects() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         await broker.wait_for_connections(1)
         answer = asyncio.create_task(broker.push(RUNNING_INFO))
@@ -182,7 +182,7 @@ async def test_a_pushed_request_fails_when_the_client_leaves() -> None:
             await answer
 
 
-async def test_a_pushed_oneway_request_waits_for_nothing() -> None:
+async def test_a_pushed_oneway_request_does_not_wait() -> None:
     notice = Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 0, ONEWAY_FLAG)
     notice.ext = {"consumerGroup": "g"}
     async with FakeBroker() as broker, RawClient(broker.address) as client:
@@ -206,7 +206,7 @@ async def test_answers_are_encoded_as_asked_for(answers: str, encoding: int) -> 
         assert client.encoding == encoding
 
 
-async def test_a_nonce_comes_back_with_the_answer() -> None:
+async def test_a_response_repeats_the_nonce() -> None:
     fields = {"topic": "orders", "queueId": "0", "nonce": "n1"}
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         answer = await client.answer(client.send_fields(CODE, fields))
@@ -214,7 +214,7 @@ async def test_a_nonce_comes_back_with_the_answer() -> None:
         assert answer.ext_fields() == {"offset": "0", "nonce": "n1"}
 
 
-async def test_the_wire_tells_who_asked_what_and_what_was_answered() -> None:
+async def test_requests_and_responses_are_recorded() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         await client.ask(MAX_OFFSET)
 
@@ -239,7 +239,7 @@ async def test_a_stopped_broker_refuses_connections_until_it_restarts() -> None:
         assert answer.ext_fields() == {"offset": "1"}
 
 
-async def test_stopping_cuts_connections_and_ends_handlers_that_wait() -> None:
+async def test_stop_closes_connections_and_cancels_waiting_handlers() -> None:
     async def for_ever(_command: Command, _connection: FakeConnection) -> Outcome:
         await asyncio.get_running_loop().create_future()
         raise AssertionError("never reached")
@@ -255,7 +255,7 @@ async def test_stopping_cuts_connections_and_ends_handlers_that_wait() -> None:
         assert await client.end() == b""
 
 
-async def test_a_handler_that_fails_fails_the_test() -> None:
+async def test_an_error_in_a_handler_fails_the_test() -> None:
     def broken(_command: Command, _connection: FakeConnection) -> Outcome:
         raise LookupError("a mistake in a test")
 
@@ -269,13 +269,13 @@ async def test_a_handler_that_fails_fails_the_test() -> None:
         await run()
 
 
-async def test_what_is_waited_for_in_vain_is_named() -> None:
+async def test_a_timeout_names_the_awaited_change() -> None:
     async with FakeBroker() as broker:
         with pytest.raises(TimeoutError, match=r"1 request.s. of code 34"):
             await broker.wait_for(RequestCode.HEART_BEAT, seconds=0.01)
 
 
-async def test_a_server_with_tls_greets_no_plain_client() -> None:
+async def test_a_tls_server_rejects_plain_clients() -> None:
     async with FakeBroker(tls=server_context()) as broker, RawClient(broker.address) as client:
         client.send(MAX_OFFSET)
         await client.end()
@@ -283,7 +283,7 @@ async def test_a_server_with_tls_greets_no_plain_client() -> None:
         assert broker.requests == []
 
 
-async def test_a_server_with_tls_speaks_to_who_trusts_it() -> None:
+async def test_a_tls_server_accepts_clients_that_trust_it() -> None:
     broker = FakeBroker(tls=server_context())
     async with broker, RawClient(broker.address, tls=client_context()) as client:
         assert (await client.ask(MAX_OFFSET)).code == 0
