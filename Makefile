@@ -67,7 +67,7 @@ bench: $(READY)
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# After a change of the dependencies in pyproject.toml (needs uv).
+# Run after changing dependencies in pyproject.toml (needs uv).
 lock:
 	uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --strip-extras \
 	  --extra uvloop --extra compression --extra testing --extra cli --extra otel --extra spark --group dev --python-version 3.11 \

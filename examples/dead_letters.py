@@ -23,7 +23,9 @@ from rocketmq_aio import (
 )
 
 
-async def letters(consumer: PullConsumer, queue: MessageQueue) -> AsyncIterator[MessageExt]:
+async def read_dead_letters(
+    consumer: PullConsumer, queue: MessageQueue
+) -> AsyncIterator[MessageExt]:
     """Yield the dead letters of *queue* that are not replayed yet."""
     offset = await consumer.committed(queue) or await consumer.min_offset(queue)
     result = await consumer.pull(queue, offset)
@@ -55,7 +57,7 @@ async def main(namesrv: str | None, group: str, own: list[str], replay: bool) ->
             queues = []
         count = 0
         for queue in queues:
-            async for letter in letters(consumer, queue):
+            async for letter in read_dead_letters(consumer, queue):
                 count += 1
                 copy = copy_of(letter, own)
                 print(f"{letter.queue_offset}: from {copy.topic}, {letter.body[:60]!r}")

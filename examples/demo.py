@@ -18,12 +18,12 @@ from rocketmq_aio.testing import Cluster, ClusterError
 
 SENDERS = 64
 BODY = b"x" * 1016  # after eight bytes with the number of the message: 1 KiB
-PATIENCE_SECONDS = 10.0  # without a new message, before missing ones count as lost
+STALL_TIMEOUT_SECONDS = 10.0  # without a new message, before missing ones count as lost
 LINE_SECONDS = 0.5
 
 
 @dataclass
-class Tally:
+class Counts:
     """Numbers of the messages that were acknowledged and received."""
 
     sent: set[int] = field(default_factory=set)
@@ -48,7 +48,7 @@ class Tally:
         return 1 if self.lost or not self.sent else 0
 
 
-async def send(producer: Producer, topic: str, tally: Tally, seconds: float) -> None:
+async def send(producer: Producer, topic: str, counts: Counts, seconds: float) -> None:
     """Send from many concurrent tasks, which gives the highest rate."""
     numbers = iter(range(2**63))
     started = time.monotonic()
@@ -59,47 +59,47 @@ async def send(producer: Producer, topic: str, tally: Tally, seconds: float) -> 
             try:
                 await producer.send(Message(topic, number.to_bytes(8, "big") + BODY))
             except RocketMQError:
-                tally.failed += 1
+                counts.failed += 1
             else:
-                tally.sent.add(number)
+                counts.sent.add(number)
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(SENDERS):
             tasks.create_task(send_some())
-    tally.seconds = time.monotonic() - started
+    counts.seconds = time.monotonic() - started
 
 
-async def receive(consumer: LitePullConsumer, tally: Tally) -> None:
+async def receive(consumer: LitePullConsumer, counts: Counts) -> None:
     async for message in consumer:
         number = int.from_bytes(message.body[:8], "big")
-        tally.repeated += number in tally.received
-        tally.received.add(number)
+        counts.repeated += number in counts.received
+        counts.received.add(number)
 
 
-async def show(tally: Tally) -> None:
+async def show(counts: Counts) -> None:
     """Print the progress regularly: in one line of a terminal, otherwise in separate lines."""
     end = "\r" if sys.stdout.isatty() else "\n"
     sent = received = 0
     while True:
         await asyncio.sleep(LINE_SECONDS)
-        send_rate = (len(tally.sent) - sent) / LINE_SECONDS
-        receive_rate = (len(tally.received) - received) / LINE_SECONDS
-        sent, received = len(tally.sent), len(tally.received)
+        send_rate = (len(counts.sent) - sent) / LINE_SECONDS
+        receive_rate = (len(counts.received) - received) / LINE_SECONDS
+        sent, received = len(counts.sent), len(counts.received)
         line = f"sent {sent:>9,} ({send_rate:>7,.0f}/s)   received {received:>9,}"
         print(f"  {line} ({receive_rate:>7,.0f}/s)  ", end=end, flush=True)
 
 
-async def until_all_is_here(tally: Tally) -> None:
+async def wait_until_received(counts: Counts) -> None:
     """Return when all messages have arrived, or none has arrived for a while."""
-    seen, news = -1, time.monotonic()
-    while tally.lost and time.monotonic() - news < PATIENCE_SECONDS:
-        if len(tally.received) != seen:
-            seen, news = len(tally.received), time.monotonic()
+    seen, last_new = -1, time.monotonic()
+    while counts.lost and time.monotonic() - last_new < STALL_TIMEOUT_SECONDS:
+        if len(counts.received) != seen:
+            seen, last_new = len(counts.received), time.monotonic()
         await asyncio.sleep(0.05)
 
 
-async def run(namesrv: str, topic: str, seconds: float) -> Tally:
-    tally = Tally()
+async def run(namesrv: str, topic: str, seconds: float) -> Counts:
+    counts = Counts()
     config = LitePullConfig(start_from="earliest")
     async with (
         Producer("demo-producer", namesrv=namesrv) as producer,
@@ -108,12 +108,12 @@ async def run(namesrv: str, topic: str, seconds: float) -> Tally:
     ):
         await consumer.subscribe(topic)
         await consumer.ready(timeout_seconds=30)
-        background = [tasks.create_task(receive(consumer, tally)), tasks.create_task(show(tally))]
-        await send(producer, topic, tally, seconds)
-        await until_all_is_here(tally)
+        background = [tasks.create_task(receive(consumer, counts)), tasks.create_task(show(counts))]
+        await send(producer, topic, counts, seconds)
+        await wait_until_received(counts)
         for task in background:
             task.cancel()
-    return tally
+    return counts
 
 
 def main(seconds: float, version: str) -> int:
@@ -132,10 +132,10 @@ def main(seconds: float, version: str) -> int:
         topic = f"demo-{time.time_ns()}"
         cluster.create_topic(topic, queues=8)
         print(f"Sending with {SENDERS} tasks, receiving with `async for`, for {seconds:g} s:")
-        tally = asyncio.run(run(cluster.namesrv, topic, seconds))
-        print(f"\n{tally.summary()}")
+        counts = asyncio.run(run(cluster.namesrv, topic, seconds))
+        print(f"\n{counts.summary()}")
         cluster.delete_topic(topic)
-    return tally.exit_code()
+    return counts.exit_code()
 
 
 if __name__ == "__main__":
@@ -146,4 +146,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main(arguments.seconds, arguments.version))
     except KeyboardInterrupt:
-        sys.exit("stopped before it was over")
+        sys.exit("interrupted")

@@ -29,7 +29,7 @@ from rocketmq_aio import (
 )
 
 TOPIC = os.environ.get("ORDERS_TOPIC", "orders")
-HEALTHY_SECONDS = 1.0
+READY_TIMEOUT_SECONDS = 1.0
 
 
 class Order(BaseModel):
@@ -46,14 +46,14 @@ class Orders:
     """Orders that the consumer has handled."""
 
     def __init__(self) -> None:
-        self.taken: list[Order] = []
+        self.handled: list[Order] = []
 
-    async def take(self, message: MessageExt) -> None:
+    async def handle(self, message: MessageExt) -> None:
         try:
             order = Order.model_validate_json(message.body)
         except ValidationError as error:
             raise RetryLater(-1) from error  # a retry does not help: dead-letter topic
-        self.taken.append(order)
+        self.handled.append(order)
 
 
 class State(TypedDict):
@@ -68,7 +68,7 @@ async def lifespan(_: FastAPI) -> AsyncIterator[State]:
     config = PushConfig(start_from="earliest")
     async with (
         Producer("shop-producer") as producer,
-        PushConsumer("shop", on_message=orders.take, config=config) as consumer,
+        PushConsumer("shop", on_message=orders.handle, config=config) as consumer,
     ):
         await consumer.subscribe(TOPIC)
         yield {"producer": producer, "consumer": consumer, "orders": orders}
@@ -93,14 +93,14 @@ async def place_order(order: Order, request: Request) -> Stored:
 @app.get("/orders")
 async def list_orders(request: Request) -> list[Order]:
     orders: Orders = request.state.orders
-    return orders.taken
+    return orders.handled
 
 
 @app.get("/health")
 async def health(request: Request) -> str:
     consumer: PushConsumer = request.state.consumer
     try:
-        await consumer.ready(HEALTHY_SECONDS)
+        await consumer.ready(READY_TIMEOUT_SECONDS)
     except (RocketMQError, TimeoutError) as error:
         raise HTTPException(503, f"the consumer does not work: {error}") from error
     return "ok"

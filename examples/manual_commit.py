@@ -42,17 +42,17 @@ async def handle(
     consumer: LitePullConsumer, messages: list[MessageExt], ledger: Ledger
 ) -> set[MessageQueue]:
     """Book all payments; seek a queue back to its first failed message."""
-    held_up: set[MessageQueue] = set()
+    rewound: set[MessageQueue] = set()
     for message in messages:
-        if message.queue in held_up:
+        if message.queue in rewound:
             continue  # polled again, in order
         try:
             await ledger.book(message.body)
         except BankIsBusyError:
-            print(f"{message.body.decode()}: the bank is busy, trying again")
+            print(f"{message.body.decode()}: the bank is busy, retrying")
             await consumer.seek(message.queue, message.queue_offset)
-            held_up.add(message.queue)
-    return held_up
+            rewound.add(message.queue)
+    return rewound
 
 
 async def main(namesrv: str | None, topic: str) -> None:
@@ -67,9 +67,9 @@ async def main(namesrv: str | None, topic: str) -> None:
         ledger = Ledger()
         while len(ledger.booked) < PAYMENTS:
             messages = await consumer.poll(timeout_seconds=5)
-            held_up = await handle(consumer, messages, ledger)
+            rewound = await handle(consumer, messages, ledger)
             await consumer.commit()  # the position of each queue, also after a seek
-            print(f"{len(ledger.booked)} booked, {len(held_up)} queues go back")
+            print(f"{len(ledger.booked)} booked, {len(rewound)} queues rewound")
         for queue in consumer.assignment():
             print(f"{queue} is committed up to {await consumer.committed(queue)}")
 

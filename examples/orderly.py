@@ -31,7 +31,7 @@ class Shop:
         self.steps: defaultdict[str, list[str]] = defaultdict(list)
         self.finished = asyncio.Event()
 
-    async def follow(self, message: MessageExt) -> None:
+    async def handle(self, message: MessageExt) -> None:
         order, step = message.keys[0], message.body.decode()
         if (order, step) == ("jam", "paid") and message.reconsume_times < 2:
             print("jam: the bank is busy", flush=True)
@@ -57,7 +57,7 @@ async def main(namesrv: str | None, topic: str) -> None:
     shop = Shop()
     async with PushConsumer(
         "orderly",
-        on_message=shop.follow,
+        on_message=shop.handle,
         orderly=True,
         namesrv=namesrv,
         config=PushConfig(start_from="earliest"),

@@ -10,7 +10,7 @@ from rocketmq_aio import Message, PopConfig, PopConsumer, Producer
 
 JOBS = 20
 WORKERS = 4
-UNLUCKY = b"job 13"  # always fails
+FAILING_JOB = b"job 13"  # always fails
 
 
 async def send_jobs(namesrv: str | None, topic: str) -> None:
@@ -21,8 +21,10 @@ async def send_jobs(namesrv: str | None, topic: str) -> None:
 
 async def work(name: int, consumer: PopConsumer, ended: asyncio.Queue[bytes]) -> None:
     async for message in consumer:  # the next iteration acknowledges
-        if message.body == UNLUCKY:
-            print(f"worker {name}: {UNLUCKY.decode()} failed, try {message.reconsume_times + 1}")
+        if message.body == FAILING_JOB:
+            print(
+                f"worker {name}: {FAILING_JOB.decode()} failed, try {message.reconsume_times + 1}"
+            )
             await consumer.retry(message, delay_seconds=1)
             continue
         print(f"worker {name}: {message.body.decode()} done")

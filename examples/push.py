@@ -39,7 +39,7 @@ class Shop:
     def __init__(self) -> None:
         self.booked: set[int] = set()
         self.dead: list[str] = []
-        self.all_settled = asyncio.Event()
+        self.finished = asyncio.Event()
 
     async def book(self, message: MessageExt[Order]) -> None:
         order = message.value
@@ -48,17 +48,17 @@ class Shop:
             raise RetryLater(delay_level=1)  # 1 s; other exceptions use the default delays
         self.booked.add(order.number)
         print(f"order {order.number} is booked, at try {message.reconsume_times + 1}", flush=True)
-        self.look()
+        self.check_finished()
 
-    def note(self, event: ConsumerEvent) -> None:
+    def on_event(self, event: ConsumerEvent) -> None:
         if isinstance(event, MessageDeadLettered):
             print(f"dead: offset {event.offset} of {event.queue}: {event.reason}", flush=True)
             self.dead.append(event.message_id)
-            self.look()
+            self.check_finished()
 
-    def look(self) -> None:
+    def check_finished(self) -> None:
         if len(self.booked) == ORDERS and self.dead:
-            self.all_settled.set()
+            self.finished.set()
 
 
 async def send_orders(namesrv: str | None, topic: str) -> None:
@@ -73,10 +73,10 @@ async def main(namesrv: str | None, topic: str, group: str) -> None:
     shop = Shop()
     config = PushConfig(start_from="earliest", codec=CODEC, undecodable="dead_letter")
     async with PushConsumer(
-        group, on_message=shop.book, on_event=shop.note, namesrv=namesrv, config=config
+        group, on_message=shop.book, on_event=shop.on_event, namesrv=namesrv, config=config
     ) as consumer:
         await consumer.subscribe(topic)
-        await shop.all_settled.wait()
+        await shop.finished.wait()
     # Leaving `async with` waits for running handlers and commits.
     print(f"{len(shop.booked)} booked, {len(shop.dead)} dead")
 

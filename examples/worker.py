@@ -8,7 +8,9 @@ import asyncio
 
 from rocketmq_aio import MessageExt, PushConfig, PushConsumer
 
-PATIENCE_SECONDS = 20.0  # for running handlers; less than the stop timeout of the process manager
+CLOSE_TIMEOUT_SECONDS = (
+    20.0  # for running handlers; less than the stop timeout of the process manager
+)
 
 
 class Worker:
@@ -24,7 +26,7 @@ class Worker:
 async def main(namesrv: str | None, topic: str, group: str) -> None:
     worker = Worker()
     config = PushConfig(
-        start_from="earliest", concurrency=4, close_timeout_seconds=PATIENCE_SECONDS
+        start_from="earliest", concurrency=4, close_timeout_seconds=CLOSE_TIMEOUT_SECONDS
     )
     consumer = PushConsumer(group, on_message=worker.work_on, namesrv=namesrv, config=config)
     await consumer.subscribe(topic)

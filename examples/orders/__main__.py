@@ -26,7 +26,7 @@ from rocketmq_aio.testing import Cluster
 TOPIC = "orders"
 MINUTE_SECONDS = 0.5
 BATCHES_BEFORE_A_KILL = 2
-PATIENCE_SECONDS = 300.0  # for Spark to start and complete two batches
+TIMEOUT_SECONDS = 300.0  # for Spark to start and complete two batches
 LOOK_SECONDS = 0.1
 
 
@@ -54,7 +54,7 @@ def batches(folder: Path) -> int:
 
 
 def wait_for_batches(folder: Path, count: int) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while batches(folder) < count:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{batches(folder)} batches, not {count}; see what the job printed")

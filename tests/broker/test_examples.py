@@ -123,8 +123,8 @@ def test_manual_commit_retries_failures_and_commits_all_processed_messages(
 ) -> None:
     output = run("manual_commit", "--namesrv", rocketmq_namesrv, "--topic", rocketmq_topic)
 
-    assert output.count("the bank is busy, trying again") == 4
-    assert "20 booked, 0 queues go back" in output
+    assert output.count("the bank is busy, retrying") == 4
+    assert "20 booked, 0 queues rewound" in output
     committed_offsets = re.findall(r" is committed up to (\d+)$", output, re.M)
     assert sum(map(int, committed_offsets)) == 20
 
@@ -246,10 +246,10 @@ def test_demo_starts_a_broker_and_loses_no_message(rocketmq_version: str) -> Non
 
 
 def test_demo_exits_with_an_error_when_a_message_is_lost() -> None:
-    tally = runpy.run_path(str(EXAMPLES / "demo.py"))["Tally"]
+    counts = runpy.run_path(str(EXAMPLES / "demo.py"))["Counts"]
 
     codes = [
-        tally(sent=sent, received=received).exit_code()
+        counts(sent=sent, received=received).exit_code()
         for sent, received in (({1, 2}, {1}), ({1, 2}, {1, 2, 3}), (set(), set()))
     ]
 

@@ -24,9 +24,9 @@ from tests.broker.workers import worker
 from tests.unit.remoting.until import until, until_done
 
 QUEUES = 16
-SETTLE_SECONDS = 10.0  # usually 0.5; who is told of no change sees it after 20
+SETTLE_SECONDS = 10.0  # usually 0.5; a member without a change notice rebalances after 20
 Recorder = Callable[[str, object], None]
-BATCH = 10  # messages that a member takes at once: what may come twice when it leaves
+BATCH = 10  # batch size: the possible duplicates when a member leaves
 MIB = 1024 * 1024
 
 

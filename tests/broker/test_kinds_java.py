@@ -1,6 +1,6 @@
-"""Every kind of message between this client and the official Java one, in both directions.
+"""Every kind of message between this client and the Java client, in both directions.
 
-Compressed bodies and requests have files of their own.
+Compressed bodies and requests have separate modules.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def message(topic: str, name: str, delay_level: int = 0) -> Message:
 
 
 def told(topic: str, name: str) -> str:
-    """Return what a reader tells of `message`."""
+    """Return the fields of `message` that a reader prints."""
     return f"{topic} tag-{name} {name} ü {name} 7 {name}"
 
 
 @pytest.fixture
 def inside(rocketmq_cluster: Cluster, topic: str, group: str) -> ClientConfig:
-    """How to connect to the same topic and group of a namespace."""
+    """Connection settings for the same topic and group of a namespace."""
     rocketmq_cluster.create_topic(f"{NAMESPACE}%{topic}", queues=1)
     rocketmq_cluster.create_group(f"{NAMESPACE}%{group}")
     return ClientConfig(namesrv=rocketmq_cluster.namesrv, namespace=NAMESPACE)

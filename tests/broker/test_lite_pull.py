@@ -68,11 +68,11 @@ async def test_iteration_returns_at_the_first_message(namesrv: str, topic: str, 
         message = await asyncio.wait_for(reading, 60)
 
     assert message.body == b"at once"
-    assert loop.time() - began < 4  # by itself a broker looks after 5
+    assert loop.time() - began < 4  # by default a broker checks after 5
 
 
 async def polled_once(consumer: LitePullConsumer) -> None:
-    """Let the pulls of all queues reach the broker, which holds them."""
+    """Wait until the broker holds the pulls of all queues."""
     assert await consumer.poll(0.1) == []
 
 
@@ -98,7 +98,7 @@ async def test_a_commit_is_visible_to_other_clients(
         consumer_of(namesrv, group) as observer,
     ):
         await observer.assign([queue])
-        assert await consumer.committed(queue) in (None, 0)  # 4.9 says 0 of a young queue
+        assert await consumer.committed(queue) in (None, 0)  # 4.9 returns 0 for a new queue
         await polled(consumer, 10)
         await consumer.commit({queue: 7})
         assert await observer.committed(queue) == 7
@@ -159,15 +159,15 @@ async def test_the_expression_can_be_changed_while_reading(
     assert bodies(first + rest) == ["0", "1", "3", "5"]
 
 
-# --- where it starts -----------------------------------------------------------------------------
+# --- start position ------------------------------------------------------------------------------
 
 
 async def test_a_new_group_starts_at_start_from(
     rocketmq_cluster: Cluster, namesrv: str, topic: str, group: str, queue: MessageQueue
 ) -> None:
     await send(namesrv, topic, numbers(5), queue=queue)
-    # A broker before 5.0 says of a queue whose first message is still there that a new group
-    # stands at 0, and cannot be told not to: everything is read then.
+    # For a queue that still has its first message, a broker before 5.0 returns offset 0 for a
+    # new group, without a way to change that: all messages are read.
     young = 0 if not is_5(rocketmq_cluster) else None
     hour = timedelta(hours=1)
     expected = {
@@ -204,7 +204,7 @@ async def test_a_topic_created_later_is_read_soon(
         await send(namesrv, later, ["first"])
 
         assert bodies(await polled(consumer, 1)) == ["first"]
-        assert loop.time() - created < 15  # routes are refreshed after 30
+        assert loop.time() - created < 15  # routes are refreshed every 30
     await in_thread(rocketmq_cluster.delete_topic, later)
 
 
@@ -251,7 +251,7 @@ async def test_offset_for_time_and_lag(
     async with consuming(namesrv, group, topic) as consumer:
         hour = timedelta(hours=1)
         assert await consumer.offset_for_time(queue, datetime.now(UTC) - hour) == 0
-        # 4.9 never points past the last message.
+        # 4.9 never returns an offset after the last message.
         end = 10 if is_5(rocketmq_cluster) else 9
         assert await consumer.offset_for_time(queue, datetime.now(UTC) + hour) == end
         assert (await consumer.lag())[queue] == 10

@@ -1,4 +1,4 @@
-"""Queue locks on a real broker: one owner, renewed, given back."""
+"""Queue locks on a real broker: one owner, renewed, released."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ async def locks_of(
     clock: Callable[[], float] = monotonic,
     lease_seconds: float = LEASE,
 ) -> AsyncIterator[tuple[QueueLocks, list[MessageQueue], list[MessageQueue]]]:
-    """Give the locks of a new client id, the queues of *topic*, and a list of what is lost."""
+    """Yield the locks of a new client id, the queues of *topic*, and the list of lost queues."""
     lost: list[MessageQueue] = []
     async with (
         MQClientInstance(ClientConfig(namesrv=namesrv)) as instance,
         PlainClient(instance) as client,
     ):
-        client.wanted = {topic}  # or its route would be forgotten
+        client.wanted = {topic}  # otherwise its route would be dropped
         queues = (await instance.routes.get(topic)).subscribe_queues
         yield (
             QueueLocks(

@@ -40,9 +40,9 @@ async def handle(_message: object) -> None:
 async def test_a_missing_topic_is_reported_until_it_appears(
     namesrv: str, group: str, topic: str, kind: str, rocketmq_version: str
 ) -> None:
-    """The fixture's topic exists; the subscribed one differs by a letter."""
+    """The fixture's topic exists; the subscribed one has a different last letter."""
     if kind == "pop" and rocketmq_version.startswith("4."):
-        kind = "lite"  # these brokers hand out no single messages
+        kind = "lite"  # these brokers do not support popping
     typo = f"{topic}x"
     consumer: PushConsumer | LitePullConsumer | PopConsumer
     if kind == "push":

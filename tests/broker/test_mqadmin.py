@@ -1,4 +1,4 @@
-"""The official admin tool asks consumers how they are, moves them and tries their handlers."""
+"""mqadmin with running consumers: running info, offset resets, direct consumption."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ EXPRESSION: Final = "a || b"
 
 
 class Subject(Protocol):
-    """A running consumer that the tool is asked about."""
+    """A running consumer inspected by mqadmin."""
 
     client_id: str
 
     async def finish(self, wanted: Collection[str]) -> list[str]:
-        """Consume until all bodies of *wanted* were done, and that is committed; return all."""
+        """Consume until all bodies of *wanted* are processed and committed; return all."""
         ...
 
 
 class Choice(NamedTuple):
-    """A kind of consumer: what the tool calls it, and how one is opened (namesrv, group, topic)."""
+    """A kind of consumer: its name in mqadmin, and its factory (namesrv, group, topic)."""
 
     consume_type: str
     open: Callable[[str, str, str], AbstractAsyncContextManager[Subject]]
@@ -72,7 +72,7 @@ async def lite_pull(namesrv: str, group: str, topic: str) -> AsyncIterator[Subje
 
 
 class PushSubject:
-    """Has a handler, which keeps what it saw, and commits by itself."""
+    """Records handled messages and commits automatically."""
 
     def __init__(self, consumer: PushConsumer, seen: list[str]) -> None:
         self._consumer = consumer
@@ -124,13 +124,13 @@ def choice(request: pytest.FixtureRequest) -> Choice:
 
 
 class Tool:
-    """The admin tool on one cluster."""
+    """mqadmin on one cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     async def __call__(self, *arguments: str) -> str:
-        """Run it, in a thread; return what it prints."""
+        """Run it in a thread; return its output."""
         options = (*arguments, "-n", self._cluster.namesrv)
         printed: str = await in_thread(self._cluster.mqadmin, *options)
         return printed
@@ -143,12 +143,12 @@ def mqadmin(rocketmq_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def rows(printed: str, first: str) -> list[list[str]]:
-    """Return the cells of the lines that begin with *first*, which long names are cut to."""
+    """Return the cells of lines that begin with *first*, cut to the column width."""
     lines = [line.split() for line in printed.splitlines()]
     return [cells for cells in lines if cells and first.startswith(cells[0]) and len(cells) > 2]
 
 
-# --- how it is -----------------------------------------------------------------------------------
+# --- running info --------------------------------------------------------------------------------
 
 
 async def test_mqadmin_lists_connections_and_subscriptions(
@@ -222,7 +222,7 @@ async def test_mqadmin_shows_the_progress_of_a_group(
     assert [cells[5] for cells in rows(with_owners, topic)] == ["127.0.0.1"] * QUEUES
 
 
-# --- moving it -----------------------------------------------------------------------------------
+# --- offset resets -------------------------------------------------------------------------------
 
 
 async def test_mqadmin_resets_a_running_group_to_earlier_offsets(
@@ -232,7 +232,7 @@ async def test_mqadmin_resets_a_running_group_to_earlier_offsets(
     async with choice.open(namesrv, group, topic) as subject:
         await subject.finish(numbers(8))
         printed = await mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
-        await send(namesrv, topic, numbers(QUEUES, first=8), tags="a")  # wake the pulls of 5.x
+        await send(namesrv, topic, numbers(QUEUES, first=8), tags="a")  # ends the long polls of 5.x
         again = await subject.finish(numbers(8 + QUEUES))
         progress = await mqadmin("consumerProgress", "-g", group)
 
@@ -266,7 +266,7 @@ async def stands_at(consumer: LitePullConsumer, queue: MessageQueue, position: i
     return await consumer.position(queue) == position
 
 
-# --- trying its handler --------------------------------------------------------------------------
+# --- direct consumption --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ async def test_mqadmin_consumes_a_message_directly(
         Producer("feeding", namesrv=namesrv) as producer,
         PushConsumer(group, on_message=handle, orderly=orderly, namesrv=namesrv) as consumer,
     ):
-        await consumer.subscribe(topic, "b")  # whatever was subscribed to
+        await consumer.subscribe(topic, "b")  # regardless of the subscription
         await consumer.ready(POLL_SECONDS)
         message = Message(topic, b"try me", tags="a", keys="k1")
         stored = await producer.send(message, queue=queue)

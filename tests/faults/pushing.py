@@ -198,7 +198,7 @@ async def group_of(
 
 
 def _left() -> Left:
-    """Return all other tasks; in a fixture the current task may be None."""
+    """Return all other tasks, open sockets and the number of threads."""
     me = asyncio.current_task()
     tasks = {task for task in asyncio.all_tasks() if task is not me}
     return Left(tasks, open_sockets(), threading.active_count())

@@ -1,4 +1,4 @@
-"""PushConsumer faults: failing handlers, refusing brokers, lost connections."""
+"""PushConsumer faults: failing handlers, error responses, lost connections."""
 
 from __future__ import annotations
 
