@@ -19,8 +19,8 @@ from tests.spark.servers import SparkCluster
 from tests.spark.support import end_jvm, running_session
 
 HERE: Final = Path(__file__).parent
-TEST_SECONDS: Final = 900  # only for what hangs: a busy machine may be ten times slower
-# pyspark 4.3 says this of every pandas 3, also where pandas is only looked for.
+TEST_SECONDS: Final = 900  # for hanging tests only: a busy machine may be ten times slower
+# pyspark 4.3 warns of any pandas 3.
 NOISE: Final = "ignore:PySpark does not yet fully support pandas:FutureWarning"
 
 

@@ -42,7 +42,7 @@ def main(remote: str, namesrv: str, topic: str, folder: str, package: list[str])
     write_back(spark, namesrv, topic, before)
     after = bodies_of(read.load())
     outcome = {"before": before, "after": after}
-    if not package:  # Spark 4.3 runs streams without what a client has sent
+    if not package:  # Spark 4.3 runs streams without artifacts of the client
         outcome["streamed"] = bodies_of(copy_stream(spark, options, folder))
     sys.stdout.write(json.dumps(outcome))
     spark.stop()

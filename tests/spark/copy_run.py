@@ -45,7 +45,7 @@ VICTIMS: Final = {
 
 
 class CopyRun:
-    """The driver (`copying`) in a process of its own, and what can be killed of it."""
+    """The driver (`copying`) in a process of its own, whose processes can be killed."""
 
     def __init__(self, cluster: Cluster, topic: str, folder: Path, **options: str) -> None:
         self._cluster = cluster
@@ -56,7 +56,7 @@ class CopyRun:
         self._driver: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        """Start the driver; the end of the block kills it. May be entered again."""
+        """Start the driver and kill it at the end of the block; reusable."""
         self.start()
         return self
 
@@ -84,7 +84,7 @@ class CopyRun:
             )
 
     def kill_driver(self) -> None:
-        """End Python and its JVM at once; the workers notice and end."""
+        """Kill Python and its JVM; the workers then exit."""
         if self._driver is not None:
             workers = self._processes()
             os.killpg(self._driver.pid, signal.SIGKILL)
@@ -111,41 +111,41 @@ class CopyRun:
         return [process for process in self._processes() if READER in words(process)]
 
     def workers(self) -> list[psutil.Process]:
-        """The forked workers of the executor; their daemon is none."""
+        """The forked workers of the executor, without their daemon."""
         daemons = [each for each in self._processes() if words(each)[-2:] == DAEMON]
         found = {daemon.pid for daemon in daemons}
         return [each for each in daemons if parent(each) in found]
 
     def batches(self) -> int:
-        """The number of the last batch that is done, -1 before the first."""
+        """The number of the last completed batch, -1 before the first."""
         return last_number(self.folder / "checkpoint" / "commits")
 
     def wait_for_batches(self, more: int) -> None:
-        """Wait until *more* batches are done than now."""
+        """Wait until *more* batches are completed."""
         wanted = self.batches() + more
         wait_until(lambda: self.batches() >= wanted, f"batch {wanted}", seconds=RECOVERY_SECONDS)
 
     def wait_until_copied(self) -> None:
-        """Wait until the checkpoint says that all of the topic was read."""
+        """Wait until the checkpoint is at the end of the topic."""
         ends: dict[tuple[str, int], int] = {}
         for broker, queue, offset, _ in self.log_rows():
             ends[broker, queue] = max(ends.get((broker, queue), 0), offset + 1)
         wait_until(lambda: self._is_behind(ends), "everything is copied", seconds=RECOVERY_SECONDS)
 
     def log_rows(self) -> Counter[Row]:
-        """What the brokers hold, read without the connector."""
+        """The stored messages, read without the connector."""
         stored = read_topic(self._cluster, self._topic, QUEUES)
         return Counter((m.broker_name, m.queue_id, m.offset, m.body) for m in stored)
 
     def sink_rows(self, spark: SparkSession) -> Counter[Row]:
-        """What Spark has committed to the sink."""
+        """The rows that Spark has committed to the sink."""
         rows = spark.read.parquet(str(self.folder / "sink")).collect()
         return Counter(
             (row.brokerName, row.queueId, row.queueOffset, bytes(row.body)) for row in rows
         )
 
     def _kill_one_of(self, find: Callable[[], list[psutil.Process]]) -> None:
-        """Kill what *find* finds first, as soon as there is one."""
+        """Kill the first process that *find* returns."""
         found: list[psutil.Process] = []
 
         def look() -> bool:
@@ -172,7 +172,7 @@ class CopyRun:
 
 
 class Load:
-    """Sends numbers to a topic from a thread during its block, through all that is killed.
+    """Sends numbers to a topic from a thread during its block, also across failures.
 
     A send that fails is left out or stored after all: what counts is what the log holds.
     """
@@ -202,7 +202,7 @@ class Load:
 
 
 def kill_all(run: CopyRun, kills: Iterable[str], chance: random.Random) -> None:
-    """Kill one after the other, each at a random moment after the stream has gone on."""
+    """Kill one after the other at random moments, after progress of the stream each time."""
     for victim in kills:
         run.wait_for_batches(BATCHES_BETWEEN)
         time.sleep(chance.uniform(0, RANDOM_SECONDS))
@@ -210,12 +210,12 @@ def kill_all(run: CopyRun, kills: Iterable[str], chance: random.Random) -> None:
 
 
 def last_number(folder: Path) -> int:
-    """The highest number that names a file of *folder*, -1 if none does."""
+    """The highest number among the file names of *folder*, or -1."""
     return max((int(path.name) for path in folder.glob("*") if path.name.isdigit()), default=-1)
 
 
 def words(process: psutil.Process) -> list[str]:
-    """The command line, nothing of a process that has just ended."""
+    """The command line, empty for an ended process."""
     try:
         found: list[str] = process.cmdline()
     except psutil.Error:
@@ -224,7 +224,7 @@ def words(process: psutil.Process) -> list[str]:
 
 
 def parent(process: psutil.Process) -> int:
-    """The number of its parent, 0 if it has just ended."""
+    """The parent process id, 0 for an ended process."""
     try:
         return int(process.ppid())
     except psutil.Error:

@@ -24,7 +24,7 @@ PAUSE_SECONDS: Final = 0.2  # before a failed query is started again
 
 
 def copy(spark: SparkSession, folder: Path, options: dict[str, str]) -> None:
-    """Run one query to its end, which is a failure."""
+    """Run one query until it fails."""
     source = spark.readStream.format("rocketmq").options(**options).schema(COLUMNS).load()
     sink = source.writeStream.format("parquet").option("path", str(folder / "sink"))
     sink = sink.option("checkpointLocation", str(folder / "checkpoint"))

@@ -23,7 +23,7 @@ def say(text: object) -> None:
 
 
 def refused(what: str, call: Callable[[], object]) -> None:
-    """Say how *call* fails."""
+    """Print the error of *call*."""
     try:
         call()
     except PySparkException as error:

@@ -46,7 +46,7 @@ def use_this_python() -> None:
 
 
 def settings_in(folder: Path) -> dict[str, str]:
-    """The settings of a session all of whose files are below *folder*, if it is killed too."""
+    """Settings that keep all files of a session below *folder*, also if it is killed."""
     scratch = folder / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
     return {
@@ -101,7 +101,7 @@ def end_jvm(seconds: float = WAIT_SECONDS) -> None:
     process = gateway.proc  # pyspark keeps it for its callers
     assert process is not None
     assert process.stdin is not None
-    process.stdin.close()  # that is what it ends on
+    process.stdin.close()  # makes it exit
     process.wait(seconds)
     SparkContext._gateway = SparkContext._jvm = None
 

@@ -20,7 +20,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def use(version: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Ask for the archive as an installation of pyspark *version* does."""
+    """Request the archive like an installation of pyspark *version*."""
     monkeypatch.setattr(pyspark, "__version__", version)
     return class_archive.class_archive()
 

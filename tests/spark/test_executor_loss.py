@@ -33,7 +33,7 @@ MESSAGES_PER_BATCH: Final = 1500
 
 @dataclass(frozen=True, slots=True)
 class HeldTask:
-    """A task that waits; *pid* is its Python process."""
+    """A paused task; *pid* is its Python process."""
 
     pid: int
     partition: int
@@ -200,7 +200,7 @@ def test_a_write_repeats_only_the_task_of_a_lost_executor(
     with ThreadPoolExecutor(1) as pool:
         loss = pool.submit(lose_executor_after_rows)
         write = rows.mapInArrow(hold.step(), "body string").write.format("rocketmq")
-        # A request that times out on a busy machine is sent again: not what is tested here.
+        # Avoids retries after timeouts on a busy machine.
         options = {"nameServer": namesrv, "topic": topic, "sendTimeoutMs": "60000"}
         write.options(**options).mode("append").save()
         task, sent = loss.result()

@@ -28,7 +28,7 @@ def load(spark: SparkSession, namesrv: str, *columns: str, **options: str) -> Da
 
 
 def held(namesrv: str, *topics: str, count: int) -> list[MessageExt]:
-    """All messages of *topics*, in the order of their queues, once there are so many."""
+    """All messages of *topics* by queue, as soon as there are *count*."""
     found: list[MessageExt] = []
 
     def complete() -> bool:
@@ -81,7 +81,7 @@ def near(row: dict[str, Any]) -> tuple[int, int]:
 
 
 def plain(frame: DataFrame) -> list[dict[str, Any]]:
-    """Rows as dicts of values that compare with those of messages."""
+    """Rows as dicts comparable with `row_of`."""
     rows = [row.asDict() for row in frame.collect()]
     for row in rows:
         for name in {"bornTimestamp", "storeTimestamp"} & row.keys():
@@ -91,7 +91,7 @@ def plain(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 async def send_all_kinds(namesrv: str, topic: str) -> int:
-    """Send single messages, compressed ones and batches; return how many."""
+    """Send single, compressed and batched messages; return their number."""
     config = ProducerConfig(compress_above_bytes=1000)
     async with Producer("spark-tests-producer", namesrv=namesrv, config=config) as producer:
         single = [
@@ -217,7 +217,7 @@ def test_sql_reads_a_view_and_a_table_with_options_in_the_statement(
 
 
 async def fill(namesrv: str, topic: str, batches: int) -> None:
-    """Send one message that makes the topic, then batches of 40 that share its files."""
+    """Send one message, which creates the topic, then batches of 40."""
     config = ProducerConfig(send_timeout_seconds=30.0, compression=None)
     async with Producer("spark-tests-producer", namesrv=namesrv, config=config) as producer:
         await producer.send(Message(topic, b"first"))
@@ -225,13 +225,13 @@ async def fill(namesrv: str, topic: str, batches: int) -> None:
             await producer.send_batch([Message(topic, b"x" * 10_000) for _ in range(40)])
 
 
-@pytest.mark.timeout(600, func_only=True)  # it starts a cluster of its own, twice
+@pytest.mark.timeout(600, func_only=True)  # starts a cluster twice
 def test_messages_deleted_by_retention_fail_or_are_skipped(
     spark: SparkSession,
     fresh_cluster: Callable[..., Cluster],
     tmp_path: Path,
 ) -> None:
-    """What a broker does when files are too old is done here by hand, while it is down."""
+    """The test deletes files as retention does, while the broker is down."""
     properties = {
         "storePathRootDir": str(tmp_path),
         "storePathCommitLog": str(tmp_path / "commitlog"),

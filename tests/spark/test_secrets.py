@@ -15,8 +15,8 @@ ADMIN: Final = Account(access_key="administrator", secret_key="admin-key", admin
 JOB_SECONDS: Final = 500.0
 
 
-def shop(version: str) -> Account:
-    """Who may use one topic only; 5.x brokers have a right of its own for looking at offsets."""
+def topic_account(version: str) -> Account:
+    """An account for one topic; 5.x brokers have a separate permission for offsets."""
     rights = "PUB|SUB" if version.startswith("4.") else "PUB|SUB|GET"
     return Account(
         access_key="shop-account",
@@ -27,7 +27,7 @@ def shop(version: str) -> Account:
 
 
 def holders(folder: Path, text: str) -> list[str]:
-    """The files below *folder* that hold *text*."""
+    """The files below *folder* that contain *text*."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return [str(path) for path in files if text.encode() in path.read_bytes()]
 
@@ -35,7 +35,7 @@ def holders(folder: Path, text: str) -> list[str]:
 def test_a_secret_is_in_no_log_event_log_plan_checkpoint_or_error(
     fresh_cluster: Callable[..., Cluster], rocketmq_version: str, tmp_path: Path
 ) -> None:
-    cluster = fresh_cluster(accounts=[ADMIN, shop(rocketmq_version)])
+    cluster = fresh_cluster(accounts=[ADMIN, topic_account(rocketmq_version)])
     for topic in ("guarded", "forbidden"):
         cluster.create_topic(topic, queues=2)
     arguments = [cluster.namesrv, "guarded", "forbidden", str(tmp_path), "shop-account", SECRET]

@@ -24,7 +24,7 @@ SUBMIT_SECONDS: Final = 500.0
 
 @pytest.fixture(scope="module", autouse=True)
 def no_python_path() -> Iterator[None]:
-    """Keep PYTHONPATH from the cluster and the jobs: they would find the package there."""
+    """Unset PYTHONPATH, which would provide the package to cluster and jobs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PYTHONPATH", raising=False)
         yield
@@ -33,7 +33,7 @@ def no_python_path() -> Iterator[None]:
 def submit(
     cluster: SparkCluster, folder: Path, python: str, more: list[str], arguments: list[str]
 ) -> dict[str, Any]:
-    """Run the job to its end from *folder*; return what it says."""
+    """Run the job to its end from *folder*; return its output."""
     settings = {**settings_in(folder), "spark.executor.memory": "512m"}
     pairs = [f"--conf={name}={value}" for name, value in settings.items()]
     command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.master, *pairs]

@@ -73,7 +73,7 @@ def read(spark: SparkSession, namesrv: str, topic: str) -> DataFrame:
     return reader.schema("queueOffset long").load()
 
 
-# --- what is stored -------------------------------------------------------------------------------
+# --- stored messages ------------------------------------------------------------------------------
 
 
 def test_a_read_right_after_a_large_write_has_all_of_it(
@@ -197,7 +197,7 @@ def test_delayed_rows_are_delivered_later(
         assert found[b"time"].store_time > at - timedelta(seconds=1)
 
 
-# --- again ----------------------------------------------------------------------------------------
+# --- repeats --------------------------------------------------------------------------------------
 
 
 def test_a_retried_task_sends_the_same_ids(spark: SparkSession, namesrv: str, topic: str) -> None:
@@ -257,7 +257,7 @@ def test_a_restarted_stream_sends_the_same_ids(
     assert ids == ids_by_body(first)
 
 
-# --- refused --------------------------------------------------------------------------------------
+# --- rejections -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def normalize(column: Column) -> Column:
     return column
 
 
-# --- checks ---------------------------------------------------------------------------------------
+# --- encoder --------------------------------------------------------------------------------------
 
 
 class _RowEncoder:
@@ -205,7 +205,7 @@ class _RowEncoder:
             unbatched = pc.or_(unbatched, each)
         return unbatched if pc.any(unbatched).as_py() else None
 
-    # --- one column each ------------------------------------------------------------------------
+    # --- columns ----------------------------------------------------------------------------------
 
     def _topics(self) -> Column:
         self.topics = topics = self._columns["topic"]

@@ -105,7 +105,7 @@ class RequestSender:
         """Return the counts so far."""
         return WriteSummary(self._rows, self._requests, self._weaker)
 
-    # --- inside ---------------------------------------------------------------------------------
+    # --- internals --------------------------------------------------------------------------------
 
     async def _send_in_order(
         self, queue: MessageQueue | None, requests: Sequence[WriteRequest]

@@ -33,7 +33,7 @@ def put(broker: FakeBroker, count: int, number: int = 0, topic: str = TOPIC) -> 
 
 
 def put_at(broker: FakeBroker, *times: int, number: int = 0) -> None:
-    """Store messages at these milliseconds."""
+    """Store one message at each of *times* (milliseconds)."""
     for millis in times:
         broker.state.store.append(Incoming(topic=TOPIC, queue_id=number, body=b"body"), millis)
 
@@ -41,7 +41,7 @@ def put_at(broker: FakeBroker, *times: int, number: int = 0) -> None:
 def options_for(
     cluster: FakeCluster, given: Mapping[str, str], *, streaming: bool = True
 ) -> ReadOptions:
-    """Impatient ones; ``subscribe`` is the topic unless said otherwise."""
+    """Read options with short retries; ``subscribe`` defaults to the topic."""
     selected = {"subscribePattern", "assign"} & given.keys()
     basic = {
         "nameServer": cluster.namesrv,
@@ -53,7 +53,7 @@ def options_for(
 
 
 class Driver:
-    """The driver's side of one query, from its start or after a restart."""
+    """The driver side of one query, at its start or after a restart."""
 
     def __init__(
         self, instance: MQClientInstance, consumer: PullConsumer, options: ReadOptions
@@ -68,7 +68,7 @@ class Driver:
     async def end_after(
         self, start: StreamOffset, most: int | None = None, *, everything: bool = False
     ) -> StreamOffset:
-        self.batches._topics = None  # as if a second had gone by
+        self.batches._topics = None  # as if a second had passed
         return await self.batches.end_after(start, most, everything=everything)
 
     def ranges(self, start: StreamOffset, end: StreamOffset) -> dict[Queue, tuple[int, int]]:

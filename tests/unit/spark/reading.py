@@ -27,7 +27,7 @@ PULL: Final = RequestCode.LITE_PULL_MESSAGE
 
 
 class Reading:
-    """What a test does to the cluster, and what it reads of it."""
+    """A fake cluster and reads of its ranges."""
 
     def __init__(self, portal: BlockingPortal, cluster: FakeCluster) -> None:
         self.cluster = cluster
@@ -46,7 +46,7 @@ class Reading:
         self.put(*map(str, range(count)), queue_id=queue_id)
 
     def on(self, what: Handler | Outcome, times: int | None = 1) -> None:
-        """Answer the next pulls with *what*."""
+        """Script the responses to the next pulls."""
         self.broker.on(self.code, what, times)
 
     def pulls(self) -> list[PullMessage]:
@@ -70,7 +70,7 @@ class Reading:
 
 
 def tell_brokers(cluster: FakeCluster, *names: str) -> None:
-    """Let the name server tell that these are registered."""
+    """Script the registered brokers of the name server."""
     table = {name: {"brokerName": name, "brokerAddrs": {"0": "x:1"}} for name in names}
     body = msgspec.json.encode({"brokerAddrTable": table, "clusterAddrTable": {}})
     cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, Reply(body=body), times=None)
@@ -82,7 +82,7 @@ def within(start: int, end: int, queue_id: int = 0) -> Range:
 
 @contextmanager
 def reading(version: str = "5.5.0", queues: int = 2, brokers: int = 1) -> Iterator[Reading]:
-    """A cluster, of one broker unless told."""
+    """A fake cluster, with one broker by default."""
     with start_blocking_portal() as portal:
         cluster = FakeCluster(brokers, version=version, topics={TOPIC: queues})
         with portal.wrap_async_context_manager(cluster):

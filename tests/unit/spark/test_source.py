@@ -76,7 +76,7 @@ def test_the_first_columns_match_the_java_connector() -> None:
 def test_an_invalid_stream_raises_in_its_first_call(
     options: dict[str, str], schema: StructType, told: str
 ) -> None:
-    """Spark 4.3 hides what `streamReader` raises behind a fault of its own."""
+    """Spark 4.3 replaces an error of `streamReader` by one of its own."""
     reader = RocketMQDataSource({**BASIC, **options}).streamReader(schema)
     asked: list[Callable[[], object]] = [
         reader.initialOffset,
@@ -147,7 +147,7 @@ def test_a_stream_continues_with_a_new_client_after_a_failure() -> None:
 
 
 def test_create_table_with_options_is_rejected() -> None:
-    """What Spark hands over there; SELECT would get none of it."""
+    """Spark passes these options to CREATE TABLE and not to SELECT."""
     handed = {"option.nameserver": "x:1", "nameserver": "x:1", "owner": "o", "provider": "rocketmq"}
 
     with pytest.raises(ConfigError, match="CREATE TEMPORARY VIEW"):

@@ -34,7 +34,7 @@ def rows(topic: str | None = "orders", /, first_row: int = 0, **columns: Any) ->
 
 
 def properties(encoded: EncodedRows) -> list[dict[str, str]]:
-    """What each row says, without its id."""
+    """The properties of each row without its id."""
     found = [parse_properties(read_entry(raw).properties) for raw in encoded.entries.to_pylist()]
     for each in found:
         del each["UNIQ_KEY"]
@@ -56,7 +56,7 @@ def bodies(request: WriteRequest) -> list[bytes]:
     return [body for _, body, _ in decode_batch(request.encoded.body)]
 
 
-# --- what a column means --------------------------------------------------------------------------
+# --- columns --------------------------------------------------------------------------------------
 
 
 def test_text_columns_become_properties_unless_null_or_empty() -> None:
@@ -198,7 +198,7 @@ def test_ids_count_rows_beyond_the_last_counter() -> None:
     assert len(id_pieces(PREFIX, 0, 0)) == 0
 
 
-# --- where rows go --------------------------------------------------------------------------------
+# --- destinations ---------------------------------------------------------------------------------
 
 
 def test_the_topic_option_overrides_the_topic_column() -> None:
@@ -278,7 +278,7 @@ def test_a_large_record_batch_is_encoded_in_slices() -> None:
     assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([batch]))
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- rejected rows --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,7 @@ def test_option_names_are_unique() -> None:
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_a_scan_without_options_explains_tables_of_sql(streaming: bool) -> None:
-    """Spark hands the OPTIONS of a table to no scan of a Python source."""
+    """Spark passes the OPTIONS of a table to no scan of a Python data source."""
     for parse in (read_options, write_options):
         with pytest.raises(ConfigError, match=r"WITH \(`nameServer`='host:port', .*\)"):
             parse({}, streaming=streaming)

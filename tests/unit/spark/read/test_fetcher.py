@@ -60,7 +60,7 @@ def losses(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if "data_loss" in each.getMessage()]
 
 
-# --- in order, with many in flight ----------------------------------------------------------------
+# --- order and concurrency ------------------------------------------------------------------------
 
 
 def test_ranges_are_read_in_order(here: Reading) -> None:
@@ -112,7 +112,7 @@ def test_segments_follow_the_size_of_responses(
     count = 200 * most
     here.put_numbers(count)
     assert here.offsets(0, count, pull_window=4) == [*range(count)]
-    # Each pull brings what it can, but for the first ones and the growth.
+    # Full responses, except the first ones and those during growth.
     assert len(here.pulls()) <= 1.3 * (count / most) + 20
 
 
@@ -133,7 +133,7 @@ def test_a_broker_that_denies_lite_pull_gets_pull_requests(here: Reading) -> Non
     assert here.offsets(0, 50) == [*range(50)]
 
 
-# --- what is meant, and nothing else --------------------------------------------------------------
+# --- ranges and filters ---------------------------------------------------------------------------
 
 
 def test_messages_outside_the_range_are_dropped(here: Reading) -> None:
@@ -191,7 +191,7 @@ def test_deleted_messages_are_skipped_with_one_warning(
     assert here.offsets(5, 49_100, fail_on_data_loss=False) == [*range(49_000, 49_100)]
     assert len(losses(caplog)) == 1
     assert "'skipped': 48995" in losses(caplog)[0].replace("skipped=", "'skipped': ")
-    assert len(here.pulls()) < 200  # nobody asks for each of them
+    assert len(here.pulls()) < 200  # not one pull per offset
 
 
 def test_a_queue_that_ends_before_the_range_fails_the_task(here: Reading) -> None:
@@ -263,7 +263,7 @@ def test_with_a_filter_messages_are_lost_below_the_minimum_only(here: Reading) -
     assert here.offsets(2, 6, sub_expression="paid") == [3, 5]
 
 
-# --- what heals, and what does not ----------------------------------------------------------------
+# --- retries --------------------------------------------------------------------------------------
 
 
 def test_messages_not_stored_yet_are_waited_for(here: Reading) -> None:
@@ -360,11 +360,11 @@ def test_bodies_beyond_the_decompression_limit_are_read_in_parts(here: Reading) 
     assert [(offset, len(body)) for _, offset, body in got] == [(n, 20_000_000) for n in range(4)]
 
 
-# --- where it is read -----------------------------------------------------------------------------
+# --- replicas -------------------------------------------------------------------------------------
 
 
 def with_replica(here: Reading) -> FakeBroker:
-    """Make the second broker a replica of the first one, which sends readers there."""
+    """Make the second broker a replica that the first one suggests."""
     replica = here.cluster.brokers[1]
     here.cluster.name_server.unregister(replica)
 
@@ -429,7 +429,7 @@ def test_offsets_of_a_static_topic_are_logical() -> None:
     with reading(brokers=2) as here:
         share_out(here.cluster, TOPIC, ["broker-a", "broker-b"])
         fields = {"least": 1000, "most": 1010, "delta": 1000}
-        stored = records(*range(3, 10))  # an answer may begin before what was asked for
+        stored = records(*range(3, 10))  # a response may begin below the requested offset
         reply = answer(FOUND, 1010, body=stored, **fields)  # type: ignore[arg-type]
         here.cluster.brokers[1].on(here.code, reply, times=None)
         rows = here.read(Range(TOPIC, "__syslo__global__", 1, 1005, 1010))
@@ -440,7 +440,7 @@ def test_offsets_of_a_static_topic_are_logical() -> None:
             here.read(Range(TOPIC, "__syslo__global__", 1, 1000, 1010))
 
 
-# --- who stops, and who is slow -------------------------------------------------------------------
+# --- closing and back-pressure --------------------------------------------------------------------
 
 
 def test_closing_a_reader_cancels_its_pulls(here: Reading) -> None:
@@ -460,7 +460,7 @@ def test_closing_a_reader_cancels_its_pulls(here: Reading) -> None:
 
 
 class Instant:
-    """Stands for RawPulls: has everything, at once."""
+    """A `RawPulls` that returns messages immediately."""
 
     def __init__(self, size: int) -> None:
         self.asked = 0

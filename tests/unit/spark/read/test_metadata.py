@@ -23,7 +23,7 @@ BUSY = Reply(ResponseCode.SYSTEM_BUSY, remark="busy")
 
 
 def list_topics(cluster: FakeCluster, *names: str, brokers: Iterable[str] = ("broker-a",)) -> None:
-    """Let the name server tell these topics, and these brokers."""
+    """Script the topics and brokers of the name server."""
     topics = json.dumps({"topicList": list(names)}).encode()
     table = {name: {"brokerName": name, "brokerAddrs": {"0": "x:1"}} for name in brokers}
     clusters = {"brokerAddrTable": table, "clusterAddrTable": {"DefaultCluster": list(table)}}

@@ -108,7 +108,7 @@ async def test_offsets_of_topics_that_are_not_read_are_rejected() -> None:
             await driver.end_after(START)
 
 
-# --- going on -----------------------------------------------------------------------------------
+# --- next batches ---------------------------------------------------------------------------------
 
 
 async def test_without_new_messages_there_is_no_batch() -> None:
@@ -306,7 +306,7 @@ async def test_an_end_that_recovers_is_no_loss() -> None:
         put(cluster.broker, 5)
         async with driving(cluster) as driver:
             first = await driver.end_after(START)
-            # As after a crash: the broker goes on counting to its end when it is asked already.
+            # As after a crash: the broker serves requests before its maximum is restored.
             cluster.broker.on(RequestCode.GET_MAX_OFFSET, Reply(ext={"offset": "2"}))
 
             assert await driver.end_after(first) is first
@@ -352,8 +352,8 @@ async def test_a_deleted_topic_keeps_its_position(caplog: pytest.LogCaptureFixtu
             assert caplog.text.count("topic_gone") == 1
 
 
-def make_anew(cluster: FakeCluster, *times: int) -> None:
-    """Delete the topic, make it again, and store messages at these milliseconds."""
+def recreate_topic(cluster: FakeCluster, *times: int) -> None:
+    """Recreate the topic and store one message at each of *times* (milliseconds)."""
     del cluster.broker.topics[TOPIC]
     cluster.create_topic(TOPIC, 1)
     put_at(cluster.broker, *times)
@@ -379,7 +379,7 @@ async def test_a_recreated_topic_fails_the_batch(count: int) -> None:
         put_at(cluster.broker, 1000, 2000, 3000, 4000, 5000)
         async with driving(cluster) as driver:
             first = through_json(await driver.end_after(START))
-        make_anew(cluster, *range(6000, 6000 + count))
+        recreate_topic(cluster, *range(6000, 6000 + count))
         async with driving(cluster) as driver:
             with pytest.raises(DataLossError, match=rf"replaced.*wanted offset 5.*0 to {count}"):
                 await driver.end_after(first)
@@ -395,7 +395,7 @@ async def test_a_recreated_topic_is_read_from_its_minimum_without_fail_on_data_l
             first = await driver.end_after(START)
             put_at(cluster.broker, 5500, 5600)
             await driver.end_after(first)  # which Spark does not get to write down
-            make_anew(cluster, *range(6000, 6000 + count))
+            recreate_topic(cluster, *range(6000, 6000 + count))
             unread = 2
             if count == 5:  # a log of the same length is compared once there is more to read
                 unread = 0  # that were known at the look before

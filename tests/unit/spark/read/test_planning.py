@@ -39,7 +39,7 @@ def of_topic(*sizes: int, broker: str = "a") -> list[Range]:
 
 
 def covered(partitions: list[QueuePartition]) -> list[tuple[Queue, int, int]]:
-    """What they cover, with neighbours joined."""
+    """The covered ranges, adjacent ones merged."""
     found: list[tuple[Queue, int, int]] = []
     for each in sorted(part for partition in partitions for part in partition.ranges):
         if found and found[-1][0] == each.queue and found[-1][2] == each.start:

@@ -29,7 +29,7 @@ def runtime(end: int, behind: int) -> Reply:
 
 
 def indexing(cluster: FakeCluster, end: int, behind: int) -> Callable[..., Reply]:
-    """Answer that the index is *behind*, and enter a message in it."""
+    """Report an index that is *behind*, then index one message."""
 
     def answer(_command: Command, _connection: FakeConnection) -> Reply:
         put(cluster.broker, 1)

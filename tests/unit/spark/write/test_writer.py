@@ -50,7 +50,7 @@ def schema(**kinds: Any) -> StructType:  # noqa: ANN401
     return StructType([StructField(name, kind) for name, kind in kinds.items()])
 
 
-# --- what is refused at once ----------------------------------------------------------------------
+# --- rejected schemas -----------------------------------------------------------------------------
 
 
 def test_all_column_types_are_accepted_in_any_case_and_order() -> None:
