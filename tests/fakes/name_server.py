@@ -24,10 +24,10 @@ STANDARD_JSON_SINCE: Final = 401  # 4.9.4: newer clients get broker ids as strin
 
 
 class FakeNameServer(FakeServer):
-    """Knows at once what the registered brokers hold; *advertised* can give them other addresses.
+    """Routes to the registered brokers, always current; *advertised* overrides their addresses.
 
-    :param dialect: "standard" or "fastjson" (``{0:"..."}``) for all routes, if not by the
-        client's version as real ones do it
+    :param dialect: "standard" or "fastjson" (``{0:"..."}``) for all routes; default: by
+        the client's version, like real ones
     """
 
     def __init__(

@@ -73,9 +73,9 @@ class Taken:
 class Pops:
     """Pops messages, and stores unacknowledged ones in a retry topic.
 
-    Their time over, messages are back at once; a real broker takes some seconds more.
+    Messages are redelivered when they expire; a real broker needs some seconds more.
 
-    :ivar retry_v2: retry topics are named in the second way
+    :ivar retry_v2: use the names of retry topics of version 2
     """
 
     def __init__(self, state: BrokerState, pulls: Pulls) -> None:

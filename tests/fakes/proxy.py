@@ -30,8 +30,8 @@ Piece = bytes | Exception  # the exception that ended the source
 class FaultProxy:
     """Forwards everything unless faults are set; *up* and *down* are its two directions.
 
-    It forwards frame by frame, so half a frame waits for its rest; what is no frame passes as it
-    comes.  *frames* is the wire history, in the order in which frames came in.
+    It forwards whole frames, so a partial frame waits for its rest; other data passes unchanged.
+    *frames* has the received frames in order.
     """
 
     def __init__(self, target: str) -> None:

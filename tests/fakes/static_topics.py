@@ -1,7 +1,7 @@
 """Static topics on fake brokers, limited to logical queues that keep their numbers.
 
-The brokers themselves know only queues of their own: a test says in the route who owns which, and
-lets a broker refuse what has moved away.
+Fake brokers know only their own queues: a test sets the owners in the route, and makes a broker
+reject requests for queues that have moved.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Conformance cases of brokers and name servers, run on the fakes and on real servers.
 
-A case speaks the bare protocol.  Where releases differ it says so; none is skipped.
+Cases use the protocol directly.  Differences of versions are part of a case; none is skipped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Recorded history of a run, and checks of the guarantees of clients.
 
-A test fills a `History`, waits until everything is drained, and asserts that `violations` finds
-none.  The promises are numbered; `INVARIANTS` has them all.
+A test records a `History`, waits until all messages are consumed, and asserts that `violations`
+returns none.  The guarantees are numbered in `INVARIANTS`.
 """
 
 from __future__ import annotations

@@ -196,18 +196,18 @@ class History:
     """All recorded events of a run. Empty or None fields are not checked.
 
     :ivar attempts: times each message id was written to a broker
-    :ivar drained: the run went on until nothing was left to consume
-    :ivar starts: where the group began in each queue; 0 elsewhere
-    :ivar visible: whether a message of the log concerns the group (subscription, filter)
-    :ivar extra_copies: redeliveries that faults and retries explain, besides epochs
-    :ivar paced: times of requests or connects, by what repeats them (a queue, an address)
-    :ivar most_per_second: how many of those one second may hold
-    :ivar buffered_bytes: samples of what the client held
-    :ivar work: when units of work were done
-    :ivar orderly: the handlers of a queue take turns
-    :ivar stalls: times that a consumer stood still for longer than its locks hold
-    :ivar stood_still: seconds that the machine did not let this process run
-    :ivar owners: who holds each queue after the group has come to rest
+    :ivar drained: the run continued until all messages were consumed
+    :ivar starts: start offset of the group by queue; default: 0
+    :ivar visible: whether a message of the log matches the subscription of the group
+    :ivar extra_copies: allowed redeliveries by faults and retries, in addition to epochs
+    :ivar paced: times of requests or connects, by queue or address
+    :ivar most_per_second: maximum of these times per second
+    :ivar buffered_bytes: samples of the bytes buffered by the client
+    :ivar work: times of finished units of work
+    :ivar orderly: handlers of a queue must not overlap
+    :ivar stalls: number of stalls of a consumer that exceeded its lock time
+    :ivar stood_still: seconds in which this process was not scheduled
+    :ivar owners: owner of each queue after the last rebalance
     """
 
     sends: list[Sent] = field(default_factory=list)
