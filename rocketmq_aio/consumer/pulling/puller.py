@@ -69,9 +69,11 @@ class StartOffsets(Protocol):
 
         :raises RocketMQError: it cannot be determined now
         """
+        ...
 
     async def offset_of(self, queue: MessageQueue, start: str) -> int:
         """Return the offset of a start position in *queue* now."""
+        ...
 
 
 class PullOwner(Protocol[Q_contra]):
