@@ -324,7 +324,7 @@ class Feeding:
         await asyncio.wait([self._task])
 
     async def more(self, count: int, seconds: float = 30.0) -> None:
-        """Wait until *more* messages are stored."""
+        """Wait until *count* more messages are stored."""
         target = len(self.stored) + count
         await until(lambda: len(self.stored) >= target, f"{count} more sends", seconds)
 

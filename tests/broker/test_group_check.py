@@ -49,7 +49,7 @@ class Member:
         return found()[0]
 
     async def checked(self, times: int) -> None:
-        """Wait until *more* checks have ended."""
+        """Wait until *times* further checks have ended."""
         checks = self.consumer._engine.checks
         for _ in range(times):
             await checks.check()

@@ -10,6 +10,8 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
+import pytest
+
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.events import ConsumerEvent
@@ -29,6 +31,7 @@ from tests.unit.remoting.until import until
 
 RETRIES: Final = RETRY_PREFIX + GROUP
 SOON: Final = 0.02  # retry delay in seconds, instead of ten and more
+in_both_ways = pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
 
 
 async def accept(_message: MessageExt) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any, Final
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
@@ -14,6 +13,13 @@ from rocketmq_aio.errors import ClosedError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from tests.fakes.cluster import FakeCluster
+from tests.faults.cancelling import (
+    STEPS,
+    Call,
+    cancelled_after,
+    close_at_every_step_of_start,
+    sweep,
+)
 from tests.unit.consumer.lite_pull_env import (
     GROUP,
     TOPIC,
@@ -28,41 +34,11 @@ from tests.unit.consumer.lite_pull_env import (
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until
 
-STEPS: Final = 400  # loop iterations, far more than any call here takes
-
-Call = Callable[[], Coroutine[Any, Any, object]]
-
 
 @pytest_asyncio.fixture
 async def cluster() -> AsyncIterator[FakeCluster]:
     async with FakeCluster(topics={TOPIC: 4}) as cluster:
         yield cluster
-
-
-async def cancelled_after(steps: int, call: Coroutine[Any, Any, object]) -> bool:
-    """Run *call*, cancel it after *turns* loop iterations; return whether it had ended."""
-    task = asyncio.create_task(call)
-    for _ in range(steps):
-        if task.done():
-            break
-        await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait([task])
-    if not task.cancelled() and (error := task.exception()) is not None:
-        raise error
-    return not task.cancelled()
-
-
-async def sweep(call: Call, after_each: Call | None = None) -> int:
-    """Cancel *call* after 0, 1, 2 ... loop iterations until it ends first; return the count."""
-    steps = 0
-    for steps in range(STEPS):
-        ended = await cancelled_after(steps, call())
-        if after_each is not None:
-            await after_each()
-        if ended:
-            return steps
-    raise AssertionError("the sweep did not reach the end")
 
 
 # --- start and close -----------------------------------------------------------------------------
@@ -120,23 +96,9 @@ async def test_a_cancelled_close_completes_and_commits(cluster: FakeCluster) -> 
 @pytest.mark.parametrize("shared", [False, True], ids=["own client", "shared client"])
 async def test_close_at_any_step_of_start_ends_it(cluster: FakeCluster, shared: bool) -> None:
     async with nothing_left(), MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client:
-        steps = 0
-        for steps in range(STEPS):
-            consumer = consumer_of(cluster, client=client if shared else None)
-            await consumer.subscribe(TOPIC)
-            starting = asyncio.create_task(consumer.start())
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            await consumer.close()
-            await asyncio.wait([starting], timeout=15)
-
-            assert consumer.assignment() == []
-            assert client._consumers == {}
-            error = starting.exception()
-            if error is None:
-                break
-            assert isinstance(error, ClosedError)
-        assert 5 < steps < STEPS - 1, "the sweep did not reach the end"
+        await close_at_every_step_of_start(
+            client, lambda: consumer_of(cluster, client=client if shared else None)
+        )
 
 
 async def test_a_task_cancelled_anywhere_in_its_block_leaves_nothing_behind(

@@ -15,13 +15,11 @@ from rocketmq_aio.model.message import MessageExt
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.history import violations
 from tests.fakes.history.recording import stored_log
-from tests.faults.pushing import Group, group_of
-from tests.faults.test_lite_pull_cancelled import STEPS, cancelled_after, sweep
+from tests.faults.cancelling import STEPS, cancelled_after, close_at_every_step_of_start, sweep
+from tests.faults.pushing import Group, group_of, in_both_ways
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until
-
-in_both_ways = pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
 
 
 @pytest_asyncio.fixture
@@ -114,24 +112,10 @@ async def test_close_at_any_step_of_start_ends_it(
 ) -> None:
     put(cluster, *numbers(10))
     group = Group(cluster, orderly=orderly)
-    steps = 0
     async with nothing_left(), MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client:
-        for steps in range(STEPS):
-            consumer = group.member(client=client if shared else None)
-            await consumer.subscribe(TOPIC)
-            starting = asyncio.create_task(consumer.start())
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            await consumer.close()
-            await asyncio.wait([starting], timeout=15)
-
-            assert consumer.assignment() == []
-            assert client._consumers == {}
-            error = starting.exception()
-            if error is None:
-                break
-            assert isinstance(error, ClosedError)
-    assert 5 < steps < STEPS - 1, "the sweep did not reach the end"
+        await close_at_every_step_of_start(
+            client, lambda: group.member(client=client if shared else None)
+        )
     assert violations(group.history) == []
 
 

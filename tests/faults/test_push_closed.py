@@ -22,13 +22,11 @@ from tests.fakes.history import Outcome
 from tests.fakes.history.recording import record_call
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Reply
-from tests.faults.pushing import Group, group_of
+from tests.faults.pushing import Group, group_of, in_both_ways
 from tests.faults.through import hasten, through
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until
-
-in_both_ways = pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
 
 
 @pytest_asyncio.fixture(params=[False, True], ids=["concurrent", "orderly"])

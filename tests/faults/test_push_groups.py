@@ -17,15 +17,14 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.fair_time import FairTime
 from tests.fakes.history import Fault, Outcome
 from tests.fakes.proxy import FaultProxy
-from tests.faults.pushing import SOON, Group, group_of
+from tests.faults.load import Sender
+from tests.faults.pushing import SOON, Group, group_of, in_both_ways
 from tests.faults.test_push import once
 from tests.faults.through import through
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.remoting.until import until
 
 QUEUES = 8
-
-in_both_ways = pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
 
 
 @pytest_asyncio.fixture
@@ -49,30 +48,12 @@ async def standing_still() -> AsyncIterator[FairTime]:
         yield passed
 
 
-class Sender:
-    """Adds messages to all queues during a test."""
-
-    def __init__(self, cluster: FakeCluster) -> None:
-        self.cluster = cluster
-        self.sent = 0
-
-    def send(self, count: int) -> None:
-        for _ in range(count):
-            put(self.cluster, str(self.sent), queue_id=self.sent % QUEUES)
-            self.sent += 1
-
-    async def keep_sending(self) -> None:
-        while True:
-            self.send(QUEUES)
-            await asyncio.sleep(0.01)
-
-
 @in_both_ways
 async def test_a_joining_and_leaving_member_loses_nothing(
     cluster: FakeCluster, orderly: bool
 ) -> None:
     async with group_of(cluster, orderly=orderly) as group, standing_still() as passed:
-        sender = Sender(cluster)
+        sender = Sender(cluster, QUEUES)
         sending = asyncio.create_task(sender.keep_sending())
         await group.join(briefly)
         await until(lambda: len(group.handled()) > QUEUES)
@@ -112,7 +93,7 @@ async def test_constantly_changing_members_lose_nothing(
 ) -> None:
     choose = random.Random(7)
     async with group_of(cluster, orderly=orderly) as group:
-        sender = Sender(cluster)
+        sender = Sender(cluster, QUEUES)
         sending = asyncio.create_task(sender.keep_sending())
         present = [await group.join(once(ValueError, "5", "77")) for _ in range(2)]
         for _ in range(10):
@@ -136,7 +117,7 @@ async def test_member_that_dies_with_messages_in_flight_is_replaced(
         group_of(cluster, orderly=orderly) as group,
     ):
         cluster.broker.locks.kept_seconds = 1.0
-        sender = Sender(cluster)
+        sender = Sender(cluster, QUEUES)
         victim = await group.join(briefly, client=through(proxy, cluster, 0.3))
         await group.join(briefly)
         await group.at_rest()

@@ -27,6 +27,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.fair_time import FairTime
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Reply
+from tests.faults.load import Sender
 from tests.unit.consumer.lite_pull_env import (
     GROUP,
     TOPIC,
@@ -134,31 +135,13 @@ async def crowd(cluster: FakeCluster) -> AsyncIterator[Crowd]:
     await crowd.close()
 
 
-class Sender:
-    """Adds messages evenly to all queues during a test."""
-
-    def __init__(self, cluster: FakeCluster) -> None:
-        self.cluster = cluster
-        self.sent = 0
-
-    def send(self, count: int) -> None:
-        for _ in range(count):
-            put(self.cluster, str(self.sent), queue_id=self.sent % QUEUES)
-            self.sent += 1
-
-    async def keep_sending(self) -> None:
-        while True:
-            self.send(QUEUES)
-            await asyncio.sleep(0.01)
-
-
 # --- join, leave, die ----------------------------------------------------------------------------
 
 
 async def test_joins_and_departures_lose_nothing_and_rebalance_soon(
     cluster: FakeCluster, crowd: Crowd
 ) -> None:
-    sender = Sender(cluster)
+    sender = Sender(cluster, QUEUES)
     sending = asyncio.create_task(sender.keep_sending())
     for _ in range(3):
         await crowd.join()
@@ -184,7 +167,7 @@ async def test_queues_of_a_dead_member_are_reassigned_soon_without_loss(
         await victim.start()
         crowd.present.append(victim)
         await crowd.settle()
-        sender = Sender(cluster)
+        sender = Sender(cluster, QUEUES)
         sender.send(10 * QUEUES)
         await until(lambda: len(victim.taken) >= QUEUES)
         crowd.present.remove(victim)
@@ -199,7 +182,7 @@ async def test_queues_of_a_dead_member_are_reassigned_soon_without_loss(
 
 async def test_constant_joins_and_leaves_lose_nothing(cluster: FakeCluster, crowd: Crowd) -> None:
     choose = random.Random(5)
-    sender = Sender(cluster)
+    sender = Sender(cluster, QUEUES)
     sending = asyncio.create_task(sender.keep_sending())
     for _ in range(3):
         await crowd.join()
@@ -248,7 +231,7 @@ async def test_group_with_more_members_than_queues_reaches_an_assignment() -> No
 async def test_committed_messages_are_not_redelivered_to_the_next_owner(
     cluster: FakeCluster, crowd: Crowd
 ) -> None:
-    sender = Sender(cluster)
+    sender = Sender(cluster, QUEUES)
     sender.send(20 * QUEUES)
     await crowd.join()
     await crowd.got_everything(sender.sent)
@@ -348,7 +331,7 @@ async def test_members_register_again_with_a_restarted_broker_and_keep_queues(
     groups = cluster.broker.members.groups
     await until(lambda: GROUP in groups and len(groups[GROUP].members) == 2)
     await crowd.settle()
-    sender = Sender(cluster)
+    sender = Sender(cluster, QUEUES)
     sender.send(5 * QUEUES)
 
     await crowd.got_everything(sender.sent)
