@@ -18,13 +18,13 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.testing import Cluster
 
 HERE: Final = Path(__file__).parent
-PATIENT_SECONDS: Final = 15.0
-PATIENT: Final = (
+LONG_TIMEOUT_SECONDS: Final = 15.0
+LONG_TIMEOUTS: Final = (
     (ClientConfig, "request_timeout_seconds"),
     (ClientConfig, "connect_timeout_seconds"),
     (ProducerConfig, "send_timeout_seconds"),
 )
-FREEZING: Final = ("test_fault_isolation", "test_producer_faults", "test_restarts")
+FREEZING_MODULES: Final = ("test_fault_isolation", "test_producer_faults", "test_restarts")
 TEST_SECONDS: Final = 400  # reached only by a hanging test
 
 
@@ -43,17 +43,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(autouse=True)
-def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def long_timeouts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Raise the default timeouts for a busy machine.
 
     Modules that freeze brokers are excluded: they test the timeouts.
     """
-    if request.path.stem in FREEZING:
+    if request.path.stem in FREEZING_MODULES:
         return
-    for settings, name in PATIENT:
+    for settings, name in LONG_TIMEOUTS:
         defaults = inspect.unwrap(vars(settings)["__init__"]).__kwdefaults__
         assert name in defaults
-        monkeypatch.setitem(defaults, name, PATIENT_SECONDS)
+        monkeypatch.setitem(defaults, name, LONG_TIMEOUT_SECONDS)
 
 
 @pytest.fixture
@@ -63,6 +63,6 @@ def queue(rocketmq_cluster: Cluster, rocketmq_topic: str) -> MessageQueue:
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def mqadmin_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run in a temporary folder: mqadmin writes files into the current one."""
     monkeypatch.chdir(tmp_path)

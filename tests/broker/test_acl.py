@@ -83,7 +83,7 @@ class Requests:
 
 
 @pytest.fixture(scope="module")
-def guarded(fresh_cluster: Callable[..., Cluster]) -> Cluster:
+def acl_cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
     """A cluster with access control."""
     cluster = fresh_cluster(backend="jvm", accounts=[ADMIN, SHOP, READER])
     for topic in (TOPIC, FORBIDDEN):
@@ -105,8 +105,8 @@ def group(groups: Iterator[str]) -> str:
 
 
 @pytest.fixture
-def allowed(guarded: Cluster) -> ClientConfig:
-    return ClientConfig(namesrv=guarded.namesrv, credentials=SHOP.credentials)
+def allowed(acl_cluster: Cluster) -> ClientConfig:
+    return ClientConfig(namesrv=acl_cluster.namesrv, credentials=SHOP.credentials)
 
 
 async def send(config: ClientConfig, *bodies: bytes) -> list[MessageQueue]:
@@ -128,12 +128,12 @@ EARLIEST: Final = LitePullConfig(start_from="earliest", long_poll_seconds=1.0)
 
 @pytest.mark.parametrize("token", [None, TOKEN], ids=["account", "security token"])
 async def test_an_authorised_account_sends_reads_and_commits(
-    guarded: Cluster, group: str, token: str
+    acl_cluster: Cluster, group: str, token: str
 ) -> None:
     credentials = Credentials(
         access_key=SHOP.access_key, secret_key=SHOP.secret_key, security_token=token
     )
-    config = ClientConfig(namesrv=guarded.namesrv, credentials=credentials)
+    config = ClientConfig(namesrv=acl_cluster.namesrv, credentials=credentials)
     body = f"read by {group}".encode()
     async with Producer("till", client=config) as producer:
         await producer.send_batch([Message(TOPIC, b"1"), Message(TOPIC, b"2")])
@@ -191,9 +191,9 @@ async def test_failed_messages_are_retried_and_dead_lettered_with_acl(
 
 
 async def test_messages_are_popped_with_acl(
-    guarded: Cluster, allowed: ClientConfig, group: str
+    acl_cluster: Cluster, allowed: ClientConfig, group: str
 ) -> None:
-    if guarded.version.startswith("4."):
+    if acl_cluster.version.startswith("4."):
         with pytest.raises(BrokerError):
             await popped(allowed, group)
         return
@@ -219,15 +219,17 @@ async def popped(config: ClientConfig, group: str) -> None:
 
 @pytest.mark.parametrize(("credentials", "words"), NOBODY, ids=WHO)
 async def test_an_unknown_account_fails_without_retry(
-    guarded: Cluster, group: str, credentials: Credentials | None, words: str
+    acl_cluster: Cluster, group: str, credentials: Credentials | None, words: str
 ) -> None:
     requests = Requests()
-    config = ClientConfig(namesrv=guarded.namesrv, credentials=credentials, rpc_hooks=(requests,))
+    config = ClientConfig(
+        namesrv=acl_cluster.namesrv, credentials=credentials, rpc_hooks=(requests,)
+    )
     async with Producer("till", client=config) as producer:
         with pytest.raises(AuthError, match=words) as caught:
             await producer.send(Message(TOPIC, b"refused"))
     assert requests.codes[SEND] == 1
-    assert caught.value.address == guarded.brokers[0].address
+    assert caught.value.address == acl_cluster.brokers[0].address
 
     consumer = LitePullConsumer(group, client=config)
     await consumer.subscribe(TOPIC)
@@ -243,10 +245,10 @@ async def test_an_unknown_account_fails_without_retry(
         assert isinstance(lost.value.lost[queue], AuthError)
 
 
-async def test_a_denied_operation_fails_without_retry(guarded: Cluster, group: str) -> None:
+async def test_a_denied_operation_fails_without_retry(acl_cluster: Cluster, group: str) -> None:
     requests = Requests()
     config = ClientConfig(
-        namesrv=guarded.namesrv, credentials=SHOP.credentials, rpc_hooks=(requests,)
+        namesrv=acl_cluster.namesrv, credentials=SHOP.credentials, rpc_hooks=(requests,)
     )
     async with Producer("till", client=config) as producer:
         with pytest.raises(PermissionDeniedError, match=f"(?i)permission.*{FORBIDDEN}"):
@@ -262,12 +264,12 @@ async def test_a_denied_operation_fails_without_retry(guarded: Cluster, group: s
 
 
 async def test_a_denied_offset_query_of_a_new_group_is_reported_until_it_is_allowed(
-    guarded: Cluster, group: str
+    acl_cluster: Cluster, group: str
 ) -> None:
-    config = ClientConfig(namesrv=guarded.namesrv, credentials=READER.credentials)
+    config = ClientConfig(namesrv=acl_cluster.namesrv, credentials=READER.credentials)
     async with LitePullConsumer(group, client=config) as consumer:  # starts at the latest message
         await consumer.subscribe(TOPIC)
-        if not guarded.version.startswith("4."):
+        if not acl_cluster.version.startswith("4."):
             with pytest.raises(PermissionDeniedError) as caught:
                 await consumer.ready(SECONDS)
             assert f"Get on Topic:{TOPIC}" in caught.value.__notes__[0]
@@ -275,10 +277,12 @@ async def test_a_denied_offset_query_of_a_new_group_is_reported_until_it_is_allo
                 await consumer.poll(SECONDS)
             account = ["-s", f"User:{READER.access_key}", "-r", f"Topic:{TOPIC}"]
             rights = ["-a", "Sub,Get", "-d", "Allow"]
-            await in_thread(guarded.mqadmin, "updateAcl", "-c", "DefaultCluster", *account, *rights)
+            await in_thread(
+                acl_cluster.mqadmin, "updateAcl", "-c", "DefaultCluster", *account, *rights
+            )
         await until_ready(consumer)
         body = f"for {group}".encode()
-        await send(ClientConfig(namesrv=guarded.namesrv, credentials=SHOP.credentials), body)
+        await send(ClientConfig(namesrv=acl_cluster.namesrv, credentials=SHOP.credentials), body)
         await polled(consumer, body)
 
 
@@ -294,7 +298,7 @@ async def until_ready(consumer: LitePullConsumer) -> None:
 
 
 async def test_a_changed_account_emits_an_event_and_recovers(
-    guarded: Cluster, allowed: ClientConfig, group: str
+    acl_cluster: Cluster, allowed: ClientConfig, group: str
 ) -> None:
     failures: list[PullFailed] = []
 
@@ -309,11 +313,11 @@ async def test_a_changed_account_emits_an_event_and_recovers(
         await polled(consumer, f"before {group}".encode())
         listening = asyncio.create_task(listen(consumer))
 
-        await in_thread(set_secret, guarded, "another-secret")
+        await in_thread(set_secret, acl_cluster, "another-secret")
         await until(lambda: len(failures) == 2, "both queues are told about", SECONDS)
         with pytest.raises(AuthError):
             await send(allowed, b"refused")
-        await in_thread(set_secret, guarded, SECRET)
+        await in_thread(set_secret, acl_cluster, SECRET)
         await until_sent(allowed, f"after {group}".encode())
         await polled(consumer, f"after {group}".encode())
         listening.cancel()
@@ -349,9 +353,9 @@ async def until_sent(config: ClientConfig, body: bytes) -> None:
 # --- secrets --------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("guarded")
+@pytest.mark.usefixtures("acl_cluster")
 async def test_secrets_are_never_logged(
-    guarded: Cluster,
+    acl_cluster: Cluster,
     group: str,
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
@@ -365,7 +369,7 @@ async def test_secrets_are_never_logged(
     ]
     told: list[Any] = []
     for credentials in accounts:
-        config = ClientConfig(namesrv=guarded.namesrv, credentials=credentials)
+        config = ClientConfig(namesrv=acl_cluster.namesrv, credentials=credentials)
         told += [config, *await everything(config, group)]
     errors = [each for each in told if isinstance(each, BaseException)]
 

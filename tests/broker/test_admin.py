@@ -239,7 +239,7 @@ async def test_progress_and_statistics_equal_those_of_mqadmin(
     topic: str,
     group: str,
     rocketmq_cluster: Cluster,
-    elsewhere: None,
+    mqadmin_folder: None,
 ) -> None:
     await send(namesrv, topic)
     await admin.create_group(group)

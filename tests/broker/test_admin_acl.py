@@ -28,7 +28,7 @@ SECONDS: Final = 30.0
 
 
 @pytest.fixture(scope="module")
-def guarded(fresh_cluster: Callable[..., Cluster]) -> Cluster:
+def acl_cluster(fresh_cluster: Callable[..., Cluster]) -> Cluster:
     """A cluster with access control."""
     return fresh_cluster(backend="jvm", accounts=[ADMIN, SHOP])
 
@@ -38,9 +38,9 @@ def config(cluster: Cluster, credentials: Credentials | None) -> ClientConfig:
 
 
 async def test_an_administrator_account_is_allowed_and_finds_messages_by_id(
-    guarded: Cluster,
+    acl_cluster: Cluster,
 ) -> None:
-    allowed = config(guarded, ADMIN.credentials)
+    allowed = config(acl_cluster, ADMIN.credentials)
     async with AdminClient(client=allowed) as admin, Producer("till", client=allowed) as producer:
         await admin.create_topic(TOPIC, queues=2)
         await admin.create_group("guarded-group")
@@ -60,9 +60,9 @@ async def test_an_administrator_account_is_allowed_and_finds_messages_by_id(
     "credentials", [Credentials(access_key="administrator", secret_key="wrong-secret"), None]
 )
 async def test_requests_without_credentials_are_rejected(
-    guarded: Cluster, credentials: Credentials | None
+    acl_cluster: Cluster, credentials: Credentials | None
 ) -> None:
-    async with AdminClient(client=config(guarded, credentials)) as admin:
+    async with AdminClient(client=config(acl_cluster, credentials)) as admin:
         for refused in (
             admin.create_topic("never-made"),
             admin.delete_topic(TOPIC),
@@ -75,8 +75,8 @@ async def test_requests_without_credentials_are_rejected(
             assert "wrong-secret" not in str(caught.value)
 
 
-async def test_an_account_without_admin_rights_is_denied(guarded: Cluster) -> None:
-    async with AdminClient(client=config(guarded, SHOP.credentials)) as admin:
+async def test_an_account_without_admin_rights_is_denied(acl_cluster: Cluster) -> None:
+    async with AdminClient(client=config(acl_cluster, SHOP.credentials)) as admin:
         for refused in (admin.create_topic("never-made"), admin.delete_group("guarded-group")):
             with pytest.raises(PermissionDeniedError):
                 await refused

@@ -70,9 +70,9 @@ async def test_java_reads_every_kind_of_message_of_this_client(
             await producer.send(message(topic, name), sharding_key="key")
     async with TransactionProducer(
         f"{group}-tx", check=lambda _: TransactionState.UNKNOWN, client=client
-    ) as till:
+    ) as tx_producer:
         for name in ("committed", "rolled-back"):
-            async with till.transaction(message(topic, name)) as transaction:
+            async with tx_producer.transaction(message(topic, name)) as transaction:
                 await (transaction.commit() if name == "committed" else transaction.rollback())
     async with Producer(group, client=inside) as producer:
         await producer.send(message(topic, "namespaced"))

@@ -277,7 +277,7 @@ async def test_local_offsets_are_stored_in_one_file_per_namespace(
     assert len(list(tmp_path.rglob("offsets.json"))) == 2
 
 
-@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.usefixtures("mqadmin_folder")
 async def test_admin_client_returns_names_with_namespace(
     cluster: Cluster,
     configs: tuple[ClientConfig, ClientConfig],

@@ -319,7 +319,7 @@ async def tried_again_in_the_second_kind(place: Place) -> None:
         assert await is_quiet(consumer)
 
 
-@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.usefixtures("mqadmin_folder")
 async def test_mqadmin_shows_a_pop_consumer(
     rocketmq_cluster: Cluster,
     rocketmq_topic: str,

@@ -47,12 +47,16 @@ async def test_all_kinds_of_sends_can_use_the_vip_channel(
         assert producer.client.remoting.is_connected(second)
     async with TransactionProducer(
         f"{group}-tx", check=lambda _: TransactionState.ROLLBACK, client=client
-    ) as till:
-        async with till.transaction(Message(topic, b"committed")) as transaction:
+    ) as tx_producer:
+        async with tx_producer.transaction(Message(topic, b"committed")) as transaction:
             await transaction.commit()
         # One connection to each: they are numbered over all addresses.
-        assert set(till.client._connection_numbers) == {rocketmq_cluster.namesrv, first, second}
-        assert sorted(till.client._connection_numbers.values()) == [1, 2, 3]
+        assert set(tx_producer.client._connection_numbers) == {
+            rocketmq_cluster.namesrv,
+            first,
+            second,
+        }
+        assert sorted(tx_producer.client._connection_numbers.values()) == [1, 2, 3]
     found = await in_thread(lambda: wait_for_messages(rocketmq_cluster, topic, 6, queues=4))
 
     expected = [b"batch", b"committed", b"in", b"keyed", b"oneway", b"plain"]

@@ -27,7 +27,7 @@ from tests.fakes.fair_time import FairTime
 from tests.fakes.frame_rules import PassingFrame, corrupt, drop, duplicate, truncate, with_code
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Close, Raw, Reply
-from tests.faults.through import QUICK, hasten, through
+from tests.faults.proxied import QUICK, proxied_config, shorten_timeout
 from tests.unit.consumer.lite_pull_env import (
     GROUP,
     TOPIC,
@@ -200,7 +200,7 @@ async def test_a_broken_connection_loses_and_repeats_nothing(
     put(cluster, *numbers(60))
     put(cluster, *numbers(60), queue_id=1)
     settings: dict[str, Any] = {"pull_batch_size": 8, "pull_threshold_per_queue": 8}
-    async with consumer_of(cluster, client=through(proxy, cluster), **settings) as consumer:
+    async with consumer_of(cluster, client=proxied_config(proxy, cluster), **settings) as consumer:
         FAULTS[fault](proxy)
         await consumer.subscribe(TOPIC)
         taken = await polled(consumer, 120, max_messages=10)
@@ -211,7 +211,7 @@ async def test_a_broken_connection_loses_and_repeats_nothing(
 async def test_repeated_cuts_of_all_connections_lose_and_repeat_nothing(
     cluster: FakeCluster, proxy: FaultProxy
 ) -> None:
-    client = through(proxy, cluster)
+    client = proxied_config(proxy, cluster)
     taken: list[MessageExt] = []
     async with consuming(cluster, client=client) as consumer:
         for round_ in range(10):
@@ -226,7 +226,7 @@ async def test_a_pull_without_a_response_is_repeated(
     cluster: FakeCluster, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rocketmq_aio.consumer.pulling.puller.HOLD_SLACK_SECONDS", QUICK)
-    client = through(proxy, cluster)
+    client = proxied_config(proxy, cluster)
     async with consumer_of(cluster, client=client, long_poll_seconds=QUICK) as consumer:
         proxy.down.on(drop, code=PULL, times=4)
         put(cluster, *numbers(3))
@@ -239,7 +239,7 @@ async def test_a_corrupt_body_blocks_its_queue_until_it_is_intact(
     cluster: FakeCluster, proxy: FaultProxy
 ) -> None:
     put(cluster, *numbers(3))
-    async with consumer_of(cluster, client=through(proxy, cluster)) as consumer:
+    async with consumer_of(cluster, client=proxied_config(proxy, cluster)) as consumer:
         events = consumer.events()
         # The magic number of the last record: the records before it can be read.
         magic = 4 - len(cluster.broker.messages(TOPIC, 0)[-1].record)
@@ -274,8 +274,8 @@ async def test_reading_recovers_from_a_peer_that_is_not_a_broker(
 async def test_a_silent_connection_is_detected_and_replaced(
     cluster: FakeCluster, proxy: FaultProxy
 ) -> None:
-    async with consuming(cluster, client=through(proxy, cluster)) as consumer:
-        hasten(consumer.client)
+    async with consuming(cluster, client=proxied_config(proxy, cluster)) as consumer:
+        shorten_timeout(consumer.client)
         proxy.stall()
         put(cluster, "a")
         for asked in (consumer.lag(), consumer.seek(queue(), 0), consumer.committed(queue())):

@@ -11,7 +11,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.fair_time import FairTime
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Reply
-from tests.faults.through import hasten, through
+from tests.faults.proxied import proxied_config, shorten_timeout
 from tests.unit.consumer.lite_pull_env import (
     TOPIC,
     consumer_of,
@@ -28,12 +28,12 @@ async def test_a_close_is_bounded_and_leaves_nothing_whatever_the_broker_does(
 ) -> None:
     put(cluster, *numbers(3))
     async with nothing_left():
-        consumer = consumer_of(cluster, client=through(proxy, cluster))
+        consumer = consumer_of(cluster, client=proxied_config(proxy, cluster))
         await consumer.subscribe(TOPIC)
         await consumer.start()
         await polled(consumer, 3)
         await consumer.poll(0)
-        hasten(consumer.client)
+        shorten_timeout(consumer.client)
         faults: dict[str, Callable[[], Awaitable[None] | None]] = {
             "dead": cluster.broker.stop,
             "silent": proxy.stall,

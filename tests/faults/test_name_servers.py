@@ -32,7 +32,7 @@ from tests.fakes.misbehaviour import (
 )
 from tests.fakes.name_server import FakeNameServer
 from tests.fakes.script import Close, Handler, Outcome, Reply
-from tests.faults.through import hasten
+from tests.faults.proxied import shorten_timeout
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import succeeds, until, until_done
 
@@ -264,7 +264,7 @@ async def test_a_failed_refresh_keeps_the_route_and_recovers(kind: str) -> None:
         )
         async with Producer("shop", client=config) as producer:
             await producer.send(ORDER)
-            hasten(producer.client)
+            shorten_timeout(producer.client)
             server.on(ROUTE, wrong[kind], times=4)
             asked = len(server.requests)
             await until(lambda: len(server.requests) > asked + 2)

@@ -17,7 +17,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.frame_rules import drop, duplicate
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Close
-from tests.faults.through import hasten, through
+from tests.faults.proxied import proxied_config, shorten_timeout
 from tests.unit.consumer.lite_pull_env import TOPIC, numbers, put
 from tests.unit.consumer.pop_env import RETRY_TOPIC, bodies, leases, popping
 from tests.unit.remoting.short_timeout import shorten_next_timeout
@@ -44,7 +44,7 @@ async def test_messages_of_a_lost_pop_response_are_redelivered(cluster: FakeClus
     async with FaultProxy(cluster.broker.address) as proxy:
         proxy.down.on(drop, code=POP)
         async with popping(
-            cluster, client=through(proxy, cluster), invisible_seconds=0.5
+            cluster, client=proxied_config(proxy, cluster), invisible_seconds=0.5
         ) as consumer:
             shorten_next_timeout(consumer.client, POP)
             seen = await all_done(consumer, 5)
@@ -67,7 +67,7 @@ async def test_a_repeated_pop_response_is_delivered_once(cluster: FakeCluster) -
     put(cluster, *numbers(5))
     async with FaultProxy(cluster.broker.address) as proxy:
         proxy.down.on(duplicate, code=POP)
-        async with popping(cluster, client=through(proxy, cluster)) as consumer:
+        async with popping(cluster, client=proxied_config(proxy, cluster)) as consumer:
             taken = await consumer.receive()
             assert await consumer.receive(wait_seconds=0) == []
 
@@ -78,10 +78,10 @@ async def test_an_ack_without_a_response_is_retried(cluster: FakeCluster) -> Non
     put(cluster, "1")
     async with (
         FaultProxy(cluster.broker.address) as proxy,
-        popping(cluster, client=through(proxy, cluster)) as consumer,
+        popping(cluster, client=proxied_config(proxy, cluster)) as consumer,
     ):
         [message] = await consumer.receive()
-        hasten(consumer.client)
+        shorten_timeout(consumer.client)
         proxy.down.on(drop, code=ACK)
         await consumer.ack(message)
 

@@ -79,12 +79,12 @@ async def sending(
     brokers: int = 1,
     *,
     producer: ProducerConfig | None = None,
-    patience: float = 2.0,
+    max_seconds: float = 2.0,
     **client: float,
 ) -> AsyncIterator[Run]:
     """Send from several tasks during the block; then check all guarantees.
 
-    :param patience: maximum seconds per send
+    :param max_seconds: maximum seconds per send
     """
     async with nothing_left(), AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(FakeCluster(brokers, topics={"orders": 4}))
@@ -102,7 +102,7 @@ async def sending(
         with watch(run.history):
             async with made:
                 senders = [
-                    asyncio.create_task(run.keep_sending(f"task-{n}", patience))
+                    asyncio.create_task(run.keep_sending(f"task-{n}", max_seconds))
                     for n in range(SENDERS)
                 ]
                 await run.until_ok(50)

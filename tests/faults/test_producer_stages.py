@@ -125,7 +125,7 @@ async def test_a_lost_response_with_retries_is_retried_or_unknown() -> None:
 async def test_a_weaker_status_is_stored_once_and_returned(
     code: ResponseCode,
 ) -> None:
-    async with sending(brokers=2, patience=15.0) as run:  # slow sends are not retried
+    async with sending(brokers=2, max_seconds=15.0) as run:  # slow sends are not retried
         before = run.count(Outcome.OK)
         for proxy in run.proxies:
             proxy.down.on(with_code(code), code=SEND, times=20)

@@ -29,8 +29,8 @@ from tests.fakes.history.handlers import Behaviour
 from tests.fakes.misbehaviour import answered_twice, unanswered
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Close, Handler, Reply
+from tests.faults.proxied import QUICK, proxied_config, shorten_timeout
 from tests.faults.pushing import RETRIES, SOON, Group, group_of
-from tests.faults.through import QUICK, hasten, through
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.remoting.until import until
 
@@ -221,8 +221,8 @@ async def test_connection_lost_during_send_back_duplicates_but_loses_nothing(
     }
     cluster.broker.on(BACK, lost[how])
     put(cluster, *numbers(5))
-    consumer = await group.join(once(ValueError, "3"), client=through(proxy, cluster))
-    hasten(consumer.client)
+    consumer = await group.join(once(ValueError, "3"), client=proxied_config(proxy, cluster))
+    shorten_timeout(consumer.client)
     await group.have(*numbers(5))
     await group.drained()
 
@@ -245,7 +245,7 @@ async def test_repeated_connection_losses_lose_nothing(
         if message.reconsume_times == 0 and int(message.body) % 10 == 3:
             raise ValueError
 
-    await group.join(behave, client=through(proxy, cluster, 1.0), pull_batch_size=8)
+    await group.join(behave, client=proxied_config(proxy, cluster, 1.0), pull_batch_size=8)
     group.history.extra_copies = 10
     for round_ in range(10):
         put(cluster, *numbers(40, first=40 * round_), queue_id=round_ % 2)
@@ -293,7 +293,7 @@ async def test_repeated_pulls_deliver_each_message_once(
     else:
         proxy.up.on(duplicate, code=PULL, times=None)
     put(cluster, *numbers(100))
-    await group.join(client=through(proxy, cluster), pull_batch_size=8)
+    await group.join(client=proxied_config(proxy, cluster), pull_batch_size=8)
     await group.drained()
 
     assert sorted(group.handled()) == sorted(numbers(100))
@@ -305,7 +305,7 @@ async def test_unanswered_pull_is_repeated(
     monkeypatch.setattr("rocketmq_aio.consumer.pulling.puller.HOLD_SLACK_SECONDS", QUICK)
     proxy.down.on(drop, code=PULL, times=4)
     put(cluster, *numbers(5))
-    await group.join(client=through(proxy, cluster), long_poll_seconds=QUICK)
+    await group.join(client=proxied_config(proxy, cluster), long_poll_seconds=QUICK)
     await group.drained()
 
     assert group.events_of(PullFailed)

@@ -22,8 +22,8 @@ from tests.fakes.history import Outcome
 from tests.fakes.history.recording import record_call
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Reply
+from tests.faults.proxied import proxied_config, shorten_timeout
 from tests.faults.pushing import Group, group_of, in_both_ways
-from tests.faults.through import hasten, through
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until
@@ -130,9 +130,9 @@ async def test_close_is_bounded_under_every_broker_fault(
     cluster: FakeCluster, proxy: FaultProxy, group: Group, fault: str
 ) -> None:
     put(cluster, *numbers(3))
-    consumer = await group.join(client=through(proxy, cluster), commit_interval_seconds=60.0)
+    consumer = await group.join(client=proxied_config(proxy, cluster), commit_interval_seconds=60.0)
     await group.have(*numbers(3))
-    hasten(consumer.client)
+    shorten_timeout(consumer.client)
     busy = Reply(ResponseCode.SYSTEM_BUSY)
     faults: dict[str, Callable[[], Awaitable[None] | None]] = {
         "dead": cluster.broker.stop,

@@ -18,9 +18,9 @@ from tests.fakes.fair_time import FairTime
 from tests.fakes.history import Fault, Outcome
 from tests.fakes.proxy import FaultProxy
 from tests.faults.load import Sender
+from tests.faults.proxied import proxied_config
 from tests.faults.pushing import SOON, Group, group_of, in_both_ways
 from tests.faults.test_push import once
-from tests.faults.through import through
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.remoting.until import until
 
@@ -118,7 +118,7 @@ async def test_member_that_dies_with_messages_in_flight_is_replaced(
     ):
         cluster.broker.locks.kept_seconds = 1.0
         sender = Sender(cluster, QUEUES)
-        victim = await group.join(briefly, client=through(proxy, cluster, 0.3))
+        victim = await group.join(briefly, client=proxied_config(proxy, cluster, 0.3))
         await group.join(briefly)
         await group.at_rest()
         sender.send(10 * QUEUES)

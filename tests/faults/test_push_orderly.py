@@ -23,9 +23,9 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.history import Outcome
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Close, Reply
+from tests.faults.proxied import proxied_config, shorten_timeout
 from tests.faults.pushing import Group, QuickLocks, group_of, let_time_pass
 from tests.faults.test_push import REFUSALS, once
-from tests.faults.through import hasten, through
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.remoting.until import until
 
@@ -207,10 +207,10 @@ async def test_a_lost_lock_stops_delivery_and_commits_immediately(
 ) -> None:
     gate = Gate()
     put(cluster, *numbers(10))
-    client = through(proxy, cluster)
+    client = proxied_config(proxy, cluster)
     consumer = await group.join(gate, client=client, commit_interval_seconds=60.0)
     await gate.reached.wait()
-    hasten(consumer.client)
+    shorten_timeout(consumer.client)
     asked = len(cluster.broker.requests_of(LOCK))
     find = lose(cluster)
     await cluster.broker.wait_for(LOCK, asked + 1)

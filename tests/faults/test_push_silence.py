@@ -21,9 +21,9 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.history.recording import request_times
 from tests.fakes.proxy import FaultProxy
 from tests.fakes.script import Close, Reply
+from tests.faults.proxied import QUICK, proxied_config, shorten_timeout
 from tests.faults.pushing import SOON, Group, QuickLocks, group_of, let_time_pass
 from tests.faults.test_push import stored_and
-from tests.faults.through import QUICK, hasten, through
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.remoting.until import until
 
@@ -44,11 +44,11 @@ async def test_silent_connection_loss_loses_nothing(
     cluster: FakeCluster, proxy: FaultProxy, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rocketmq_aio.consumer.pulling.puller.HOLD_SLACK_SECONDS", QUICK)
-    client = through(proxy, cluster)
+    client = proxied_config(proxy, cluster)
     consumer = await group.join(client=client, long_poll_seconds=QUICK)
     put(cluster, *numbers(20))
     await group.have("19")
-    hasten(consumer.client)
+    shorten_timeout(consumer.client)
     proxy.stall()
     put(cluster, *numbers(20, first=20))
     await until(lambda: group.events_of(PullFailed), "the silence to be noticed")
@@ -71,10 +71,10 @@ async def test_lease_that_expires_in_silence_stops_delivery_and_commits(
                 await let_go.wait()
 
         put(cluster, *numbers(10))
-        client = through(proxy, cluster)
+        client = proxied_config(proxy, cluster)
         consumer = await group.join(behave, client=client, commit_interval_seconds=60.0)
         await reached.wait()
-        hasten(consumer.client)
+        shorten_timeout(consumer.client)
         proxy.stall()
         let_time_pass(consumer)
         await until(lambda: len(group.events_of(LeaseLost)) >= 2, "the leases to end")

@@ -77,7 +77,7 @@ async def everything(config: ClientConfig) -> list[object]:
     shown: list[object] = [config, config.credentials]
     sends = ProducerConfig(send_timeout_seconds=0.5, retries=1)
     producer = Producer("shop", client=config, config=sends)
-    till = TransactionProducer(
+    tx_producer = TransactionProducer(
         "till", check=lambda _: TransactionState.ROLLBACK, client=config, config=sends
     )
     puller = PullConsumer("reader", client=config)
@@ -86,10 +86,13 @@ async def everything(config: ClientConfig) -> list[object]:
         (producer, lambda: producer.send_batch([ORDER, ORDER])),
         (producer, lambda: producer.send(ORDER, sharding_key="k")),
         (producer, lambda: producer.request(ORDER, 0.5)),
-        (till, lambda: till.send_in_transaction(ORDER, lambda _: TransactionState.COMMIT)),
+        (
+            tx_producer,
+            lambda: tx_producer.send_in_transaction(ORDER, lambda _: TransactionState.COMMIT),
+        ),
         (puller, lambda: puller.message_queues("orders")),
     ]
-    for member in (producer, till, puller):
+    for member in (producer, tx_producer, puller):
         shown += [member, member.client, member.client.remoting]
         try:
             async with member:

@@ -13,13 +13,13 @@ from tests.fakes.proxy import FaultProxy
 QUICK: Final = 0.3  # a short request timeout
 
 
-def hasten(client: MQClientInstance) -> None:
+def shorten_timeout(client: MQClientInstance) -> None:
     """Shorten the request timeout of a running client."""
     remoting = client.remoting
     remoting._config = replace(remoting._config, request_timeout_seconds=QUICK)
 
 
-def through(proxy: FaultProxy, cluster: FakeCluster, timeout: float = 15.0) -> ClientConfig:
+def proxied_config(proxy: FaultProxy, cluster: FakeCluster, timeout: float = 15.0) -> ClientConfig:
     return ClientConfig(
         namesrv=cluster.namesrv,
         address_mapper=proxy.map_address,
