@@ -44,7 +44,7 @@ def _pulled(reply: Reply) -> PullFields:
 
 
 class Pulled(msgspec.Struct, gc=False):
-    """A received message: three copies out of the answer, the rest read when asked for."""
+    """A received message: three copies out of the response, the rest decoded on access."""
 
     queue_offset: int
     topic: str

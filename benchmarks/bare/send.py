@@ -125,7 +125,7 @@ class Producer:
 
 
 async def send_messages(options: Options) -> None:
-    """Single sends, or batches where ``options.batch`` says so."""
+    """Single sends, or batches if ``options.batch`` is set."""
     address, broker, queues = await find_broker(options.namesrv, options.topic)
     connection = await connect(address)
     producer = Producer(connection, options.topic, broker, queues)

@@ -1,4 +1,4 @@
-"""A stream in Python that asks nobody: what any such stream costs at least.
+"""Python stream without broker requests: the minimum cost of any such stream.
 
 A module of its own, for Spark pickles what the main module defines by value, with every task.
 """

@@ -21,7 +21,7 @@ TAG_ONLY: Final = {"TAGS": "TagA"}
 KEY: Final = "order-1234567"
 TRACE: Final = {"traceId": "4bf92f3577b34da6a3ce929d0e0e4736"}
 REPORTED_ERRORS: Final = 3
-MAX_ERRORS: Final = 1000  # beyond this the run says nothing, and may not even yield
+MAX_ERRORS: Final = 1000  # beyond this the run is invalid, and may never yield
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

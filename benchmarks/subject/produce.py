@@ -14,7 +14,7 @@ async def send_gathered(options: Options) -> None:
 
 
 async def send_messages(options: Options, config: ProducerConfig | None = None) -> None:
-    """Single sends, or explicit batches where ``options.batch`` says so."""
+    """Single sends, or explicit batches if ``options.batch`` is set."""
     topic, body, size = options.topic, options.body(), options.batch
 
     def message() -> Message:

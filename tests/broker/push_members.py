@@ -95,7 +95,7 @@ class PushMember:
                 self._read += len(line)
                 self._note(*msgspec.json.decode(line))
 
-    def _note(self, what: str, at: float, *rest: Any) -> None:  # noqa: ANN401 - as the worker says it
+    def _note(self, what: str, at: float, *rest: Any) -> None:  # noqa: ANN401 - as recorded by the worker
         if what == "start":
             queue, offset, body = rest
             self._start(Delivery(self, queue, offset, body, at))

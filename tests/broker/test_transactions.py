@@ -403,6 +403,6 @@ async def keep_deciding(
 async def decided_as(
     ledger: Ledger, body: str, state: TransactionState, told: TransactionState, _tx: object
 ) -> TransactionState:
-    """Write *state* down, as a local part does, and tell the broker *told*."""
+    """Record *state* as the local transaction and send *told* to the broker."""
     ledger.ended[body] = state
     return told
