@@ -1,5 +1,7 @@
-"""The public names, each with its module: what type checkers read, and what `__init__.py` loads."""
+"""The public names; made by `tools/make_stub.py`."""
 
+# ruff: noqa: E501, I001
+# fmt: off
 from rocketmq_aio.admin.client import AdminClient as AdminClient
 from rocketmq_aio.admin.results import BrokerInfo as BrokerInfo
 from rocketmq_aio.admin.results import BrokerRuntime as BrokerRuntime
@@ -49,9 +51,7 @@ from rocketmq_aio.consumer.common.events import PullFailed as PullFailed
 from rocketmq_aio.consumer.common.events import QueueHeld as QueueHeld
 from rocketmq_aio.consumer.common.events import QueuesAssigned as QueuesAssigned
 from rocketmq_aio.consumer.common.events import QueuesRevoked as QueuesRevoked
-from rocketmq_aio.consumer.common.events import (
-    SubscriptionMatchesNothing as SubscriptionMatchesNothing,
-)
+from rocketmq_aio.consumer.common.events import SubscriptionMatchesNothing as SubscriptionMatchesNothing
 from rocketmq_aio.consumer.common.events import SubscriptionsDiffer as SubscriptionsDiffer
 from rocketmq_aio.consumer.common.events import TopicFound as TopicFound
 from rocketmq_aio.consumer.common.events import TopicMissing as TopicMissing
@@ -73,25 +73,13 @@ from rocketmq_aio.consumer.push.handlers import BatchHandler as BatchHandler
 from rocketmq_aio.consumer.push.handlers import MessageHandler as MessageHandler
 from rocketmq_aio.consumer.push.handlers import RetryLater as RetryLater
 from rocketmq_aio.consumer.push.handlers import SuspendQueue as SuspendQueue
-from rocketmq_aio.consumer.rebalance.strategies.averagely import (
-    AllocateAveragely as AllocateAveragely,
-)
-from rocketmq_aio.consumer.rebalance.strategies.averagely import (
-    AllocateAveragelyByCircle as AllocateAveragelyByCircle,
-)
+from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateAveragely as AllocateAveragely
+from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateAveragelyByCircle as AllocateAveragelyByCircle
 from rocketmq_aio.consumer.rebalance.strategies.config import AllocateByConfig as AllocateByConfig
-from rocketmq_aio.consumer.rebalance.strategies.consistent_hash import (
-    AllocateConsistentHash as AllocateConsistentHash,
-)
-from rocketmq_aio.consumer.rebalance.strategies.machine_room import (
-    AllocateByMachineRoom as AllocateByMachineRoom,
-)
-from rocketmq_aio.consumer.rebalance.strategies.machine_room import (
-    AllocateMachineRoomNearby as AllocateMachineRoomNearby,
-)
-from rocketmq_aio.consumer.rebalance.strategies.machine_room import (
-    MachineRoomResolver as MachineRoomResolver,
-)
+from rocketmq_aio.consumer.rebalance.strategies.consistent_hash import AllocateConsistentHash as AllocateConsistentHash
+from rocketmq_aio.consumer.rebalance.strategies.machine_room import AllocateByMachineRoom as AllocateByMachineRoom
+from rocketmq_aio.consumer.rebalance.strategies.machine_room import AllocateMachineRoomNearby as AllocateMachineRoomNearby
+from rocketmq_aio.consumer.rebalance.strategies.machine_room import MachineRoomResolver as MachineRoomResolver
 from rocketmq_aio.errors import AckError as AckError
 from rocketmq_aio.errors import AdminError as AdminError
 from rocketmq_aio.errors import AuthError as AuthError
