@@ -13,6 +13,7 @@ from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, put
 
 PROGRAM = """
 import asyncio, contextlib, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
 from rocketmq_aio import LitePullConfig, LitePullConsumer
 
 async def book(message):
