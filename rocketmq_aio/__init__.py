@@ -39,7 +39,7 @@ _NAMES: Final = {  # by module
     "consumer.push.consumer": "PushConsumer",
     "consumer.push.handlers": "BatchContext BatchHandler MessageHandler RetryLater SuspendQueue",
     "consumer.rebalance.strategies.averagely": "AllocateAveragely AllocateAveragelyByCircle",
-    "consumer.rebalance.strategies.config": "AllocateByConfig",
+    "consumer.rebalance.strategies.by_config": "AllocateByConfig",
     "consumer.rebalance.strategies.consistent_hash": "AllocateConsistentHash",
     "consumer.rebalance.strategies.machine_room": (
         "AllocateByMachineRoom AllocateMachineRoomNearby MachineRoomResolver"

@@ -75,7 +75,7 @@ from rocketmq_aio.consumer.push.handlers import RetryLater as RetryLater
 from rocketmq_aio.consumer.push.handlers import SuspendQueue as SuspendQueue
 from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateAveragely as AllocateAveragely
 from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateAveragelyByCircle as AllocateAveragelyByCircle
-from rocketmq_aio.consumer.rebalance.strategies.config import AllocateByConfig as AllocateByConfig
+from rocketmq_aio.consumer.rebalance.strategies.by_config import AllocateByConfig as AllocateByConfig
 from rocketmq_aio.consumer.rebalance.strategies.consistent_hash import AllocateConsistentHash as AllocateConsistentHash
 from rocketmq_aio.consumer.rebalance.strategies.machine_room import AllocateByMachineRoom as AllocateByMachineRoom
 from rocketmq_aio.consumer.rebalance.strategies.machine_room import AllocateMachineRoomNearby as AllocateMachineRoomNearby

@@ -52,7 +52,7 @@ class RetryState:
     def __init__(self, request: SendRequest) -> None:
         self.request = request
         self.failed: set[str] = set()  # names of the brokers that were really tried
-        self.weaker: SendResult | None = None  # stored, with less than SEND_OK
+        self.weaker: SendResult | None = None  # stored with another status than SEND_OK
         self._attempts: list[SendAttempt] = []
         self._backoff = Backoff()
         self._backoff.failures = 1

@@ -57,7 +57,7 @@ class SendAttempts:
         self._renew = renew
         self._faults = faults
         self._retries = config.retries
-        # Nothing was sent, or the broker is busy and stored nothing: only the deadline is a bound.
+        # Nothing was stored: these errors use up no retry, only the deadline limits them.
         self._uncounted = (BackoffError, BusyError) if config.retries else (BackoffError,)
         self._retries_weaker = config.retry_other_broker
         self._prepared = instance.remoting.takes_prepared

@@ -128,8 +128,10 @@ class Assignments(Generic[Q]):
             await self._release(leaving, queues)
 
     async def _release(self, leaving: list[Q], queues: tuple[MessageQueue, ...]) -> None:
-        """Commit and release; also when cancelled, for a dropped queue that stayed in the table
-        would never be read again."""
+        """Commit and release, even when cancelled.
+
+        A dropped queue left in the table would never be pulled again.
+        """
         try:
             with anyio.move_on_after(LAST_COMMIT_SECONDS, shield=True):
                 await self._commits.commit_progress(leaving)

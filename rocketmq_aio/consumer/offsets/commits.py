@@ -77,9 +77,9 @@ class Commits:
     async def _persist(
         self, queues: Iterable[QueueState]
     ) -> tuple[Collection[QueueState], dict[MessageQueue, BaseException]]:
-        """Store the offsets of *queues*; return those that were tried, and the errors of others.
+        """Store the offsets of *queues*; return those updated, and the errors by queue.
 
-        The store keeps failed offsets for the next attempt.
+        A queue can be in both.  The store keeps failed offsets for the next attempt.
         """
         updated: dict[QueueState, int] = {}
         lost: dict[MessageQueue, BaseException] = {}

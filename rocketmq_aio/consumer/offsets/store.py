@@ -84,7 +84,8 @@ class RemoteOffsetStore:
             return latest
         answer = await self._calls.query_offset(self._group, queue)
         if answer != stored and self._latest.get(queue) == self._stored.get(queue) == stored:
-            # Another client has changed it: sending the old value again would be a change.
+            # Another client changed the offset: forget the cached values, so that a later commit of
+            # the old offset is sent and not skipped as unchanged.
             await self.remove(queue)
         return answer
 

@@ -36,7 +36,8 @@ class QueueLimits:
     def has_room(self, assigned: QueueState) -> bool:
         """Whether the queue may be pulled."""
         held = assigned.process_queue
-        # A queue without cached messages always may: else full paused queues starve it.
+        # A queue without cached messages may always be pulled: otherwise full caches of paused
+        # queues would block it.
         return not held.count or (
             held.count <= self.count
             and held.size_bytes <= self.size_bytes

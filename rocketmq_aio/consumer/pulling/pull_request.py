@@ -15,8 +15,8 @@ from rocketmq_aio.protocol.subscription import Subscription
 from rocketmq_aio.protocol.templates import PullTemplate
 from rocketmq_aio.remoting.client import RemotingClient
 
-# No commit rides on a pull: brokers work on requests in any order, so it could overwrite a later
-# one that was answered already (seen on live 4.9.7 and 5.5.0 brokers).
+# Pulls never carry a commit: brokers process requests in any order, so it could overwrite a later
+# commit that is already confirmed (seen on live 4.9.7 and 5.5.0 brokers).
 NO_COMMIT: Final = 0
 
 

@@ -53,7 +53,7 @@ class QueueState:
         self.next_offset = UNKNOWN
         self.paused = False
         self.dropped = False
-        self.released = False  # other members may have it: late results change nothing
+        self.released = False  # other members may own it: late results are ignored
         # The position must be committed, also without automatic commits; cleared when it is.
         self.commit_due = False
         self.commit_floor = UNKNOWN  # less is not committed; see `CommitFence`

@@ -57,7 +57,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
             assignment = BrokerAssignment(instance, group, config.message_model)
         super().__init__(context, assignment=assignment)
         self.orderly = orderly
-        self.stopped = asyncio.Event()  # or a signal asked to stop
+        self.stopped = asyncio.Event()  # set by a stop signal, `shut` or `fail`
         self._drain_seconds = config.close_timeout_seconds
         self._retry_topic = RETRY_PREFIX + group
         self._threads = handler.threads
@@ -192,7 +192,10 @@ class PushEngine(GroupEngine[DispatchQueue]):
         return await super()._apply(shares)
 
     async def _follow_modes(self) -> None:
-        """Read the pop retry topics of topics that are pulled now: pops include their retries."""
+        """Subscribe to the pop retry topics of topics that are pulled now.
+
+        A pop also returns messages of these topics, a pull does not.
+        """
         popped, known = self.rebalancer.popped, set(self._subscriptions)
         pulled = {t for t in known if not t.startswith(RETRY_PREFIX) and not popped.get(t)}
         wanted = {f"{self._retry_topic}{sign}{topic}" for topic in pulled for sign in "_+"}

@@ -98,7 +98,7 @@ class QueueLocks:
     # --- inside -----------------------------------------------------------------------------------
 
     def _due(self, interval_seconds: float) -> set[str]:
-        """Return brokers whose locks were requested an interval ago or longer, or that are away.
+        """Return brokers whose locks are due for renewal, and brokers without a connection.
 
         A broker that restarts forgets its locks, and the first member to ask gets them.
         """

@@ -45,7 +45,7 @@ class ConsumeService:
     :param send_back: None in broadcasting: failed messages are dropped and reported
     :ivar idle: workers that wait for messages
     :ivar suspended: no handler is called while this is set
-    :ivar may_take: asked before each handler call whether the turn goes on; None is always
+    :ivar may_take: called before each handler call, False ends the turn; None: never ends it
     """
 
     may_take: Callable[[DispatchQueue], bool] | None = None

@@ -133,7 +133,7 @@ class TransactionChecks:
     async def _is_copy(self, half: HalfMessage) -> bool:
         """Whether the check is about a copy of a half message that the broker has committed.
 
-        A broker stores a half message again before each check, also while it commits it.
+        A broker stores a half message again before each check, possibly during its commit.
         """
         location = self._latest[half.message_id].location
         has_commit = await self._end_transaction.has_commit(half, location)

@@ -24,8 +24,8 @@ class ViewMessage(RequestHeader, frozen=True, kw_only=True):
 class QueryMessage(RequestHeader, frozen=True, kw_only=True):
     """Find messages by the hash of *key*, stored between two times (milliseconds).
 
-    With credentials, send the version of an old client: releases differ on whether the field
-    *by_id* is signed, and do not sign it then.
+    With credentials, declare an old client version: releases differ on whether *by_id* is signed,
+    but none sign it for old clients.
     """
 
     code: ClassVar[int] = RequestCode.QUERY_MESSAGE

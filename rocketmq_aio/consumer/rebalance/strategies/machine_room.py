@@ -49,7 +49,7 @@ class AllocateByMachineRoom:
     def __call__(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return the block of *client_id*, and its one of the remaining queues."""
+        """Return the contiguous block of *client_id*, and at most one of the remaining queues."""
         if client_id not in client_ids:
             return []
         kept = [queue for queue in queues if _room_in_name(queue) in self.rooms]

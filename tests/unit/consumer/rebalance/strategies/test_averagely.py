@@ -17,7 +17,7 @@ from rocketmq_aio.consumer.rebalance.strategies.averagely import (
     strategy_for,
     strategy_name,
 )
-from rocketmq_aio.consumer.rebalance.strategies.config import AllocateByConfig
+from rocketmq_aio.consumer.rebalance.strategies.by_config import AllocateByConfig
 from rocketmq_aio.consumer.rebalance.strategies.consistent_hash import AllocateConsistentHash
 from rocketmq_aio.consumer.rebalance.strategies.machine_room import AllocateByMachineRoom
 from rocketmq_aio.errors import ConfigError
