@@ -110,10 +110,6 @@ class PolledQueue(QueueState):
         if self.drained is not None and not self.has_in_flight:
             self.drained.set()
 
-    def trust(self) -> None:
-        """Allow commits below those of other members: the position was set explicitly."""
-        self.commit_floor = UNKNOWN
-
     def refetch(self) -> None:
         """Clear the cache and pull again what was not delivered yet."""
         processed, explicit, delivered = self._processed, self._explicit, self.delivered

@@ -129,6 +129,10 @@ class QueueState:
         self.restart(offset)
         self.interrupt()
 
+    def trust(self) -> None:
+        """Allow commits below those of other members: the position was set explicitly."""
+        self.commit_floor = UNKNOWN
+
     def drop(self) -> None:
         """Stop pulling and delivering: the queue is revoked."""
         if self.dropped:

@@ -182,6 +182,7 @@ class DispatchQueue(QueueState):
         Results of running handlers do not count.  Their messages are pulled again and delivered
         when these handlers have ended.
         """
+        self.trust()
         return self._continue_at(offset, counts=False)
 
     def _continue_at(self, offset: int, *, counts: bool) -> int:

@@ -105,6 +105,22 @@ async def test_only_queues_above_the_commits_of_others_are_committed_on_revocati
     assert env.recovery.fence.may_commit(DispatchQueue(BEHIND)), "a later assignment"
 
 
+@pytest.mark.parametrize("moved", ["before", "after"])
+async def test_offsets_reset_after_a_stall_are_committed(env: RecoveryEnv, moved: str) -> None:
+    """An administrator may set a queue back that is still being revoked."""
+    assigned = env.table[LEVEL]
+    env.now += STALL_SECONDS + 1
+    env.recovery.fence.stalls.look()
+    if moved == "before":  # the committed offsets are read
+        assigned.move(HERE - 5)
+    await until(lambda: env.left, "the queues to be revoked")
+    if moved == "after":
+        assigned.move(HERE - 5)
+
+    assert assigned.committable == HERE - 5
+    assert env.recovery.fence.may_commit(assigned)
+
+
 async def test_a_store_that_hangs_after_a_stall_does_not_keep_the_queues(
     env: RecoveryEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
