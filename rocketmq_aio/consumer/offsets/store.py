@@ -144,14 +144,13 @@ class RemoteOffsetStore:
         async with lock:
             if not self._is_changed(queue):
                 return  # another call has sent it
-            offset = self._latest[queue]
             # Until the answer arrives, the broker may have either offset.
             self._stored.pop(queue, None)
-            await self._update(queue, offset)
+            offset = await self._update(queue)
             if queue in self._latest:
                 self._stored[queue] = offset
 
-    async def _update(self, queue: MessageQueue, offset: int) -> None:
+    async def _update(self, queue: MessageQueue) -> int:
         # Concurrent first commits of a topic overwrite each other in the broker, though each is
         # confirmed (seen on a live 4.9.7 broker): the first one is sent alone.
         topic = (queue.topic, queue.broker_name)
@@ -160,19 +159,22 @@ class RemoteOffsetStore:
             async with first.alone:
                 if topic not in self._known and not first.timed_out:
                     try:
-                        await self._commit(queue, offset)
+                        offset = await self._commit(queue)
                     except NO_ANSWER:
                         first.timed_out = True  # the others need not wait for it in turn
                         raise
                     self._known.add(topic)
-                    return
+                    return offset
         try:
-            await self._commit(queue, offset)
+            return await self._commit(queue)
         except NO_ANSWER:
             self._known.discard(topic)  # it may have been killed before it wrote to disk
             raise
 
-    async def _commit(self, queue: MessageQueue, offset: int) -> None:
-        if self.may_send is not None and not self.may_send(queue):
+    async def _commit(self, queue: MessageQueue) -> int:
+        """Send the last update; return its offset."""
+        offset = self._latest.get(queue)  # the queue may have been removed since `persist` began
+        if offset is None or (self.may_send is not None and not self.may_send(queue)):
             raise RocketMQError(f"{queue} may be assigned to another member: nothing was committed")
         await self._calls.update_offset(self._group, queue, offset)
+        return offset

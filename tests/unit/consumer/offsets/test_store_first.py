@@ -156,3 +156,33 @@ async def test_a_waiting_commit_of_a_lost_queue_is_not_sent(
     assert list(caught.value.lost) == [queue(1)]
     assert "may be assigned to another member" in str(caught.value)
     assert brokers.kept == {queue(0): 0, queue(2): 2}
+
+
+async def test_a_waiting_commit_of_a_removed_queue_is_not_sent(
+    brokers: Brokers, store: RemoteOffsetStore
+) -> None:
+    brokers.hold()
+    committing = asyncio.create_task(commit(store, 0, 1, 2))
+    await wait_all_tasks_blocked()
+    await store.remove(queue(1))
+    brokers.kept[queue(1)] = 20  # by the member that has it now
+    brokers.let_go()
+
+    with pytest.raises(CommitError) as caught:
+        await committing
+    assert list(caught.value.lost) == [queue(1)]
+    assert brokers.kept == {queue(0): 0, queue(1): 20, queue(2): 2}
+
+
+async def test_a_waiting_commit_sends_the_last_update(
+    brokers: Brokers, store: RemoteOffsetStore
+) -> None:
+    brokers.hold()
+    committing = asyncio.create_task(commit(store, 0, 1))
+    await wait_all_tasks_blocked()
+    await store.remove(queue(1))
+    await store.update(queue(1), 20)  # it was assigned again
+    brokers.let_go()
+    await committing
+
+    assert brokers.kept == {queue(0): 0, queue(1): 20}
