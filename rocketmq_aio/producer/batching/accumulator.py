@@ -196,6 +196,8 @@ class BatchAccumulator:
         self._lines[batch.queue].append(batch)
 
     def _expire(self, batch: PendingBatch) -> None:
+        if self._open.get(batch.key) is batch:
+            del self._open[batch.key]  # a later message would wait without a timer
         if unresolved := batch.unresolved:
             fail(unresolved, _out_of_time(unresolved))
 

@@ -400,6 +400,23 @@ async def test_waiting_behind_other_batches_ends_at_the_deadline() -> None:
         assert room_taken(env) == (0, 0)
 
 
+async def test_a_message_behind_an_expired_batch_ends_at_its_own_deadline() -> None:
+    async with open_producer(config=TURN) as env:
+        await connected(env)
+        held = env.broker.hold(SEND, times=1)
+        first = send_all(env, messages(1), queue=env.queue())
+        await held.wait(1)
+        for each in messages(2, first=1):
+            sending = env.producer.send(each, queue=env.queue(), timeout_seconds=0.1)
+            with pytest.raises(SendError, match="took all the time"):
+                await asyncio.wait_for(sending, WAIT)
+        assert not first[0].done()
+        held.release()
+        await asyncio.gather(*first)
+
+        assert room_taken(env) == (0, 0)
+
+
 async def test_closing_the_client_fails_batches_in_line() -> None:
     async with open_producer(config=TURN) as env:
         await connected(env)
