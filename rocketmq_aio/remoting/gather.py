@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 import anyio
@@ -26,6 +27,8 @@ async def gather_limited(
     """Call *function* for each of *items*, up to *limit* concurrently, and wait for all.
 
     A `RocketMQError` goes to ``failures`` and does not stop the others; any other error does.
+
+    :raises CancelledError: the caller, or one of the calls, was cancelled
     """
     items = list(dict.fromkeys(items))
     outcomes: dict[K, tuple[V] | RocketMQError] = {}
@@ -44,6 +47,12 @@ async def gather_limited(
         async with anyio.create_task_group() as tasks:
             for _ in range(len(items) if limit is None else min(limit, len(items))):
                 tasks.start_soon(work)
+        if len(outcomes) < len(items):  # the group swallows a cancellation by foreign code
+            raise asyncio.CancelledError
+    return _by_item(items, outcomes)
+
+
+def _by_item(items: Iterable[K], outcomes: Mapping[K, tuple[V] | RocketMQError]) -> Gathered[K, V]:
     gathered: Gathered[K, V] = Gathered({}, {})
     for item in items:
         outcome = outcomes[item]

@@ -93,3 +93,18 @@ async def test_another_error_ends_the_other_calls() -> None:
         await gather_limited(fail, [0, 1, 2])
     assert raised.group_contains(LookupError)
     assert sorted(ended) == [0, 2]
+
+
+@pytest.mark.parametrize(("items", "limit"), [([1], None), ([0, 1, 2], None), ([0, 1, 2], 1)])
+async def test_a_call_cancelled_by_foreign_code_cancels_the_whole(
+    items: list[int], limit: int | None
+) -> None:
+    foreign = asyncio.get_running_loop().create_future()
+    foreign.cancel()
+
+    async def call(item: int) -> None:
+        if item == 1:
+            await foreign
+
+    with pytest.raises(asyncio.CancelledError):
+        await gather_limited(call, items, limit)
