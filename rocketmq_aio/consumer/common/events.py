@@ -14,6 +14,7 @@ import msgspec
 
 from rocketmq_aio.config.functions import APPLICATION_ERRORS
 from rocketmq_aio.log import get_logger
+from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 
 logger = get_logger(__name__)
@@ -165,6 +166,17 @@ class MessageDeadLettered(msgspec.Struct, frozen=True, kw_only=True):
     message_id: str
     reconsume_times: int
     reason: str
+
+
+def dead_lettered(message: MessageExt, reason: str) -> MessageDeadLettered:
+    """Return the event for *message*."""
+    return MessageDeadLettered(
+        queue=message.queue,
+        offset=message.queue_offset,
+        message_id=message.message_id,
+        reconsume_times=message.reconsume_times,
+        reason=reason,
+    )
 
 
 class MessageDropped(msgspec.Struct, frozen=True, kw_only=True):

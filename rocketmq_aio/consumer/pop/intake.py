@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import (
     AckFailed,
-    MessageDeadLettered,
     MessageUnreadable,
     PullFailed,
+    dead_lettered,
 )
 from rocketmq_aio.consumer.pop.ack_service import AckService, BackgroundAcks
 from rocketmq_aio.consumer.pop.client import PopClient, Popped
@@ -134,15 +134,7 @@ class PopIntake:
 
     def on_dead_letter(self, message: PoppedMessage) -> None:
         """Publish that *message* is in the dead-letter queue."""
-        self._publish(
-            MessageDeadLettered(
-                queue=message.queue,
-                offset=message.queue_offset,
-                message_id=message.message_id,
-                reconsume_times=message.reconsume_times,
-                reason="it was tried too often",
-            )
-        )
+        self._publish(dead_lettered(message, "it was tried too often"))
 
     def on_pop_failed(self, source: MessageQueue, error: RocketMQError) -> None:
         """Log and publish the first failure in a row."""

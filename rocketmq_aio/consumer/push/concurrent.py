@@ -8,6 +8,7 @@ import anyio
 
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
+from rocketmq_aio.consumer.common.events import dead_lettered
 from rocketmq_aio.consumer.common.send_back import DEAD_LETTER
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
 from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater, UndecodableError
@@ -130,7 +131,7 @@ class ConcurrentService(ConsumeService):
             self._tasks.spawn(self._retry_locally, assigned, message, name="local-retry")
             return
         if level == DEAD_LETTER or message.reconsume_times >= self._max_reconsume_times:
-            self._note_dead_lettered(message, reason)
+            self._publish(dead_lettered(message, reason))
         assigned.settle(message)
 
     async def _retry_locally(self, assigned: DispatchQueue, message: MessageExt) -> None:

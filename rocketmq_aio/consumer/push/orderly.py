@@ -9,6 +9,7 @@ import anyio
 
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
+from rocketmq_aio.consumer.common.events import dead_lettered
 from rocketmq_aio.consumer.common.send_back import DEAD_LETTER
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlight
 from rocketmq_aio.consumer.push.handlers import (
@@ -221,7 +222,7 @@ class OrderlyService(ConsumeService):
         except RocketMQError as failure:
             logger.warning("dead_letter_failed", queue=str(message.queue), reason=str(failure))
             return False
-        self._note_dead_lettered(message, reason)
+        self._publish(dead_lettered(message, reason))
         return True
 
     def _finish_undecodable(

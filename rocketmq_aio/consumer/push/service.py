@@ -10,7 +10,6 @@ from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.config.functions import APPLICATION_ERRORS
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import (
-    MessageDeadLettered,
     MessageDropped,
     MessageUndecodable,
 )
@@ -96,17 +95,6 @@ class ConsumeService:
                 message_id=message.message_id,
                 reason=str(reason),
                 policy=self._config.undecodable,
-            )
-        )
-
-    def _note_dead_lettered(self, message: MessageExt, reason: str) -> None:
-        self._publish(
-            MessageDeadLettered(
-                queue=message.queue,
-                offset=message.queue_offset,
-                message_id=message.message_id,
-                reconsume_times=message.reconsume_times,
-                reason=reason,
             )
         )
 
