@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import pytest_asyncio
@@ -13,6 +14,7 @@ from rocketmq_aio.consumer.push import locks as locks_module
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
+from tests.fakes.hold import Hold
 from tests.fakes.script import Close, Reply
 from tests.unit.consumer.lock_members import (
     GROUP,
@@ -239,14 +241,21 @@ async def test_a_broker_that_hangs_does_not_hold_up_the_others(
         assert member.lost == [A0]
 
 
-async def test_a_broker_is_asked_once_until_it_answers(
-    cluster: FakeCluster, member: Member
-) -> None:
+@asynccontextmanager
+async def held_renewal(cluster: FakeCluster, member: Member) -> AsyncIterator[Hold]:
+    """Renew the lock of A0; the broker holds the response until it is released."""
     await member.locks.acquire([A0])
     held = cluster.broker.hold(LOCK, times=1)
     async with member.renewing():
         member.clock.now += INTERVAL
         await held.wait(1)
+        yield held
+
+
+async def test_a_broker_is_asked_once_until_it_answers(
+    cluster: FakeCluster, member: Member
+) -> None:
+    async with held_renewal(cluster, member) as held:
         for _ in range(50):  # the loop looks many times meanwhile
             await member.locks.acquire([B0])
         held.release()
@@ -259,11 +268,7 @@ async def test_a_broker_is_asked_once_until_it_answers(
 async def test_a_lease_that_ended_before_the_answer_came_stays_lost(
     cluster: FakeCluster, member: Member
 ) -> None:
-    await member.locks.acquire([A0])
-    held = cluster.broker.hold(LOCK, times=1)
-    async with member.renewing():
-        member.clock.now += INTERVAL
-        await held.wait(1)
+    async with held_renewal(cluster, member) as held:
         member.clock.now += LEASE - INTERVAL
         await until(lambda: bool(member.lost), "the loss")
         held.release()
@@ -276,11 +281,7 @@ async def test_a_lease_that_ended_before_the_answer_came_stays_lost(
 async def test_a_renewal_under_way_does_not_outlast_a_release(
     cluster: FakeCluster, member: Member
 ) -> None:
-    await member.locks.acquire([A0])
-    held = cluster.broker.hold(LOCK, times=1)
-    async with member.renewing():
-        member.clock.now += INTERVAL
-        await held.wait(1)
+    async with held_renewal(cluster, member) as held:
         releasing = asyncio.create_task(member.locks.release([A0]))
         await until(lambda: not member.locks.holds(A0), "the release to begin")
         early = cluster.broker.requests_of(UNLOCK)
