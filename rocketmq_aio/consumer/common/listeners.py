@@ -7,9 +7,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import anyio
 
-from rocketmq_aio.config.functions import (
-    is_async as is_async,  # re-exported
-)
+from rocketmq_aio.config.functions import is_async as is_async  # re-exported
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageQueue

@@ -57,11 +57,7 @@ class PoppedMessage(MessageExt[V_co], kw_only=True, gc=False, eq=False):
 
 
 def read_popped(
-    decoded: Decoded,
-    answer: PopMessageResponse,
-    source: MessageQueue,
-    now: float,
-    age: float,
+    decoded: Decoded, answer: PopMessageResponse, source: MessageQueue, now: float, age: float
 ) -> tuple[list[PoppedMessage], Exception | None]:
     """Return the messages of a pop, and the decoding error behind them.
 

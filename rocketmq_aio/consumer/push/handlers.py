@@ -143,11 +143,7 @@ class Handler:
     """
 
     def __init__(
-        self,
-        on_message: MessageHandler | None,
-        on_batch: BatchHandler | None,
-        *,
-        name: str,
+        self, on_message: MessageHandler | None, on_batch: BatchHandler | None, *, name: str
     ) -> None:
         if (on_message is None) == (on_batch is None):
             raise ConfigError("on_message", on_message, "give either on_message= or on_batch=")

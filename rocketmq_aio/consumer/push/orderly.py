@@ -18,12 +18,7 @@ from rocketmq_aio.consumer.push.handlers import (
     SuspendQueue,
     UndecodableError,
 )
-from rocketmq_aio.consumer.push.service import (
-    ConsumeService,
-    SendsBack,
-    log_failure,
-    reason_of,
-)
+from rocketmq_aio.consumer.push.service import ConsumeService, SendsBack, log_failure, reason_of
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MessageExt

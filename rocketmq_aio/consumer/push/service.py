@@ -9,10 +9,7 @@ from typing import Final, Protocol
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.config.functions import APPLICATION_ERRORS
 from rocketmq_aio.consumer.common.context import ConsumerContext
-from rocketmq_aio.consumer.common.events import (
-    MessageDropped,
-    MessageUndecodable,
-)
+from rocketmq_aio.consumer.common.events import MessageDropped, MessageUndecodable
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
 from rocketmq_aio.consumer.push.handlers import Answer, BatchContext
 from rocketmq_aio.errors import PayloadError

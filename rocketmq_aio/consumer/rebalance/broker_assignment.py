@@ -75,10 +75,7 @@ class BrokerAssignment:
     """Queries the assignment of one group; logs an unsupported topic once."""
 
     def __init__(
-        self,
-        instance: MQClientInstance,
-        group: str,
-        model: MessageModel = MessageModel.CLUSTERING,
+        self, instance: MQClientInstance, group: str, model: MessageModel = MessageModel.CLUSTERING
     ) -> None:
         self._unsupported: set[str] = set()  # topics already logged as unsupported
         self._instance = instance

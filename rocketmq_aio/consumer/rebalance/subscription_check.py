@@ -28,12 +28,7 @@ from rocketmq_aio.consumer.common.events import (
     SubscriptionsDiffer,
 )
 from rocketmq_aio.consumer.rebalance.fault_history import UNPROVEN_SECONDS, FaultHistory
-from rocketmq_aio.errors import (
-    AuthError,
-    NotSupportedError,
-    PermissionDeniedError,
-    RocketMQError,
-)
+from rocketmq_aio.errors import AuthError, NotSupportedError, PermissionDeniedError, RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.protocol.bodies import ConsumerRunningInfo, SubscriptionData

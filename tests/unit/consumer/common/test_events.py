@@ -30,9 +30,7 @@ async def rest_of(stream: EventStream) -> list[ConsumerEvent]:
     return [each async for each in stream]
 
 
-async def test_event_before_the_first_read_is_kept(
-    streams: EventStreams,
-) -> None:
+async def test_event_before_the_first_read_is_kept(streams: EventStreams) -> None:
     stream = streams.open()
     streams.publish(event(1))
 

@@ -108,9 +108,7 @@ def test_empty_hooks_are_false() -> None:
     assert FilterHooks([Keeping()])
 
 
-def test_failing_hook_does_not_stop_the_others(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_failing_hook_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
     log: list[str] = []
     run(ConsumeHooks([Failing(ValueError("no")), Recorder("b", log)]))
 

@@ -24,9 +24,7 @@ async def test_plain_and_async_listeners_are_called() -> None:
     assert heard == [(1, 2), (3,)]
 
 
-async def test_failing_listener_is_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_failing_listener_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def plain() -> None:
         raise LookupError("plain bug")
 

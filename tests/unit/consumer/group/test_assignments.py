@@ -122,9 +122,7 @@ async def test_change_affects_only_its_topics(env: AssignmentEnv) -> None:
     assert set(env.table) == {queue(1), other}
 
 
-async def test_progress_is_committed_before_a_queue_is_released(
-    env: AssignmentEnv,
-) -> None:
+async def test_progress_is_committed_before_a_queue_is_released(env: AssignmentEnv) -> None:
     await env.hold(0)
     env.table[queue(0)].take(4)
     env.table[queue(0)].mark_processed()
@@ -280,9 +278,7 @@ async def test_nothing_is_assigned_during_exclusively(env: AssignmentEnv) -> Non
     assert env.held() == [0]
 
 
-async def test_change_cancelled_in_on_assigned_still_revokes(
-    env: AssignmentEnv,
-) -> None:
+async def test_change_cancelled_in_on_assigned_still_revokes(env: AssignmentEnv) -> None:
     await env.hold(0)
     env.on_assigned = anyio.sleep_forever
     changing = asyncio.create_task(env.hold(1))

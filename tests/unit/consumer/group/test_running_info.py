@@ -183,9 +183,7 @@ async def test_lite_pull_consumer_answers_its_broker(cluster: FakeCluster) -> No
     assert statistics.consumed_per_second == 0
 
 
-async def test_iterated_messages_count_as_consumed(
-    cluster: FakeCluster,
-) -> None:
+async def test_iterated_messages_count_as_consumed(cluster: FakeCluster) -> None:
     put(cluster, "one")
     async with consuming(cluster) as consumer:
         await consumer.__anext__()

@@ -9,11 +9,7 @@ from anyio import wait_all_tasks_blocked
 
 from rocketmq_aio.consumer.common.events import CommitFailed, OffsetCorrected
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
-from rocketmq_aio.errors import (
-    CommitError,
-    ConnectionLostError,
-    NotConnectedError,
-)
+from rocketmq_aio.errors import CommitError, ConnectionLostError, NotConnectedError
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.offsets import UpdateConsumerOffset
@@ -145,9 +141,7 @@ async def test_a_plain_close_does_not_commit_the_last_batch(cluster: FakeCluster
     assert stored(cluster) == 4
 
 
-async def test_without_auto_commit_nothing_is_committed(
-    cluster: FakeCluster,
-) -> None:
+async def test_without_auto_commit_nothing_is_committed(cluster: FakeCluster) -> None:
     put(cluster, *numbers(10))
     async with consuming(cluster, auto_commit=False, commit_interval_seconds=0.001) as consumer:
         await polled(consumer, 4, max_messages=4)
@@ -316,9 +310,7 @@ async def test_a_correction_after_a_lost_tail_commits_no_message_that_was_not_co
         assert bodies(await polled(consumer, 10 - done)) == [*numbers(9 - done, done), "new"]
 
 
-async def test_a_correction_lowers_a_commit_beyond_the_new_end(
-    cluster: FakeCluster,
-) -> None:
+async def test_a_correction_lowers_a_commit_beyond_the_new_end(cluster: FakeCluster) -> None:
     put(cluster, *numbers(10))
     async with consuming(cluster, auto_commit=False) as consumer:
         await polled(consumer, 10)

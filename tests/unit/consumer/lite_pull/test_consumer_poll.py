@@ -67,9 +67,7 @@ async def test_poll_returns_up_to_max_messages(cluster: FakeCluster) -> None:
         assert bodies(await consumer.poll(5)) == numbers(6, first=4)
 
 
-async def test_messages_of_a_queue_are_in_order_and_queues_take_turns(
-    cluster: FakeCluster,
-) -> None:
+async def test_messages_of_a_queue_are_in_order_and_queues_take_turns(cluster: FakeCluster) -> None:
     for number in range(4):
         put(cluster, *numbers(100), queue_id=number)
     async with consuming(cluster) as consumer:

@@ -48,9 +48,7 @@ async def test_the_position_is_where_the_next_poll_begins(cluster: FakeCluster) 
         assert await consumer.position(queue()) == 5
 
 
-async def test_the_position_passes_filtered_messages_and_is_committed(
-    cluster: FakeCluster,
-) -> None:
+async def test_the_position_passes_filtered_messages_and_is_committed(cluster: FakeCluster) -> None:
     put(cluster, *numbers(40), tag="other")
     async with consuming(cluster, "mine", commit_interval_seconds=0.01) as consumer:
         await committed(cluster, {0: 40})

@@ -97,9 +97,7 @@ async def test_the_same_expression_again_changes_nothing(cluster: FakeCluster) -
         assert consumer._engine.table[queue()].process_queue.count == 5
 
 
-async def test_an_expression_that_the_broker_cannot_parse_is_refused(
-    cluster: FakeCluster,
-) -> None:
+async def test_an_expression_that_the_broker_cannot_parse_is_refused(cluster: FakeCluster) -> None:
     put(cluster, "a")
     async with consumer_of(cluster) as consumer:
         with pytest.raises(SubscriptionError):

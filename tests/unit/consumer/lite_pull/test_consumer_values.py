@@ -20,9 +20,7 @@ async def test_values_are_decoded_on_access(cluster: FakeCluster) -> None:
         assert message.value == {"id": 7}
 
 
-async def test_an_undecodable_value_is_delivered_and_blocks_nothing(
-    cluster: FakeCluster,
-) -> None:
+async def test_an_undecodable_value_is_delivered_and_blocks_nothing(cluster: FakeCluster) -> None:
     put(cluster, "1", "{", "2")
     async with consuming(cluster, codec=JSONCodec(int)) as consumer:
         first, broken, last = await polled(consumer, 3)

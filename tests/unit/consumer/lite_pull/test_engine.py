@@ -45,9 +45,7 @@ def config(cluster: FakeCluster) -> ClientConfig:
 # --- where it starts -----------------------------------------------------------------------------
 
 
-async def test_a_new_group_skips_old_messages_and_misses_no_new_ones(
-    cluster: FakeCluster,
-) -> None:
+async def test_a_new_group_skips_old_messages_and_misses_no_new_ones(cluster: FakeCluster) -> None:
     put(cluster, *numbers(5))
     async with consuming(cluster, start_from="latest") as consumer:
         await committed(cluster, {number: 5 if number == 0 else 0 for number in range(4)})
@@ -82,9 +80,7 @@ async def test_a_new_group_may_start_at_a_time(cluster: FakeCluster) -> None:
         assert await consumer.position(queue()) == 3
 
 
-async def test_a_topic_that_appears_later_is_read_from_its_beginning(
-    cluster: FakeCluster,
-) -> None:
+async def test_a_topic_that_appears_later_is_read_from_its_beginning(cluster: FakeCluster) -> None:
     async with (
         consumer_of(cluster, "one", start_from="latest") as latest,
         consumer_of(cluster, "other", start_from="earliest") as earliest,

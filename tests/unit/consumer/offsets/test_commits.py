@@ -195,10 +195,7 @@ async def test_a_queue_that_is_being_revoked_can_be_committed(
 
 @pytest.mark.parametrize(
     ("error", "lost"),
-    [
-        (CommitError({queue(1): DOWN}), {queue(1)}),
-        (StoreError("down"), {queue(0), queue(1)}),
-    ],
+    [(CommitError({queue(1): DOWN}), {queue(1)}), (StoreError("down"), {queue(0), queue(1)})],
 )
 async def test_failed_commits_are_raised(
     commits: ManualCommits, store: AppStore, error: Exception, lost: set[MessageQueue]

@@ -21,11 +21,7 @@ from rocketmq_aio.consumer.offsets.local_file import (
 )
 from rocketmq_aio.errors import CommitError, ConfigError
 from rocketmq_aio.model.values import MessageQueue
-from tests.unit.consumer.failing_disks import (
-    FullDisk,
-    MemoryDisk,
-    PowerLostError,
-)
+from tests.unit.consumer.failing_disks import FullDisk, MemoryDisk, PowerLostError
 from tests.unit.consumer.offset_files import CLIENT, commit, file_in, opened, put_file, queue, save
 
 CHILD_SECONDS: Final = 30

@@ -141,9 +141,7 @@ async def test_the_base_itself_may_be_a_link(tmp_path: Path) -> None:
     assert file_in(tmp_path / "disk").exists()
 
 
-async def test_a_pipe_or_a_folder_in_place_of_the_file_fails_the_start(
-    tmp_path: Path,
-) -> None:
+async def test_a_pipe_or_a_folder_in_place_of_the_file_fails_the_start(tmp_path: Path) -> None:
     put_file(tmp_path / "one", b"").unlink()
     os.mkfifo(file_in(tmp_path / "one"))
     file_in(tmp_path / "two").mkdir(parents=True)

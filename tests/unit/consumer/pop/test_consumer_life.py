@@ -48,9 +48,7 @@ async def test_before_the_start_and_after_the_end_nothing_is_received(cluster: F
     assert [message async for message in consumer] == []
 
 
-async def test_failed_consumer_leaves_its_group_and_pops_nothing_more(
-    cluster: FakeCluster,
-) -> None:
+async def test_failed_consumer_leaves_its_group_and_pops_nothing_more(cluster: FakeCluster) -> None:
     async def fail() -> None:
         raise LookupError("a bug")
 
@@ -86,9 +84,7 @@ async def test_closing_gives_back_messages_in_the_buffer(cluster: FakeCluster) -
     assert cluster.broker.requests_of(RequestCode.BATCH_ACK_MESSAGE) == []
 
 
-async def test_messages_popped_after_the_close_are_given_back(
-    cluster: FakeCluster,
-) -> None:
+async def test_messages_popped_after_the_close_are_given_back(cluster: FakeCluster) -> None:
     async with MQClientInstance(ClientConfig(namesrv=cluster.namesrv)) as client:
         async with popping(cluster, client=client) as consumer:
             waiting = asyncio.ensure_future(consumer.receive(wait_seconds=5))
@@ -304,9 +300,7 @@ async def test_expired_message_comes_before_those_behind_it_in_order(cluster: Fa
     assert [each.body for each in again] == [b"0", b"1", b"2"]
 
 
-async def test_ack_lets_a_waiting_call_have_the_next_message_in_order(
-    cluster: FakeCluster,
-) -> None:
+async def test_ack_lets_a_waiting_call_have_the_next_message_in_order(cluster: FakeCluster) -> None:
     put(cluster, *numbers(2))
     async with popping(cluster, orderly=True) as consumer:
         first = await anext(aiter(consumer))

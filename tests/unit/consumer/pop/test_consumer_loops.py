@@ -206,9 +206,7 @@ async def test_a_failed_background_ack_is_an_event(cluster: FakeCluster) -> None
     assert (event.offset, event.queue.topic) == (0, TOPIC)
 
 
-async def test_acks_added_during_a_request_share_the_next(
-    cluster: FakeCluster,
-) -> None:
+async def test_acks_added_during_a_request_share_the_next(cluster: FakeCluster) -> None:
     put(cluster, *numbers(10))
     held = cluster.broker.hold(ACK, times=1)
     async with popping(cluster) as consumer:

@@ -276,10 +276,7 @@ async def test_the_suggested_replica_is_pulled_from_next(
 
 @pytest.mark.parametrize("answer", [Close(), Reply(ResponseCode.SYSTEM_ERROR)], ids=str)
 async def test_a_pull_that_failed_at_a_replica_goes_to_the_master_next(
-    cluster: FakeCluster,
-    puller: PullConsumer,
-    monkeypatch: pytest.MonkeyPatch,
-    answer: Outcome,
+    cluster: FakeCluster, puller: PullConsumer, monkeypatch: pytest.MonkeyPatch, answer: Outcome
 ) -> None:
     asked = note_replicas(puller, monkeypatch)
     suggest_replica(cluster)
@@ -368,9 +365,7 @@ async def test_commits_may_go_backwards(cluster: FakeCluster, puller: PullConsum
     assert len(cluster.broker.requests_of(RequestCode.UPDATE_CONSUMER_OFFSET)) == 3
 
 
-async def test_an_unknown_group_cannot_commit_until_it_has_pulled(
-    cluster: FakeCluster,
-) -> None:
+async def test_an_unknown_group_cannot_commit_until_it_has_pulled(cluster: FakeCluster) -> None:
     async with PullConsumer("newcomers", namesrv=cluster.namesrv) as consumer:
         with pytest.raises(CommitError, match="does not exist"):
             await consumer.commit(queue(), 0)

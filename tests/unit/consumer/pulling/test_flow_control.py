@@ -39,10 +39,7 @@ def limits(
     return TopicLimits(PushConfig(**settings), held or [queue()], orderly=orderly)
 
 
-@pytest.mark.parametrize(
-    ("count", "room"),
-    [(0, True), (10, True), (11, False)],
-)
+@pytest.mark.parametrize(("count", "room"), [(0, True), (10, True), (11, False)])
 def test_the_message_limit_per_queue_pauses_pulling(count: int, room: bool) -> None:
     assert limits(pull_threshold_per_queue=10).has_room(holding(count)) is room
 

@@ -52,8 +52,7 @@ async def test_the_request_timeout_exceeds_the_hold_time(
 
 
 @pytest.mark.parametrize(
-    ("version", "code"),
-    [(407, RequestCode.PULL_MESSAGE), (513, RequestCode.LITE_PULL_MESSAGE)],
+    ("version", "code"), [(407, RequestCode.PULL_MESSAGE), (513, RequestCode.LITE_PULL_MESSAGE)]
 )
 async def test_the_request_code_depends_on_the_broker_version(
     env: PullerEnv, version: int, code: int
@@ -148,9 +147,7 @@ async def test_messages_of_successive_pulls_are_in_order(
     assert [asked.queue_offset for asked in env.wire.asked] == [0, 3, 6, 9, 10]
 
 
-async def test_a_held_pull_returns_at_the_first_message(
-    env: PullerEnv,
-) -> None:
+async def test_a_held_pull_returns_at_the_first_message(env: PullerEnv) -> None:
     env.begin()
     await env.pulled(1)
     env.put("late")

@@ -52,9 +52,7 @@ async def test_the_cache_stays_within_its_limits_and_pulling_goes_on_after_polls
         assert found == list(range(MESSAGES))
 
 
-async def test_pulling_pauses_at_the_maximum_span(
-    make_env: Callable[..., PullerEnv],
-) -> None:
+async def test_pulling_pauses_at_the_maximum_span(make_env: Callable[..., PullerEnv]) -> None:
     env = make_env(pull_batch_size=BATCH, max_span=100)
     env.subscribe("rare")
     for number in range(10):

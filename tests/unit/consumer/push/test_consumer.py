@@ -77,9 +77,7 @@ async def test_running_handlers_finish_while_suspended(cluster: FakeCluster) -> 
         await committed(cluster, {0: 3})
 
 
-async def test_queue_assigned_while_suspended_is_suspended(
-    cluster: FakeCluster,
-) -> None:
+async def test_queue_assigned_while_suspended_is_suspended(cluster: FakeCluster) -> None:
     cluster.create_topic("invoices", 1)
     put(cluster, "invoice", topic="invoices")
     handled = Notes()
@@ -171,9 +169,7 @@ async def test_without_retries_the_first_failure_goes_to_the_dlq(cluster: FakeCl
     assert [stored.body for stored in cluster.broker.messages(DEAD)] == [b"bad"]
 
 
-async def test_concurrent_consumer_retries_16_times_by_default(
-    cluster: FakeCluster,
-) -> None:
+async def test_concurrent_consumer_retries_16_times_by_default(cluster: FakeCluster) -> None:
     cluster.broker.delays.seconds[0] = 0.0
     put(cluster, "bad")
     handled, events = Notes(failing), Events()
@@ -276,9 +272,7 @@ async def test_filtered_messages_are_settled_and_failing_hooks_are_ignored(
 # --- offsets that do not exist -------------------------------------------------------------------
 
 
-async def test_queue_with_an_illegal_offset_is_held_until_seek(
-    cluster: FakeCluster,
-) -> None:
+async def test_queue_with_an_illegal_offset_is_held_until_seek(cluster: FakeCluster) -> None:
     put(cluster, *numbers(5))
     put(cluster, "other", queue_id=1)
     cluster.broker.commit(GROUP, TOPIC, 0, 3)

@@ -107,12 +107,7 @@ async def test_direct_consumption_accepts_returned_answers(cluster: FakeCluster)
 
 @pytest.mark.parametrize(
     ("ack_index", "outcome"),
-    [
-        (None, "CR_SUCCESS"),
-        (0, "CR_SUCCESS"),
-        (-1, "CR_LATER"),
-        ("x", "CR_THROW_EXCEPTION"),
-    ],
+    [(None, "CR_SUCCESS"), (0, "CR_SUCCESS"), (-1, "CR_LATER"), ("x", "CR_THROW_EXCEPTION")],
 )
 async def test_direct_consumption_follows_the_batch_context(
     cluster: FakeCluster,
@@ -248,9 +243,7 @@ async def test_seek_of_an_unassigned_queue_is_rejected(
 # --- what it tells -------------------------------------------------------------------------------
 
 
-async def test_consumed_offsets_stop_at_the_first_unsettled_message(
-    cluster: FakeCluster,
-) -> None:
+async def test_consumed_offsets_stop_at_the_first_unsettled_message(cluster: FakeCluster) -> None:
     put(cluster, *numbers(5))
     put(cluster, *numbers(2), queue_id=1)
     go = asyncio.Event()

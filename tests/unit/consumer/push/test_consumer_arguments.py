@@ -91,9 +91,7 @@ def test_async_on_event_is_rejected() -> None:
 @pytest.mark.parametrize(
     "refusing", [{"orderly": True}, {"message_model": MessageModel.BROADCASTING}], ids=repr
 )
-def test_client_rebalance_false_requires_concurrent_clustering(
-    refusing: dict[str, Any],
-) -> None:
+def test_client_rebalance_false_requires_concurrent_clustering(refusing: dict[str, Any]) -> None:
     orderly = refusing.pop("orderly", False)
     config = PushConfig(client_rebalance=False, **refusing)
 

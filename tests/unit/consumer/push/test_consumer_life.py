@@ -326,9 +326,7 @@ async def test_run_raises_when_a_background_task_is_cancelled_by_others(
 # --- closing while handlers run ------------------------------------------------------------------
 
 
-async def test_close_waits_for_running_handlers_and_commits(
-    cluster: FakeCluster,
-) -> None:
+async def test_close_waits_for_running_handlers_and_commits(cluster: FakeCluster) -> None:
     put(cluster, *numbers(3))
     begun, go = asyncio.Event(), asyncio.Event()
 
@@ -375,9 +373,7 @@ async def test_stuck_handler_is_cancelled_at_close_without_a_commit(
     assert cluster.broker.committed(GROUP, TOPIC, 0) in (None, 0)
 
 
-async def test_stuck_thread_does_not_block_close(
-    cluster: FakeCluster,
-) -> None:
+async def test_stuck_thread_does_not_block_close(cluster: FakeCluster) -> None:
     put(cluster, "a")
     begun, go = threading.Event(), threading.Event()
     threads: list[threading.Thread] = []

@@ -140,9 +140,7 @@ async def test_a_handler_can_unsubscribe_without_waiting_for_itself(cluster: Fak
             await left.wait()
 
 
-async def test_new_expression_applies_to_messages_not_in_flight(
-    cluster: FakeCluster,
-) -> None:
+async def test_new_expression_applies_to_messages_not_in_flight(cluster: FakeCluster) -> None:
     for number in range(10):
         put(cluster, str(number), tag="even" if number % 2 == 0 else "odd")
     begun, go = asyncio.Event(), asyncio.Event()
@@ -163,9 +161,7 @@ async def test_new_expression_applies_to_messages_not_in_flight(
     assert seen == ["0", "2", "5", "7", "9"]
 
 
-async def test_retried_messages_are_kept_when_the_expression_changes(
-    cluster: FakeCluster,
-) -> None:
+async def test_retried_messages_are_kept_when_the_expression_changes(cluster: FakeCluster) -> None:
     put(cluster, "0", tag="old")
     put(cluster, "1", "2", tag="old")
     put(cluster, "3", tag="new")
@@ -178,12 +174,7 @@ async def test_retried_messages_are_kept_when_the_expression_changes(
             raise ValueError("not yet")
 
     async with pushing(
-        cluster,
-        handle,
-        selector="old",
-        arguments={"orderly": True},
-        suspend_seconds=0.001,
-        **SOON,
+        cluster, handle, selector="old", arguments={"orderly": True}, suspend_seconds=0.001, **SOON
     ) as consumer:
         await until(lambda: len(seen) >= 2, "a second try")
         await consumer.subscribe(TOPIC, "new")

@@ -94,9 +94,7 @@ def test_a_restart_drops_what_waits(worked: DispatchQueue) -> None:
     assert worked.committable == 1
 
 
-def test_truncated_queue_is_read_from_the_first_unsettled_message(
-    worked: DispatchQueue,
-) -> None:
+def test_truncated_queue_is_read_from_the_first_unsettled_message(worked: DispatchQueue) -> None:
     pull(worked, *range(10))
     worked.take(2)
     worked.step_back(8)
@@ -140,9 +138,7 @@ def test_refetch_before_the_start_changes_nothing() -> None:
     assert worked.next_offset == UNKNOWN
 
 
-def test_dropped_queue_delivers_nothing_but_counts_finished_messages(
-    worked: DispatchQueue,
-) -> None:
+def test_dropped_queue_delivers_nothing_but_counts_finished_messages(worked: DispatchQueue) -> None:
     pull(worked, *range(4))
     (message,) = worked.take(1)
     worked.drop()

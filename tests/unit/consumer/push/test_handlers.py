@@ -12,12 +12,7 @@ from typing import Any
 
 import pytest
 
-from rocketmq_aio.consumer.push.handlers import (
-    BatchContext,
-    Handler,
-    RetryLater,
-    SuspendQueue,
-)
+from rocketmq_aio.consumer.push.handlers import BatchContext, Handler, RetryLater, SuspendQueue
 from rocketmq_aio.consumer.push.service import reason_of
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.message import MessageExt

@@ -173,9 +173,7 @@ def test_a_seek_while_the_queue_is_revoked_discards_results_of_handlers(of: Queu
     assert handle_all(now) == [0]
 
 
-def test_a_handler_that_ended_before_a_seek_of_a_revoked_queue_withholds_nothing(
-    of: Queue,
-) -> None:
+def test_a_handler_that_ended_before_a_seek_of_a_revoked_queue_withholds_nothing(of: Queue) -> None:
     before = of.assign(0)
     taken = before.take(1)
     before.drop()

@@ -16,14 +16,7 @@ from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.hold import Hold
 from tests.fakes.script import Close, Reply
-from tests.unit.consumer.lock_members import (
-    GROUP,
-    INTERVAL,
-    OFTEN,
-    Member,
-    give_away,
-    joined,
-)
+from tests.unit.consumer.lock_members import GROUP, INTERVAL, OFTEN, Member, give_away, joined
 from tests.unit.remoting.until import until
 
 LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ

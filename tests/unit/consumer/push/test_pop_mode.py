@@ -159,12 +159,7 @@ async def test_popping_continues_when_a_new_expression_empties_the_cache(
     handler = Blocked()
     put(cluster, "1", "2", tag="old")
     async with push_popping(
-        cluster,
-        handler,
-        selector="old",
-        concurrency=1,
-        pop_batch_size=2,
-        pop_threshold_per_queue=1,
+        cluster, handler, selector="old", concurrency=1, pop_batch_size=2, pop_threshold_per_queue=1
     ) as consumer:
         await until(lambda: handler.seen and waiting(consumer))
         put(cluster, "3", tag="new")

@@ -45,9 +45,7 @@ def _with_lists(handler: Callable[[MessageExt], object]) -> Callable[..., object
     return handle
 
 
-async def test_statistics_are_current_during_a_backlog(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_statistics_are_current_during_a_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rocketmq_aio.consumer.push.workers.STATISTICS_SECONDS", 0.0)
     reached, go = asyncio.Event(), asyncio.Event()
 
@@ -326,9 +324,7 @@ async def test_refetched_messages_are_handled_once(worker_env: MakeWorkerEnv) ->
     assert assigned.process_queue.count == 0
 
 
-async def test_revoked_queue_counts_its_running_handler(
-    worker_env: MakeWorkerEnv,
-) -> None:
+async def test_revoked_queue_counts_its_running_handler(worker_env: MakeWorkerEnv) -> None:
     begun, go = asyncio.Event(), asyncio.Event()
     seen: list[int] = []
 
@@ -349,9 +345,7 @@ async def test_revoked_queue_counts_its_running_handler(
     assert assigned.committable == 1
 
 
-async def test_handler_that_ignores_cancellation_is_awaited(
-    worker_env: MakeWorkerEnv,
-) -> None:
+async def test_handler_that_ignores_cancellation_is_awaited(worker_env: MakeWorkerEnv) -> None:
     """Its message is tried again only when it has ended: never twice at once."""
     cancelled, go = asyncio.Event(), asyncio.Event()
 

@@ -77,11 +77,7 @@ class GroupEnv:
             LitePullConfig(**settings),
             on_failed=lambda error: None,
         )
-        self.rebalancer = Rebalancer(
-            context,
-            topics=lambda: self.topics,
-            apply=self.apply,
-        )
+        self.rebalancer = Rebalancer(context, topics=lambda: self.topics, apply=self.apply)
 
     async def apply(self, shares: dict[str, frozenset[MessageQueue]]) -> bool:
         self.rounds += 1
@@ -135,9 +131,7 @@ async def test_with_more_members_than_queues_some_are_idle(
     assert group.decided == {"orders": []}
 
 
-async def test_broadcasting_assigns_everything_without_requests(
-    instance: Instance,
-) -> None:
+async def test_broadcasting_assigns_everything_without_requests(instance: Instance) -> None:
     group = GroupEnv(instance, message_model=MessageModel.BROADCASTING)
     instance.members = ["me", "zoe"]
 

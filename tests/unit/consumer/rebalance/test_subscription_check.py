@@ -65,12 +65,7 @@ def table(*wanted: Subscription) -> dict[str, SubscriptionData]:
 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
-    [
-        ("*", "*"),
-        ("a || b", "b||a"),
-        (SQL, MessageSelector.by_sql(" price > 3 ")),
-        ("", "*"),
-    ],
+    [("*", "*"), ("a || b", "b||a"), (SQL, MessageSelector.by_sql(" price > 3 ")), ("", "*")],
 )
 def test_equivalent_expressions_do_not_differ(
     ours: str | MessageSelector, theirs: str | MessageSelector
@@ -217,10 +212,7 @@ class Check(SubscriptionCheck):
         )
         context.publish = self.events.append
         super().__init__(
-            context,
-            subscriptions=lambda: self.wanted,
-            clock=lambda: self.now,
-            **arguments,
+            context, subscriptions=lambda: self.wanted, clock=lambda: self.now, **arguments
         )
 
     async def keep_checking(self, interval_seconds: float = 60.0) -> None:
@@ -371,9 +363,7 @@ async def test_members_send_no_queries_after_a_reconnection(cluster: FakeCluster
         assert len(cluster.broker.requests_of(ASKS_MEMBER)) == before
 
 
-async def test_agreeing_or_silent_members_are_not_queried_again(
-    cluster: FakeCluster,
-) -> None:
+async def test_agreeing_or_silent_members_are_not_queried_again(cluster: FakeCluster) -> None:
     async with member(cluster, "new") as one, member(cluster, "new", "b"):
         cluster.broker.on(ASKS_MEMBER, Reply(ResponseCode.SYSTEM_ERROR, remark="not online"))
         await one.checked(100)

@@ -63,16 +63,12 @@ def check(strategy: AllocateStrategy, row: tuple[int | tuple[str, ...] | str, ..
 
 
 @pytest.mark.parametrize("row", AVERAGELY, ids=str)
-def test_averagely_equals_java(
-    row: tuple[int | tuple[str, ...] | str, ...],
-) -> None:
+def test_averagely_equals_java(row: tuple[int | tuple[str, ...] | str, ...]) -> None:
     check(AllocateAveragely(), row)
 
 
 @pytest.mark.parametrize("row", BY_CIRCLE, ids=str)
-def test_by_circle_equals_java(
-    row: tuple[int | tuple[str, ...] | str, ...],
-) -> None:
+def test_by_circle_equals_java(row: tuple[int | tuple[str, ...] | str, ...]) -> None:
     check(AllocateAveragelyByCircle(), row)
 
 

@@ -54,14 +54,8 @@ NEARBY: Final = [
         "IDC2-c2": "2:2 2:3",
         "IDC2-c3": "2:4",
     },
-    {
-        "IDC1-c1": "1:0 1:1 1:2 2:0 2:1 2:2 3:0 3:1",
-        "IDC1-c2": "1:3 1:4 2:3 2:4 3:2",
-    },
-    {
-        "IDC1-c1": "1:0 1:1 1:2 1:3 1:4 2:0 2:1 2:2 3:0 3:1",
-        "IDC4-c1": "2:3 2:4 3:2",
-    },
+    {"IDC1-c1": "1:0 1:1 1:2 2:0 2:1 2:2 3:0 3:1", "IDC1-c2": "1:3 1:4 2:3 2:4 3:2"},
+    {"IDC1-c1": "1:0 1:1 1:2 1:3 1:4 2:0 2:1 2:2 3:0 3:1", "IDC4-c1": "2:3 2:4 3:2"},
 ]
 
 
@@ -173,7 +167,4 @@ def test_brokers_know_them_by_their_java_names() -> None:
     nearby = [AllocateMachineRoomNearby(inner, resolver) for inner in (AllocateAveragely(), ours)]
 
     assert AllocateByMachineRoom(ONE).name == "MACHINE_ROOM"
-    assert [each.name for each in nearby] == [
-        "MACHINE_ROOM_NEARBY-AVG",
-        "MACHINE_ROOM_NEARBY-ours",
-    ]
+    assert [each.name for each in nearby] == ["MACHINE_ROOM_NEARBY-AVG", "MACHINE_ROOM_NEARBY-ours"]
