@@ -5,18 +5,10 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import field
-from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack, get_args
+from dataclasses import field, fields
+from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
 
-from rocketmq_aio.config.environment import bool_from, numbers_from
-from rocketmq_aio.config.validation import (
-    MIB,
-    check_bool,
-    check_choice,
-    check_count,
-    check_seconds,
-    settings,
-)
+from rocketmq_aio.config.validation import MIB, bool_from, bounded, check_settings, settings
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.hooks import RPCHook
 from rocketmq_aio.model.address import check_namesrv
@@ -27,7 +19,7 @@ HeaderEncoding: TypeAlias = Literal["json", "rocketmq"]
 NamespaceVersion: TypeAlias = Literal[1, 2]
 
 MIN_FRAME_BYTES: Final = 64 * 1024
-SWITCHES: Final = ("tls", "heartbeat_v2", "unit_mode", "vip_channel", "verify_checksums")
+TEXTS: Final = ("namesrv", "namespace", "instance_name", "unit_name", "header_encoding")
 
 
 @settings
@@ -117,7 +109,7 @@ class ClientConfig:
     header_encoding: HeaderEncoding = "rocketmq"
     verify_checksums: bool = False
     max_in_flight: int = 4096
-    max_frame_bytes: int = 16 * MIB
+    max_frame_bytes: int = bounded(default=16 * MIB, least=MIN_FRAME_BYTES)
 
     def __post_init__(self) -> None:
         if self.namesrv is not None:
@@ -132,20 +124,7 @@ class ClientConfig:
             isinstance(hook, RPCHook) for hook in self.rpc_hooks
         ):
             raise ConfigError("rpc_hooks", self.rpc_hooks, "expected a tuple of RPCHook objects")
-        check_seconds(
-            self,
-            "request_timeout_seconds",
-            "connect_timeout_seconds",
-            "heartbeat_interval_seconds",
-            "route_refresh_interval_seconds",
-            "namesrv_refresh_interval_seconds",
-        )
-        check_bool(self, "heartbeat_v2", "unit_mode", "vip_channel", "verify_checksums")
-        check_choice(self, "header_encoding", get_args(HeaderEncoding))
-        check_count(self, "namespace_version")
-        check_choice(self, "namespace_version", get_args(NamespaceVersion))
-        check_count(self, "max_in_flight")
-        check_count(self, "max_frame_bytes", least=MIN_FRAME_BYTES)
+        check_settings(self)
         check_client_id_part(self, "instance_name", "unit_name")
         if self.namespace is not None:
             check_namespace(self.namespace)
@@ -165,12 +144,13 @@ class ClientConfig:
         :raises ConfigError: a variable has an invalid value
         """
         env = os.environ if environ is None else environ
-        found = numbers_from(cls, env)
-        if namesrv := env.get("ROCKETMQ_NAMESRV") or env.get("NAMESRV_ADDR"):
+        found: dict[str, Any] = {}
+        if namesrv := env.get("NAMESRV_ADDR"):
             found["namesrv"] = namesrv
-        for setting in ("instance_name", "unit_name", "namespace"):
-            if name := env.get(f"ROCKETMQ_{setting.upper()}"):
-                found[setting] = name
+        for each in fields(cls):
+            variable = f"ROCKETMQ_{each.name.upper()}"
+            if text := env.get(variable):
+                found |= _setting_from(variable, text, each.name, type(each.default))
         access_key = env.get("ROCKETMQ_ACCESS_KEY", "")
         secret_key = env.get("ROCKETMQ_SECRET_KEY", "")
         if access_key or secret_key:  # Credentials rejects one without the other
@@ -179,8 +159,16 @@ class ClientConfig:
                 secret_key=secret_key,
                 security_token=env.get("ROCKETMQ_SECURITY_TOKEN") or None,
             )
-        for name in SWITCHES:
-            if text := env.get(f"ROCKETMQ_{name.upper()}"):
-                found[name] = bool_from(f"ROCKETMQ_{name.upper()}", text)
-        merged: dict[str, Any] = {**found, **given}
-        return cls(**merged)  # rejects unknown names
+        return cls(**{**found, **given})  # rejects unknown names
+
+
+def _setting_from(variable: str, text: str, name: str, kind: type) -> dict[str, object]:
+    """Return the setting *name*, if *text* can have it."""
+    if kind is bool:
+        return {name: bool_from(variable, text)}
+    if kind in (int, float):
+        try:
+            return {name: kind(text)}
+        except ValueError:
+            raise ConfigError(variable, text, "expected a number") from None
+    return {name: text} if name in TEXTS else {}

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, Generic, Literal, Protocol, TypeAlias, get_args
+from typing import Final, Generic, Literal, Protocol, TypeAlias
 
-from rocketmq_aio.config.validation import (
-    MIB,
-    check_allocate,
-    check_bool,
-    check_choice,
-    check_count,
-    check_seconds,
-    check_start_from,
-    settings,
-)
+from rocketmq_aio.config.validation import MIB, bounded, check_settings, settings
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.codec import Codec, V, check_codec
+from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.values import MessageModel, MessageQueue
 
 OffsetPolicy: TypeAlias = Literal["broker", "earliest", "latest", "error"]
@@ -119,21 +111,12 @@ class ConsumerConfig(Generic[V]):
     codec: Codec[V] | None = None
 
     def __post_init__(self) -> None:
+        check_settings(self)
         check_codec(self.codec)
         if not isinstance(self.message_model, MessageModel):
             raise ConfigError("message_model", self.message_model, "expected a MessageModel")
-        check_start_from(self.start_from)
-        check_count(
-            self,
-            "pull_batch_size",
-            "pull_threshold_per_queue",
-            "pull_threshold_bytes_per_queue",
-            "max_span",
-        )
-        check_choice(self, "offset_illegal", get_args(OffsetPolicy))
-        check_choice(self, "unreadable", get_args(UnreadablePolicy))
-        check_seconds(self, "long_poll_seconds", "rebalance_interval_seconds")
-        check_allocate(self.allocate)
+        _check_start_from(self.start_from)
+        _check_allocate(self.allocate)
 
 
 @settings
@@ -151,12 +134,6 @@ class LitePullConfig(ConsumerConfig[V]):
     pull_threshold_total: int = 10_000
     pull_threshold_bytes_total: int = 256 * MIB
     topic_check_interval_seconds: float = 30.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_bool(self, "auto_commit")
-        check_seconds(self, "commit_interval_seconds", "topic_check_interval_seconds")
-        check_count(self, "pull_threshold_total", "pull_threshold_bytes_total")
 
 
 @settings
@@ -186,47 +163,22 @@ class PushConfig(ConsumerConfig[V]):
         the handler had failed, send it to the ``"dead_letter"`` topic, or ``"skip"`` it
     """
 
-    concurrency: int = 20
-    consume_batch_size: int = 1
-    max_reconsume_times: int | None = None
+    concurrency: int = bounded(default=20, most=MAX_CONCURRENCY)
+    consume_batch_size: int = bounded(default=1, most=MAX_PULL)
+    max_reconsume_times: int | None = bounded(default=None, least=0)
     consume_timeout_seconds: float = 900.0
     suspend_seconds: float = 1.0
-    pull_interval_seconds: float = 0.0
+    pull_interval_seconds: float = bounded(default=0.0, least=0)
     pull_threshold_per_topic: int | None = None
     pull_threshold_bytes_per_topic: int | None = None
     commit_interval_seconds: float = 5.0
-    close_timeout_seconds: float = 10.0
+    close_timeout_seconds: float = bounded(default=10.0, least=0)
     stuck_seconds: float = 60.0
     client_rebalance: bool = True
-    pop_invisible_seconds: float = 60.0
-    pop_batch_size: int = 32
+    pop_invisible_seconds: float = bounded(default=60.0, least=5, most=300)  # as in Java
+    pop_batch_size: int = bounded(default=32, most=MAX_POP)
     pop_threshold_per_queue: int = 96
     undecodable: UndecodablePolicy = "retry"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_bool(self, "client_rebalance")
-        check_choice(self, "undecodable", get_args(UndecodablePolicy))
-        check_count(self, "pop_threshold_per_queue")
-        check_count(self, "concurrency", most=MAX_CONCURRENCY)
-        check_count(self, "consume_batch_size", most=MAX_PULL)
-        check_count(self, "pop_batch_size", most=MAX_POP)
-        for name in (
-            "max_reconsume_times",
-            "pull_threshold_per_topic",
-            "pull_threshold_bytes_per_topic",
-        ):
-            if getattr(self, name) is not None:
-                check_count(self, name, least=0 if name == "max_reconsume_times" else 1)
-        check_seconds(
-            self,
-            "consume_timeout_seconds",
-            "suspend_seconds",
-            "commit_interval_seconds",
-            "stuck_seconds",
-        )
-        check_seconds(self, "pull_interval_seconds", "close_timeout_seconds", least=0)
-        check_seconds(self, "pop_invisible_seconds", least=5, most=300)  # as in the Java client
 
 
 @settings
@@ -245,19 +197,32 @@ class PopConfig(Generic[V]):
     """
 
     invisible_seconds: float = 60.0
-    batch_size: int = 32
-    wait_seconds: float = 15.0
-    max_reconsume_times: int = 16
+    batch_size: int = bounded(default=32, most=MAX_POP)
+    wait_seconds: float = bounded(default=15.0, least=0)
+    max_reconsume_times: int = bounded(default=16, least=0)
     start_from: StartFrom = "latest"
     orderly: bool = False
     renew_seconds: float = 900.0
     codec: Codec[V] | None = None
 
     def __post_init__(self) -> None:
+        check_settings(self)
         check_codec(self.codec)
-        check_seconds(self, "invisible_seconds", "renew_seconds")
-        check_bool(self, "orderly")
-        check_count(self, "batch_size", most=MAX_POP)
-        check_seconds(self, "wait_seconds", least=0)
-        check_count(self, "max_reconsume_times", least=0)
-        check_choice(self, "start_from", get_args(StartFrom))
+
+
+def _check_allocate(choice: object) -> None:
+    if isinstance(choice, Mapping):
+        for topic, strategy in choice.items():
+            check_topic(topic, setting="allocate")
+            if not callable(strategy):
+                raise ConfigError("allocate", strategy, f"expected a callable for {topic!r}")
+    elif choice is not None and not callable(choice):
+        raise ConfigError("allocate", choice, "expected a callable, or a mapping of topic to such")
+
+
+def _check_start_from(start: object) -> None:
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise ConfigError("start_from", start, "the datetime needs a time zone")
+    elif start not in ("latest", "earliest"):
+        raise ConfigError("start_from", start, 'expected "latest", "earliest" or a datetime')

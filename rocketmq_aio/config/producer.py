@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final, Generic, Literal, TypeAlias, get_args
+from importlib import import_module
+from typing import Final, Generic, Literal, TypeAlias
 
-from rocketmq_aio.config.validation import (
-    MIB,
-    check_bool,
-    check_choice,
-    check_count,
-    check_installed,
-    check_instance,
-    check_seconds,
-    settings,
-)
+from rocketmq_aio.config.validation import MIB, bounded, check_settings, settings
+from rocketmq_aio.errors import ConfigError, missing_extra
 from rocketmq_aio.model.codec import Codec, V, check_codec
 from rocketmq_aio.model.names import check_topic
 
@@ -35,14 +28,12 @@ class AutoBatch:
     :param max_messages: messages per request, at most 1024
     """
 
-    linger_seconds: float = 0.005
+    linger_seconds: float = bounded(default=0.005, least=0, most=MAX_LINGER_SECONDS)
     max_bytes: int = 128 * KIB
-    max_messages: int = 256
+    max_messages: int = bounded(default=256, most=MAX_BATCH_MESSAGES)
 
     def __post_init__(self) -> None:
-        check_seconds(self, "linger_seconds", least=0, most=MAX_LINGER_SECONDS)
-        check_count(self, "max_bytes")
-        check_count(self, "max_messages", most=MAX_BATCH_MESSAGES)
+        check_settings(self)
 
 
 @settings
@@ -66,11 +57,11 @@ class ProducerConfig(Generic[V]):
     """
 
     send_timeout_seconds: float = 3.0
-    retries: int = 2
+    retries: int = bounded(default=2, least=0)
     retry_other_broker: bool = False
     compression: Compression | None = "zlib"
     compress_above_bytes: int = 4096
-    compression_level: int = 5
+    compression_level: int = bounded(default=5, most=9)
     max_message_bytes: int = 4 * MIB
     max_in_flight: int = 1024
     max_in_flight_bytes: int = 64 * MIB
@@ -81,20 +72,14 @@ class ProducerConfig(Generic[V]):
     codec: Codec[V] | None = None
 
     def __post_init__(self) -> None:
-        check_seconds(self, "send_timeout_seconds")
+        check_settings(self)
         check_codec(self.codec)
-        check_count(self, "retries", least=0)
-        check_bool(self, "retry_other_broker", "fault_isolation")
-        check_instance(self, "auto_batch", AutoBatch)
-        check_choice(self, "compression", (*get_args(Compression), None))
-        check_installed(self, "compression", LIBRARIES)
         check_topic(self.template_topic, setting="template_topic")
-        check_count(
-            self,
-            "compress_above_bytes",
-            "max_message_bytes",
-            "max_in_flight",
-            "max_in_flight_bytes",
-            "template_queues",
-        )
-        check_count(self, "compression_level", most=9)
+        if self.auto_batch is not None and not isinstance(self.auto_batch, AutoBatch):
+            raise ConfigError("auto_batch", self.auto_batch, "expected AutoBatch(...) or None")
+        if self.compression in LIBRARIES:
+            try:
+                import_module(LIBRARIES[self.compression])
+            except ImportError as error:
+                reason = missing_extra("compression")
+                raise ConfigError("compression", self.compression, reason) from error

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime
-from functools import wraps
-from importlib import import_module
-from typing import Final, TypeVar, dataclass_transform
+from functools import cache, wraps
+from types import NoneType, UnionType
+from typing import (
+    Any,
+    Final,
+    Literal,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from rocketmq_aio.errors import ConfigError, missing_extra
-from rocketmq_aio.model.names import check_topic
+from rocketmq_aio.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -21,7 +29,13 @@ MAX_COUNT: Final = 2**53 - 1
 SECRET_PARTS: Final = ("secret", "token", "password", "key")
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def bounded(*, default: T, least: float | None = None, most: float | None = None) -> T:
+    """Return the field of a number with other bounds than `check_settings` has by default."""
+    bounds = {"least": least, "most": most}
+    return field(default=default, metadata={k: v for k, v in bounds.items() if v is not None})
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field, bounded))
 def settings(cls: type[T]) -> type[T]:
     """Make *cls* a frozen, keyword-only dataclass; an unknown setting is a `ConfigError`."""
     made = dataclass(frozen=True, kw_only=True)(cls)
@@ -78,67 +92,47 @@ def checked_count(setting: str, value: object, *, least: int = 1, most: int | No
     raise ConfigError(setting, value, f"expected a whole number{bound}")
 
 
-def check_seconds(
-    config: object, *names: str, least: float | None = None, most: float | None = None
-) -> None:
-    """Check settings of *config* with `checked_seconds`."""
-    for name in names:
-        checked_seconds(name, getattr(config, name), least=least, most=most)
+def check_settings(config: object) -> None:
+    """Check the settings of *config* that have a simple type, None included where allowed.
 
-
-def check_count(config: object, *names: str, least: int = 1, most: int | None = None) -> None:
-    """Check settings of *config* with `checked_count`."""
-    for name in names:
-        checked_count(name, getattr(config, name), least=least, most=most)
-
-
-def check_choice(config: object, name: str, choices: tuple[object, ...]) -> None:
-    """Check that a setting is one of *choices*."""
-    value = getattr(config, name)
-    if not any(value is choice or value == choice for choice in choices):
-        raise ConfigError(name, value, f"expected one of {', '.join(map(repr, choices))}")
-
-
-def check_bool(config: object, *names: str) -> None:
-    """Check that settings are True or False."""
-    for name in names:
+    `bool`: True or False.  `int`: a whole number from 1.  `float`: seconds above 0.  `Literal`: one
+    of its values.  Other bounds are those given to `bounded`.
+    """
+    simple = _simple_settings(type(config))  # type: ignore[arg-type]  # a type is hashable
+    for name, (kind, is_optional, bounds) in simple.items():
         value = getattr(config, name)
-        if type(value) is not bool:
-            raise ConfigError(name, value, "expected True or False")
+        if value is None and is_optional:
+            continue
+        if kind is int:
+            checked_count(name, value, **bounds)
+        elif kind is float:
+            checked_seconds(name, value, **bounds)
+        elif kind is bool:
+            if type(value) is not bool:
+                raise ConfigError(name, value, "expected True or False")
+        elif value not in (choices := get_args(kind)) or isinstance(value, bool | float):
+            shown = ", ".join(map(repr, (*choices, None) if is_optional else choices))
+            raise ConfigError(name, value, f"expected one of {shown}")
 
 
-def check_installed(config: object, name: str, libraries: Mapping[str, str]) -> None:
-    """Check that the library of a value is installed; the setting has the name of its extra."""
-    value = getattr(config, name)
-    if value in libraries:
-        try:
-            import_module(libraries[value])
-        except ImportError as error:
-            raise ConfigError(name, value, missing_extra(name)) from error
+@cache
+def _simple_settings(cls: type[Any]) -> Mapping[str, tuple[Any, bool, Mapping[str, Any]]]:
+    """Return type, whether None is allowed, and bounds of settings that `check_settings` checks."""
+    found: dict[str, tuple[Any, bool, Mapping[str, Any]]] = {}
+    hints = get_type_hints(cls)
+    for each in fields(cls):
+        is_union = get_origin(hints[each.name]) in (Union, UnionType)
+        kind, *others = get_args(hints[each.name]) if is_union else (hints[each.name],)
+        is_simple = kind in (bool, int, float) or get_origin(kind) is Literal
+        if is_simple and others in ([], [NoneType]):
+            found[each.name] = kind, bool(others), each.metadata
+    return found
 
 
-def check_instance(config: object, name: str, kind: type) -> None:
-    """Check that a setting is None or an instance of *kind*."""
-    value = getattr(config, name)
-    if value is not None and not isinstance(value, kind):
-        raise ConfigError(name, value, f"expected {kind.__name__}(...) or None")
-
-
-def check_allocate(choice: object) -> None:
-    """Check the allocation strategies in ``allocate``."""
-    if isinstance(choice, Mapping):
-        for topic, strategy in choice.items():
-            check_topic(topic, setting="allocate")
-            if not callable(strategy):
-                raise ConfigError("allocate", strategy, f"expected a callable for {topic!r}")
-    elif choice is not None and not callable(choice):
-        raise ConfigError("allocate", choice, "expected a callable, or a mapping of topic to such")
-
-
-def check_start_from(start: object) -> None:
-    """Check ``start_from``."""
-    if isinstance(start, datetime):
-        if start.tzinfo is None:
-            raise ConfigError("start_from", start, "the datetime needs a time zone")
-    elif start not in ("latest", "earliest"):
-        raise ConfigError("start_from", start, 'expected "latest", "earliest" or a datetime')
+def bool_from(setting: str, text: str) -> bool:
+    """Return the boolean that *text* means."""
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("0", "false", "no", "off"):
+        return False
+    raise ConfigError(setting, text, "expected true or false")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from rocketmq_aio.config.environment import bool_from
+from rocketmq_aio.config.validation import bool_from
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.address import check_namesrv, parse_addresses
 from rocketmq_aio.model.names import check_group, check_namespace, check_topic
