@@ -31,7 +31,7 @@ _NAMES: Final = {  # by module
     "consumer.common.statistics": "TopicStatistics",
     "consumer.lite_pull.consumer": "LitePullConsumer",
     "consumer.offsets.local_file": "LocalFileOffsetStore",
-    "consumer.offsets.store": "RemoteOffsetStore",
+    "consumer.offsets.remote_store": "RemoteOffsetStore",
     "consumer.pop.consumer": "PopConsumer",
     "consumer.pop.message": "PoppedMessage",
     "consumer.pull.consumer": "PullConsumer",

@@ -60,7 +60,7 @@ from rocketmq_aio.consumer.common.listeners import TopicQueuesListener as TopicQ
 from rocketmq_aio.consumer.common.statistics import TopicStatistics as TopicStatistics
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer as LitePullConsumer
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore as LocalFileOffsetStore
-from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore as RemoteOffsetStore
+from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore as RemoteOffsetStore
 from rocketmq_aio.consumer.pop.consumer import PopConsumer as PopConsumer
 from rocketmq_aio.consumer.pop.message import PoppedMessage as PoppedMessage
 from rocketmq_aio.consumer.pull.consumer import PullConsumer as PullConsumer

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
-from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore
+from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
 from rocketmq_aio.errors import ClosedError
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.values import MessageQueue

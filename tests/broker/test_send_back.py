@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.consumer.common.send_back import DEAD_LETTER, SendBack, restore_topic
+from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, SendBack, restore_topic
 from rocketmq_aio.consumer.push.locks import QueueLocks
 from rocketmq_aio.errors import RouteNotFoundError
 from rocketmq_aio.instance.instance import MQClientInstance

@@ -7,10 +7,10 @@ from typing import Final
 import msgspec
 
 from rocketmq_aio.config.consumer import AllocateStrategy
+from rocketmq_aio.consumer.rebalance.strategies.allocation import allocate
 from rocketmq_aio.consumer.rebalance.strategies.averagely import (
     AllocateAveragely,
     AllocateAveragelyByCircle,
-    allocate,
 )
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageModel, MessageQueue

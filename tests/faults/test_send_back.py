@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.consumer.common.send_back import SendBack
+from rocketmq_aio.consumer.common.redelivery import SendBack
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt

@@ -10,15 +10,15 @@ import anyio
 
 from rocketmq_aio.config.consumer import ConsumerConfig, OffsetStore
 from rocketmq_aio.consumer.common.context import ConsumerContext
-from rocketmq_aio.consumer.group.assignments import Assignments
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
+from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore, check_offset
 from rocketmq_aio.consumer.offsets.start_position import StartPositions
-from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore, check_offset
 from rocketmq_aio.consumer.pulling.flow_control import QueueLimits
 from rocketmq_aio.consumer.pulling.message_decoder import MessageDecoder
 from rocketmq_aio.consumer.pulling.puller import Puller
 from rocketmq_aio.consumer.pulling.queue_state import QueueState
+from rocketmq_aio.consumer.rebalance.apply_assignment import Assignments
 from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
 from rocketmq_aio.consumer.rebalance.missing_topics import MissingTopics
 from rocketmq_aio.consumer.rebalance.rebalancer import Rebalancer

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from rocketmq_aio.consumer.common.statistics import ConsumeStatistics
 from rocketmq_aio.consumer.pulling.queue_state import QueueState
-from rocketmq_aio.consumer.rebalance.strategies.averagely import strategy_name
+from rocketmq_aio.consumer.rebalance.strategies.allocation import strategy_name
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import (

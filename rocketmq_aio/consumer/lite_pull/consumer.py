@@ -22,7 +22,7 @@ from rocketmq_aio.consumer.common.listeners import (
 from rocketmq_aio.consumer.group.member import GroupMember
 from rocketmq_aio.consumer.lite_pull.engine import LitePullEngine
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
-from rocketmq_aio.consumer.offsets.store import check_offset
+from rocketmq_aio.consumer.offsets.remote_store import check_offset
 from rocketmq_aio.errors import ConfigError, RocketMQError
 from rocketmq_aio.instance.hook_runner import AnyConsumeHook
 from rocketmq_aio.instance.instance import MQClientInstance

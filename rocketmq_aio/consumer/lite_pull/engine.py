@@ -9,7 +9,6 @@ from typing import Final
 from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.listeners import AssignmentListeners, TopicQueuesListener
-from rocketmq_aio.consumer.group.assignments import DRAIN_SECONDS, Assignments
 from rocketmq_aio.consumer.group.engine import GroupEngine
 from rocketmq_aio.consumer.group.running_info import running_info
 from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
@@ -18,6 +17,7 @@ from rocketmq_aio.consumer.lite_pull.ready_queues import ReadyQueues
 from rocketmq_aio.consumer.offsets.commit_fence import CommitFence
 from rocketmq_aio.consumer.offsets.lag import fetch_lag, wait_until_started
 from rocketmq_aio.consumer.pulling.flow_control import Cache, CacheLimits
+from rocketmq_aio.consumer.rebalance.apply_assignment import DRAIN_SECONDS, Assignments
 from rocketmq_aio.consumer.rebalance.topic_queue_listener import TopicQueueListeners
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.inner_clients import InnerConsumer

@@ -21,7 +21,7 @@ import msgspec
 from anyio import CapacityLimiter, to_thread
 
 from rocketmq_aio.consumer.common.events import CorruptOffsetFile
-from rocketmq_aio.consumer.offsets.store import MAX_OFFSET, check_offset
+from rocketmq_aio.consumer.offsets.remote_store import MAX_OFFSET, check_offset
 from rocketmq_aio.errors import CodecError, CommitError, ConfigError, NotRunningError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageQueue

@@ -11,8 +11,8 @@ import anyio
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.validation import checked_count, checked_seconds
-from rocketmq_aio.consumer.common.send_back import DEAD_LETTER, SendBack
-from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore, check_offset
+from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, SendBack
+from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore, check_offset
 from rocketmq_aio.consumer.pull.raw_pulls import RawPulls
 from rocketmq_aio.consumer.pull.result import PullResult, PullStatus, RawPull, pull_result
 from rocketmq_aio.consumer.pulling.message_decoder import MessageDecoder

@@ -9,10 +9,8 @@ import anyio
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import dead_lettered
-from rocketmq_aio.consumer.common.send_back import DEAD_LETTER
-from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
-from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater, UndecodableError
-from rocketmq_aio.consumer.push.service import (
+from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER
+from rocketmq_aio.consumer.push.consume_service import (
     TURN,
     ConsumeService,
     SendsBack,
@@ -20,6 +18,8 @@ from rocketmq_aio.consumer.push.service import (
     max_reconsume_times,
     reason_of,
 )
+from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
+from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater, UndecodableError
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MessageExt

@@ -16,8 +16,9 @@ from rocketmq_aio.consumer.common.listeners import (
     AssignmentListeners,
     check_listener,
 )
-from rocketmq_aio.consumer.common.send_back import restore_topic
+from rocketmq_aio.consumer.common.redelivery import restore_topic
 from rocketmq_aio.consumer.group.member import GroupMember
+from rocketmq_aio.consumer.push.consume_service import reason_of
 from rocketmq_aio.consumer.push.engine import PushEngine
 from rocketmq_aio.consumer.push.handlers import (
     BatchContext,
@@ -29,7 +30,6 @@ from rocketmq_aio.consumer.push.handlers import (
     decoding,
     hooked,
 )
-from rocketmq_aio.consumer.push.service import reason_of
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.hook_runner import AnyPushHook
 from rocketmq_aio.instance.instance import MQClientInstance

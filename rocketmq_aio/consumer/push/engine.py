@@ -10,24 +10,28 @@ from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import LeaseLost
 from rocketmq_aio.consumer.common.listeners import AssignmentListeners
-from rocketmq_aio.consumer.common.send_back import SendBack
-from rocketmq_aio.consumer.group.assignments import Assignments
+from rocketmq_aio.consumer.common.redelivery import SendBack
 from rocketmq_aio.consumer.group.engine import GroupEngine
 from rocketmq_aio.consumer.group.running_info import Kind, running_info
 from rocketmq_aio.consumer.group.stall_recovery import StallRecovery
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.lag import fetch_lag
-from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore, check_offset
+from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore, check_offset
 from rocketmq_aio.consumer.pulling.flow_control import TopicLimits
 from rocketmq_aio.consumer.pulling.queue_state import QueueState
 from rocketmq_aio.consumer.push.concurrent import ConcurrentService
+from rocketmq_aio.consumer.push.consume_service import (
+    ConsumeService,
+    SendsBack,
+    max_reconsume_times,
+)
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlightTable, RetryQueue
 from rocketmq_aio.consumer.push.handlers import Handler
 from rocketmq_aio.consumer.push.locks import DeferredUnlocks, QueueLocks
 from rocketmq_aio.consumer.push.orderly import OrderlyService
 from rocketmq_aio.consumer.push.pop_mode import PoppedQueue, PopSendBack, PushPops
-from rocketmq_aio.consumer.push.service import ConsumeService, SendsBack, max_reconsume_times
 from rocketmq_aio.consumer.push.workers import Workers
+from rocketmq_aio.consumer.rebalance.apply_assignment import Assignments
 from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.inner_clients import InnerConsumer

@@ -13,7 +13,7 @@ from rocketmq_aio.config.functions import check_function
 from rocketmq_aio.config.validation import checked_seconds
 from rocketmq_aio.consumer.common.hooks import ConsumeHooks
 from rocketmq_aio.consumer.common.listeners import is_async
-from rocketmq_aio.consumer.common.send_back import DEAD_LETTER
+from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER
 from rocketmq_aio.errors import ConfigError, PayloadError
 from rocketmq_aio.hooks import ConsumeContext
 from rocketmq_aio.model.codec import Codec, V

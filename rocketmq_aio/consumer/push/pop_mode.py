@@ -10,14 +10,14 @@ import anyio
 
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
-from rocketmq_aio.consumer.common.send_back import DEAD_LETTER, SendBack
+from rocketmq_aio.consumer.common.redelivery import DEAD_LETTER, SendBack
 from rocketmq_aio.consumer.pop.ack_service import BackgroundAcks
 from rocketmq_aio.consumer.pop.client import PopRequest
 from rocketmq_aio.consumer.pop.intake import PopIntake, PopSettings
 from rocketmq_aio.consumer.pop.loop import PopLoop
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
+from rocketmq_aio.consumer.push.consume_service import max_reconsume_times
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlight
-from rocketmq_aio.consumer.push.service import max_reconsume_times
 from rocketmq_aio.errors import AckError, ReceiptError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MessageExt

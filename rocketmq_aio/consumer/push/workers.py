@@ -10,9 +10,9 @@ from typing import Final
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import HandlerStuck
+from rocketmq_aio.consumer.push.consume_service import TURN, ConsumeService
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue
 from rocketmq_aio.consumer.push.handlers import Answer, BatchContext, ConsumeTimeoutError, Handler
-from rocketmq_aio.consumer.push.service import TURN, ConsumeService
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import MessageExt
 

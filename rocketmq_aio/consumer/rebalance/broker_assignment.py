@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from rocketmq_aio.config.consumer import AllocateStrategy
-from rocketmq_aio.consumer.rebalance.strategies.averagely import strategy_name
+from rocketmq_aio.consumer.rebalance.strategies.allocation import strategy_name
 from rocketmq_aio.errors import CodecError, ConfigError, NotSupportedError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger

@@ -11,7 +11,7 @@ import anyio
 from rocketmq_aio.config.consumer import AllocateStrategy, ConsumerConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
-from rocketmq_aio.consumer.rebalance.strategies.averagely import allocate, strategy_for
+from rocketmq_aio.consumer.rebalance.strategies.allocation import allocate, strategy_for
 from rocketmq_aio.errors import ConfigError, NotSupportedError, RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import RETRY_PREFIX

@@ -8,7 +8,7 @@ from typing import Final
 
 import anyio
 
-from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore
+from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
 from rocketmq_aio.errors import CommitError, ConfigError
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.spark.offsets import Offsets, Queue, StreamOffset

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore
+from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.arrow.columns import check_schema
 from rocketmq_aio.spark.offsets import StreamOffset

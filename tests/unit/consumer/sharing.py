@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rocketmq_aio.config.consumer import AllocateStrategy
-from rocketmq_aio.consumer.rebalance.strategies.averagely import allocate
+from rocketmq_aio.consumer.rebalance.strategies.allocation import allocate
 from rocketmq_aio.model.values import MessageQueue
 
 

@@ -11,10 +11,10 @@ from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import ConsumerEvent
 from rocketmq_aio.consumer.push.concurrent import ConcurrentService
+from rocketmq_aio.consumer.push.consume_service import ConsumeService
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlightTable
 from rocketmq_aio.consumer.push.handlers import Handler
 from rocketmq_aio.consumer.push.orderly import OrderlyService
-from rocketmq_aio.consumer.push.service import ConsumeService
 from rocketmq_aio.consumer.push.workers import Workers
 from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.instance.instance import MQClientInstance

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore
+from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.spark.offsets import Queue, StreamOffset

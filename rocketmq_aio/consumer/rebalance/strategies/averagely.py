@@ -1,17 +1,10 @@
-"""Allocation of queues: every member computes its own share with the same strategy.
-
-Members agree because they sort the same lists in the same order; text is compared as in Java, for
-groups with Java members.
-"""
+"""Average allocation: equal shares, as blocks or in round-robin order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
-from rocketmq_aio.config.consumer import AllocateStrategy
-from rocketmq_aio.config.functions import APPLICATION_ERRORS
-from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import MessageQueue
 
 
@@ -44,72 +37,3 @@ class AllocateAveragelyByCircle:
         if client_id not in client_ids:
             return []
         return list(queues[client_ids.index(client_id) :: len(client_ids)])
-
-
-def strategy_for(
-    choice: AllocateStrategy | Mapping[str, AllocateStrategy] | None, topic: str
-) -> AllocateStrategy:
-    """Return the strategy for *topic*, by default `AllocateAveragely`.
-
-    Topics that a mapping does not name, such as retry topics, use the default.
-    """
-    if isinstance(choice, Mapping):
-        choice = choice.get(topic)
-    return choice or AllocateAveragely()
-
-
-def allocate(
-    strategy: AllocateStrategy,
-    client_id: str,
-    queues: Iterable[MessageQueue],
-    client_ids: Iterable[str],
-) -> list[MessageQueue] | None:
-    """Return the queues that *strategy* allocates to *client_id*; inputs in any order.
-
-    None: *client_ids* lacks *client_id*, as after a restart of the broker; keep the current queues
-    and try again soon.  A client id that is listed twice (over an old connection) counts once.
-
-    :raises ConfigError: the strategy raised, or its result is not an allocation
-    """
-    members = sorted(set(client_ids), key=java_order)
-    if client_id not in members:
-        return None
-    offered = sorted(set(queues), key=queue_order)
-    if not offered:
-        return []
-    try:
-        given = list(strategy(client_id, offered, members))
-    except ConfigError:
-        raise
-    except APPLICATION_ERRORS as error:
-        raise ConfigError("allocate", strategy_name(strategy), f"it raised {error!r}") from error
-    _check(strategy, given, offered)
-    return given
-
-
-def strategy_name(strategy: AllocateStrategy) -> str:
-    """Return the name of *strategy*, as brokers know it."""
-    name = getattr(strategy, "name", None) or getattr(strategy, "__name__", None)
-    return name if isinstance(name, str) else type(strategy).__name__
-
-
-def java_order(text: str) -> bytes:
-    """Return a sort key in Java's order: by UTF-16 units, not by characters."""
-    return text.encode("utf-16-be", "surrogatepass")
-
-
-def queue_order(queue: MessageQueue) -> tuple[bytes, bytes, int]:
-    """Return a sort key in the order of the Java client: topic, broker name, number."""
-    return java_order(queue.topic), java_order(queue.broker_name), queue.queue_id
-
-
-def _check(
-    strategy: AllocateStrategy, given: list[MessageQueue], offered: list[MessageQueue]
-) -> None:
-    left = set(offered)
-    for queue in given:
-        if queue not in left:
-            why = "twice" if queue in offered else "which is no queue of the topic"
-            reason = f"it gave out {queue!r}, {why}"
-            raise ConfigError("allocate", strategy_name(strategy), reason)
-        left.remove(queue)

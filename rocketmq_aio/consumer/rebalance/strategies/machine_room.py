@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Final, Protocol, TypeVar
 
 from rocketmq_aio.config.consumer import AllocateStrategy
-from rocketmq_aio.consumer.rebalance.strategies.averagely import strategy_name
+from rocketmq_aio.consumer.rebalance.strategies.allocation import strategy_name
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import MessageQueue
 

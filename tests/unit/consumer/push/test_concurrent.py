@@ -9,8 +9,8 @@ import pytest
 
 from rocketmq_aio.consumer.common.events import MessageDeadLettered, MessageDropped
 from rocketmq_aio.consumer.push import concurrent
+from rocketmq_aio.consumer.push.consume_service import TURN
 from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater
-from rocketmq_aio.consumer.push.service import TURN
 from rocketmq_aio.model.message import MessageExt
 from tests.unit.consumer.parts import offsets
 from tests.unit.consumer.worker_env import WorkerEnv

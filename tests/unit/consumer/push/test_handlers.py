@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from rocketmq_aio.consumer.push.consume_service import reason_of
 from rocketmq_aio.consumer.push.handlers import BatchContext, Handler, RetryLater, SuspendQueue
-from rocketmq_aio.consumer.push.service import reason_of
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.message import MessageExt
 from tests.unit.consumer.parts import message, messages, offsets, queue

@@ -14,8 +14,8 @@ import pytest
 from rocketmq_aio.consumer.common.events import HandlerStuck
 from rocketmq_aio.consumer.common.listeners import is_async
 from rocketmq_aio.consumer.push import workers as workers_module
+from rocketmq_aio.consumer.push.consume_service import TURN
 from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater, SuspendQueue
-from rocketmq_aio.consumer.push.service import TURN
 from rocketmq_aio.model.message import MessageExt
 from tests.unit.consumer.worker_env import FakeSendBack, WorkerEnv, forever
 from tests.unit.remoting.until import until

@@ -9,13 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocketmq_aio.config.consumer import AllocateStrategy
-from rocketmq_aio.consumer.rebalance.strategies.averagely import (
-    AllocateAveragely,
-    AllocateAveragelyByCircle,
+from rocketmq_aio.consumer.rebalance.strategies.allocation import (
     allocate,
     java_order,
     strategy_for,
     strategy_name,
+)
+from rocketmq_aio.consumer.rebalance.strategies.averagely import (
+    AllocateAveragely,
+    AllocateAveragelyByCircle,
 )
 from rocketmq_aio.consumer.rebalance.strategies.by_config import AllocateByConfig
 from rocketmq_aio.consumer.rebalance.strategies.consistent_hash import AllocateConsistentHash

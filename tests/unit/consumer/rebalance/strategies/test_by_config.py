@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocketmq_aio import AllocateByConfig, ConfigError, MessageQueue
-from rocketmq_aio.consumer.rebalance.strategies.averagely import allocate
+from rocketmq_aio.consumer.rebalance.strategies.allocation import allocate
 from tests.unit.consumer.sharing import names, queue, shares
 
 

@@ -18,7 +18,7 @@ from rocketmq_aio import (
     MessageQueue,
 )
 from rocketmq_aio.config.consumer import AllocateStrategy
-from rocketmq_aio.consumer.rebalance.strategies.averagely import allocate
+from rocketmq_aio.consumer.rebalance.strategies.allocation import allocate
 from tests.unit.consumer.sharing import queue, shares
 
 TWO_ROOMS: Final = [

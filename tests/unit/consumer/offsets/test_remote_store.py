@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocketmq_aio.config.consumer import OffsetStore
-from rocketmq_aio.consumer.offsets.store import (
+from rocketmq_aio.consumer.offsets.remote_store import (
     MAX_OFFSET,
     SENDS_PER_BROKER,
     RemoteOffsetStore,

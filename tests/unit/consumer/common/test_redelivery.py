@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.consumer.common.send_back import COPY_ATTEMPTS, SendBack, copy_of, restore_topic
+from rocketmq_aio.consumer.common.redelivery import COPY_ATTEMPTS, SendBack, copy_of, restore_topic
 from rocketmq_aio.errors import BrokerError, BusyError, NotConnectedError, RouteNotFoundError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt

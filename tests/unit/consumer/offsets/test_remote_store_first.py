@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from anyio import create_task_group, wait_all_tasks_blocked
 
-from rocketmq_aio.consumer.offsets.store import RemoteOffsetStore
+from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
 from rocketmq_aio.errors import CommitError, RequestTimeoutError
 from tests.unit.consumer.offset_brokers import Brokers
 from tests.unit.consumer.parts import queue

@@ -1,4 +1,4 @@
-"""Send-back: returns failed messages to a broker for redelivery or the dead-letter topic."""
+"""Redelivery: sends failed messages back to a broker, to be retried or dead-lettered."""
 
 from __future__ import annotations
 

@@ -12,10 +12,10 @@ from anyio import wait_all_tasks_blocked
 from rocketmq_aio.consumer.common.events import ConsumerEvent, QueuesAssigned, QueuesRevoked
 from rocketmq_aio.consumer.common.listeners import AssignmentListeners
 from rocketmq_aio.consumer.group import assignments as assignments_module
-from rocketmq_aio.consumer.group.assignments import Assignments
 from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.pulling.flow_control import Cache
+from rocketmq_aio.consumer.rebalance.apply_assignment import Assignments
 from rocketmq_aio.model.values import MessageQueue
 from tests.unit.consumer.parts import pull, queue
 from tests.unit.consumer.stores import AppStore, StoreError
