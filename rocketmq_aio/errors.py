@@ -12,20 +12,10 @@ from typing import Final
 
 from rocketmq_aio.model.errors import (
     CodecError as CodecError,
-)
-from rocketmq_aio.model.errors import (
     ConfigError as ConfigError,
-)
-from rocketmq_aio.model.errors import (
     InvalidMessageError as InvalidMessageError,
-)
-from rocketmq_aio.model.errors import (
     PayloadError as PayloadError,
-)
-from rocketmq_aio.model.errors import (
     RocketMQError as RocketMQError,
-)
-from rocketmq_aio.model.errors import (
     shown as shown,
 )
 from rocketmq_aio.model.message import MessageExt

@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from opentelemetry import context as current
-from opentelemetry import propagate
+from opentelemetry import context as current, propagate
 from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider, get_meter
 from opentelemetry.propagators.textmap import TextMapPropagator

@@ -7,8 +7,7 @@ cheap.  Layout: ``protocol/README.md``, "Stored message".
 from __future__ import annotations
 
 from collections.abc import Iterable
-from struct import Struct
-from struct import error as struct_error
+from struct import Struct, error as struct_error
 from typing import Final
 from zlib import crc32
 

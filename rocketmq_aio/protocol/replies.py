@@ -5,8 +5,7 @@ from __future__ import annotations
 import zlib
 from functools import lru_cache
 from ipaddress import ip_address
-from struct import Struct
-from struct import error as struct_error
+from struct import Struct, error as struct_error
 from typing import Final
 
 from rocketmq_aio.model.message import MessageExt

@@ -7,15 +7,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rocketmq_aio.testing.cluster import Broker as Broker
-    from rocketmq_aio.testing.cluster import Cluster as Cluster
-    from rocketmq_aio.testing.cluster import NameServer as NameServer
-    from rocketmq_aio.testing.errors import ClusterError as ClusterError
-    from rocketmq_aio.testing.errors import NotOwnedError as NotOwnedError
-    from rocketmq_aio.testing.errors import StartError as StartError
-    from rocketmq_aio.testing.errors import UnavailableError as UnavailableError
-    from rocketmq_aio.testing.security import Account as Account
-    from rocketmq_aio.testing.security import ServerTLS as ServerTLS
+    from rocketmq_aio.testing.cluster import (
+        Broker as Broker,
+        Cluster as Cluster,
+        NameServer as NameServer,
+    )
+    from rocketmq_aio.testing.errors import (
+        ClusterError as ClusterError,
+        NotOwnedError as NotOwnedError,
+        StartError as StartError,
+        UnavailableError as UnavailableError,
+    )
+    from rocketmq_aio.testing.security import Account as Account, ServerTLS as ServerTLS
 
 __all__ = [
     "Account",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from typing import Final, cast
-from typing import Protocol as Interface
+from typing import Final, Protocol as Interface, cast
 
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.command import Command, decode_command

@@ -7,8 +7,11 @@ from typing import Final
 
 import pyspark
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark programs
+from pyspark.sql import (
+    Column,
+    DataFrame,
+    functions as F,  # noqa: N812 - the usual name in Spark programs
+)
 
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark programs
+from pyspark.sql import (
+    SparkSession,
+    functions as F,  # noqa: N812 - the usual name in Spark programs
+)
 
 from rocketmq_aio.config.validation import settings
 from rocketmq_aio.errors import ConfigError, RocketMQError

@@ -7,8 +7,11 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark programs
+from pyspark.sql import (
+    DataFrame,
+    Window,
+    functions as F,  # noqa: N812 - the usual name in Spark programs
+)
 
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.consumer.pull.result import PullStatus

@@ -7,8 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Observation
-from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark programs
+from pyspark.sql import (
+    Column,
+    DataFrame,
+    Observation,
+    functions as F,  # noqa: N812 - the usual name in Spark programs
+)
 
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.errors import RouteNotFoundError

@@ -6,8 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark programs
+from pyspark.sql import (
+    Column,
+    DataFrame,
+    SparkSession,
+    functions as F,  # noqa: N812 - the usual name in Spark programs
+)
 from pyspark.sql.types import StringType, StructType
 
 from rocketmq_aio.config.validation import settings

@@ -15,8 +15,7 @@ from rocketmq_aio.errors import (
     NameServerUnavailableError,
     NotRunningError,
 )
-from rocketmq_aio.instance import client_base as member_module
-from rocketmq_aio.instance import instance as instance_module
+from rocketmq_aio.instance import client_base as member_module, instance as instance_module
 from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.protocol.codes import RequestCode

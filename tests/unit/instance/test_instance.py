@@ -15,8 +15,7 @@ from rocketmq_aio.errors import (
     NotConnectedError,
     NotRunningError,
 )
-from rocketmq_aio.instance import instance as instance_module
-from rocketmq_aio.instance import routes as routes_module
+from rocketmq_aio.instance import instance as instance_module, routes as routes_module
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.address import vip_address
 from rocketmq_aio.protocol.bodies import HeartbeatData

@@ -1,8 +1,7 @@
 """Addresses: valid ones are parsed, invalid ones are rejected."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.address import parse_address, parse_addresses, vip_address

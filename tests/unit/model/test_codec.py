@@ -13,8 +13,7 @@ from typing import Any, TypedDict
 import msgpack
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rocketmq_aio.errors import ConfigError, PayloadError
 from rocketmq_aio.model.codec import (

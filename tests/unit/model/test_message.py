@@ -6,8 +6,7 @@ from enum import Enum, StrEnum
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rocketmq_aio.errors import InvalidMessageError, RocketMQError
 from rocketmq_aio.model.message import Message

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.codes import CLIENT_VERSION, ONEWAY_FLAG, RESPONSE_FLAG

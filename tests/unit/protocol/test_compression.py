@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 import lz4.frame
 import pytest
 import zstandard
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from zlib_ng import zlib_ng
 
 from rocketmq_aio.errors import CodecError, ConfigError

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.fastjson import MAX_DEPTH, read_body, to_standard

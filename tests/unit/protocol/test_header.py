@@ -5,8 +5,7 @@ from typing import Any, get_args
 
 import msgspec.structs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.command import Command, ExtFields, encode_command

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rocketmq_aio.protocol.message_id import MessageIdGenerator
 

@@ -7,8 +7,7 @@ from struct import Struct
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.model.message import MessageExt

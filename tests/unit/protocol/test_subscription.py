@@ -1,8 +1,7 @@
 """Subscriptions: tag expressions, tag hashes, SQL expressions."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.values import MessageSelector

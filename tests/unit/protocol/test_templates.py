@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import msgspec.structs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.protocol.header import read_header, to_ext_fields

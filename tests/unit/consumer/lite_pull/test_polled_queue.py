@@ -6,8 +6,7 @@ import asyncio
 
 import anyio
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue

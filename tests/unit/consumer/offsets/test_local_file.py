@@ -10,8 +10,7 @@ from typing import Final
 import anyio
 import pytest
 from anyio import to_thread
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rocketmq_aio.consumer.common.events import CorruptOffsetFile
 from rocketmq_aio.consumer.offsets import local_file as offset_file

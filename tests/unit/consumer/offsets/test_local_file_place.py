@@ -7,8 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rocketmq_aio.consumer.offsets.local_file import (
     LocalFileOffsetStore,

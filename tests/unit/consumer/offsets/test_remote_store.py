@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from anyio import create_task_group, fail_after, wait_all_tasks_blocked
 from anyio.abc import TaskGroup
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rocketmq_aio.config.consumer import OffsetStore
 from rocketmq_aio.consumer.offsets.remote_store import (

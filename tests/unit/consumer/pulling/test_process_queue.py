@@ -1,8 +1,7 @@
 """ProcessQueue compared with a simple model, and single cases."""
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,

@@ -1,7 +1,6 @@
 """Rebalance plan: the sorted difference of queues."""
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rocketmq_aio.consumer.rebalance.plan import Plan, plan
 from rocketmq_aio.model.values import MessageQueue

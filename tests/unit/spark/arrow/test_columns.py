@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pyspark.sql.types import IntegerType, MapType, StringType, StructField, StructType
 
 from rocketmq_aio.errors import CodecError, ConfigError

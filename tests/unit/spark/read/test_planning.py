@@ -6,8 +6,7 @@ import pickle
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rocketmq_aio.spark.offsets import Queue, Range
 from rocketmq_aio.spark.options.source_options import Connection, ReadOptions

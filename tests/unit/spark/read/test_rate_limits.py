@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.read.rate_limits import backlog, split_limit

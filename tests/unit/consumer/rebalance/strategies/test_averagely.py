@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rocketmq_aio.config.consumer import AllocateStrategy
 from rocketmq_aio.consumer.rebalance.strategies.allocation import (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rocketmq_aio import AllocateConsistentHash, ConfigError, MessageQueue
 from tests.unit.consumer.sharing import queue, shares
