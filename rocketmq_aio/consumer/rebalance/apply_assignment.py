@@ -1,4 +1,4 @@
-"""Applying an assignment: assigns queues to this member and revokes them (drain, commit, release)."""
+"""Applying an assignment: assigns queues and revokes them (drain, commit, release)."""
 
 from __future__ import annotations
 

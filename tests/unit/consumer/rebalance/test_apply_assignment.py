@@ -11,10 +11,10 @@ from anyio import wait_all_tasks_blocked
 
 from rocketmq_aio.consumer.common.events import ConsumerEvent, QueuesAssigned, QueuesRevoked
 from rocketmq_aio.consumer.common.listeners import AssignmentListeners
-from rocketmq_aio.consumer.group import assignments as assignments_module
 from rocketmq_aio.consumer.lite_pull.manual_commit import ManualCommits
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.pulling.flow_control import Cache
+from rocketmq_aio.consumer.rebalance import apply_assignment
 from rocketmq_aio.consumer.rebalance.apply_assignment import Assignments
 from rocketmq_aio.model.values import MessageQueue
 from tests.unit.consumer.parts import pull, queue
@@ -300,7 +300,7 @@ async def test_failing_store_does_not_prevent_revocation(env: AssignmentEnv) -> 
 async def test_hanging_store_does_not_prevent_revocation(
     env: AssignmentEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assignments_module, "LAST_COMMIT_SECONDS", 0.01)
+    monkeypatch.setattr(apply_assignment, "LAST_COMMIT_SECONDS", 0.01)
     await env.hold(0)
     env.store.may_persist = asyncio.Event()
     await asyncio.wait_for(env.hold(), 15)
