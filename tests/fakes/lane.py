@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from tests.fakes.changed import WAIT_SECONDS, Changed
+from rocketmq_aio.embedded.notifier import WAIT_SECONDS, Notifier
 from tests.fakes.frame_rules import PassingFrame, Rule
 
 
@@ -33,7 +33,7 @@ class Held:
     def __init__(self, emit: Callable[[int, bytes], None]) -> None:
         self.frames: list[PassingFrame] = []
         self._emit = emit
-        self._changed = Changed()
+        self._changed = Notifier()
 
     def __call__(self, frame: PassingFrame) -> Iterable[bytes]:
         self.frames.append(frame)
@@ -67,7 +67,7 @@ class Lane:
         self.slice_bytes: int | None = None
         self.merge_seconds = 0.0
         self.points: list[Point] = []
-        self.changed = Changed()
+        self.changed = Notifier()
         self._stalled = False
         self._emit = emit
         self._rules: list[tuple[int | None, Rule, int | None]] = []

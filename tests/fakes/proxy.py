@@ -9,9 +9,9 @@ from itertools import count
 from types import TracebackType
 from typing import Final, Self
 
+from rocketmq_aio.embedded.connection import abort_with_reset
+from rocketmq_aio.embedded.notifier import WAIT_SECONDS, Notifier
 from rocketmq_aio.model.address import parse_address
-from tests.fakes.changed import WAIT_SECONDS, Changed
-from tests.fakes.connection import abort_with_reset
 from tests.fakes.frame_rules import OTHER, FrameCutter, PassingFrame, read_frame
 from tests.fakes.lane import Cut, Lane, Track
 
@@ -43,7 +43,7 @@ class FaultProxy:
         self.connects: list[float] = []
         self.errors: list[Exception] = []
         self.links: dict[int, Link] = {}  # the open connections
-        self.changed = Changed()
+        self.changed = Notifier()
         self._server: asyncio.Server | None = None
         self._numbers = count(1)
         self._tasks: set[asyncio.Task[None]] = set()

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.connection import FakeConnection
-from tests.fakes.script import Outcome, Reply
 
 ROUTE: Final = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
@@ -24,15 +24,15 @@ ROUTE: Final = RequestCode.GET_ROUTEINFO_BY_TOPIC
 def share_out(cluster: FakeCluster, topic: str, owners: list[str], *, epoch: int = 1) -> None:
     """Make the name server return *owners* as the owners of the logical queues 0, 1, ..."""
 
-    def answer(command: Command, connection: FakeConnection) -> Outcome | Awaitable[Outcome]:
+    def answer(command: Command, connection: ServerConnection) -> Outcome | Awaitable[Outcome]:
         normal = cluster.name_server.answer(command, connection)
-        if command.ext_fields().get("topic") != topic or not isinstance(normal, Reply):
+        if command.ext_fields().get("topic") != topic or not isinstance(normal, Response):
             return normal
         route: dict[str, Any] = msgspec.json.decode(normal.body)
         route["topicQueueMappingByBroker"] = {
             broker.name: _mapping(topic, broker.name, owners, epoch) for broker in cluster.brokers
         }
-        return Reply(body=msgspec.json.encode(route))
+        return Response(body=msgspec.json.encode(route))
 
     cluster.name_server.off(ROUTE)
     cluster.name_server.on(ROUTE, answer, times=None)
@@ -41,10 +41,10 @@ def share_out(cluster: FakeCluster, topic: str, owners: list[str], *, epoch: int
 def give_up(broker: FakeBroker, code: int, queue_id: int, *, field: str = "queueId") -> None:
     """Make *broker* reject requests of *code* for a logical queue that it no longer owns."""
 
-    def answer(command: Command, connection: FakeConnection) -> Outcome | Awaitable[Outcome]:
+    def answer(command: Command, connection: ServerConnection) -> Outcome | Awaitable[Outcome]:
         if command.ext_fields().get(field) == str(queue_id):
             remark = f"{queue_id} does not exit in request process of current broker {broker.name}"
-            return Reply(ResponseCode.NOT_LEADER_FOR_QUEUE, remark=remark)
+            return Response(ResponseCode.NOT_LEADER_FOR_QUEUE, remark=remark)
         return broker.answer(command, connection)
 
     broker.on(code, answer, times=None)

@@ -17,11 +17,11 @@ from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.events import ConsumerEvent
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.consumer.push.locks import QueueLocks
+from rocketmq_aio.embedded.broker.delay_levels import WAITING_TOPIC
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageQueue
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.delays import WAITING_TOPIC
 from tests.fakes.history import History, Outcome, Settled, violations
 from tests.fakes.history.handlers import Behaviour, HandlerRecorder, fill
 from tests.fakes.history.recording import watch

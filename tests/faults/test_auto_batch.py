@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import SendError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.frame_rules import drop, duplicate, truncate
 from tests.fakes.history import Outcome
-from tests.fakes.script import Reply
 from tests.faults.test_producer import Run, sending
 from tests.unit.remoting.until import until
 
@@ -63,7 +63,7 @@ async def test_truncated_batch_responses() -> None:
 async def test_busy_brokers_get_batches_after_a_pause() -> None:
     async with sending(brokers=2, producer=BATCHED) as run:
         for broker in run.cluster.brokers:
-            broker.on(BATCH, Reply(2, remark="system busy"))
+            broker.on(BATCH, Response(2, remark="system busy"))
         await run.until_ok(100)
 
         assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0

@@ -12,6 +12,7 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.events import MessageUnreadable, PullFailed
+from rocketmq_aio.embedded.responses import Close, Raw, Response
 from rocketmq_aio.errors import (
     CommitError,
     ConnectionLostError,
@@ -26,7 +27,6 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.fair_time import FairTime
 from tests.fakes.frame_rules import PassingFrame, corrupt, drop, duplicate, truncate, with_code
 from tests.fakes.proxy import FaultProxy
-from tests.fakes.script import Close, Raw, Reply
 from tests.faults.proxied import QUICK, proxied_config, shorten_timeout
 from tests.unit.consumer.lite_pull_env import (
     GROUP,
@@ -312,7 +312,7 @@ async def test_a_silent_connection_is_detected_and_replaced(
 async def test_reading_recovers_from_every_error_code(cluster: FakeCluster, code: int) -> None:
     put(cluster, *numbers(3))
     async with consumer_of(cluster) as consumer:
-        cluster.broker.on(PULL, Reply(code, remark="not now"), times=4)
+        cluster.broker.on(PULL, Response(code, remark="not now"), times=4)
         await consumer.subscribe(TOPIC)
 
         assert bodies(await polled(consumer, 3)) == numbers(3)

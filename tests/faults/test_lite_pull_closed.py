@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.fair_time import FairTime
 from tests.fakes.proxy import FaultProxy
-from tests.fakes.script import Reply
 from tests.faults.proxied import proxied_config, shorten_timeout
 from tests.unit.consumer.lite_pull_env import (
     TOPIC,
@@ -38,7 +38,7 @@ async def test_a_close_is_bounded_and_leaves_nothing_whatever_the_broker_does(
             "dead": cluster.broker.stop,
             "silent": proxy.stall,
             "busy": lambda: cluster.broker.on(
-                RequestCode.UPDATE_CONSUMER_OFFSET, Reply(ResponseCode.SYSTEM_BUSY), times=None
+                RequestCode.UPDATE_CONSUMER_OFFSET, Response(ResponseCode.SYSTEM_BUSY), times=None
             ),
         }
         outcome = faults[fault]()

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.embedded.responses import Close, Handler, Outcome, Response
 from rocketmq_aio.errors import (
     NameServerUnavailableError,
     NotConnectedError,
@@ -31,7 +32,6 @@ from tests.fakes.misbehaviour import (
     half_answered,
 )
 from tests.fakes.name_server import FakeNameServer
-from tests.fakes.script import Close, Handler, Outcome, Reply
 from tests.faults.proxied import shorten_timeout
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import succeeds, until, until_done
@@ -238,7 +238,7 @@ async def test_a_restarted_name_server_without_routes_removes_no_route() -> None
         config = ClientConfig(namesrv=cluster.namesrv, route_refresh_interval_seconds=0.05)
         async with Producer("shop", client=config) as producer:
             await producer.send(ORDER)
-            empty = Reply(17, remark="No topic route info in name server")
+            empty = Response(17, remark="No topic route info in name server")
             cluster.name_server.on(ROUTE, empty, times=2)  # one of the two topics, or each once
             await cluster.name_server.restart()
             asked = len(cluster.name_server.requests)

@@ -12,13 +12,13 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
+from rocketmq_aio.embedded.responses import Close, Response
 from rocketmq_aio.errors import RocketMQError, SendError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.proxy import FaultProxy
-from tests.fakes.script import Close, Reply
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until
 
@@ -139,7 +139,7 @@ async def test_lost_responses_and_errors(config: ProducerConfig | None) -> None:
             for _ in range(5):
                 for code in (SEND, RequestCode.SEND_BATCH_MESSAGE):
                     broker.on(code, Close())
-                    broker.on(code, Reply(2, remark="busy"), times=3)
+                    broker.on(code, Response(2, remark="busy"), times=3)
                 await run.go_on()
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from rocketmq_aio.consumer.common.events import MessageUnreadable
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
+from rocketmq_aio.embedded.responses import Close
 from rocketmq_aio.errors import AckError, ConnectionLostError
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.frame_rules import drop, duplicate
 from tests.fakes.proxy import FaultProxy
-from tests.fakes.script import Close
 from tests.faults.proxied import proxied_config, shorten_timeout
 from tests.unit.consumer.lite_pull_env import TOPIC, numbers, put
 from tests.unit.consumer.pop_env import RETRY_TOPIC, bodies, leases, popping

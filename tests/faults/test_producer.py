@@ -11,11 +11,12 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import ProducerConfig
+from rocketmq_aio.embedded.notifier import WAIT_SECONDS
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import RocketMQError, SendError, SendUnknownError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
-from tests.fakes.changed import WAIT_SECONDS
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.fair_time import FairTime
 from tests.fakes.frame_rules import corrupt, drop, duplicate, truncate, with_code
@@ -28,7 +29,6 @@ from tests.fakes.history.recording import (
     wire_attempts,
 )
 from tests.fakes.proxy import FaultProxy
-from tests.fakes.script import Reply
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until
 
@@ -216,7 +216,7 @@ async def test_connections_cut_in_mid_frame() -> None:
 @pytest.mark.parametrize("code", [1, 2, 14, 215])
 async def test_retryable_errors_under_load_fail_no_send(code: int) -> None:
     async with sending(brokers=2) as run:
-        run.cluster.broker.on(SEND, Reply(code, remark="not now"), times=20)
+        run.cluster.broker.on(SEND, Response(code, remark="not now"), times=20)
         await run.until_ok(100)
 
         assert run.count(Outcome.FAIL) == run.count(Outcome.UNKNOWN) == 0

@@ -10,6 +10,7 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import RocketMQError, RouteNotFoundError, SendUnknownError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
@@ -18,7 +19,6 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.frame_rules import drop, with_code
 from tests.fakes.history import Outcome
 from tests.fakes.proxy import FaultProxy
-from tests.fakes.script import Reply
 from tests.faults.test_producer import sending
 from tests.unit.remoting.until import until
 
@@ -140,7 +140,7 @@ async def test_a_read_only_broker_fails_no_send() -> None:
     """The other brokers take its messages until the route excludes it."""
     async with sending(brokers=2) as run:
         closed = run.cluster.brokers[1]
-        refused = Reply(
+        refused = Response(
             ResponseCode.NO_PERMISSION, remark="the broker sending message is forbidden"
         )
         closed.on(SEND, refused, times=None)

@@ -18,6 +18,7 @@ from rocketmq_aio.consumer.common.events import (
     PullFailed,
 )
 from rocketmq_aio.consumer.push.handlers import RetryLater
+from rocketmq_aio.embedded.responses import Close, Handler, Response
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import DLQ_PREFIX
 from rocketmq_aio.model.values import MessageQueue
@@ -28,7 +29,6 @@ from tests.fakes.history import Outcome
 from tests.fakes.history.handlers import Behaviour
 from tests.fakes.misbehaviour import answered_twice, unanswered
 from tests.fakes.proxy import FaultProxy
-from tests.fakes.script import Close, Handler, Reply
 from tests.faults.proxied import QUICK, proxied_config, shorten_timeout
 from tests.faults.pushing import RETRIES, SOON, Group, group_of
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
@@ -179,7 +179,7 @@ async def test_stuck_handler_holds_its_offset_only(cluster: FakeCluster, group: 
 async def test_refused_send_back_sends_a_copy(
     cluster: FakeCluster, group: Group, code: int
 ) -> None:
-    cluster.broker.on(BACK, Reply(code, remark="not now"))
+    cluster.broker.on(BACK, Response(code, remark="not now"))
     put(cluster, *numbers(5))
     await group.join(once(ValueError, "3"))
     await group.have(*numbers(5))
@@ -198,8 +198,8 @@ async def test_failed_send_back_retries_locally(
         if message.body == b"3" and next(tries) < 3:
             raise ValueError
 
-    cluster.broker.on(BACK, Reply(code, remark="not now"), times=None)
-    cluster.broker.on(SEND, Reply(code, remark="not now"), times=None)
+    cluster.broker.on(BACK, Response(code, remark="not now"), times=None)
+    cluster.broker.on(SEND, Response(code, remark="not now"), times=None)
     put(cluster, *numbers(10))
     await group.join(behave)
     await group.have(*numbers(10))
@@ -263,7 +263,7 @@ async def test_pulling_continues_after_any_response(
     cluster: FakeCluster, group: Group, code: int
 ) -> None:
     put(cluster, *numbers(5))
-    cluster.broker.on(PULL, Reply(code, remark="not now"), times=4)
+    cluster.broker.on(PULL, Response(code, remark="not now"), times=4)
     await group.join()
     await group.have(*numbers(5))
     await group.drained()
@@ -276,7 +276,7 @@ async def test_commit_is_repeated_after_any_failure(
     cluster: FakeCluster, group: Group, code: int
 ) -> None:
     put(cluster, *numbers(5))
-    cluster.broker.on(COMMIT, Reply(code, remark="not now"), times=3)
+    cluster.broker.on(COMMIT, Response(code, remark="not now"), times=3)
     await group.join()
     await group.drained()
 
@@ -326,7 +326,7 @@ async def test_consumption_continues_without_a_name_server(
 async def test_retries_without_a_route_wait_for_the_name_server(
     cluster: FakeCluster, group: Group
 ) -> None:
-    cluster.broker.on(RequestCode.HEART_BEAT, Reply(), times=None)  # so it makes no topic yet
+    cluster.broker.on(RequestCode.HEART_BEAT, Response(), times=None)  # so it makes no topic yet
     consumer = await group.join(once(ValueError, "3"))
     await cluster.name_server.stop()
     cluster.broker.off(RequestCode.HEART_BEAT)

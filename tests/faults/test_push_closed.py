@@ -13,6 +13,7 @@ import pytest_asyncio
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.push.consumer import PushConsumer
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import ClosedError, NotConnectedError, NotRunningError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
@@ -21,7 +22,6 @@ from tests.fakes.fair_time import FairTime
 from tests.fakes.history import Outcome
 from tests.fakes.history.recording import record_call
 from tests.fakes.proxy import FaultProxy
-from tests.fakes.script import Reply
 from tests.faults.proxied import proxied_config, shorten_timeout
 from tests.faults.pushing import Group, group_of, in_both_ways
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put
@@ -114,7 +114,7 @@ async def test_pending_local_retry_does_not_delay_close(cluster: FakeCluster, gr
     async def behave(_message: MessageExt) -> None:
         raise ValueError
 
-    refused = Reply(ResponseCode.SYSTEM_BUSY, remark="not now")
+    refused = Response(ResponseCode.SYSTEM_BUSY, remark="not now")
     cluster.broker.on(RequestCode.CONSUMER_SEND_MSG_BACK, refused, times=None)
     cluster.broker.on(RequestCode.SEND_MESSAGE_V2, refused, times=None)
     put(cluster, "a")
@@ -133,7 +133,7 @@ async def test_close_is_bounded_under_every_broker_fault(
     consumer = await group.join(client=proxied_config(proxy, cluster), commit_interval_seconds=60.0)
     await group.have(*numbers(3))
     shorten_timeout(consumer.client)
-    busy = Reply(ResponseCode.SYSTEM_BUSY)
+    busy = Response(ResponseCode.SYSTEM_BUSY)
     faults: dict[str, Callable[[], Awaitable[None] | None]] = {
         "dead": cluster.broker.stop,
         "silent": proxy.stall,

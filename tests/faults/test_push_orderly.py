@@ -16,13 +16,13 @@ from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.events import LeaseLost, QueuesRevoked
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.consumer.push.locks import LEASE_SECONDS
+from rocketmq_aio.embedded.responses import Close, Response
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.history import Outcome
 from tests.fakes.proxy import FaultProxy
-from tests.fakes.script import Close, Reply
 from tests.faults.proxied import proxied_config, shorten_timeout
 from tests.faults.pushing import Group, QuickLocks, group_of, let_time_pass
 from tests.faults.test_push import REFUSALS, once
@@ -141,7 +141,7 @@ async def test_queue_locked_by_another_member_is_awaited(
 async def test_lock_request_is_repeated_after_any_failure(
     cluster: FakeCluster, group: Group, code: int
 ) -> None:
-    cluster.broker.on(LOCK, Reply(code, remark="not now"), times=2)
+    cluster.broker.on(LOCK, Response(code, remark="not now"), times=2)
     put(cluster, *numbers(5))
     await group.join()
     await group.drained()
@@ -159,7 +159,7 @@ async def test_dead_letter_that_cannot_be_stored_holds_the_queue(
         if message.body == b"3":
             raise ValueError("poison")
 
-    refused = Reply(code, remark="not now")
+    refused = Response(code, remark="not now")
     cluster.broker.on(RequestCode.CONSUMER_SEND_MSG_BACK, refused)
     cluster.broker.on(RequestCode.SEND_MESSAGE_V2, refused, times=2)
     put(cluster, *numbers(6))
@@ -181,7 +181,7 @@ def give_to_another(cluster: FakeCluster) -> Callable[[], None]:
 
 
 def refuse_renewals(cluster: FakeCluster) -> Callable[[], None]:
-    cluster.broker.on(LOCK, Reply(ResponseCode.SYSTEM_BUSY, remark="not now"), times=None)
+    cluster.broker.on(LOCK, Response(ResponseCode.SYSTEM_BUSY, remark="not now"), times=None)
     return lambda: cluster.broker.off(LOCK)
 
 

@@ -14,13 +14,13 @@ from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.events import LeaseLost, OffsetCorrected, PullFailed
 from rocketmq_aio.consumer.push.consumer import PushConsumer
+from rocketmq_aio.embedded.responses import Close, Response
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import DLQ_PREFIX
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.history.recording import request_times
 from tests.fakes.proxy import FaultProxy
-from tests.fakes.script import Close, Reply
 from tests.faults.proxied import QUICK, proxied_config, shorten_timeout
 from tests.faults.pushing import SOON, Group, QuickLocks, group_of, let_time_pass
 from tests.faults.test_push import stored_and
@@ -130,7 +130,7 @@ async def test_refused_pulls_keep_their_rate(cluster: FakeCluster, group: Group,
     await group.join()
     put(cluster, "a")
     await group.have("a")
-    cluster.broker.on(PULL, Reply(code, remark="not now"), times=None)
+    cluster.broker.on(PULL, Response(code, remark="not now"), times=None)
     began = asyncio.get_running_loop().time()
     put(cluster, "b")
     put(cluster, "c", queue_id=1)
@@ -144,7 +144,7 @@ async def test_refused_pulls_keep_their_rate(cluster: FakeCluster, group: Group,
 
 async def test_refused_locks_keep_their_rate(cluster: FakeCluster) -> None:
     async with group_of(cluster, orderly=True) as group:
-        cluster.broker.on(LOCK, Reply(ResponseCode.SYSTEM_BUSY, remark="not now"), times=None)
+        cluster.broker.on(LOCK, Response(ResponseCode.SYSTEM_BUSY, remark="not now"), times=None)
         put(cluster, "a")
         await group.join()
         await asyncio.sleep(WATCH_SECONDS)  # the rate over real time is tested

@@ -17,6 +17,7 @@ import pytest_asyncio
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import ClosedError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
@@ -26,7 +27,6 @@ from rocketmq_aio.protocol.requests.from_broker import NotifyConsumerIdsChanged
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.fair_time import FairTime
 from tests.fakes.proxy import FaultProxy
-from tests.fakes.script import Reply
 from tests.faults.load import Sender
 from tests.unit.consumer.lite_pull_env import (
     GROUP,
@@ -261,17 +261,17 @@ async def test_slow_member_causes_duplicates_only_of_messages_in_flight(
 # --- incomplete member lists ---------------------------------------------------------------------
 
 
-def members(*client_ids: str) -> Reply:
-    return Reply(body=msgspec.json.encode(ConsumerList(consumer_id_list=list(client_ids))))
+def members(*client_ids: str) -> Response:
+    return Response(body=msgspec.json.encode(ConsumerList(consumer_id_list=list(client_ids))))
 
 
 @pytest.mark.parametrize(
     "answer",
-    [members(), members("somebody-else"), Reply(ResponseCode.SYSTEM_ERROR, remark="down")],
+    [members(), members("somebody-else"), Response(ResponseCode.SYSTEM_ERROR, remark="down")],
     ids=["empty", "without us", "error"],
 )
 async def test_queues_are_kept_while_the_broker_does_not_list_the_member(
-    cluster: FakeCluster, answer: Reply
+    cluster: FakeCluster, answer: Response
 ) -> None:
     async with consuming(cluster) as consumer:
         before = dict(consumer._engine.table)

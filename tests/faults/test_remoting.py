@@ -9,6 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Close, Handler, Outcome, Raw, Response
 from rocketmq_aio.errors import (
     ConnectionLostError,
     NotConnectedError,
@@ -17,7 +19,6 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.protocol.command import Command
 from tests.fakes.broker import FakeBroker
-from tests.fakes.connection import FakeConnection
 from tests.fakes.fair_time import FairTime
 from tests.fakes.frame_rules import Rule, corrupt, duplicate, truncate
 from tests.fakes.misbehaviour import (
@@ -32,7 +33,6 @@ from tests.fakes.misbehaviour import (
     half_answered,
     unanswered,
 )
-from tests.fakes.script import Close, Handler, Outcome, Raw, Reply
 from tests.faults.lines import SHORT, Line, line
 from tests.unit.remoting.clients import ASK, CODE, open_client
 from tests.unit.remoting.until import succeeds, until, until_done
@@ -183,8 +183,8 @@ class Load:
         self._made = made
         made.broker.on(CODE, self._echo, times=None)
 
-    def _echo(self, command: Command, _connection: FakeConnection) -> Outcome:
-        return Reply(remark=command.body.decode())
+    def _echo(self, command: Command, _connection: ServerConnection) -> Outcome:
+        return Response(remark=command.body.decode())
 
     async def ask(self, caller: int, times: int) -> None:
         for number in range(times):

@@ -27,10 +27,10 @@ from rocketmq_aio import (
     TransactionProducer,
     TransactionState,
 )
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.script import Reply
 from tests.fakes.tls import client_context, server_context
 
 SECRET: Final = "canary-9f3a-secret"
@@ -38,7 +38,7 @@ TOKEN: Final = "canary-9f3a-token"
 ACCOUNT: Final = Credentials(access_key="shop", secret_key=SECRET, security_token=TOKEN)
 ORDER: Final = Message("orders", b"x")
 Consumer = LitePullConsumer | PushConsumer | PopConsumer
-REFUSED: Final = Reply(ResponseCode.NO_PERMISSION, remark="check signature failed.")
+REFUSED: Final = Response(ResponseCode.NO_PERMISSION, remark="check signature failed.")
 
 
 class FailingHook(RPCHook):

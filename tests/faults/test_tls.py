@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.embedded.responses import Raw, Response
 from rocketmq_aio.errors import NotConnectedError, RocketMQError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
@@ -17,7 +18,6 @@ from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.fair_time import FairTime
 from tests.fakes.proxy import FaultProxy
-from tests.fakes.script import Raw, Reply
 from tests.fakes.tls import client_context, server_context
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.clients import CODE, Opened, open_client
@@ -34,7 +34,7 @@ async def secured(
     trusted = client_context(certificate) if tls is None else tls
     config = ClientConfig(tls=trusted, **settings)  # type: ignore[arg-type]  # numbers
     async with nothing_left(), FakeBroker(tls=server_context(certificate)) as broker:
-        broker.on(CODE, Reply(), times=None)
+        broker.on(CODE, Response(), times=None)
         async with open_client(config) as opened:
             yield broker, opened
 
@@ -72,7 +72,7 @@ async def test_an_untrusted_certificate_is_rejected(
 
 async def test_the_connected_host_name_is_verified() -> None:
     async with FakeBroker(tls=server_context()) as broker:
-        broker.on(CODE, Reply(), times=None)
+        broker.on(CODE, Response(), times=None)
         config = ClientConfig(
             tls=client_context(), address_mapper=lambda _: f"localhost:{broker.port}"
         )
@@ -136,7 +136,7 @@ async def test_insecure_tls_versions_are_rejected() -> None:
 
 async def test_large_responses_and_cancelled_callers_keep_the_stream_intact() -> None:
     async with secured() as (broker, opened):
-        broker.on(CODE, Reply(body=bytes(300_000)), times=None)
+        broker.on(CODE, Response(body=bytes(300_000)), times=None)
         asked = [asyncio.create_task(opened.ask(broker.address)) for _ in range(60)]
         for number, task in enumerate(asked):
             if number % 3 == 0:
@@ -183,7 +183,7 @@ async def test_a_replaced_certificate_is_used_by_the_next_connection() -> None:
     authority = client_context("localhost", "elsewhere")
     authority.check_hostname = False
     async with FakeBroker(tls=server_context("localhost")) as broker:
-        broker.on(CODE, Reply(), times=None)
+        broker.on(CODE, Response(), times=None)
         async with open_client(ClientConfig(tls=authority)) as opened:
             await opened.ask(broker.address)
             await broker.stop()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
@@ -13,8 +15,6 @@ from rocketmq_aio.protocol.requests.send import SendMessage
 from rocketmq_aio.trace import trace_dispatcher as trace_dispatcher
 from rocketmq_aio.trace.message_trace import MessageTrace
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.connection import FakeConnection
-from tests.fakes.script import Outcome, Reply
 
 TRACE = "RMQ_SYS_TRACE_TOPIC"
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -32,7 +32,7 @@ async def run(cluster: FakeCluster, trace: MessageTrace, sends: int) -> int:
 def to_traces(cluster: FakeCluster, outcome: Outcome) -> None:
     """Script *outcome* for sends of traces only."""
 
-    def answer(command: Command, connection: FakeConnection) -> Outcome | object:
+    def answer(command: Command, connection: ServerConnection) -> Outcome | object:
         if read_header(command, SendMessage).topic == TRACE:
             return outcome
         return cluster.broker.answer(command, connection)
@@ -40,7 +40,7 @@ def to_traces(cluster: FakeCluster, outcome: Outcome) -> None:
     cluster.broker.on(SEND, answer, times=None)  # type: ignore[arg-type]  # an awaitable outcome
 
 
-@pytest.mark.parametrize("outcome", [None, Reply(1, remark="no")], ids=["silent", "refusing"])
+@pytest.mark.parametrize("outcome", [None, Response(1, remark="no")], ids=["silent", "refusing"])
 async def test_rejected_traces_do_not_affect_the_application(
     outcome: Outcome, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

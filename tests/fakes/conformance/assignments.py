@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from rocketmq_aio.embedded.broker.assignments import SET_MESSAGE_REQUEST_MODE
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.assignment import (
     AssignmentRequest,
     AssignmentResponse,
     QueryAssignment,
 )
-from tests.fakes.assignments import SET_MESSAGE_REQUEST_MODE
 from tests.fakes.conformance.ground import QUEUES, Case, Ground
 from tests.fakes.conformance.membership import heartbeat
 from tests.fakes.raw_client import RawClient

@@ -14,6 +14,7 @@ from rocketmq_aio.consumer.common.events import (
     QueuesAssigned,
     QueuesRevoked,
 )
+from rocketmq_aio.embedded.server import WireFrame
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import RETRY_PREFIX
@@ -36,7 +37,6 @@ from tests.fakes.history.events import (
     Settled,
 )
 from tests.fakes.history.recording import stored_log, wire_commits
-from tests.fakes.server import WireFrame
 
 Behaviour = Callable[[MessageExt], Awaitable[object]]
 

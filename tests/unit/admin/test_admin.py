@@ -23,19 +23,19 @@ from rocketmq_aio import (
     RequestTimeoutError,
     RocketMQError,
 )
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.bodies import queue_table
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.static_topics import is_logical
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.name_server import FakeNameServer
-from tests.fakes.script import Reply
 from tests.fakes.static_topics import share_out
 
 TOPIC = "orders"
 GROUP = "billing"
 QUEUE = MessageQueue(TOPIC, "broker-a", 0)
-OFFLINE = Reply(ResponseCode.CONSUMER_NOT_ONLINE)
+OFFLINE = Response(ResponseCode.CONSUMER_NOT_ONLINE)
 
 
 @pytest.fixture
@@ -68,10 +68,10 @@ def tell_of_brokers_at(
         for broker in brokers
     }
     body = msgspec.json.encode({"brokerAddrTable": table, "clusterAddrTable": {}})
-    server.on(RequestCode.GET_BROKER_CLUSTER_INFO, Reply(body=body), times=None)
+    server.on(RequestCode.GET_BROKER_CLUSTER_INFO, Response(body=body), times=None)
 
 
-def on_all(cluster: FakeCluster, code: int, reply: Reply) -> None:
+def on_all(cluster: FakeCluster, code: int, reply: Response) -> None:
     for broker in cluster.brokers:
         broker.on(code, reply, times=None)
 
@@ -79,7 +79,7 @@ def on_all(cluster: FakeCluster, code: int, reply: Reply) -> None:
 async def test_admin_error_has_the_outcome_of_each_server(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
-    cluster.brokers[0].on(RequestCode.DELETE_SUBSCRIPTIONGROUP, Reply())
+    cluster.brokers[0].on(RequestCode.DELETE_SUBSCRIPTIONGROUP, Response())
     cluster.brokers[1].on(RequestCode.DELETE_SUBSCRIPTIONGROUP, None)
 
     with pytest.raises(AdminError, match="1 of 2 servers: broker-b") as caught:
@@ -93,7 +93,7 @@ async def test_admin_error_has_the_outcome_of_each_server(
 async def test_a_refusal_of_all_is_raised_as_it_came(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
-    on_all(cluster, RequestCode.DELETE_SUBSCRIPTIONGROUP, Reply(16, remark="not you"))
+    on_all(cluster, RequestCode.DELETE_SUBSCRIPTIONGROUP, Response(16, remark="not you"))
 
     with pytest.raises(PermissionDeniedError, match="not you") as caught:
         await admin.delete_group(GROUP)
@@ -102,8 +102,8 @@ async def test_a_refusal_of_all_is_raised_as_it_came(
 
 
 async def test_different_errors_raise_admin_error(cluster: FakeCluster, admin: AdminClient) -> None:
-    cluster.brokers[0].on(RequestCode.DELETE_SUBSCRIPTIONGROUP, Reply(16, remark="not you"))
-    cluster.brokers[1].on(RequestCode.DELETE_SUBSCRIPTIONGROUP, Reply(1, remark="disk"))
+    cluster.brokers[0].on(RequestCode.DELETE_SUBSCRIPTIONGROUP, Response(16, remark="not you"))
+    cluster.brokers[1].on(RequestCode.DELETE_SUBSCRIPTIONGROUP, Response(1, remark="disk"))
 
     with pytest.raises(AdminError) as caught:
         await admin.delete_group(GROUP)
@@ -127,8 +127,8 @@ async def test_a_broker_without_a_master_is_not_passed_over(
 async def test_name_servers_keep_a_topic_that_a_broker_did_not_delete(
     cluster: FakeCluster, admin: AdminClient
 ) -> None:
-    cluster.brokers[0].on(RequestCode.DELETE_TOPIC_IN_BROKER, Reply())
-    cluster.brokers[1].on(RequestCode.DELETE_TOPIC_IN_BROKER, Reply(1, remark="disk"))
+    cluster.brokers[0].on(RequestCode.DELETE_TOPIC_IN_BROKER, Response())
+    cluster.brokers[1].on(RequestCode.DELETE_TOPIC_IN_BROKER, Response(1, remark="disk"))
 
     with pytest.raises(AdminError):
         await admin.delete_topic(TOPIC)
@@ -139,8 +139,8 @@ async def test_name_servers_keep_a_topic_that_a_broker_did_not_delete(
 async def test_in_a_namespace_names_are_those_of_the_application(cluster: FakeCluster) -> None:
     names = msgspec.json.encode({"topicList": ["shop%orders", "other%orders", "orders", "TBW102"]})
     code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-    cluster.name_server.on(code, Reply(body=names))
-    on_all(cluster, RequestCode.DELETE_SUBSCRIPTIONGROUP, Reply())
+    cluster.name_server.on(code, Response(body=names))
+    on_all(cluster, RequestCode.DELETE_SUBSCRIPTIONGROUP, Response())
     config = ClientConfig(namesrv=cluster.namesrv, namespace="shop", namespace_version=1)
     async with AdminClient(client=config) as admin:
         listed = await admin.list_topics()
@@ -156,12 +156,12 @@ async def test_in_a_namespace_names_are_those_of_the_application(cluster: FakeCl
 
 def online(cluster: FakeCluster) -> None:
     body = msgspec.json.encode({"connectionSet": [], "subscriptionTable": {}})
-    on_all(cluster, RequestCode.GET_CONSUMER_CONNECTION_LIST, Reply(body=body))
+    on_all(cluster, RequestCode.GET_CONSUMER_CONNECTION_LIST, Response(body=body))
 
 
 def moved(cluster: FakeCluster, offset: int) -> None:
     body = msgspec.json.encode({"offsetTable": queue_table({QUEUE: offset})})
-    on_all(cluster, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, Reply(body=body))
+    on_all(cluster, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, Response(body=body))
 
 
 async def test_reset_falls_back_to_time_if_the_broker_leaves_it_to_members(
@@ -195,10 +195,10 @@ async def test_reset_raises_if_the_committed_offset_is_not_stored(
 ) -> None:
     cluster.broker.put(TOPIC, b"one")
     cluster.broker.commit(GROUP, TOPIC, 0, 0)
-    offline = Reply(ResponseCode.CONSUMER_NOT_ONLINE)
+    offline = Response(ResponseCode.CONSUMER_NOT_ONLINE)
     on_all(cluster, RequestCode.GET_CONSUMER_CONNECTION_LIST, offline)
     on_all(cluster, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, offline)
-    cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, Reply())
+    cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, Response())
 
     with pytest.raises(BrokerError, match=r"acknowledged offset 1 .* holds 0"):
         await admin.reset_offsets(GROUP, TOPIC, {QUEUE: 1})
@@ -256,7 +256,7 @@ async def test_a_connected_group_is_not_reset_in_a_static_topic(
 async def test_without_any_broker_nothing_counts_as_done() -> None:
     async with FakeCluster(brokers=0) as cluster:
         tell_of_brokers(cluster)
-        template = Reply(ResponseCode.TOPIC_NOT_EXIST)
+        template = Response(ResponseCode.TOPIC_NOT_EXIST)
         cluster.name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, template, times=None)
         async with AdminClient(namesrv=cluster.namesrv) as admin:
             for refused in (
@@ -284,7 +284,7 @@ async def test_brokers_that_one_of_the_name_servers_does_not_know_are_not_left_o
     restarted.register(cluster.brokers[0])
     async with restarted:
         tell_of_brokers_at(restarted, cluster.brokers[:1])
-        on_all(cluster, RequestCode.DELETE_SUBSCRIPTIONGROUP, Reply())
+        on_all(cluster, RequestCode.DELETE_SUBSCRIPTIONGROUP, Response())
         namesrv = f"{restarted.address};{cluster.namesrv}"
         async with AdminClient(namesrv=namesrv) as admin:
             await admin.delete_group(GROUP)
@@ -298,7 +298,7 @@ async def test_brokers_that_one_of_the_name_servers_does_not_know_are_not_left_o
 async def test_a_name_server_that_does_not_know_the_request_is_no_outage(
     admin: AdminClient, cluster: FakeCluster
 ) -> None:
-    not_supported = Reply(3, remark=" request type 106 not supported")
+    not_supported = Response(3, remark=" request type 106 not supported")
     cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, not_supported, times=None)
 
     with pytest.raises(NotSupportedError, match="106 not supported"):
@@ -322,10 +322,12 @@ async def test_deleting_a_topic_in_one_cluster_keeps_the_order_of_the_others(
     cluster.brokers[0].state.cluster, cluster.brokers[1].state.cluster = "east", "west"
     tell_of_brokers(cluster)
     server = cluster.name_server
-    server.on(RequestCode.GET_KV_CONFIG, Reply(ext={"value": "broker-a:1;broker-b:1"}), times=None)
+    server.on(
+        RequestCode.GET_KV_CONFIG, Response(ext={"value": "broker-a:1;broker-b:1"}), times=None
+    )
     for each in (RequestCode.DELETE_TOPIC_IN_NAMESRV, code):
-        server.on(each, Reply(), times=None)
-    on_all(cluster, RequestCode.DELETE_TOPIC_IN_BROKER, Reply())
+        server.on(each, Response(), times=None)
+    on_all(cluster, RequestCode.DELETE_TOPIC_IN_BROKER, Response())
 
     await admin.delete_topic(TOPIC, cluster=cluster_name)
 
@@ -377,7 +379,7 @@ async def test_an_invalid_group_config_raises_a_client_error(
     cluster: FakeCluster, admin: AdminClient, said: str
 ) -> None:
     body = f'{{"subscriptionGroupTable":{{"{GROUP}":{said}}}}}'.encode()
-    on_all(cluster, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Reply(body=body))
+    on_all(cluster, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Response(body=body))
 
     with pytest.raises(RocketMQError, match="body"):
         await admin.group_config(GROUP)

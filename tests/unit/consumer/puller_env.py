@@ -16,6 +16,8 @@ from rocketmq_aio.consumer.offsets.start_position import StartPositions
 from rocketmq_aio.consumer.pulling.flow_control import Cache, CacheLimits
 from rocketmq_aio.consumer.pulling.message_decoder import MessageDecoder
 from rocketmq_aio.consumer.pulling.puller import Puller
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Outcome, Response, resolve
 from rocketmq_aio.errors import ConnectionLostError, RocketMQError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
@@ -28,9 +30,7 @@ from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.protocol.requests.pull import PullMessage
 from rocketmq_aio.protocol.subscription import subscription
 from tests.fakes.broker import FakeBroker
-from tests.fakes.connection import FakeConnection
 from tests.fakes.frame_rules import read_frame
-from tests.fakes.script import Outcome, Reply, resolve
 from tests.unit.consumer.parts import queue
 from tests.unit.remoting.until import until
 
@@ -84,8 +84,8 @@ class FakeInstance:
         self.at.append(asyncio.get_running_loop().time())
         self.timeouts.add(timeout)
         handler = self._broker._script.take(command.code) or self._broker.answer
-        outcome: Outcome = await resolve(handler(command, cast(FakeConnection, None)))
-        if not isinstance(outcome, Reply):
+        outcome: Outcome = await resolve(handler(command, cast(ServerConnection, None)))
+        if not isinstance(outcome, Response):
             raise ConnectionLostError(ADDRESS, command.code, "closed by the peer")
         return Command(
             outcome.code, 0, remark=outcome.remark, ext=dict(outcome.ext), body=outcome.body
@@ -211,7 +211,7 @@ def bodies(taken: list[MessageExt]) -> list[str]:
     return [each.body.decode() for each in taken]
 
 
-def found(next_offset: int, body: bytes = b"", code: int = 0) -> Reply:
+def found(next_offset: int, body: bytes = b"", code: int = 0) -> Response:
     """Return the answer to a pull after which the next one begins at *next_offset*."""
     ext = {
         "suggestWhichBrokerId": "0",
@@ -219,9 +219,9 @@ def found(next_offset: int, body: bytes = b"", code: int = 0) -> Reply:
         "minOffset": "0",
         "maxOffset": "100",
     }
-    return Reply(code, ext, body)
+    return Response(code, ext, body)
 
 
-def moved(offset: int) -> Reply:
+def moved(offset: int) -> Response:
     """Return the answer that there is no such offset, but *offset*."""
     return found(offset, code=ResponseCode.PULL_OFFSET_MOVED)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from rocketmq_aio.embedded.connection import MAX_FRAME_BYTES
+from rocketmq_aio.embedded.responses import Raw
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command, decode_command
 from rocketmq_aio.protocol.frame import FrameDecoder
 from tests.fakes.broker import FakeBroker
 from tests.fakes.conformance.ground import Ground, send_header
-from tests.fakes.connection import MAX_FRAME_BYTES
 from tests.fakes.misbehaviour import (
     GARBAGE,
     GRPC_SETTINGS,
@@ -25,7 +26,6 @@ from tests.fakes.misbehaviour import (
     unanswered,
 )
 from tests.fakes.raw_client import RawClient
-from tests.fakes.script import Raw
 
 SEND = RequestCode.SEND_MESSAGE_V2
 GROUND = Ground("", "", "5.5.0", "orders", "billing")

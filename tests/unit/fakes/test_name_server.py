@@ -6,12 +6,13 @@ import asyncio
 
 import pytest
 
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.bodies import read_route
 from rocketmq_aio.protocol.requests.client import GetRouteInfo
+from tests.fakes.address_server import FakeAddressServer
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.name_server import FakeAddressServer, FakeNameServer
+from tests.fakes.name_server import FakeNameServer
 from tests.fakes.raw_client import RawClient
-from tests.fakes.script import Reply
 
 
 async def test_a_route_lists_all_brokers_of_a_cluster() -> None:
@@ -64,7 +65,7 @@ async def test_a_dialect_can_be_forced(dialect: str, start: bytes) -> None:
 
 async def test_a_name_server_is_scripted_like_a_broker() -> None:
     async with FakeNameServer() as name_server, RawClient(name_server.address) as client:
-        name_server.on(105, Reply(1, remark="name server not ready"))
+        name_server.on(105, Response(1, remark="name server not ready"))
 
         assert (await client.ask(GetRouteInfo(topic="orders"))).code == 1
         assert (await client.ask(GetRouteInfo(topic="orders"))).code == 17

@@ -7,14 +7,14 @@ import ssl
 
 import pytest
 
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import ANY, Close, Outcome, Raw, Response
 from rocketmq_aio.protocol.codes import BINARY_HEADER, JSON_HEADER, ONEWAY_FLAG, RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
 from tests.fakes.broker import FakeBroker
-from tests.fakes.connection import FakeConnection
 from tests.fakes.raw_client import RawClient
-from tests.fakes.script import ANY, Close, Outcome, Raw, Reply
 from tests.fakes.tls import client_context, server_context
 
 MAX_OFFSET = GetMaxOffset(topic="orders", queue_id=0)
@@ -24,7 +24,7 @@ RUNNING_INFO = GetConsumerRunningInfo(consumer_group="g", client_id="c")
 
 async def test_a_handler_is_used_once_and_the_default_returns() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
-        broker.on(CODE, Reply(2, remark="busy"))
+        broker.on(CODE, Response(2, remark="busy"))
 
         assert (await client.ask(MAX_OFFSET)).code == 2
         assert (await client.ask(MAX_OFFSET)).code == 0
@@ -32,15 +32,15 @@ async def test_a_handler_is_used_once_and_the_default_returns() -> None:
 
 async def test_handlers_for_one_code_are_used_in_the_order_given() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
-        broker.on(CODE, Reply(2))
-        broker.on(CODE, Reply(14), times=2)
+        broker.on(CODE, Response(2))
+        broker.on(CODE, Response(14), times=2)
 
         assert [(await client.ask(MAX_OFFSET)).code for _ in range(4)] == [2, 14, 14, 0]
 
 
 async def test_a_kept_handler_stays_until_it_is_removed() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
-        broker.on(CODE, Reply(2), times=None)
+        broker.on(CODE, Response(2), times=None)
         kept = [(await client.ask(MAX_OFFSET)).code for _ in range(3)]
         broker.off(CODE)
 
@@ -49,11 +49,11 @@ async def test_a_kept_handler_stays_until_it_is_removed() -> None:
 
 
 async def test_a_handler_can_wait_and_use_the_default_response() -> None:
-    async def handler(command: Command, connection: FakeConnection) -> Outcome:
+    async def handler(command: Command, connection: ServerConnection) -> Outcome:
         await asyncio.sleep(0)
         outcome = broker.answer(command, connection)
-        assert isinstance(outcome, Reply)
-        return Reply(outcome.code, {**outcome.ext, "offset": "42"})
+        assert isinstance(outcome, Response)
+        return Response(outcome.code, {**outcome.ext, "offset": "42"})
 
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         broker.on(CODE, handler)
@@ -74,7 +74,7 @@ async def test_a_none_outcome_sends_no_response() -> None:
 
 async def test_one_handler_can_serve_all_codes() -> None:
     async with FakeBroker() as broker, RawClient(broker.address) as client:
-        broker.on(ANY, Reply(14), times=None)
+        broker.on(ANY, Response(14), times=None)
 
         assert (await client.ask(MAX_OFFSET)).code == 14
         assert (await client.ask(RUNNING_INFO)).code == 14
@@ -98,8 +98,8 @@ async def test_a_reset_is_seen_as_one() -> None:
 
 
 async def test_half_a_response_can_be_followed_by_a_close() -> None:
-    async def half(command: Command, _connection: FakeConnection) -> Outcome:
-        frame = broker.frame(command, Reply(body=b"x" * 100))
+    async def half(command: Command, _connection: ServerConnection) -> Outcome:
+        frame = broker.frame(command, Response(body=b"x" * 100))
         return Raw(frame[:50], close=True)
 
     async with FakeBroker() as broker, RawClient(broker.address) as client:
@@ -110,8 +110,8 @@ async def test_half_a_response_can_be_followed_by_a_close() -> None:
 
 
 async def test_one_request_can_get_two_responses() -> None:
-    def twice(command: Command, _connection: FakeConnection) -> Outcome:
-        return Raw(broker.frame(command, Reply(remark="again")) * 2)
+    def twice(command: Command, _connection: ServerConnection) -> Outcome:
+        return Raw(broker.frame(command, Response(remark="again")) * 2)
 
     async with FakeBroker() as broker, RawClient(broker.address) as client:
         broker.on(CODE, twice)
@@ -240,7 +240,7 @@ async def test_a_stopped_broker_refuses_connections_until_it_restarts() -> None:
 
 
 async def test_stop_closes_connections_and_cancels_waiting_handlers() -> None:
-    async def for_ever(_command: Command, _connection: FakeConnection) -> Outcome:
+    async def for_ever(_command: Command, _connection: ServerConnection) -> Outcome:
         await asyncio.get_running_loop().create_future()
         raise AssertionError("never reached")
 
@@ -256,7 +256,7 @@ async def test_stop_closes_connections_and_cancels_waiting_handlers() -> None:
 
 
 async def test_an_error_in_a_handler_fails_the_test() -> None:
-    def broken(_command: Command, _connection: FakeConnection) -> Outcome:
+    def broken(_command: Command, _connection: ServerConnection) -> Outcome:
         raise LookupError("a mistake in a test")
 
     async def run() -> None:

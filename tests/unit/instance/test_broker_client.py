@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.embedded.broker.clients import BAD_EXPRESSION
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import (
     BrokerError,
     CodecError,
@@ -21,8 +23,6 @@ from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.subscription import subscription
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.members import BAD_EXPRESSION
-from tests.fakes.script import Reply
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 ELSEWHERE = MessageQueue("orders", "broker-z", 0)
@@ -72,7 +72,7 @@ async def test_no_offset_and_an_unknown_offset_differ() -> None:
     async with asking() as (cluster, broker):
         cluster.broker.put("orders", b"not young any more")
         assert await broker.query_offset("billing", QUEUE) is None
-        cluster.broker.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(1, remark="broken"))
+        cluster.broker.on(RequestCode.QUERY_CONSUMER_OFFSET, Response(1, remark="broken"))
         with pytest.raises(BrokerError, match="broken"):
             await broker.query_offset("billing", QUEUE)
 
@@ -80,7 +80,7 @@ async def test_no_offset_and_an_unknown_offset_differ() -> None:
 @pytest.mark.parametrize("code", ASKED)
 async def test_a_refusal_is_an_error_with_the_words_of_the_broker(code: int) -> None:
     async with asking() as (cluster, broker):
-        cluster.broker.on(code, Reply(14, remark="not now"))
+        cluster.broker.on(code, Response(14, remark="not now"))
 
         with pytest.raises(BrokerError) as caught:
             await ASKED[code](broker, QUEUE)
@@ -91,7 +91,7 @@ async def test_a_refusal_is_an_error_with_the_words_of_the_broker(code: int) -> 
 @pytest.mark.parametrize("code", set(ASKED) - {RequestCode.UPDATE_CONSUMER_OFFSET})
 async def test_an_answer_without_its_field_is_a_codec_error(code: int) -> None:
     async with asking() as (cluster, broker):
-        cluster.broker.on(code, Reply(ext={"other": "1"}))
+        cluster.broker.on(code, Response(ext={"other": "1"}))
 
         with pytest.raises(CodecError):
             await ASKED[code](broker, QUEUE)
@@ -108,7 +108,7 @@ async def test_a_queue_of_an_unknown_broker_raises(code: int) -> None:
 
 async def test_the_members_of_a_group_are_listed() -> None:
     async with asking() as (cluster, broker):
-        listed = Reply(body=b'{"consumerIdList":["a","b"]}')
+        listed = Response(body=b'{"consumerIdList":["a","b"]}')
         cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, listed)
 
         assert await broker.consumer_ids("billing", "orders") == ["a", "b"]
@@ -117,7 +117,7 @@ async def test_the_members_of_a_group_are_listed() -> None:
 async def test_a_group_without_members_is_empty_and_a_failure_is_not() -> None:
     async with asking() as (cluster, broker):
         assert await broker.consumer_ids("billing", "orders") == []
-        cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Reply(1, remark="broken"))
+        cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Response(1, remark="broken"))
 
         with pytest.raises(BrokerError, match="broken"):
             await broker.consumer_ids("billing", "orders")
@@ -126,7 +126,7 @@ async def test_a_group_without_members_is_empty_and_a_failure_is_not() -> None:
 async def test_a_failure_that_quotes_the_answer_about_no_members_is_raised() -> None:
     async with asking() as (cluster, broker):
         remark = "proxy failed: no consumer for this group, billing"
-        cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Reply(1, remark=remark))
+        cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Response(1, remark=remark))
 
         with pytest.raises(BrokerError, match="proxy failed"):
             await broker.consumer_ids("billing", "orders")

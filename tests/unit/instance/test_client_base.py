@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import (
     ClosedError,
     ConfigError,
@@ -21,7 +22,6 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.script import Reply
 from tests.unit.instance.client_env import ConsumerClient, PlainClient, nothing_left
 from tests.unit.remoting.until import until
 
@@ -198,7 +198,7 @@ async def test_a_start_without_name_servers_fails_and_leaves_nothing() -> None:
 
 async def test_start_raises_if_the_name_server_is_not_ready() -> None:
     async with nothing_left(), FakeCluster() as cluster:
-        cluster.name_server.on(ROUTE, Reply(1, remark="name server not ready"), times=None)
+        cluster.name_server.on(ROUTE, Response(1, remark="name server not ready"), times=None)
         with pytest.raises(NameServerUnavailableError, match="not ready"):
             await PlainClient(config_of(cluster)).start()
 

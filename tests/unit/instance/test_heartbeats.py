@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import (
     BrokerError,
     ConnectionLostError,
@@ -26,11 +27,10 @@ from rocketmq_aio.protocol.bodies import (
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.fastjson import read_body
 from tests.fakes.broker import FakeBroker
-from tests.fakes.script import Reply
 from tests.unit.remoting.clients import open_client
 
 HEART_BEAT = RequestCode.HEART_BEAT
-CHANGED = Reply(ext={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
+CHANGED = Response(ext={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
 
 
 def described(expression: str = "*", version: int = 1, client_id: str = "me") -> HeartbeatData:
@@ -205,7 +205,7 @@ async def test_heartbeat_is_full_on_a_new_connection() -> None:
 async def test_heartbeat_is_full_after_a_failure() -> None:
     async with heartbeats_env() as made:
         await made.heartbeats.send_all()
-        made.broker.on(HEART_BEAT, Reply(1, remark="broken"))
+        made.broker.on(HEART_BEAT, Response(1, remark="broken"))
         for _ in range(2):
             await made.heartbeats.send_all()
 
@@ -229,7 +229,7 @@ async def test_the_versions_of_brokers_are_remembered() -> None:
 
 async def test_a_refusal_is_returned_and_can_be_raised() -> None:
     async with heartbeats_env() as made:
-        made.broker.on(HEART_BEAT, Reply(26, remark="no such group"))
+        made.broker.on(HEART_BEAT, Response(26, remark="no such group"))
         failures = await made.heartbeats.send_all()
 
         with pytest.raises(SubscriptionError, match="no such group"):
@@ -245,7 +245,7 @@ async def test_a_broker_that_could_not_be_reached_is_no_refusal() -> None:
 
 async def test_heartbeats_continue_whatever_brokers_do() -> None:
     async with heartbeats_env() as made:
-        made.broker.on(HEART_BEAT, Reply(1, remark="broken"), times=2)
+        made.broker.on(HEART_BEAT, Response(1, remark="broken"), times=2)
         beats = asyncio.create_task(made.heartbeats.run(0.01))
         await made.broker.wait_for(HEART_BEAT, 5)
         beats.cancel()
@@ -269,9 +269,9 @@ async def test_concurrent_heartbeats_end_with_the_newest() -> None:
     async with heartbeats_env() as made:
         go = asyncio.Event()
 
-        async def slowly(*_: object) -> Reply:
+        async def slowly(*_: object) -> Response:
             await go.wait()
-            return Reply()
+            return Response()
 
         made.broker.on(HEART_BEAT, slowly, times=1)
         first = asyncio.create_task(made.heartbeats.send_all())
@@ -293,9 +293,9 @@ async def test_waiting_callers_share_one_heartbeat() -> None:
     async with heartbeats_env() as made:
         go = asyncio.Event()
 
-        async def slowly(*_: object) -> Reply:
+        async def slowly(*_: object) -> Response:
             await go.wait()
-            return Reply()
+            return Response()
 
         made.broker.on(HEART_BEAT, slowly, times=1)
         first = asyncio.create_task(made.heartbeats.send_all())

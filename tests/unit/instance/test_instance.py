@@ -22,8 +22,8 @@ from rocketmq_aio.protocol.bodies import HeartbeatData
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.offsets import GetMaxOffset
+from tests.fakes.address_server import FakeAddressServer
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.name_server import FakeAddressServer
 from tests.unit.instance.client_env import ConsumerClient, PlainClient, nothing_left
 from tests.unit.remoting.until import until
 

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.embedded.responses import Close, Response
 from rocketmq_aio.errors import (
     BrokerError,
     CodecError,
@@ -28,13 +29,13 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.requests.admin_cluster import GetClusterInfo
 from rocketmq_aio.protocol.requests.client import GetRouteInfo
+from tests.fakes.address_server import FakeAddressServer
 from tests.fakes.broker import FakeBroker
-from tests.fakes.name_server import FakeAddressServer, FakeNameServer
-from tests.fakes.script import Close, Reply
+from tests.fakes.name_server import FakeNameServer
 from tests.unit.remoting.clients import open_client
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
-NOT_READY = Reply(1, remark="name server not ready")
+NOT_READY = Response(1, remark="name server not ready")
 
 
 @pytest.fixture(autouse=True)
@@ -255,7 +256,7 @@ async def test_a_broker_given_as_name_server_is_named_as_such() -> None:
 
 async def test_a_route_that_cannot_be_read_is_a_codec_error() -> None:
     async with servers(1) as (server,), asking(server.address) as name_servers:
-        server.on(ROUTE, Reply(body=b"<html>"))
+        server.on(ROUTE, Response(body=b"<html>"))
 
         with pytest.raises(CodecError):
             await name_servers.route("orders")

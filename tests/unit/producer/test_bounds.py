@@ -8,12 +8,12 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import ProducerConfig
+from rocketmq_aio.embedded.responses import Close
 from rocketmq_aio.errors import ClosedError, NotConnectedError, SendError, SendUnknownError
 from rocketmq_aio.instance import client_base as member_module
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.script import Close
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.producer.producer_env import ORDER, ROUTE, SEND, ProducerEnv, open_producer
 

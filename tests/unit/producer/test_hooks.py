@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import (
     BatchError,
     BrokerError,
@@ -25,7 +26,6 @@ from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.script import Reply
 from tests.unit.producer.producer_env import ORDER, SEND
 from tests.unit.remoting.until import until
 
@@ -33,8 +33,8 @@ TIMED = Message("orders", b"later", delay_seconds=30)
 KEYED = Message("orders", b"hello", sharding_key="ann")
 
 
-def refuse(*_: object) -> Reply:
-    return Reply(ResponseCode.SYSTEM_BUSY, remark="[TIMEOUT_CLEAN_QUEUE]")
+def refuse(*_: object) -> Response:
+    return Response(ResponseCode.SYSTEM_BUSY, remark="[TIMEOUT_CLEAN_QUEUE]")
 
 
 class Recorder:
@@ -353,7 +353,7 @@ async def test_hooks_run_for_half_message_and_end_of_a_transaction(
 async def test_end_transaction_hook_has_the_error_of_an_unconfirmed_end() -> None:
     hook = Recorder()
     async with env(hook) as (cluster, producer):
-        cluster.broker.on(RequestCode.END_TRANSACTION, Reply(1, remark="no"))
+        cluster.broker.on(RequestCode.END_TRANSACTION, Response(1, remark="no"))
         result = await producer.send_in_transaction(ORDER, lambda _: TransactionState.COMMIT)
 
     (end,) = hook.decided

@@ -11,6 +11,7 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig, Credentials
 from rocketmq_aio.config.producer import Compression, ProducerConfig
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import (
     BrokerError,
     ConfigError,
@@ -23,7 +24,6 @@ from rocketmq_aio.model.values import MessageQueue, SendStatus
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.queue_selectors import select_by_hash
 from rocketmq_aio.protocol.compression import inflate
-from tests.fakes.script import Reply
 from tests.unit.producer.producer_env import ORDER, SEND, open_producer
 
 ANY_ENCODING = [
@@ -124,7 +124,7 @@ async def test_sends_of_one_task_to_one_queue_keep_their_order() -> None:
 async def test_the_queue_id_of_the_response_is_used() -> None:
     async with open_producer() as env:
         answer = {"msgId": "0A", "queueId": "3", "queueOffset": "9"}
-        env.broker.on(SEND, Reply(ext=answer))
+        env.broker.on(SEND, Response(ext=answer))
         result = await env.producer.send(ORDER, queue=env.queue(1))
 
         assert (result.queue, result.queue_offset) == (env.queue(3), 9)
@@ -141,7 +141,7 @@ async def test_the_queue_id_of_the_response_is_used() -> None:
 async def test_a_weaker_status_is_a_result(code: int, status: SendStatus) -> None:
     async with open_producer() as env:
         answer = {"msgId": "0A", "queueId": "0", "queueOffset": "9"}
-        env.broker.on(SEND, Reply(code, ext=answer))
+        env.broker.on(SEND, Response(code, ext=answer))
         result = await env.producer.send(ORDER)
 
         assert (result.status, result.ok, result.queue_offset) == (status, False, 9)

@@ -9,6 +9,7 @@ from enum import StrEnum
 import pytest
 
 from rocketmq_aio.config.producer import ProducerConfig
+from rocketmq_aio.embedded.responses import Close, Response
 from rocketmq_aio.errors import (
     BrokerError,
     ClosedError,
@@ -24,7 +25,6 @@ from rocketmq_aio.producer.keyed_lock import KeyedLock
 from rocketmq_aio.producer.queue_selection import KEYS_CACHED
 from rocketmq_aio.producer.queue_selectors import SelectByMachineRoom, SelectByRandom
 from rocketmq_aio.protocol.codes import RequestCode
-from tests.fakes.script import Close, Reply
 from tests.unit.producer.producer_env import (
     ORDER,
     SEND,
@@ -165,7 +165,7 @@ async def test_a_keyed_retry_keeps_the_queue() -> None:
         before = await queues_of_keys(env)
         key = KEYS[0]
         broker = next(b for b in env.brokers if b.name == before[key].broker_name)
-        broker.on(SEND, Reply(2, remark="busy"), times=2)
+        broker.on(SEND, Response(2, remark="busy"), times=2)
 
         assert (await env.producer.send(keyed(key))).queue == before[key]
 
@@ -210,7 +210,7 @@ async def test_keys_keep_their_order_with_reordered_responses() -> None:
 async def test_a_failed_send_does_not_block_its_key() -> None:
     async with open_producer(config=ProducerConfig(retries=0)) as env:
         await connected(env)
-        env.broker.on(SEND, Reply(13, remark="illegal"))
+        env.broker.on(SEND, Response(13, remark="illegal"))
         outcomes = await asyncio.gather(
             env.producer.send(keyed("a", b"1")),
             env.producer.send(keyed("a", b"2")),

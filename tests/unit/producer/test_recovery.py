@@ -9,11 +9,11 @@ import pytest
 
 from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import NotConnectedError, RouteNotFoundError, SendError
 from rocketmq_aio.instance import routes as routes_module
 from rocketmq_aio.producer import retry as retry_module, topic_publish_table as table_module
 from rocketmq_aio.remoting.backoff import Backoff
-from tests.fakes.script import Reply
 from tests.unit.producer.producer_env import (
     ORDER,
     ROUTE,
@@ -25,7 +25,7 @@ from tests.unit.producer.producer_env import (
 )
 from tests.unit.remoting.until import succeeds, until, until_done
 
-BUSY = Reply(2, remark="system busy")
+BUSY = Response(2, remark="system busy")
 ONCE = ProducerConfig(retries=0)
 
 

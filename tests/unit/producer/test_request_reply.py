@@ -10,6 +10,7 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import ProducerConfig
+from rocketmq_aio.embedded.responses import Close, Response
 from rocketmq_aio.errors import (
     ClosedError,
     ConfigError,
@@ -24,7 +25,6 @@ from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.record import decode_message
-from tests.fakes.script import Close, Reply
 from tests.unit.producer.producer_env import (
     ORDER,
     PATIENT,
@@ -220,7 +220,7 @@ async def test_a_cancelled_request_is_forgotten() -> None:
 
 async def test_a_failed_request_raises_the_error_of_a_send() -> None:
     async with open_producer(config=ProducerConfig(retries=0)) as env:
-        env.broker.on(SEND, Reply(2, remark="busy"), times=None)
+        env.broker.on(SEND, Response(2, remark="busy"), times=None)
         with pytest.raises(SendError, match="busy"):
             await env.producer.request(ORDER, 30)
 

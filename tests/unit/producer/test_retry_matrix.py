@@ -9,14 +9,14 @@ from functools import partial
 import pytest
 
 from rocketmq_aio.config.producer import ProducerConfig
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Close, Handler, Outcome, Response
 from rocketmq_aio.errors import RocketMQError
 from rocketmq_aio.model.values import SendResult
 from rocketmq_aio.producer import retry as retry_module
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.remoting.backoff import Backoff
 from tests.fakes.broker import FakeBroker
-from tests.fakes.connection import FakeConnection
-from tests.fakes.script import Close, Handler, Outcome, Reply
 from tests.unit.producer.producer_env import (
     ORDER,
     SEND,
@@ -40,11 +40,11 @@ class Then(Enum):
 
 
 def refused(code: int) -> Outcome:
-    return Reply(code, remark="not now, or never")
+    return Response(code, remark="not now, or never")
 
 
 def weaker(code: int) -> Outcome:
-    return Reply(code, ext={"msgId": "0A", "queueId": "0", "queueOffset": "9"})
+    return Response(code, ext={"msgId": "0A", "queueId": "0", "queueOffset": "9"})
 
 
 RETRIED = {
@@ -67,7 +67,7 @@ RAISED = {
     "SUBSCRIPTION_GROUP_NOT_EXIST": refused(26),
     "INVALID_PARAMETER": refused(29),
     "a code that nobody knows": refused(31_999),
-    "the account is refused": Reply(1, remark="AclException: no accessKey"),
+    "the account is refused": Response(1, remark="AclException: no accessKey"),
 }
 WEAKER = {
     "FLUSH_DISK_TIMEOUT": weaker(10),
@@ -113,11 +113,11 @@ def answer_first(env: ProducerEnv, outcome: Outcome) -> None:
     left = [outcome]
 
     def handler(broker: FakeBroker) -> Handler:
-        def answer(command: Command, connection: FakeConnection) -> Outcome:
+        def answer(command: Command, connection: ServerConnection) -> Outcome:
             if left:
                 return left.pop()
             stored = broker.answer(command, connection)
-            assert isinstance(stored, Reply)
+            assert isinstance(stored, Response)
             return stored
 
         return answer

@@ -10,6 +10,7 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig, Credentials
 from rocketmq_aio.config.producer import ProducerConfig
+from rocketmq_aio.embedded.responses import Close, Raw, Response
 from rocketmq_aio.errors import (
     AuthError,
     BrokerError,
@@ -25,7 +26,6 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.model.values import SendStatus
 from rocketmq_aio.producer import retry as retry_module
 from rocketmq_aio.remoting.backoff import Backoff
-from tests.fakes.script import Close, Raw, Reply
 from tests.unit.producer.producer_env import (
     ORDER,
     SEND,
@@ -37,10 +37,10 @@ from tests.unit.producer.producer_env import (
     time_out_sends,
 )
 
-BUSY = Reply(2, remark="system busy")
-DOWN = Reply(14, remark="service not available")
-ILLEGAL = Reply(13, remark="the message is illegal")
-WEAKER = Reply(10, ext={"msgId": "0A", "queueId": "0", "queueOffset": "9"})
+BUSY = Response(2, remark="system busy")
+DOWN = Response(14, remark="service not available")
+ILLEGAL = Response(13, remark="the message is illegal")
+WEAKER = Response(10, ext={"msgId": "0A", "queueId": "0", "queueOffset": "9"})
 ONCE = ProducerConfig(retries=0)
 BETTER = ProducerConfig(retry_other_broker=True)
 
@@ -120,7 +120,7 @@ async def test_retryable_errors_go_to_another_broker() -> None:
 @pytest.mark.parametrize("code", [1, 2, 14, 17, 215, 16])
 async def test_a_retryable_error_is_retried(code: int) -> None:
     async with open_producer() as env:
-        env.broker.on(SEND, Reply(code, remark="not now"), times=2)
+        env.broker.on(SEND, Response(code, remark="not now"), times=2)
         result = await env.producer.send(ORDER)
 
         assert result.ok
@@ -131,7 +131,7 @@ async def test_a_retryable_error_is_retried(code: int) -> None:
 @pytest.mark.parametrize("code", [13, 3, 26, 28, 31999])
 async def test_a_final_error_is_raised_as_it_is(code: int) -> None:
     async with open_producer() as env:
-        env.broker.on(SEND, Reply(code, remark="never"))
+        env.broker.on(SEND, Response(code, remark="never"))
         with pytest.raises(BrokerError) as caught:
             await env.producer.send(ORDER)
 
@@ -142,9 +142,12 @@ async def test_a_final_error_is_raised_as_it_is(code: int) -> None:
 
 @pytest.mark.parametrize(
     "refused",
-    [Reply(1, remark="AclException: No accessKey"), Reply(16, remark="check signature failed.")],
+    [
+        Response(1, remark="AclException: No accessKey"),
+        Response(16, remark="check signature failed."),
+    ],
 )
-async def test_an_auth_error_is_not_retried(refused: Reply) -> None:
+async def test_an_auth_error_is_not_retried(refused: Response) -> None:
     account = ClientConfig(credentials=Credentials(access_key="x", secret_key="y"))
     async with open_producer(client=account) as env:
         env.broker.on(SEND, refused, times=None)
@@ -156,7 +159,9 @@ async def test_an_auth_error_is_not_retried(refused: Reply) -> None:
 
 async def test_a_read_only_topic_raises_permission_denied() -> None:
     async with open_producer(config=ONCE) as env:
-        env.broker.on(SEND, Reply(16, remark="the broker[broker-a] sending message is forbidden"))
+        env.broker.on(
+            SEND, Response(16, remark="the broker[broker-a] sending message is forbidden")
+        )
         with pytest.raises(SendError) as caught:
             await env.producer.send(ORDER)
 
@@ -214,8 +219,8 @@ async def test_without_any_broker_a_send_raises_send_error() -> None:
         (Raw(b"\x7f\xff\xff\xff"), ConnectionLostError),
         (Raw(b"\x00\x00\x00", close=True), ConnectionLostError),
         (None, RequestTimeoutError),
-        (Reply(ext={"msgId": "0A"}), CodecError),
-        (Reply(ext={"msgId": "0A", "queueId": "x", "queueOffset": "0"}), CodecError),
+        (Response(ext={"msgId": "0A"}), CodecError),
+        (Response(ext={"msgId": "0A", "queueId": "x", "queueOffset": "0"}), CodecError),
     ],
 )
 async def test_a_send_without_a_clear_response_raises_send_unknown(

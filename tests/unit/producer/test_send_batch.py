@@ -9,6 +9,8 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig, Credentials
 from rocketmq_aio.config.producer import ProducerConfig
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Close, Outcome, Response, resolve
 from rocketmq_aio.errors import (
     BatchError,
     BrokerError,
@@ -23,8 +25,6 @@ from rocketmq_aio.model.values import MessageQueue, SendResult, SendStatus
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import SendMessage
-from tests.fakes.connection import FakeConnection
-from tests.fakes.script import Close, Outcome, Reply, resolve
 from tests.unit.producer.producer_env import ORDER, SEND_BATCH, open_producer
 
 STEPS = 200  # turns of the loop, far more than a send takes to leave
@@ -148,8 +148,8 @@ async def test_an_unknown_topic_fails_its_own_messages_only() -> None:
 async def test_a_failed_single_batch_raises_the_error_of_a_send() -> None:
     async with open_producer(config=ONCE) as env:
         for answer, kind in (
-            (Reply(13, remark="illegal"), BrokerError),
-            (Reply(2, remark="busy"), SendError),
+            (Response(13, remark="illegal"), BrokerError),
+            (Response(2, remark="busy"), SendError),
             (Close(), SendUnknownError),
         ):
             env.broker.on(SEND_BATCH, answer)
@@ -160,11 +160,11 @@ async def test_a_failed_single_batch_raises_the_error_of_a_send() -> None:
 
 
 async def test_batch_error_has_the_outcome_of_every_message() -> None:
-    def refuse_payments(command: Command, connection: FakeConnection) -> Outcome:
+    def refuse_payments(command: Command, connection: ServerConnection) -> Outcome:
         if read_header(command, SendMessage).topic == "payments":
-            return Reply(13, remark="no payments today")
+            return Response(13, remark="no payments today")
         outcome = env.broker.answer(command, connection)
-        assert isinstance(outcome, Reply)
+        assert isinstance(outcome, Response)
         return outcome
 
     async with open_producer() as env:
@@ -186,7 +186,7 @@ async def test_requests_to_a_chosen_queue_are_sequential() -> None:
     answered: list[Command] = []
     before: list[int] = []  # how many were answered when each request came
 
-    async def answer(command: Command, connection: FakeConnection) -> Outcome:
+    async def answer(command: Command, connection: ServerConnection) -> Outcome:
         before.append(len(answered))
         for _ in range(STEPS):
             await asyncio.sleep(0)
@@ -215,7 +215,7 @@ async def test_a_chosen_queue_keeps_the_order_across_wait_store_ok() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "kind"),
-    [(Reply(13, remark="illegal"), BrokerError), (Close(), SendUnknownError)],
+    [(Response(13, remark="illegal"), BrokerError), (Close(), SendUnknownError)],
     ids=["refused", "unknown"],
 )
 async def test_a_failed_request_to_a_chosen_queue_stops_the_later_ones(

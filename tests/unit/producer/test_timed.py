@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.embedded.server import VERSIONS
 from rocketmq_aio.errors import (
     BrokerError,
     ConfigError,
@@ -21,7 +22,6 @@ from rocketmq_aio.model.message import Message
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.server import VERSIONS
 from tests.unit.producer.producer_env import open_producer, stopped
 
 LATER = Message("orders", b"later", delay_seconds=3600)

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import ProducerConfig
+from rocketmq_aio.embedded.broker.store import StoredMessage
 from rocketmq_aio.instance.hook_runner import AnySendHook
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import TransactionState
@@ -19,7 +20,6 @@ from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.transactions import EndTransaction
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.store import Stored
 
 END = RequestCode.END_TRANSACTION
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
@@ -61,7 +61,7 @@ class TransactionEnv:
         return [each.body for broker in self.cluster.brokers for each in broker.messages("orders")]
 
     @property
-    def open(self) -> list[Stored]:
+    def open(self) -> list[StoredMessage]:
         """The half messages without a decision."""
         return [half for broker in self.cluster.brokers for half in broker.transactions.open]
 

@@ -9,20 +9,20 @@ from typing import NoReturn
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
+from rocketmq_aio.embedded import server as embedded_server
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import (
     NotConnectedError,
 )
 from rocketmq_aio.remoting import dial
-from tests.fakes import server as fake_server
 from tests.fakes.broker import FakeBroker
-from tests.fakes.script import Reply
 from tests.unit.remoting.clients import CODE, open_client
 
 
 async def test_ipv6_addresses_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fake_server, "HOST", "::1")
+    monkeypatch.setattr(embedded_server, "HOST", "::1")
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on(CODE, Reply(), times=None)
+        broker.on(CODE, Response(), times=None)
 
         assert (await opened.ask(f"[::1]:{broker.port}")).code == 0
         assert (await opened.ask(f"::1:{broker.port}")).code == 0
@@ -34,7 +34,7 @@ async def test_a_name_is_tried_at_each_of_its_addresses(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(dial, "_resolve", resolve)
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on(CODE, Reply(), times=None)
+        broker.on(CODE, Response(), times=None)
 
         assert (await opened.ask(f"broker.example:{broker.port}")).code == 0
 
@@ -47,7 +47,7 @@ def test_a_resolver_without_threads_fails_the_request_and_nothing_else(
 
     async def ask() -> None:
         async with FakeBroker() as broker, open_client() as opened:
-            broker.on(CODE, Reply(), times=None)
+            broker.on(CODE, Response(), times=None)
             with monkeypatch.context() as patched:
                 patched.setattr(threading.Thread, "start", start)
                 with pytest.raises(NotConnectedError, match="can't start new thread"):
@@ -62,7 +62,7 @@ def test_a_resolver_without_threads_fails_the_request_and_nothing_else(
 
 async def test_localhost_is_a_name() -> None:
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on(CODE, Reply(), times=None)
+        broker.on(CODE, Response(), times=None)
 
         assert (await opened.ask(f"localhost:{broker.port}")).code == 0
 
@@ -73,7 +73,7 @@ async def test_localhost_is_a_name() -> None:
 )
 async def test_an_address_that_is_none_fails_the_request_and_nothing_else(address: str) -> None:
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on(CODE, Reply())
+        broker.on(CODE, Response())
         with pytest.raises(NotConnectedError):
             await opened.ask(address)
 
@@ -83,7 +83,7 @@ async def test_an_address_that_is_none_fails_the_request_and_nothing_else(addres
 async def test_the_address_mapper_says_where_a_broker_is_reached() -> None:
     asked_for: list[str] = []
     async with FakeBroker() as broker:
-        broker.on(CODE, Reply())
+        broker.on(CODE, Response())
 
         def mapper(address: str) -> str:
             asked_for.append(address)
@@ -108,7 +108,7 @@ async def test_a_mapper_that_fails_fails_the_request_and_nothing_else(mapped: ob
         FakeBroker() as broker,
         open_client(ClientConfig(address_mapper=mapper)) as opened,
     ):
-        broker.on(CODE, Reply())
+        broker.on(CODE, Response())
         with pytest.raises(NotConnectedError, match=r"mapper|expected host:port"):
             await opened.ask("10.1.2.3:10911")
 

@@ -10,6 +10,8 @@ from functools import partial
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig, HeaderEncoding
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Close, Outcome, Response
 from rocketmq_aio.errors import (
     ClosedError,
     ConnectionLostError,
@@ -23,12 +25,10 @@ from rocketmq_aio.remoting import client as client_module, dial
 from rocketmq_aio.remoting.backoff import LONGEST_SECONDS, Backoff
 from rocketmq_aio.remoting.connection import Connection
 from tests.fakes.broker import FakeBroker
-from tests.fakes.connection import FakeConnection
-from tests.fakes.script import Close, Outcome, Reply
 from tests.unit.remoting.clients import ASK, CODE, open_client
 from tests.unit.remoting.until import succeeds, until, until_done
 
-GO_AWAY = Reply(1500, remark="shutting down")
+GO_AWAY = Response(1500, remark="shutting down")
 
 
 async def a_dead_address() -> str:
@@ -51,7 +51,7 @@ async def test_concurrent_callers_share_one_connection() -> None:
 
 async def test_a_lost_connection_is_made_again_for_the_next_request() -> None:
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on(CODE, Reply(), times=None)
+        broker.on(CODE, Response(), times=None)
         await opened.ask(broker.address)
         await broker.restart()
         await broker.wait_for_connections(0)
@@ -101,7 +101,7 @@ async def test_a_dead_address_is_not_tried_again_before_its_backoff_ends() -> No
 
 async def test_lost_and_refused_connections_are_reported_as_unreachable() -> None:
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on(CODE, Reply(), times=None)
+        broker.on(CODE, Response(), times=None)
         await opened.ask(broker.address)
         await broker.stop()
         await until(lambda: opened.unreachable == [broker.address])
@@ -114,7 +114,7 @@ async def test_lost_and_refused_connections_are_reported_as_unreachable() -> Non
 async def test_connections_that_the_client_closes_are_not_reported_as_unreachable() -> None:
     async with FakeBroker() as broker, FakeBroker() as other, open_client() as opened:
         for each in (broker, other):
-            each.on(CODE, Reply(), times=None)
+            each.on(CODE, Response(), times=None)
             await opened.ask(each.address)
         opened.client.forget({broker.address})
         await broker.wait_for_connections(0)
@@ -162,7 +162,7 @@ async def test_a_server_that_comes_back_is_used_again_soon() -> None:
     broker = FakeBroker()
     await broker.start()
     await broker.stop()
-    broker.on(CODE, Reply(), times=None)
+    broker.on(CODE, Response(), times=None)
     async with open_client() as opened:
         with pytest.raises(NotConnectedError):
             await opened.ask(broker.address)
@@ -186,7 +186,7 @@ async def test_callers_of_one_connection_attempt_share_its_failure() -> None:
 
 async def test_a_caller_cancelled_while_connecting_does_not_stop_the_others() -> None:
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on(CODE, Reply(), times=None)
+        broker.on(CODE, Response(), times=None)
         leaving = asyncio.create_task(opened.ask(broker.address))
         staying = asyncio.create_task(opened.ask(broker.address))
         await asyncio.sleep(0)
@@ -222,7 +222,7 @@ async def test_close_fails_pending_requests_and_rejects_new_ones() -> None:
 
 async def test_a_forgotten_address_keeps_no_connection() -> None:
     async with FakeBroker() as broker, open_client() as opened:
-        broker.on(CODE, Reply(), times=None)
+        broker.on(CODE, Response(), times=None)
         await opened.ask(broker.address)
         opened.client.forget({broker.address})
 
@@ -267,7 +267,7 @@ async def test_both_header_encodings_are_written_and_read(
 async def test_a_broker_that_never_answers_ends_in_a_timeout() -> None:
     config = ClientConfig(request_timeout_seconds=60)
     async with FakeBroker() as broker, open_client(config) as opened:
-        broker.on(CODE, Reply())
+        broker.on(CODE, Response())
         broker.on(CODE, None)
         await opened.ask(broker.address)  # so that it is connected
         with pytest.raises(RequestTimeoutError) as caught:
@@ -279,7 +279,7 @@ async def test_a_broker_that_never_answers_ends_in_a_timeout() -> None:
 async def test_the_default_deadline_is_the_configured_one() -> None:
     config = ClientConfig(request_timeout_seconds=0.05)
     async with FakeBroker() as broker, open_client(config) as opened:
-        broker.on(CODE, Reply())
+        broker.on(CODE, Response())
         broker.on(CODE, None)
         await opened.ask(broker.address)  # so that it is connected
         with pytest.raises(RequestTimeoutError) as caught:
@@ -320,7 +320,7 @@ async def test_a_oneway_request_to_an_unreachable_address_raises() -> None:
 async def test_a_request_answered_go_away_is_resent_on_a_new_connection() -> None:
     async with FakeBroker() as broker, open_client() as opened:
         broker.on(CODE, GO_AWAY)
-        broker.on(CODE, Reply(remark="here"))
+        broker.on(CODE, Response(remark="here"))
         answer = await opened.ask(broker.address)
 
         assert answer.remark == "here"
@@ -355,7 +355,7 @@ async def test_requests_in_flight_complete_after_go_away() -> None:
         slow = asyncio.create_task(opened.ask(broker.address))
         await held.wait(1)
         broker.on(CODE, GO_AWAY)
-        broker.on(CODE, Reply(remark="on the new one"))
+        broker.on(CODE, Response(remark="on the new one"))
         moved = await opened.ask(broker.address)
         held.release()
 
@@ -388,8 +388,8 @@ async def test_a_cancelled_request_frees_its_slot_and_keeps_the_connection() -> 
 async def test_every_response_reaches_its_caller() -> None:
     """The broker answers in any order, late and to nobody; a nonce tells the calls apart."""
 
-    def echo(command: Command, _connection: FakeConnection) -> Outcome:
-        return Reply(remark=command.body.decode())
+    def echo(command: Command, _connection: ServerConnection) -> Outcome:
+        return Response(remark=command.body.decode())
 
     async with FakeBroker() as broker, open_client() as opened:
         broker.on(CODE, echo, times=None)

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
+from rocketmq_aio.embedded.notifier import WAIT_SECONDS
 from rocketmq_aio.errors import RocketMQError
-from tests.fakes.changed import WAIT_SECONDS
 from tests.fakes.fair_time import FairTime
 
 LOOK_SECONDS: Final = 0.002

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
+from rocketmq_aio.embedded.broker.store import NewMessage
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.spark.offsets import Queue, StreamOffset
 from rocketmq_aio.spark.options.source_options import ReadOptions, read_options
@@ -16,7 +17,6 @@ from rocketmq_aio.spark.read.micro_batches import MicroBatches
 from rocketmq_aio.spark.read.planning import plan_between
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.store import Incoming
 
 TOPIC = "orders"
 GROUP = "rocketmq-spark"
@@ -35,7 +35,7 @@ def put(broker: FakeBroker, count: int, number: int = 0, topic: str = TOPIC) -> 
 def put_at(broker: FakeBroker, *times: int, number: int = 0) -> None:
     """Store one message at each of *times* (milliseconds)."""
     for millis in times:
-        broker.state.store.append(Incoming(topic=TOPIC, queue_id=number, body=b"body"), millis)
+        broker.state.store.append(NewMessage(topic=TOPIC, queue_id=number, body=b"body"), millis)
 
 
 def options_for(

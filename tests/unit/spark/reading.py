@@ -10,6 +10,7 @@ import msgspec
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from pyspark.sql.types import StructType
 
+from rocketmq_aio.embedded.responses import Handler, Outcome, Response
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header, to_ext_fields
@@ -19,7 +20,6 @@ from rocketmq_aio.spark.offsets import Range
 from rocketmq_aio.spark.options.source_options import Connection, ReadOptions
 from rocketmq_aio.spark.read.batch_reader import read
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.script import Handler, Outcome, Reply
 
 TOPIC: Final = "orders"
 PLACES: Final = StructType([SCHEMA["queueId"], SCHEMA["queueOffset"], SCHEMA["body"]])
@@ -73,7 +73,7 @@ def tell_brokers(cluster: FakeCluster, *names: str) -> None:
     """Script the registered brokers of the name server."""
     table = {name: {"brokerName": name, "brokerAddrs": {"0": "x:1"}} for name in names}
     body = msgspec.json.encode({"brokerAddrTable": table, "clusterAddrTable": {}})
-    cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, Reply(body=body), times=None)
+    cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, Response(body=body), times=None)
 
 
 def within(start: int, end: int, queue_id: int = 0) -> Range:
@@ -98,7 +98,7 @@ def answer(
     body: bytes = b"",
     say: str = "",
     delta: int | None = None,
-) -> Reply:
+) -> Response:
     fields = PullMessageResponse(
         suggest_which_broker_id=0,
         next_begin_offset=next_offset,
@@ -106,7 +106,7 @@ def answer(
         max_offset=most,
         offset_delta=delta,
     )
-    return Reply(code, to_ext_fields(fields), body, say)
+    return Response(code, to_ext_fields(fields), body, say)
 
 
 def asked(command: Command) -> PullMessage:

@@ -17,6 +17,7 @@ from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.consumer.push.handlers import RetryLater
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.values import TransactionState
@@ -25,7 +26,6 @@ from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.trace.message_trace import MessageTrace
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.script import Reply
 from tests.unit.remoting.until import until
 
 TRACE = "RMQ_SYS_TRACE_TOPIC"
@@ -120,7 +120,7 @@ async def test_each_message_of_a_batch_has_its_record() -> None:
 
 async def test_a_failed_send_leaves_no_record() -> None:
     async with shop(MessageTrace(), ProducerConfig(retries=0)) as (cluster, producer):
-        cluster.broker.on(SEND, Reply(1, remark="no"))
+        cluster.broker.on(SEND, Response(1, remark="no"))
         with pytest.raises(Exception, match="no"):
             await producer.send(ORDER)
 
@@ -130,7 +130,7 @@ async def test_a_failed_send_leaves_no_record() -> None:
 async def test_a_broker_that_wants_no_trace_gets_none() -> None:
     async with shop(MessageTrace()) as (cluster, producer):
         ext = {"msgId": "7F" * 16, "queueId": "0", "queueOffset": "0", "TRACE_ON": "false"}
-        cluster.broker.on(SEND, Reply(0, ext))
+        cluster.broker.on(SEND, Response(0, ext))
         result = await producer.send(ORDER)
 
     assert not result.trace_on
@@ -162,7 +162,7 @@ async def test_in_a_cloud_the_topic_is_that_of_the_region() -> None:
         Producer("shop", namesrv=cluster.namesrv, hooks=[trace]) as producer,
     ):
         ext = {"msgId": "7F" * 16, "queueId": "0", "queueOffset": "0", "MSG_REGION": "north"}
-        cluster.broker.on(SEND, Reply(0, ext))
+        cluster.broker.on(SEND, Response(0, ext))
         await producer.send(ORDER)
         await producer.close()
 

@@ -12,6 +12,9 @@ import pytest_asyncio
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.redelivery import COPY_ATTEMPTS, SendBack, copy_of, restore_topic
+from rocketmq_aio.embedded.broker.state import now_ms
+from rocketmq_aio.embedded.broker.store import NewMessage, StoredMessage
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import BrokerError, BusyError, NotConnectedError, RouteNotFoundError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
@@ -24,16 +27,13 @@ from rocketmq_aio.protocol.header import to_ext_fields
 from rocketmq_aio.protocol.record import decode_messages
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.script import Reply
-from tests.fakes.state import now_ms
-from tests.fakes.store import Incoming, Stored
 from tests.unit.remoting.until import until
 
 BACK, SEND = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2
 GROUP = "billing"
 RETRIES, DEAD = f"%RETRY%{GROUP}", f"%DLQ%{GROUP}"
 LIMIT = 16
-REFUSED = Reply(1, remark="look message by offset failed")
+REFUSED = Response(1, remark="look message by offset failed")
 PROPERTIES = "KEYS\x01k\x02TAGS\x01t\x02UNIQ_KEY\x01ID\x02own\x01x\x02"
 
 
@@ -50,13 +50,13 @@ class Shop:
         """Return a message of the first broker."""
         fields: dict[str, Any] = {"body": b"body", "properties": PROPERTIES, "flag": 5} | stored
         fields["properties"] = fields["properties"].encode()
-        incoming = Incoming(topic=topic, queue_id=0, born_ms=now_ms(), **fields)
+        incoming = NewMessage(topic=topic, queue_id=0, born_ms=now_ms(), **fields)
         record = self.broker.state.store.append(incoming, now_ms()).record
         (message,), fault = decode_messages(record, MessageQueue(topic, self.broker.name, 0))
         assert fault is None
         return message
 
-    async def arrived(self, topic: str, broker: FakeBroker | None = None) -> list[Stored]:
+    async def arrived(self, topic: str, broker: FakeBroker | None = None) -> list[StoredMessage]:
         """Return what *topic* holds, once it holds anything."""
         place = broker or self.broker
         await until(lambda: topic in place.topics and place.messages(topic), topic)
@@ -307,7 +307,7 @@ async def test_a_copy_goes_to_another_broker_where_one_is(shops: Callable[..., A
 async def test_the_messages_own_broker_is_the_last_to_be_tried(shops: Callable[..., Any]) -> None:
     shop = await shops(2)
     shop.broker.on(BACK, REFUSED)
-    shop.cluster.brokers[1].on(SEND, Reply(2))
+    shop.cluster.brokers[1].on(SEND, Response(2))
     await shop.back.send_back(shop.message())
 
     assert len(shop.cluster.brokers[1].requests_of(SEND)) == 1
@@ -321,7 +321,7 @@ async def test_a_broker_without_the_retry_topic_makes_it_if_need_be(
     del shop.broker.topics[RETRIES]
     await shop.instance.routes.fetch(RETRIES)
     shop.broker.on(BACK, REFUSED)
-    shop.cluster.brokers[1].on(SEND, Reply(2))
+    shop.cluster.brokers[1].on(SEND, Response(2))
     await shop.back.send_back(shop.message())
 
     assert len(await shop.arrived(RETRIES)) == 1
@@ -331,7 +331,7 @@ async def test_no_more_than_a_few_brokers_are_tried(shops: Callable[..., Any]) -
     shop = await shops(COPY_ATTEMPTS + 2)
     for broker in shop.cluster.brokers:
         broker.on(BACK, REFUSED)
-        broker.on(SEND, Reply(2))
+        broker.on(SEND, Response(2))
 
     with pytest.raises(BusyError):
         await shop.back.send_back(shop.message())
@@ -342,7 +342,7 @@ async def test_no_more_than_a_few_brokers_are_tried(shops: Callable[..., Any]) -
 @pytest.mark.parametrize("code", [10, 11, 12])
 async def test_flush_timeouts_count_as_stored(shop: Shop, code: int) -> None:
     shop.broker.on(BACK, REFUSED)
-    shop.broker.on(SEND, Reply(code))
+    shop.broker.on(SEND, Response(code))
     await shop.back.send_back(shop.message())
 
     assert len(shop.broker.requests_of(SEND)) == 1
@@ -359,7 +359,7 @@ async def test_copy_goes_to_the_origin_without_a_retry_topic(shop: Shop) -> None
 
 async def test_message_that_no_broker_stores_raises_and_is_unchanged(shop: Shop) -> None:
     shop.broker.on(BACK, REFUSED)
-    shop.broker.on(SEND, Reply(13, remark="too long"))
+    shop.broker.on(SEND, Response(13, remark="too long"))
     message = shop.message()
     assert message.properties["own"] == "x"
     before = msgspec.structs.astuple(message)

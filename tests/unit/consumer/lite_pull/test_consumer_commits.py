@@ -9,13 +9,13 @@ from anyio import wait_all_tasks_blocked
 
 from rocketmq_aio.consumer.common.events import CommitFailed, OffsetCorrected
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import CommitError, ConnectionLostError, NotConnectedError
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.offsets import UpdateConsumerOffset
 from rocketmq_aio.protocol.requests.pull import PullMessage
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.script import Reply
 from tests.unit.consumer.lite_pull_env import (
     GROUP,
     TOPIC,
@@ -155,7 +155,7 @@ async def test_a_failed_commit_is_an_event_and_retried(cluster: FakeCluster) -> 
     put(cluster, *numbers(3))
     async with consuming(cluster, commit_interval_seconds=0.01) as consumer:
         events = consumer.events()
-        cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, Reply(1, remark="full"), times=4)
+        cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, Response(1, remark="full"), times=4)
         await polled(consumer, 3)
         await consumer.poll(0)
         event = await asyncio.wait_for(anext(events), 15)
@@ -250,7 +250,9 @@ async def test_a_refused_commit_is_raised(cluster: FakeCluster) -> None:
     put(cluster, "a")
     async with consuming(cluster, auto_commit=False) as consumer:
         await polled(consumer, 1)
-        cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, Reply(1, remark="full"), times=None)
+        cluster.broker.on(
+            RequestCode.UPDATE_CONSUMER_OFFSET, Response(1, remark="full"), times=None
+        )
         with pytest.raises(CommitError, match="full"):
             await consumer.commit([queue(0)])
 
@@ -357,7 +359,7 @@ async def test_a_start_commit_that_failed_is_repeated_without_auto_commit(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, *numbers(5))
-    full = Reply(1, remark="full")
+    full = Response(1, remark="full")
     cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, full, times=4)  # one of each queue
     async with consuming(
         cluster, start_from="latest", auto_commit=False, commit_interval_seconds=0.01
@@ -373,7 +375,7 @@ async def test_a_start_commit_that_failed_is_repeated_without_auto_commit(
 
 async def test_a_start_commit_that_failed_is_repeated_on_close(cluster: FakeCluster) -> None:
     put(cluster, *numbers(5))
-    full = Reply(1, remark="full")
+    full = Response(1, remark="full")
     cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, full, times=4)
     async with consuming(cluster, start_from="latest", auto_commit=False) as consumer:
         await cluster.broker.wait_for(RequestCode.UPDATE_CONSUMER_OFFSET, 4)
@@ -387,7 +389,7 @@ async def test_a_start_commit_that_failed_is_not_repeated_over_a_commit_by_hand(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, *numbers(5))
-    full = Reply(1, remark="full")
+    full = Response(1, remark="full")
     cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, full, times=4)
     async with consuming(cluster, start_from="latest", auto_commit=False) as consumer:
         await cluster.broker.wait_for(RequestCode.UPDATE_CONSUMER_OFFSET, 4)

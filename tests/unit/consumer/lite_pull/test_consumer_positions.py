@@ -11,6 +11,7 @@ from anyio import wait_all_tasks_blocked
 
 from rocketmq_aio.consumer.common.events import PullFailed
 from rocketmq_aio.consumer.pulling import puller as puller_module
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import (
     ConfigError,
     ConnectionLostError,
@@ -21,7 +22,6 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.script import Reply
 from tests.unit.consumer.lite_pull_env import (
     TOPIC,
     bodies,
@@ -82,7 +82,7 @@ async def test_lag_raises_the_error_of_a_broker_that_is_down(cluster: FakeCluste
 
 async def test_an_unknown_position_raises_within_the_request_timeout() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
-        cluster.broker.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(1, remark="down"), times=None)
+        cluster.broker.on(RequestCode.QUERY_CONSUMER_OFFSET, Response(1, remark="down"), times=None)
         async with consumer_of(cluster) as consumer:
             await consumer.assign([queue()])
             object.__setattr__(consumer.client.config, "request_timeout_seconds", 0.05)
@@ -259,7 +259,7 @@ async def test_assignments_are_sorted(cluster: FakeCluster) -> None:
 
 # --- accounts without offset queries --------------------------------------------------------------
 
-DENIED: Final = Reply(16, remark="User:app has no permission to access Topic:orders")
+DENIED: Final = Response(16, remark="User:app has no permission to access Topic:orders")
 
 
 async def test_ready_raises_permission_denied_and_reading_goes_on_when_allowed(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rocketmq_aio.embedded.broker.clients import BAD_EXPRESSION
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import ClosedError, ConfigError, SubscriptionError
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import HeartbeatData
@@ -11,8 +13,6 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.fastjson import read_body
 from tests.fakes.broker import FakeBroker
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.members import BAD_EXPRESSION
-from tests.fakes.script import Reply
 from tests.unit.consumer.lite_pull_env import (
     GROUP,
     TOPIC,
@@ -133,7 +133,7 @@ async def test_sql_is_evaluated_by_the_broker(cluster: FakeCluster) -> None:
 
 async def test_a_refused_heartbeat_is_raised(cluster: FakeCluster) -> None:
     async with consumer_of(cluster) as consumer:
-        cluster.broker.on(RequestCode.HEART_BEAT, Reply(26, remark="no such group"), times=None)
+        cluster.broker.on(RequestCode.HEART_BEAT, Response(26, remark="no such group"), times=None)
         with pytest.raises(SubscriptionError, match="no such group"):
             await consumer.subscribe(TOPIC)
         cluster.broker.off(RequestCode.HEART_BEAT)

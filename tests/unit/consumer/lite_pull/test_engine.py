@@ -10,6 +10,7 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.events import OffsetCorrected
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import ConsumerRunningInfo, HeartbeatData
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
@@ -20,7 +21,6 @@ from rocketmq_aio.protocol.requests.from_broker import (
     ResetOffset,
 )
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.script import Reply
 from tests.unit.consumer.lite_pull_env import (
     GROUP,
     TOPIC,
@@ -235,7 +235,7 @@ async def test_a_reset_at_the_broker_is_applied_committed_and_published(
         await consumer.commit()
         events = consumer.events()
 
-        reset = Reply(ResponseCode.PULL_OFFSET_MOVED, moved(3).ext, remark="OFFSET_RESET")
+        reset = Response(ResponseCode.PULL_OFFSET_MOVED, moved(3).ext, remark="OFFSET_RESET")
         cluster.broker.on(RequestCode.LITE_PULL_MESSAGE, reset)
         put(cluster, "wakes the pull")
 

@@ -12,6 +12,8 @@ from rocketmq_aio.config.consumer import PopConfig
 from rocketmq_aio.config.producer import ProducerConfig
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
 from rocketmq_aio.consumer.pop.message import PoppedMessage
+from rocketmq_aio.embedded.broker.state import now_ms
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import (
     AckError,
     BrokerError,
@@ -23,8 +25,6 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.script import Reply
-from tests.fakes.state import now_ms
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put
 from tests.unit.consumer.pop_env import RETRY_TOPIC, bodies, leases, popper_of, popping
 from tests.unit.remoting.short_timeout import shorten_next_timeout
@@ -256,7 +256,7 @@ async def test_several_messages_are_acknowledged_with_one_request(cluster: FakeC
 
 
 async def test_a_broker_without_batch_acks_gets_single_acks(cluster: FakeCluster) -> None:
-    cluster.broker.on(BATCH, Reply(3), times=None)
+    cluster.broker.on(BATCH, Response(3), times=None)
     put(cluster, *numbers(4))
     async with popping(cluster) as consumer:
         for _ in range(2):
@@ -269,7 +269,7 @@ async def test_a_broker_without_batch_acks_gets_single_acks(cluster: FakeCluster
 
 async def test_an_ack_to_a_busy_broker_is_retried(cluster: FakeCluster) -> None:
     put(cluster, "1")
-    cluster.broker.on(ACK, Reply(2), times=2)
+    cluster.broker.on(ACK, Response(2), times=2)
     async with popping(cluster) as consumer:
         await consumer.ack(await consumer.receive())
 
@@ -279,7 +279,7 @@ async def test_an_ack_to_a_busy_broker_is_retried(cluster: FakeCluster) -> None:
 
 async def test_ack_error_has_the_messages(cluster: FakeCluster) -> None:
     put(cluster, "1")
-    cluster.broker.on(ACK, Reply(13, remark="queue"))
+    cluster.broker.on(ACK, Response(13, remark="queue"))
     async with popping(cluster) as consumer:
         [message] = await consumer.receive()
         with pytest.raises(AckError) as caught:
@@ -294,7 +294,7 @@ async def test_message_without_time_to_retry_does_not_stop_the_retries_of_its_ba
     cluster: FakeCluster,
 ) -> None:
     put(cluster, *numbers(3))
-    cluster.broker.on(BATCH, Reply(2))
+    cluster.broker.on(BATCH, Response(2))
     async with popping(cluster) as consumer:
         taken = await received(consumer, 3)
         taken[0].deadline = 0.0
@@ -307,8 +307,8 @@ async def test_message_without_time_to_retry_does_not_stop_the_retries_of_its_ba
 
 async def test_refused_ack_does_not_stop_the_acks_behind_it(cluster: FakeCluster) -> None:
     put(cluster, *numbers(3))
-    cluster.broker.on(BATCH, Reply(3))
-    cluster.broker.on(ACK, Reply(13, remark="queue"), times=1)
+    cluster.broker.on(BATCH, Response(3))
+    cluster.broker.on(ACK, Response(13, remark="queue"), times=1)
     async with popping(cluster) as consumer:
         taken = await received(consumer, 3)
         with pytest.raises(AckError) as caught:
@@ -400,7 +400,7 @@ async def test_after_an_unreadable_answer_to_a_change_nothing_is_changed_again(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, "1")
-    cluster.broker.on(CHANGE, Reply(ext={"popTime": "soon"}))
+    cluster.broker.on(CHANGE, Response(ext={"popTime": "soon"}))
     async with popping(cluster) as consumer:
         [message] = await consumer.receive()
         for kind in (CodecError, ReceiptError):
@@ -410,7 +410,7 @@ async def test_after_an_unreadable_answer_to_a_change_nothing_is_changed_again(
 
 async def test_a_refused_change_can_be_repeated(cluster: FakeCluster) -> None:
     put(cluster, "1")
-    cluster.broker.on(CHANGE, Reply(2))
+    cluster.broker.on(CHANGE, Response(2))
     async with popping(cluster) as consumer:
         [message] = await consumer.receive()
         with pytest.raises(BrokerError):

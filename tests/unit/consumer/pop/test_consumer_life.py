@@ -9,6 +9,8 @@ import pytest
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.common.events import MessageDeadLettered, PullFailed
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
+from rocketmq_aio.embedded.notifier import WAIT_SECONDS
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import (
     BrokerError,
     ClosedError,
@@ -19,9 +21,7 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
-from tests.fakes.changed import WAIT_SECONDS
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.script import Reply
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put
 from tests.unit.consumer.pop_env import bodies, leases, popper_of, popping
 from tests.unit.remoting.short_timeout import shorten_next_timeout
@@ -133,7 +133,7 @@ async def test_a_proxy_is_refused_with_the_reason(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, remark: str | None
 ) -> None:
     """A 5.5.0 proxy reads a pop as a pull; other versions may answer differently."""
-    cluster.broker.on(RequestCode.POP_MESSAGE, Reply(1, remark=remark), times=None)
+    cluster.broker.on(RequestCode.POP_MESSAGE, Response(1, remark=remark), times=None)
     async with popping(cluster) as consumer:
         if remark is None:
             name_servers = consumer.client.name_servers
@@ -143,7 +143,7 @@ async def test_a_proxy_is_refused_with_the_reason(
 
 
 async def test_an_error_of_every_broker_is_raised_each_time(cluster: FakeCluster) -> None:
-    cluster.broker.on(POP, Reply(16, remark="no"), times=2)
+    cluster.broker.on(POP, Response(16, remark="no"), times=2)
     put(cluster, "1")
     async with popping(cluster) as consumer:
         for _ in range(2):
@@ -154,7 +154,7 @@ async def test_an_error_of_every_broker_is_raised_each_time(cluster: FakeCluster
 
 async def test_an_error_of_one_broker_does_not_stop_the_others() -> None:
     async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster:
-        cluster.brokers[0].on(POP, Reply(16, remark="no"), times=None)
+        cluster.brokers[0].on(POP, Response(16, remark="no"), times=None)
         async with popping(cluster) as consumer:
             events = consumer.events()
             put(cluster, "1", broker=1)
@@ -178,7 +178,7 @@ async def test_a_silent_broker_does_not_stop_the_others() -> None:
 
 @pytest.mark.parametrize("code", [2, 209, 215])
 async def test_a_pop_from_a_busy_broker_is_retried(cluster: FakeCluster, code: int) -> None:
-    cluster.broker.on(POP, Reply(code))
+    cluster.broker.on(POP, Response(code))
     put(cluster, "1")
     async with popping(cluster) as consumer:
         assert bodies(await consumer.receive()) == ["1"]
@@ -376,7 +376,7 @@ async def test_a_message_that_cannot_be_sent_to_the_dlq_is_not_acknowledged(
     cluster: FakeCluster,
 ) -> None:
     put(cluster, "1")
-    cluster.broker.on(SEND_BACK, Reply(1, remark="no"))
+    cluster.broker.on(SEND_BACK, Response(1, remark="no"))
     async with popping(cluster, max_reconsume_times=0) as consumer:
         [message] = await consumer.receive()
         with pytest.raises(BrokerError):

@@ -12,10 +12,10 @@ from rocketmq_aio.consumer.common.events import AckFailed
 from rocketmq_aio.consumer.pop import ack_service as pop_acks, engine as pop_engine, renewal
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
 from rocketmq_aio.consumer.pop.message import AckState, PoppedMessage
+from rocketmq_aio.embedded.notifier import WAIT_SECONDS
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.codes import RequestCode
-from tests.fakes.changed import WAIT_SECONDS
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.script import Reply
 from tests.unit.consumer.lite_pull_env import TOPIC, numbers, put
 from tests.unit.consumer.pop_env import RETRY_TOPIC, hold_acks, leases, popper_of, popping
 from tests.unit.remoting.until import until
@@ -179,7 +179,7 @@ async def test_renewal_ends_after_renew_seconds(cluster: FakeCluster) -> None:
 @pytest.mark.usefixtures("eager")
 async def test_a_failed_renewal_is_repeated_while_there_is_time(cluster: FakeCluster) -> None:
     put(cluster, "1")
-    cluster.broker.on(CHANGE, Reply(2), times=2)
+    cluster.broker.on(CHANGE, Response(2), times=2)
     async with popping(cluster) as consumer:
         async for message in consumer:
             await cluster.broker.wait_for(CHANGE, 3)
@@ -192,7 +192,7 @@ async def test_a_failed_renewal_is_repeated_while_there_is_time(cluster: FakeClu
 
 async def test_a_failed_background_ack_is_an_event(cluster: FakeCluster) -> None:
     put(cluster, "1", "2")
-    cluster.broker.on(ACK, Reply(13, remark="queue"))
+    cluster.broker.on(ACK, Response(13, remark="queue"))
     async with popping(cluster) as consumer:
         events = consumer.events()
         loop = aiter(consumer)

@@ -14,6 +14,7 @@ from anyio import wait_all_tasks_blocked
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.consumer.pull.result import PullStatus
+from rocketmq_aio.embedded.responses import Close, Outcome, Response
 from rocketmq_aio.errors import (
     BusyError,
     ClosedError,
@@ -34,7 +35,6 @@ from rocketmq_aio.protocol.record import decode_messages
 from rocketmq_aio.protocol.requests.pull import PullMessage
 from rocketmq_aio.protocol.requests.send_back import ConsumerSendMsgBack
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.script import Close, Outcome, Reply
 from tests.unit.consumer.lite_pull_env import TOPIC, bodies, numbers, put, queue
 from tests.unit.consumer.parts import message
 from tests.unit.consumer.puller_env import found, moved
@@ -124,7 +124,7 @@ async def test_a_reset_by_an_administrator_is_returned_as_status(
 ) -> None:
     answer = moved(3)
     cluster.broker.on(
-        RequestCode.PULL_MESSAGE, Reply(answer.code, answer.ext, remark="OFFSET_RESET")
+        RequestCode.PULL_MESSAGE, Response(answer.code, answer.ext, remark="OFFSET_RESET")
     )
     result = await puller.pull(queue(), 9)
 
@@ -164,7 +164,7 @@ async def test_sql_is_checked_once_and_evaluated_by_the_broker(
 async def test_sql_that_no_broker_accepts_is_not_pulled_with(
     cluster: FakeCluster, puller: PullConsumer
 ) -> None:
-    refused = Reply(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark="no expression")
+    refused = Response(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark="no expression")
     cluster.broker.on(RequestCode.CHECK_CLIENT_CONFIG, refused)
     with pytest.raises(SubscriptionError):
         await puller.pull(queue(), 0, selector=MessageSelector.by_sql("a >"))
@@ -194,7 +194,7 @@ async def test_the_offset_delta_of_a_static_topic_is_added(
 ) -> None:
     record = Stored(topic=TOPIC.encode(), queue_offset=7).to_bytes()
     answer = found(108, record)
-    shifted = Reply(answer.code, {**answer.ext, "offsetDelta": "100"}, answer.body)
+    shifted = Response(answer.code, {**answer.ext, "offsetDelta": "100"}, answer.body)
     cluster.broker.on(RequestCode.PULL_MESSAGE, shifted, times=2)
     raw = await puller.pull_raw(queue(), 107)
     result = await puller.pull(queue(), 107)
@@ -230,7 +230,7 @@ async def test_an_earlier_next_offset_is_an_error(
 
 
 async def test_an_error_of_the_broker_is_raised(cluster: FakeCluster, puller: PullConsumer) -> None:
-    cluster.broker.on(RequestCode.PULL_MESSAGE, Reply(ResponseCode.SYSTEM_BUSY, remark="busy"))
+    cluster.broker.on(RequestCode.PULL_MESSAGE, Response(ResponseCode.SYSTEM_BUSY, remark="busy"))
     with pytest.raises(BusyError):
         await puller.pull(queue(), 0)
 
@@ -259,7 +259,7 @@ def note_replicas(puller: PullConsumer, monkeypatch: pytest.MonkeyPatch) -> list
 def suggest_replica(cluster: FakeCluster) -> None:
     """Let the next pull find nothing and suggest the replica."""
     answer = found(0, code=ResponseCode.PULL_NOT_FOUND)
-    elsewhere = Reply(answer.code, {**answer.ext, "suggestWhichBrokerId": "1"})
+    elsewhere = Response(answer.code, {**answer.ext, "suggestWhichBrokerId": "1"})
     cluster.broker.on(RequestCode.PULL_MESSAGE, elsewhere)
 
 
@@ -274,7 +274,7 @@ async def test_the_suggested_replica_is_pulled_from_next(
     assert asked == [0, 1, 0]
 
 
-@pytest.mark.parametrize("answer", [Close(), Reply(ResponseCode.SYSTEM_ERROR)], ids=str)
+@pytest.mark.parametrize("answer", [Close(), Response(ResponseCode.SYSTEM_ERROR)], ids=str)
 async def test_a_pull_that_failed_at_a_replica_goes_to_the_master_next(
     cluster: FakeCluster, puller: PullConsumer, monkeypatch: pytest.MonkeyPatch, answer: Outcome
 ) -> None:
@@ -384,7 +384,7 @@ async def test_of_concurrent_commits_the_last_one_wins(
 async def test_a_failed_commit_is_raised_and_the_next_one_is_sent(
     cluster: FakeCluster, puller: PullConsumer
 ) -> None:
-    cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, Reply(1, remark="full"))
+    cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, Response(1, remark="full"))
     with pytest.raises(CommitError, match="full"):
         await puller.commit(queue(), 5)
     await puller.commit(queue(), 5)

@@ -14,6 +14,7 @@ import pytest
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.pull.consumer import PullConsumer
 from rocketmq_aio.consumer.pulling.message_decoder import LOOP_BYTES, MessageDecoder
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
@@ -22,7 +23,6 @@ from rocketmq_aio.protocol.compression import MAX_INFLATED, InflationLimitError,
 from rocketmq_aio.protocol.decoding import Decode, Decoded, decoder_of
 from rocketmq_aio.protocol.record import decode_messages
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.script import Reply
 from tests.unit.consumer.lite_pull_env import TOPIC, consuming
 from tests.unit.consumer.puller_env import PullerEnv, found
 from tests.unit.remoting.until import until
@@ -262,7 +262,7 @@ async def test_pulls_by_offset_inflate_in_the_loop_up_to_the_bound_only(
     cluster: FakeCluster, in_loop: list[int]
 ) -> None:
     async with PullConsumer("tools", namesrv=cluster.namesrv) as puller:
-        cluster.broker.on(11, Reply(0, found(8).ext, large(8)))
+        cluster.broker.on(11, Response(0, found(8).ext, large(8)))
         result = await puller.pull(MessageQueue(TOPIC, "broker-a", 0), 0)
 
     assert len(result.messages) == 8

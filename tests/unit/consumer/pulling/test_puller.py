@@ -9,9 +9,9 @@ import pytest
 from anyio import wait_all_tasks_blocked
 
 from rocketmq_aio.consumer.pulling import puller as puller_module
+from rocketmq_aio.embedded.responses import Close, Response
 from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
-from tests.fakes.script import Close, Reply
 from tests.unit.consumer.parts import offsets
 from tests.unit.consumer.puller_env import ADDRESS, PullerEnv, bodies, found
 from tests.unit.remoting.until import until
@@ -67,7 +67,7 @@ async def test_the_request_code_depends_on_the_broker_version(
 async def test_the_next_pull_goes_to_the_suggested_replica(env: PullerEnv) -> None:
     env.wire.addresses[1] = "127.0.0.1:20911"
     answer = found(1)
-    env.answer(Reply(0, {**answer.ext, "suggestWhichBrokerId": "1"}))
+    env.answer(Response(0, {**answer.ext, "suggestWhichBrokerId": "1"}))
     assigned = env.begin()
     await env.pulled(2)
 
@@ -198,7 +198,7 @@ async def test_the_offset_delta_of_static_topics_is_added(env: PullerEnv) -> Non
     env.put("a", "b")
     records = b"".join(stored.record for stored in env.broker.messages("orders", 0))
     answer = found(1002, records)
-    env.answer(Reply(0, {**answer.ext, "offsetDelta": "1000"}, records))
+    env.answer(Response(0, {**answer.ext, "offsetDelta": "1000"}, records))
     env.answer(found(1002, code=ResponseCode.PULL_NOT_FOUND), times=None)
     env.starts.found = (1000, False)
     env.begin()
@@ -237,7 +237,7 @@ async def test_an_answer_from_before_a_seek_is_ignored(env: PullerEnv) -> None:
     records = b"".join(stored.record for stored in env.broker.messages("orders", 0))
     answered = asyncio.Event()
 
-    async def late(*_: object) -> Reply:
+    async def late(*_: object) -> Response:
         await answered.wait()
         return found(3, records)
 

@@ -9,11 +9,11 @@ import pytest
 
 from rocketmq_aio.consumer.common.events import MessageUnreadable, PullFailed
 from rocketmq_aio.consumer.pulling import puller as puller_module
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Close, Outcome, Response
 from rocketmq_aio.errors import RequestTimeoutError
 from rocketmq_aio.protocol.codes import V5_0_0, RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
-from tests.fakes.connection import FakeConnection
-from tests.fakes.script import Close, Outcome, Reply
 from tests.unit.consumer.puller_env import ADDRESS, PullerEnv, bodies, found, moved
 from tests.unit.remoting.until import until
 
@@ -73,7 +73,7 @@ async def test_an_undecodable_message_does_not_stop_other_queues(env: PullerEnv)
     env.put("a", "b", "c")
     unreadable = found(3, spoiled(env)[4:])
 
-    def answer(command: Command, connection: FakeConnection) -> Outcome | Awaitable[Outcome]:
+    def answer(command: Command, connection: ServerConnection) -> Outcome | Awaitable[Outcome]:
         first = command.ext_fields()["queueId"] == "0"
         return unreadable if first else env.broker.answer(command, connection)
 
@@ -89,13 +89,13 @@ async def test_an_undecodable_message_does_not_stop_other_queues(env: PullerEnv)
 @pytest.mark.parametrize(
     "answer",
     [
-        Reply(0, {}),
-        Reply(0, {"nextBeginOffset": "x"}),
-        Reply(19, {}),
-        Reply(21, {}),
+        Response(0, {}),
+        Response(0, {"nextBeginOffset": "x"}),
+        Response(19, {}),
+        Response(21, {}),
         found(1, b"garbage"),
         found(1, b"\0" * 200),
-        Reply(99, {}, remark="who knows"),
+        Response(99, {}, remark="who knows"),
         Close(),
         None,
     ],
@@ -130,12 +130,12 @@ AT_ONCE = (
     found(0),
     found(0, code=ResponseCode.PULL_NOT_FOUND),
     found(0, code=ResponseCode.PULL_RETRY_IMMEDIATELY),
-    Reply(ResponseCode.SYSTEM_BUSY),
-    Reply(ResponseCode.FLOW_CONTROL),
-    Reply(ResponseCode.SYSTEM_ERROR),
-    Reply(ResponseCode.NO_PERMISSION),
-    Reply(ResponseCode.SUBSCRIPTION_NOT_EXIST),
-    Reply(ResponseCode.SUBSCRIPTION_NOT_LATEST),
+    Response(ResponseCode.SYSTEM_BUSY),
+    Response(ResponseCode.FLOW_CONTROL),
+    Response(ResponseCode.SYSTEM_ERROR),
+    Response(ResponseCode.NO_PERMISSION),
+    Response(ResponseCode.SUBSCRIPTION_NOT_EXIST),
+    Response(ResponseCode.SUBSCRIPTION_NOT_LATEST),
     moved(0),
     moved(7),
     lambda command, _: moved(int(command.ext_fields()["queueOffset"]) + 1),
@@ -161,7 +161,7 @@ async def test_retries_at_a_busy_broker_start_with_short_pauses(
     env: PullerEnv, pauses: list[float]
 ) -> None:
     env.put("a")
-    env.answer(Reply(ResponseCode.FLOW_CONTROL))
+    env.answer(Response(ResponseCode.FLOW_CONTROL))
     env.begin()
     await env.polled(1)
 
@@ -181,7 +181,7 @@ async def test_a_broker_that_forgot_the_group_gets_one_heartbeat_for_all_queues(
 ) -> None:
     monkeypatch.setattr(puller_module, "HEARTBEAT_SECONDS", 3600.0)
     env.put("a")
-    env.answer(Reply(code), times=4)
+    env.answer(Response(code), times=4)
     for number in range(4):
         env.begin(number)
     await env.polled(1)
@@ -191,7 +191,7 @@ async def test_a_broker_that_forgot_the_group_gets_one_heartbeat_for_all_queues(
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_failure_is_published_once_until_pulling_works_again(env: PullerEnv) -> None:
-    env.answer(Reply(ResponseCode.NO_PERMISSION, remark="forbidden"), times=3)
+    env.answer(Response(ResponseCode.NO_PERMISSION, remark="forbidden"), times=3)
     env.put("a")
     assigned = env.begin()
     await env.polled(1)
@@ -210,7 +210,7 @@ async def test_a_failure_is_published_once_until_pulling_works_again(env: Puller
 # --- replicas ------------------------------------------------------------------------------------
 
 
-def timed_out(_command: Command, _connection: FakeConnection) -> Outcome:
+def timed_out(_command: Command, _connection: ServerConnection) -> Outcome:
     raise RequestTimeoutError(REPLICA, RequestCode.LITE_PULL_MESSAGE, 30.0)
 
 
@@ -220,7 +220,7 @@ def suggest_replica(env: PullerEnv) -> None:
     env.wire.broker_versions[REPLICA] = V5_0_0
     env.put("a")
     record = env.broker.messages("orders", 0)[0].record
-    env.answer(Reply(0, {**found(1).ext, "suggestWhichBrokerId": "1"}, record))
+    env.answer(Response(0, {**found(1).ext, "suggestWhichBrokerId": "1"}, record))
 
 
 @pytest.mark.parametrize(
@@ -228,10 +228,10 @@ def suggest_replica(env: PullerEnv) -> None:
     [
         timed_out,
         Close(),
-        Reply(ResponseCode.SYSTEM_ERROR),
-        Reply(ResponseCode.SYSTEM_BUSY),
-        Reply(ResponseCode.SUBSCRIPTION_NOT_EXIST),
-        Reply(0, {**found(2).ext, "suggestWhichBrokerId": "1"}, b"garbage"),
+        Response(ResponseCode.SYSTEM_ERROR),
+        Response(ResponseCode.SYSTEM_BUSY),
+        Response(ResponseCode.SUBSCRIPTION_NOT_EXIST),
+        Response(0, {**found(2).ext, "suggestWhichBrokerId": "1"}, b"garbage"),
         moved(0),
     ],
     ids=["timeout", "lost", "error", "busy", "subscription", "garbage", "moved"],
@@ -268,7 +268,7 @@ async def test_a_correction_by_a_replica_is_applied_without_a_master(env: Puller
 async def test_a_reset_returned_by_a_replica_is_applied_at_once(env: PullerEnv) -> None:
     suggest_replica(env)
     reset = moved(0)
-    env.answer(Reply(reset.code, reset.ext, remark="OFFSET_RESET"))
+    env.answer(Response(reset.code, reset.ext, remark="OFFSET_RESET"))
     env.begin()
     await until(lambda: env.corrected, "the reset")
 

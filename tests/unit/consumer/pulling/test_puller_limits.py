@@ -10,9 +10,9 @@ from anyio import wait_all_tasks_blocked
 
 from rocketmq_aio.consumer.common.events import OffsetCorrected
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import OffsetIllegalError
 from rocketmq_aio.protocol.codes import ResponseCode
-from tests.fakes.script import Reply
 from tests.unit.consumer.parts import offsets
 from tests.unit.consumer.puller_env import PullerEnv, bodies, found, moved
 from tests.unit.remoting.until import until
@@ -222,9 +222,9 @@ async def test_a_reset_by_an_administrator_overrides_every_policy(
     await until(lambda: env.cache.count == 5)
     answer = found(target, code=ResponseCode.PULL_OFFSET_MOVED)
 
-    def reset(*_: object) -> Reply:
+    def reset(*_: object) -> Response:
         env.put(*map(str, range(5, 10)))
-        return Reply(answer.code, answer.ext, remark="OFFSET_RESET")
+        return Response(answer.code, answer.ext, remark="OFFSET_RESET")
 
     await wait_all_tasks_blocked()
     env.answer(reset)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rocketmq_aio.consumer.push.handlers import BatchContext, RetryLater, SuspendQueue
+from rocketmq_aio.embedded.broker.store import StoredMessage
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.model.codec import JSONCodec
 from rocketmq_aio.model.message import MessageExt
@@ -18,7 +19,6 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.from_broker import ConsumeMessageDirectly
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.store import Stored
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put, queue
 from tests.unit.consumer.pushing import RETRIES, Notes, pushing
 from tests.unit.remoting.until import until
@@ -26,7 +26,7 @@ from tests.unit.remoting.until import until
 # --- a message given to the handler by an administrator ------------------------------------------
 
 
-async def tried(cluster: FakeCluster, stored: Stored) -> ConsumeDirectlyResult:
+async def tried(cluster: FakeCluster, stored: StoredMessage) -> ConsumeDirectlyResult:
     """Let the broker hand *stored* to the consumer, and return what it answers."""
     header = ConsumeMessageDirectly(consumer_group=GROUP, broker_name="broker-a")
     reply = await cluster.broker.push(header, body=stored.record)
@@ -35,7 +35,7 @@ async def tried(cluster: FakeCluster, stored: Stored) -> ConsumeDirectlyResult:
     return read_body(reply.body, ConsumeDirectlyResult)
 
 
-def only(cluster: FakeCluster, topic: str = TOPIC) -> Stored:
+def only(cluster: FakeCluster, topic: str = TOPIC) -> StoredMessage:
     (stored,) = cluster.broker.messages(topic)
     return stored
 

@@ -11,13 +11,13 @@ import pytest
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
 from rocketmq_aio.consumer.push.consumer import PushConsumer
+from rocketmq_aio.embedded.broker.clients import BAD_EXPRESSION
 from rocketmq_aio.errors import ConfigError, SubscriptionError
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageModel, MessageQueue, MessageSelector
 from rocketmq_aio.protocol.codes import RequestCode
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.members import BAD_EXPRESSION
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, committed, numbers, put, queue
 from tests.unit.consumer.pushing import (
     RETRIES,

@@ -11,11 +11,11 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio.consumer.push import locks as locks_module
+from rocketmq_aio.embedded.held_responses import HeldResponses
+from rocketmq_aio.embedded.responses import Close, Response
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.hold import Hold
-from tests.fakes.script import Close, Reply
 from tests.unit.consumer.lock_members import GROUP, INTERVAL, OFTEN, Member, give_away, joined
 from tests.unit.remoting.until import until
 
@@ -126,11 +126,11 @@ async def test_stall_is_detected_at_the_next_check(member: Member) -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [Reply(ResponseCode.SYSTEM_ERROR), Reply(body=b"[no json"), Close()],
+    [Response(ResponseCode.SYSTEM_ERROR), Response(body=b"[no json"), Close()],
     ids=["refused", "garbled", "cut"],
 )
 async def test_a_broker_that_fails_grants_nothing_and_the_others_do(
-    cluster: FakeCluster, member: Member, answer: Reply | Close
+    cluster: FakeCluster, member: Member, answer: Response | Close
 ) -> None:
     cluster.broker.on(LOCK, answer)
 
@@ -140,7 +140,7 @@ async def test_a_broker_that_fails_grants_nothing_and_the_others_do(
 
 async def test_failed_request_keeps_the_lease(cluster: FakeCluster, member: Member) -> None:
     await member.locks.acquire([A0])
-    cluster.broker.on(LOCK, Reply(ResponseCode.SYSTEM_BUSY))
+    cluster.broker.on(LOCK, Response(ResponseCode.SYSTEM_BUSY))
 
     assert await member.locks.acquire([A0]) == {A0}
 
@@ -192,7 +192,7 @@ async def test_failed_renewals_are_repeated_and_lose_nothing_before_the_lease_en
     cluster: FakeCluster, member: Member
 ) -> None:
     await member.locks.acquire([A0])
-    cluster.broker.on(LOCK, Reply(ResponseCode.SYSTEM_BUSY), times=None)
+    cluster.broker.on(LOCK, Response(ResponseCode.SYSTEM_BUSY), times=None)
     async with member.renewing():
         member.clock.now += INTERVAL
         await cluster.broker.wait_for(LOCK, 4)
@@ -235,7 +235,7 @@ async def test_a_broker_that_hangs_does_not_hold_up_the_others(
 
 
 @asynccontextmanager
-async def held_renewal(cluster: FakeCluster, member: Member) -> AsyncIterator[Hold]:
+async def held_renewal(cluster: FakeCluster, member: Member) -> AsyncIterator[HeldResponses]:
     """Renew the lock of A0; the broker holds the response until it is released."""
     await member.locks.acquire([A0])
     held = cluster.broker.hold(LOCK, times=1)

@@ -17,13 +17,13 @@ from rocketmq_aio.consumer.push import pop_mode as push_pops
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.consumer.push.dispatch_queue import InFlight
 from rocketmq_aio.consumer.push.pop_mode import PoppedQueue
+from rocketmq_aio.embedded.broker.state import now_ms
+from rocketmq_aio.embedded.broker.store import NewMessage
+from rocketmq_aio.embedded.responses import Close, Outcome, Response
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.requests.assignment import MessageRequestMode
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.script import Close, Outcome, Reply
-from tests.fakes.state import now_ms
-from tests.fakes.store import Incoming
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, numbers, put, queue
 from tests.unit.consumer.pop_env import RETRY_TOPIC, hold_acks, leases, popped
 from tests.unit.consumer.pushing import DEAD, Events, Notes, pushing
@@ -51,7 +51,7 @@ def put_retried(cluster: FakeCluster, body: str, times: int) -> None:
     """Store a message that was retried *times* already."""
     store = cluster.broker.state.store
     store.create_topic(RETRY_TOPIC, 1)
-    again = Incoming(
+    again = NewMessage(
         topic=RETRY_TOPIC,
         queue_id=0,
         body=body.encode(),
@@ -91,7 +91,7 @@ class Blocked(Notes):
 # --- dead letters --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("outcome", [None, Close(reset=True), Reply(1, remark="no")], ids=str)
+@pytest.mark.parametrize("outcome", [None, Close(reset=True), Response(1, remark="no")], ids=str)
 async def test_failed_send_to_dlq_is_repeated_when_the_message_is_redelivered(
     cluster: FakeCluster, outcome: Outcome
 ) -> None:

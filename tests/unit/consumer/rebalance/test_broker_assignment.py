@@ -25,11 +25,11 @@ from rocketmq_aio.consumer.rebalance.broker_assignment import (
     broker_strategy,
     query_assignment,
 )
+from rocketmq_aio.embedded.broker.clients import Group
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.requests.assignment import MessageRequestMode
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.members import Group
-from tests.fakes.script import Reply
 from tests.fakes.static_topics import share_out
 
 PULL, POP = MessageRequestMode.PULL, MessageRequestMode.POP
@@ -95,7 +95,7 @@ async def test_unknown_request_mode_is_an_error() -> None:
         b'{"topic":"orders","brokerName":"broker-a","queueId":0},"mode":"PUSH"}]}'
     )
     async with asking() as (cluster, client):
-        cluster.broker.on(RequestCode.QUERY_ASSIGNMENT, Reply(body=body))
+        cluster.broker.on(RequestCode.QUERY_ASSIGNMENT, Response(body=body))
 
         with pytest.raises(CodecError, match="'PUSH' is no way"):
             await query_assignment(client, "billing", "orders", "AVG")

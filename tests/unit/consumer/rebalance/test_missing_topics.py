@@ -15,11 +15,11 @@ from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.pop.consumer import PopConsumer
 from rocketmq_aio.consumer.push.consumer import PushConsumer
 from rocketmq_aio.consumer.rebalance.missing_topics import NAMES_AT_ONCE, nearest_name
+from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.requests.admin_topics import TopicList
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.script import Outcome, Reply
 from tests.unit.consumer.lite_pull_env import TOPIC, consumer_of
 from tests.unit.consumer.pop_env import popper_of
 from tests.unit.consumer.pushing import push_consumer
@@ -31,8 +31,8 @@ TYPO: Final = "ordrs"
 AnyConsumer = LitePullConsumer | PushConsumer | PopConsumer
 
 
-def listed(*names: str) -> Reply:
-    return Reply(body=msgspec.json.encode(TopicList(topic_list=list(names))))
+def listed(*names: str) -> Response:
+    return Response(body=msgspec.json.encode(TopicList(topic_list=list(names))))
 
 
 def client_of(cluster: FakeCluster, **settings: Any) -> ClientConfig:  # noqa: ANN401
@@ -153,9 +153,9 @@ async def test_a_topic_subscribed_again_is_reported_again(
 @pytest.mark.parametrize(
     "answer",
     [
-        Reply(ResponseCode.NO_PERMISSION, remark="not allowed"),
-        Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
-        Reply(body=b"{"),
+        Response(ResponseCode.NO_PERMISSION, remark="not allowed"),
+        Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+        Response(body=b"{"),
         listed(),
     ],
     ids=lambda answer: f"{answer.code}-{answer.body.decode()}",

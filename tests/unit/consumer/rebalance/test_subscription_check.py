@@ -35,13 +35,13 @@ from rocketmq_aio.consumer.rebalance.subscription_check import (
     differences,
     namesakes,
 )
+from rocketmq_aio.embedded.responses import Close, Outcome, Response
 from rocketmq_aio.model.values import MessageSelector
 from rocketmq_aio.protocol.bodies import SubscriptionData
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.requests.connections import ConnectionBody, ConsumerConnections
 from rocketmq_aio.protocol.subscription import Subscription, subscription
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.script import Close, Outcome, Reply
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, consumer_of, queue
 from tests.unit.consumer.pop_env import popper_of
 from tests.unit.remoting.until import until
@@ -365,7 +365,7 @@ async def test_members_send_no_queries_after_a_reconnection(cluster: FakeCluster
 
 async def test_agreeing_or_silent_members_are_not_queried_again(cluster: FakeCluster) -> None:
     async with member(cluster, "new") as one, member(cluster, "new", "b"):
-        cluster.broker.on(ASKS_MEMBER, Reply(ResponseCode.SYSTEM_ERROR, remark="not online"))
+        cluster.broker.on(ASKS_MEMBER, Response(ResponseCode.SYSTEM_ERROR, remark="not online"))
         await one.checked(100)
         assert len(cluster.broker.requests_of(ASKS_MEMBER)) == 1
     async with member(cluster, "new", "c") as one, member(cluster, "new", "d"):
@@ -402,21 +402,21 @@ async def test_broker_that_does_not_list_this_member_is_ignored(cluster: FakeClu
         connection_set=[ConnectionBody(client_id="c@b", client_addr="127.0.0.1:1")],
         subscription_table=table(subscription(TOPIC, "paid", 1)),
     )
-    cluster.broker.on(ASKED, Reply(body=msgspec.json.encode(others)), times=None)
+    cluster.broker.on(ASKED, Response(body=msgspec.json.encode(others)), times=None)
     async with member(cluster, "new") as check:
         assert await check.checked() == []
 
 
 REFUSED = [
-    Reply(ResponseCode.NO_PERMISSION, remark="not allowed"),
-    Reply(ResponseCode.SYSTEM_ERROR, remark="org.apache.rocketmq.acl.common.AclException: no"),
-    Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+    Response(ResponseCode.NO_PERMISSION, remark="not allowed"),
+    Response(ResponseCode.SYSTEM_ERROR, remark="org.apache.rocketmq.acl.common.AclException: no"),
+    Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
 ]
 
 
 @pytest.mark.parametrize("answer", REFUSED, ids=lambda answer: str(answer.code))
 async def test_broker_that_denies_is_not_asked_again(
-    cluster: FakeCluster, answer: Reply, caplog: pytest.LogCaptureFixture
+    cluster: FakeCluster, answer: Response, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.broker.on(ASKED, answer, times=None)
     async with member(cluster) as check:
@@ -431,10 +431,10 @@ async def test_broker_that_denies_is_not_asked_again(
     "answer",
     [
         Close(),
-        Reply(ResponseCode.CONSUMER_NOT_ONLINE, remark="not online"),
-        Reply(ResponseCode.SYSTEM_BUSY),
-        Reply(body=b"{"),
-        Reply(body=b"{}"),
+        Response(ResponseCode.CONSUMER_NOT_ONLINE, remark="not online"),
+        Response(ResponseCode.SYSTEM_BUSY),
+        Response(body=b"{"),
+        Response(body=b"{}"),
     ],
     ids=repr,
 )

@@ -13,6 +13,8 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Close, Outcome, Response
 from rocketmq_aio.errors import (
     BackpressureError,
     BrokerError,
@@ -33,8 +35,6 @@ from rocketmq_aio.producer.batching.accumulator import BatchAccumulator
 from rocketmq_aio.producer.batching.pending_batch import Entry, fail
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.command import Command
-from tests.fakes.connection import FakeConnection
-from tests.fakes.script import Close, Outcome, Reply
 from tests.unit.producer.producer_env import (
     ORDER,
     SEND,
@@ -308,7 +308,7 @@ async def test_an_unbatchable_message_keeps_its_order_in_the_queue() -> None:
 async def test_a_batch_is_retried_before_the_next_to_its_queue() -> None:
     async with open_producer(brokers=2, config=waiting(max_messages=5)) as env:
         queue = env.queue(0, "broker-b")
-        env.brokers[1].on(SEND_BATCH, Reply(2, remark="busy"))
+        env.brokers[1].on(SEND_BATCH, Response(2, remark="busy"))
         await asyncio.gather(*send_all(env, messages(10), queue=queue))
 
         assert [each.body for each in env.brokers[1].messages("orders", 0)] == [
@@ -470,11 +470,11 @@ async def test_an_invalid_message_is_rejected_before_it_joins_a_batch() -> None:
 
 
 async def test_a_rejected_message_does_not_fail_the_rest_of_its_batch() -> None:
-    def refusing(command: Command, connection: FakeConnection) -> Outcome:
+    def refusing(command: Command, connection: ServerConnection) -> Outcome:
         if b"poison" in command.body:
-            return Reply(13, remark="the message is illegal")
+            return Response(13, remark="the message is illegal")
         outcome = env.broker.answer(command, connection)
-        assert isinstance(outcome, Reply)
+        assert isinstance(outcome, Response)
         return outcome
 
     async with open_producer(config=TURN) as env:
@@ -556,7 +556,7 @@ async def test_an_error_set_while_its_caller_is_cancelled_is_not_logged(
 
     monkeypatch.setattr(accumulator_module, "fail", fail_and_cancel)
     async with open_producer(config=TURN) as env:
-        env.broker.on(SEND_BATCH, Reply(16, remark="no permission"), times=None)
+        env.broker.on(SEND_BATCH, Response(16, remark="no permission"), times=None)
         client = env.producer.client
         async with Producer("leavers", client=client, config=TURN, hooks=hooks) as producer:
             left += [asyncio.create_task(producer.send(each)) for each in messages(3)]

@@ -6,6 +6,7 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig, Credentials
 from rocketmq_aio.config.producer import ProducerConfig
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import (
     ConfigError,
     InvalidMessageError,
@@ -16,7 +17,6 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.batching.pre_encoded import Encoded
 from rocketmq_aio.protocol.record import encode_batch_entry
-from tests.fakes.script import Reply
 from tests.unit.producer.producer_env import SEND_BATCH, open_producer
 
 IDS = [f"{number:032X}" for number in range(3)]
@@ -71,8 +71,8 @@ async def test_a_message_is_stored_as_it_was_encoded() -> None:
 
 async def test_every_attempt_has_the_same_ids() -> None:
     async with open_producer(brokers=2) as env:
-        env.brokers[0].on(SEND_BATCH, Reply(code=2, remark="busy"))
-        env.brokers[1].on(SEND_BATCH, Reply(code=2, remark="busy"))
+        env.brokers[0].on(SEND_BATCH, Response(code=2, remark="busy"))
+        env.brokers[1].on(SEND_BATCH, Response(code=2, remark="busy"))
         await env.producer.send_encoded(batch(), timeout_seconds=5)
         stored = [each for broker in env.brokers for each in broker.messages("orders")]
 
@@ -119,7 +119,7 @@ async def test_an_encoded_batch_to_a_retry_topic_is_rejected() -> None:
 
 async def test_errors_of_encoded_sends_have_topic_and_id() -> None:
     async with open_producer(config=ProducerConfig(retries=0)) as env:
-        env.broker.on(SEND_BATCH, Reply(code=2, remark="busy"))
+        env.broker.on(SEND_BATCH, Response(code=2, remark="busy"))
         with pytest.raises(SendError) as failed:
             await env.producer.send_encoded(batch())
         unknown = MessageQueue("orders", "broker-z", 0)

@@ -11,6 +11,7 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.producer import ProducerConfig
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.hooks import EndTransactionContext
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.codec import JSONCodec
@@ -24,7 +25,6 @@ from rocketmq_aio.producer.transaction.producer import TransactionProducer
 from rocketmq_aio.producer.transaction.transaction_log import TransactionLog
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.script import Reply
 from tests.unit.producer.transaction_env import (
     COMMIT,
     END,
@@ -296,13 +296,13 @@ async def test_a_rollback_confirmed_by_a_proxy_is_repeated_when_the_broker_check
 @pytest.mark.parametrize(
     "outcome",
     [
-        Reply(ResponseCode.SYSTEM_ERROR, remark="java.lang.NullPointerException"),
-        Reply(ResponseCode.SYSTEM_BUSY, remark="system busy"),
-        Reply(),
+        Response(ResponseCode.SYSTEM_ERROR, remark="java.lang.NullPointerException"),
+        Response(ResponseCode.SYSTEM_BUSY, remark="system busy"),
+        Response(),
     ],
 )
 async def test_a_commit_is_repeated_unless_the_peer_rejects_unknown_transactions(
-    outcome: Reply,
+    outcome: Response,
 ) -> None:
     async with open_transactions() as env:
         async with env.producer.transaction(ORDER) as tx:

@@ -12,6 +12,8 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig, Credentials
 from rocketmq_aio.config.producer import ProducerConfig
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import (
     BrokerError,
     ClosedError,
@@ -32,8 +34,6 @@ from rocketmq_aio.protocol.bodies import HeartbeatData
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
-from tests.fakes.connection import FakeConnection
-from tests.fakes.script import Reply
 from tests.unit.producer.transaction_env import (
     COMMIT,
     END,
@@ -250,7 +250,7 @@ async def _never_entered(
 
 async def test_a_rejected_half_message_raises() -> None:
     async with open_transactions() as env:
-        env.broker.on(SEND, Reply(13, remark="too long"))
+        env.broker.on(SEND, Response(13, remark="too long"))
         await _never_entered(env, BrokerError)
 
         assert env.flags() == []
@@ -295,10 +295,10 @@ async def test_a_half_message_with_a_weaker_status_is_rolled_back(
 ) -> None:
     async with open_transactions() as env:
 
-        def weaker(command: Command, connection: FakeConnection) -> Reply:
+        def weaker(command: Command, connection: ServerConnection) -> Response:
             reply = env.broker.answer(command, connection)
-            assert isinstance(reply, Reply)
-            return Reply(code, reply.ext)
+            assert isinstance(reply, Response)
+            return Response(code, reply.ext)
 
         env.broker.on(SEND, weaker)
         with pytest.raises(HalfMessageError, match=status.name) as caught:
@@ -369,7 +369,7 @@ async def test_a_sharding_key_selects_the_queue_of_the_half_message() -> None:
 
 async def test_the_decision_is_retried_at_a_busy_broker() -> None:
     async with open_transactions() as env:
-        env.broker.on(END, Reply(2, remark="busy"), times=2)
+        env.broker.on(END, Response(2, remark="busy"), times=2)
         async with env.producer.transaction(ORDER) as tx:
             pass
 
@@ -407,7 +407,7 @@ async def test_a_commit_that_may_have_arrived_is_not_repeated() -> None:
 
 async def test_a_rejected_decision_does_not_raise() -> None:
     async with open_transactions() as env:
-        env.broker.on(END, Reply(1, remark="Find prepared transaction message failed"))
+        env.broker.on(END, Response(1, remark="Find prepared transaction message failed"))
         async with env.producer.transaction(ORDER) as tx:
             pass
 

@@ -15,6 +15,9 @@ import pytest
 from anyio import create_task_group, to_thread, wait_all_tasks_blocked
 
 from rocketmq_aio.consumer.pull.result import PullStatus, RawPull
+from rocketmq_aio.embedded.broker import pull as pull_processor
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Close, Outcome, Response, resolve
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.spark.offsets import Range
@@ -25,10 +28,7 @@ from rocketmq_aio.spark.read.data_loss import DataLossError
 from rocketmq_aio.spark.read.fetcher import FetchedMessages, Fetcher
 from rocketmq_aio.spark.read.retrying_puller import ReadError
 from rocketmq_aio.spark.runtime import Runtime
-from tests.fakes import pulls as fake_pulls
 from tests.fakes.broker import FakeBroker
-from tests.fakes.connection import FakeConnection
-from tests.fakes.script import Close, Outcome, Reply, resolve
 from tests.fakes.static_topics import ROUTE, share_out
 from tests.unit.spark.reading import (
     PLACES,
@@ -78,7 +78,7 @@ def test_pulls_run_concurrently(here: Reading) -> None:
     waiting = 0
     all_here: asyncio.Event | None = None
 
-    async def together(command: Command, connection: FakeConnection) -> Outcome:
+    async def together(command: Command, connection: ServerConnection) -> Outcome:
         nonlocal waiting, all_here
         all_here = all_here or asyncio.Event()
         waiting += 1
@@ -95,7 +95,7 @@ def test_responses_out_of_order_are_reordered(here: Reading) -> None:
     here.put_numbers(256)
     order = itertools.count()
 
-    async def late(command: Command, connection: FakeConnection) -> Outcome:
+    async def late(command: Command, connection: ServerConnection) -> Outcome:
         for _ in range(50 if next(order) % 2 == 0 else 0):
             await asyncio.sleep(0)
         return await resolve(here.broker.answer(command, connection))
@@ -108,7 +108,7 @@ def test_responses_out_of_order_are_reordered(here: Reading) -> None:
 def test_segments_follow_the_size_of_responses(
     here: Reading, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(fake_pulls, "MAX_MESSAGES", most)
+    monkeypatch.setattr(pull_processor, "MAX_MESSAGES", most)
     count = 200 * most
     here.put_numbers(count)
     assert here.offsets(0, count, pull_window=4) == [*range(count)]
@@ -129,7 +129,9 @@ def test_the_broker_version_selects_the_request_code() -> None:
 
 def test_a_broker_that_denies_lite_pull_gets_pull_requests(here: Reading) -> None:
     here.put_numbers(50)
-    here.on(Reply(ResponseCode.NO_PERMISSION, remark="for lite pull consumer is forbidden"), None)
+    here.on(
+        Response(ResponseCode.NO_PERMISSION, remark="for lite pull consumer is forbidden"), None
+    )
     assert here.offsets(0, 50) == [*range(50)]
 
 
@@ -219,7 +221,7 @@ GAPS: Final = {
 
 
 @pytest.mark.parametrize("gap", GAPS.values(), ids=GAPS.keys())
-def test_a_gap_fails_the_task(here: Reading, gap: Reply) -> None:
+def test_a_gap_fails_the_task(here: Reading, gap: Response) -> None:
     here.on(gap, None)
     with pytest.raises(DataLossError, match=r"messages are (missing|not stored)"):
         here.offsets(0, 6)
@@ -227,7 +229,7 @@ def test_a_gap_fails_the_task(here: Reading, gap: Reply) -> None:
 
 @pytest.mark.parametrize("gap", GAPS.values(), ids=GAPS.keys())
 def test_a_gap_is_skipped_with_a_warning(
-    here: Reading, gap: Reply, caplog: pytest.LogCaptureFixture
+    here: Reading, gap: Response, caplog: pytest.LogCaptureFixture
 ) -> None:
     here.on(gap, None)
     caplog.set_level(logging.WARNING)
@@ -237,7 +239,7 @@ def test_a_gap_is_skipped_with_a_warning(
 
 
 @pytest.mark.parametrize("gap", GAPS.values(), ids=GAPS.keys())
-def test_gaps_of_a_compacted_topic_are_no_loss(here: Reading, gap: Reply) -> None:
+def test_gaps_of_a_compacted_topic_are_no_loss(here: Reading, gap: Response) -> None:
     config = {
         "topicName": TOPIC,
         "readQueueNums": 2,
@@ -245,13 +247,13 @@ def test_gaps_of_a_compacted_topic_are_no_loss(here: Reading, gap: Reply) -> Non
         "perm": 6,
         "attributes": {"cleanup.policy": "COMPACTION"},
     }
-    here.broker.on(RequestCode.GET_TOPIC_CONFIG, Reply(body=msgspec.json.encode(config)), None)
+    here.broker.on(RequestCode.GET_TOPIC_CONFIG, Response(body=msgspec.json.encode(config)), None)
     here.on(gap, None)
     assert len(here.offsets(0, 6)) < 6
 
 
 @pytest.mark.parametrize("gap", GAPS.values(), ids=GAPS.keys())
-def test_gaps_of_a_filter_are_no_loss(here: Reading, gap: Reply) -> None:
+def test_gaps_of_a_filter_are_no_loss(here: Reading, gap: Response) -> None:
     here.on(gap, None)
     assert len(here.offsets(0, 6, sub_expression="paid")) < 6
 
@@ -283,18 +285,18 @@ def test_messages_that_never_come_fail_the_task(here: Reading) -> None:
 
 def test_busy_lost_connection_and_unknown_code_are_retried(here: Reading) -> None:
     here.put_numbers(100)
-    here.on(Reply(ResponseCode.SYSTEM_BUSY, remark="[PC_SYNCHRONIZED]"), 2)
+    here.on(Response(ResponseCode.SYSTEM_BUSY, remark="[PC_SYNCHRONIZED]"), 2)
     here.on(Close(reset=True), 1)
-    here.on(Reply(ResponseCode.SYSTEM_ERROR, remark="java.lang.NullPointerException"), 1)
+    here.on(Response(ResponseCode.SYSTEM_ERROR, remark="java.lang.NullPointerException"), 1)
     assert here.offsets(0, 100) == [*range(100)]
 
 
 def test_a_read_error_names_queue_and_offset(here: Reading) -> None:
     here.put_numbers(64)
 
-    def until_then(command: Command, connection: FakeConnection) -> Any:  # noqa: ANN401
+    def until_then(command: Command, connection: ServerConnection) -> Any:  # noqa: ANN401
         if asked(command).queue_offset >= 32:
-            return Reply(ResponseCode.NO_PERMISSION, remark="pulling message is forbidden")
+            return Response(ResponseCode.NO_PERMISSION, remark="pulling message is forbidden")
         return here.broker.answer(command, connection)
 
     here.broker.on(RequestCode.PULL_MESSAGE, until_then, None)
@@ -305,7 +307,7 @@ def test_a_read_error_names_queue_and_offset(here: Reading) -> None:
 
 def test_a_missing_group_is_an_error_with_a_way_out(here: Reading) -> None:
     remark = "subscription group [rocketmq-spark] does not exist"
-    here.on(Reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark), None)
+    here.on(Response(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark), None)
     with pytest.raises(ReadError, match=r"does not exist.*option group"):
         here.offsets(0, 10)
 
@@ -335,7 +337,7 @@ def test_an_unavailable_broker_is_not_a_deleted_topic(
 
 def test_a_topic_is_not_skipped_while_its_deletion_is_uncertain(here: Reading) -> None:
     del here.broker.topics[TOPIC]
-    busy = Reply(ResponseCode.SYSTEM_BUSY, remark="busy")
+    busy = Response(ResponseCode.SYSTEM_BUSY, remark="busy")
     here.cluster.name_server.on(RequestCode.GET_BROKER_CLUSTER_INFO, busy, times=None)
     with pytest.raises(ReadError, match="no progress for pullTimeoutMs=500"):
         here.offsets(0, 10, pull_timeout_ms=500, fail_on_data_loss=False)
@@ -351,7 +353,7 @@ def test_an_unreadable_message_is_never_skipped(here: Reading) -> None:
 def test_bodies_beyond_the_decompression_limit_are_read_in_parts(here: Reading) -> None:
     body = zlib.compress(bytes(20_000_000))
 
-    def stored(command: Command, _connection: FakeConnection) -> Reply:
+    def stored(command: Command, _connection: ServerConnection) -> Response:
         rest = range(asked(command).queue_offset, 4)
         return answer(FOUND, 4, body=records(*rest, body=body, sys_flag=COMPRESSED))
 
@@ -368,23 +370,23 @@ def with_replica(here: Reading) -> FakeBroker:
     replica = here.cluster.brokers[1]
     here.cluster.name_server.unregister(replica)
 
-    def route(command: Command, connection: FakeConnection) -> Reply:
+    def route(command: Command, connection: ServerConnection) -> Response:
         normal = here.cluster.name_server.answer(command, connection)
-        assert isinstance(normal, Reply)
+        assert isinstance(normal, Response)
         told: dict[str, Any] = msgspec.json.decode(normal.body)
         told["brokerDatas"][0]["brokerAddrs"]["1"] = replica.address
-        return Reply(body=msgspec.json.encode(told))
+        return Response(body=msgspec.json.encode(told))
 
     here.cluster.name_server.on(ROUTE, route, times=None)
     for broker in here.cluster.brokers:
 
         async def suggest(
-            command: Command, connection: FakeConnection, broker: FakeBroker = broker
+            command: Command, connection: ServerConnection, broker: FakeBroker = broker
         ) -> Outcome:
             given = await resolve(broker.answer(command, connection))
-            assert isinstance(given, Reply)
+            assert isinstance(given, Response)
             ext = {**given.ext, "suggestWhichBrokerId": "1"}
-            return Reply(given.code, ext, given.body, given.remark)
+            return Response(given.code, ext, given.body, given.remark)
 
         broker.on(here.code, suggest, times=None)
     return replica

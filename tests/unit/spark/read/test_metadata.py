@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import AuthError, NameServerUnavailableError
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.spark.options.source_options import read_options
@@ -15,11 +16,10 @@ from rocketmq_aio.spark.read.data_loss import Extent
 from rocketmq_aio.spark.read.metadata import selects
 from rocketmq_aio.spark.read.topic_names import matching
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.script import Reply
 from tests.unit.spark.driving import TOPIC, driving, put, put_at, queue
 from tests.unit.spark.reading import answer
 
-BUSY = Reply(ResponseCode.SYSTEM_BUSY, remark="busy")
+BUSY = Response(ResponseCode.SYSTEM_BUSY, remark="busy")
 
 
 def list_topics(cluster: FakeCluster, *names: str, brokers: Iterable[str] = ("broker-a",)) -> None:
@@ -27,7 +27,10 @@ def list_topics(cluster: FakeCluster, *names: str, brokers: Iterable[str] = ("br
     topics = json.dumps({"topicList": list(names)}).encode()
     table = {name: {"brokerName": name, "brokerAddrs": {"0": "x:1"}} for name in brokers}
     clusters = {"brokerAddrTable": table, "clusterAddrTable": {"DefaultCluster": list(table)}}
-    answer_topics, answer_clusters = Reply(body=topics), Reply(body=json.dumps(clusters).encode())
+    answer_topics, answer_clusters = (
+        Response(body=topics),
+        Response(body=json.dumps(clusters).encode()),
+    )
     server = cluster.name_server
     server.on(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, answer_topics, times=None)
     server.on(RequestCode.GET_BROKER_CLUSTER_INFO, answer_clusters, times=None)
@@ -177,7 +180,7 @@ async def test_the_minimum_is_not_requested_for_fully_read_queues() -> None:
 async def test_a_permanent_error_is_not_retried() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         topics = await driver.metadata.topics()
-        refusal = Reply(ResponseCode.NO_PERMISSION, remark="Authentication failed")
+        refusal = Response(ResponseCode.NO_PERMISSION, remark="Authentication failed")
         cluster.broker.on(RequestCode.GET_MAX_OFFSET, refusal)
 
         with pytest.raises(AuthError):
@@ -205,7 +208,7 @@ async def test_an_unavailable_broker_gets_no_retries_until_it_answers() -> None:
 async def test_the_time_search_corrects_a_wrong_hint(version: str, hint: int) -> None:
     async with FakeCluster(topics={TOPIC: 1}, version=version) as cluster:
         put_at(cluster.broker, 1000, 2000, 2000, 2000, 3000)
-        answer = Reply(ext={"offset": str(hint)})
+        answer = Response(ext={"offset": str(hint)})
         cluster.broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, answer)
         async with driving(cluster) as driver:
             queues = (await driver.metadata.topics()).queues
@@ -222,7 +225,7 @@ async def test_a_response_of_a_stale_replica_is_not_the_end() -> None:
         queues = (await driver.metadata.topics()).queues
         extents = (await driver.metadata.extents(queues)).values
         behind = {"nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0"}
-        reply = Reply(ResponseCode.PULL_NOT_FOUND, ext={"suggestWhichBrokerId": "0", **behind})
+        reply = Response(ResponseCode.PULL_NOT_FOUND, ext={"suggestWhichBrokerId": "0", **behind})
         cluster.broker.on(RequestCode.PULL_MESSAGE, reply)
 
         found = await driver.metadata.offsets_at({queue(0): 1500}, extents)
@@ -238,7 +241,7 @@ async def test_the_time_search_ignores_reset_notifications(wrong_hint: bool) -> 
         extents = (await driver.metadata.extents(topics.queues)).values
         reset = answer(ResponseCode.PULL_OFFSET_MOVED, 10, most=10, say="OFFSET_RESET")
         if wrong_hint:
-            cluster.broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, Reply(ext={"offset": "9"}))
+            cluster.broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, Response(ext={"offset": "9"}))
         cluster.broker.on(RequestCode.PULL_MESSAGE, reset)
 
         found = await driver.metadata.offsets_at({queue(0): 1050}, extents)

@@ -8,13 +8,13 @@ from itertools import pairwise
 
 import pytest
 
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.spark.offsets import StreamOffset
 from rocketmq_aio.spark.read.data_loss import DataLossError, TopicGoneError
 from rocketmq_aio.spark.read.start_end import BrokerAwayError
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.script import Reply
 from tests.unit.spark.driving import GROUP, START, TOPIC, driving, put, put_at, queue
 from tests.unit.spark.reading import tell_brokers
 
@@ -183,7 +183,7 @@ async def test_a_broker_that_does_not_answer_does_not_stop_the_others() -> None:
 async def test_a_request_that_fails_once_is_retried() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         put(cluster.broker, 2)
-        cluster.broker.on(RequestCode.GET_MAX_OFFSET, Reply(ResponseCode.SYSTEM_BUSY))
+        cluster.broker.on(RequestCode.GET_MAX_OFFSET, Response(ResponseCode.SYSTEM_BUSY))
 
         end = await driver.end_after(START)
 
@@ -307,7 +307,7 @@ async def test_an_end_that_recovers_is_no_loss() -> None:
         async with driving(cluster) as driver:
             first = await driver.end_after(START)
             # As after a crash: the broker serves requests before its maximum is restored.
-            cluster.broker.on(RequestCode.GET_MAX_OFFSET, Reply(ext={"offset": "2"}))
+            cluster.broker.on(RequestCode.GET_MAX_OFFSET, Response(ext={"offset": "2"}))
 
             assert await driver.end_after(first) is first
 
@@ -446,7 +446,7 @@ async def test_a_queue_is_not_read_while_its_log_cannot_be_compared() -> None:
         async with driving(cluster) as driver:
             first = await driver.end_after(START)
             put_at(cluster.broker, 3000)
-            busy = Reply(ResponseCode.SYSTEM_BUSY, remark="busy")
+            busy = Response(ResponseCode.SYSTEM_BUSY, remark="busy")
             cluster.broker.on(RequestCode.PULL_MESSAGE, busy, times=2)
 
             assert await driver.end_after(first) is first
@@ -610,7 +610,7 @@ async def test_a_failed_commit_is_logged_and_does_not_stop_the_stream(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
-        refusal = Reply(ResponseCode.SYSTEM_ERROR, remark="no")
+        refusal = Response(ResponseCode.SYSTEM_ERROR, remark="no")
         cluster.broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, refusal, times=None)
         async with driving(cluster, commitOffsets="true") as driver:
             first = await driver.end_after(START)
@@ -623,7 +623,7 @@ async def test_a_failed_commit_is_logged_and_does_not_stop_the_stream(
 async def test_commit_offsets_rejects_a_group_with_live_members() -> None:
     async with FakeCluster(topics={TOPIC: 1}) as cluster:
         body = json.dumps({"consumerIdList": ["10.0.0.1@worker"]}).encode()
-        cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Reply(body=body), times=None)
+        cluster.broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Response(body=body), times=None)
         async with driving(cluster, commitOffsets="true") as driver:
             with pytest.raises(ConfigError, match=r"commitOffsets=True.*10\.0\.0\.1@worker"):
                 await driver.end_after(START)

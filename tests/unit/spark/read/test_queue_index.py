@@ -10,28 +10,28 @@ import anyio
 import msgspec
 import pytest
 
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.spark.pipelines.sending import indexed_end_offsets
 from rocketmq_aio.spark.read import queue_index
 from rocketmq_aio.spark.read.start_end import resolve_ranges
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.connection import FakeConnection
-from tests.fakes.script import Reply
 from tests.unit.spark.driving import START, TOPIC, Driver, driving, put, queue
 
-REFUSED = Reply(ResponseCode.NO_PERMISSION, remark="Authorization failed")
+REFUSED = Response(ResponseCode.NO_PERMISSION, remark="Authorization failed")
 
 
-def runtime(end: int, behind: int) -> Reply:
+def runtime(end: int, behind: int) -> Response:
     table = {"commitLogMaxOffset": str(end), "dispatchBehindBytes": str(behind)}
-    return Reply(body=msgspec.json.encode({"table": table}))
+    return Response(body=msgspec.json.encode({"table": table}))
 
 
-def indexing(cluster: FakeCluster, end: int, behind: int) -> Callable[..., Reply]:
+def indexing(cluster: FakeCluster, end: int, behind: int) -> Callable[..., Response]:
     """Report an index that is *behind*, then index one message."""
 
-    def answer(_command: Command, _connection: FakeConnection) -> Reply:
+    def answer(_command: Command, _connection: ServerConnection) -> Response:
         put(cluster.broker, 1)
         return runtime(end, behind)
 
@@ -86,8 +86,8 @@ async def test_a_read_with_fixed_ends_does_not_wait_for_the_index() -> None:
         assert not cluster.broker.requests_of(RequestCode.GET_BROKER_RUNTIME_INFO)
 
 
-@pytest.mark.parametrize("answer", [REFUSED, Reply(body=b'{"table": {}}')])
-async def test_a_broker_without_index_state_is_not_waited_for(answer: Reply) -> None:
+@pytest.mark.parametrize("answer", [REFUSED, Response(body=b'{"table": {}}')])
+async def test_a_broker_without_index_state_is_not_waited_for(answer: Response) -> None:
     async with (
         FakeCluster(topics={TOPIC: 1}) as cluster,
         driving(cluster, streaming=False) as driver,

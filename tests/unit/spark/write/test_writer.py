@@ -25,6 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import ConfigError, InvalidMessageError
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.spark.arrow.row_schema import check_columns
@@ -37,7 +38,6 @@ from rocketmq_aio.spark.write.writer import (
     id_prefix,
 )
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.script import Reply
 
 SEND = RequestCode.SEND_MESSAGE_V2
 SEND_BATCH = RequestCode.SEND_BATCH_MESSAGE
@@ -235,7 +235,7 @@ async def test_a_send_fails_after_its_timeout(cluster: FakeCluster) -> None:
 
 
 async def test_a_temporary_error_is_retried(cluster: FakeCluster) -> None:
-    refusals = [Reply(code=2, remark="busy")] * 4
+    refusals = [Response(code=2, remark="busy")] * 4
     for each in refusals:
         cluster.broker.on(SEND_BATCH, each)
     written = await run(cluster, batches(1))
@@ -245,7 +245,7 @@ async def test_a_temporary_error_is_retried(cluster: FakeCluster) -> None:
 
 
 async def test_a_failed_send_names_topic_broker_and_tries(cluster: FakeCluster) -> None:
-    cluster.broker.on(SEND_BATCH, Reply(code=2, remark="too busy"), times=None)
+    cluster.broker.on(SEND_BATCH, Response(code=2, remark="too busy"), times=None)
     with pytest.raises(
         WriteError, match=r"10 row.*'orders'.*tries 2.*SendError.*too busy"
     ) as failed:
@@ -256,7 +256,7 @@ async def test_a_failed_send_names_topic_broker_and_tries(cluster: FakeCluster) 
 
 
 async def test_a_permanent_error_is_not_retried(cluster: FakeCluster) -> None:
-    cluster.broker.on(SEND_BATCH, Reply(code=13, remark="illegal"), times=None)
+    cluster.broker.on(SEND_BATCH, Response(code=13, remark="illegal"), times=None)
     with pytest.raises(WriteError, match=r"tries 1 .*code 13: illegal"):
         await run(cluster, batches(1))
 

@@ -12,13 +12,22 @@ from itertools import count
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.held_responses import HeldResponses
+from rocketmq_aio.embedded.notifier import WAIT_SECONDS, Notifier
+from rocketmq_aio.embedded.responses import (
+    Close,
+    Handler,
+    Outcome,
+    Raw,
+    Response,
+    Script,
+    as_handler,
+    resolve,
+)
 from rocketmq_aio.protocol.codes import BINARY_HEADER, JSON_HEADER, RESPONSE_FLAG, V5_0_0
 from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.protocol.header import RequestHeader, to_ext_fields
-from tests.fakes.changed import WAIT_SECONDS, Changed
-from tests.fakes.connection import FakeConnection
-from tests.fakes.hold import Hold
-from tests.fakes.script import Close, Handler, Outcome, Raw, Reply, Script, as_handler, resolve
 
 HOST: Final = "127.0.0.1"
 NONCE: Final = "nonce"  # an ext field that every response repeats
@@ -54,7 +63,7 @@ class WireFrame:
     request_code: int
 
 
-class FakeServer:
+class EmbeddedServer:
     """Server on a loopback port; state and port survive a restart.
 
     An exception of a handler closes the connection and is raised by the ``async with`` block.
@@ -69,8 +78,8 @@ class FakeServer:
         self.wire: list[WireFrame] = []
         self.connects: list[float] = []
         self.errors: list[Exception] = []
-        self.connections: dict[int, FakeConnection] = {}  # open connections
-        self.changed = Changed()
+        self.connections: dict[int, ServerConnection] = {}  # open connections
+        self.changed = Notifier()
         self._tls = tls
         self._asked: Counter[int] = Counter()
         self._script = Script()
@@ -83,7 +92,9 @@ class FakeServer:
         ] = {}  # task -> number of the connection it responds to
         self._pushed: dict[tuple[int, int], asyncio.Future[Command]] = {}
 
-    def answer(self, command: Command, connection: FakeConnection) -> Outcome | Awaitable[Outcome]:
+    def answer(
+        self, command: Command, connection: ServerConnection
+    ) -> Outcome | Awaitable[Outcome]:
         """Return the default response, that of a real server."""
         raise NotImplementedError
 
@@ -97,7 +108,7 @@ class FakeServer:
         """Listen, on the earlier port if there was one."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: FakeConnection(next(self._numbers), self), HOST, self.port, ssl=self._tls
+            lambda: ServerConnection(next(self._numbers), self), HOST, self.port, ssl=self._tls
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -151,9 +162,9 @@ class FakeServer:
         """Apply *what* to the next connections: `Raw` sends bytes, `Close` closes."""
         self._on_connect.add(0, as_handler(what), times)
 
-    def hold(self, code: int, times: int | None = None) -> Hold:
+    def hold(self, code: int, times: int | None = None) -> HeldResponses:
         """Execute requests of *code*, but hold their responses until released."""
-        held = Hold(self.answer)
+        held = HeldResponses(self.answer)
         self.on(code, held, times)
         return held
 
@@ -162,7 +173,7 @@ class FakeServer:
         request: Command | RequestHeader,
         *,
         body: bytes = b"",
-        to: FakeConnection | None = None,
+        to: ServerConnection | None = None,
         seconds: float = WAIT_SECONDS,
     ) -> Command | None:
         """Send a request to a client; return the response, None for oneway.
@@ -212,7 +223,7 @@ class FakeServer:
 
     # --- what connections report ----------------------------------------------------------------
 
-    def opened(self, connection: FakeConnection) -> None:
+    def opened(self, connection: ServerConnection) -> None:
         self.connections[connection.number] = connection
         self.connects.append(asyncio.get_running_loop().time())
         handler = self._on_connect.take(0)
@@ -222,7 +233,7 @@ class FakeServer:
             self._act(connection, outcome)
         self.changed.notify()
 
-    def received(self, connection: FakeConnection, encoding: int, command: Command) -> None:
+    def received(self, connection: ServerConnection, encoding: int, command: Command) -> None:
         if command.is_response:
             self._response(connection, encoding, command)
             return
@@ -246,7 +257,7 @@ class FakeServer:
             self._answer(connection, encoding, command, outcome)
         self.changed.notify()
 
-    def closed(self, connection: FakeConnection) -> None:
+    def closed(self, connection: ServerConnection) -> None:
         del self.connections[connection.number]
         for task, number in self._tasks.items():
             if number == connection.number:
@@ -256,7 +267,7 @@ class FakeServer:
                 reply.set_exception(ConnectionResetError("closed before the client answered"))
         self.changed.notify()
 
-    def frame(self, command: Command, reply: Reply, encoding: int = JSON_HEADER) -> bytes:
+    def frame(self, command: Command, reply: Response, encoding: int = JSON_HEADER) -> bytes:
         """Return the frame of *reply* to *command*, for tests that corrupt it."""
         ext = dict(reply.ext)
         if (nonce := command.ext_fields().get(NONCE)) is not None:
@@ -267,7 +278,7 @@ class FakeServer:
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _response(self, connection: FakeConnection, encoding: int, command: Command) -> None:
+    def _response(self, connection: ServerConnection, encoding: int, command: Command) -> None:
         reply = self._pushed.get((connection.number, command.opaque))
         asked = next(
             (f.request_code for f in reversed(self.wire) if _asked(f, connection, command)), -1
@@ -279,7 +290,7 @@ class FakeServer:
 
     async def _answer_later(
         self,
-        connection: FakeConnection,
+        connection: ServerConnection,
         encoding: int,
         command: Command,
         outcome: Awaitable[Outcome],
@@ -294,9 +305,9 @@ class FakeServer:
         self._answer(connection, encoding, command, result)
 
     def _answer(
-        self, connection: FakeConnection, encoding: int, command: Command, outcome: Outcome
+        self, connection: ServerConnection, encoding: int, command: Command, outcome: Outcome
     ) -> None:
-        if not isinstance(outcome, Reply):
+        if not isinstance(outcome, Response):
             self._act(connection, outcome)
         elif not command.is_oneway and connection.is_open:
             data = self.frame(command, outcome, encoding)
@@ -305,7 +316,7 @@ class FakeServer:
             self._record(connection, encoding, answer, command.code, sent=True)
             connection.write(data)
 
-    def _act(self, connection: FakeConnection, outcome: Outcome) -> None:
+    def _act(self, connection: ServerConnection, outcome: Outcome) -> None:
         if isinstance(outcome, Raw):
             connection.write(outcome.data)
             if outcome.close:
@@ -315,7 +326,7 @@ class FakeServer:
 
     def _send(
         self,
-        connection: FakeConnection,
+        connection: ServerConnection,
         command: Command,
         ext: dict[str, str],
         encoding: int,
@@ -326,7 +337,7 @@ class FakeServer:
 
     def _record(
         self,
-        connection: FakeConnection,
+        connection: ServerConnection,
         encoding: int,
         command: Command,
         request_code: int,
@@ -337,7 +348,7 @@ class FakeServer:
         self.wire.append(WireFrame(at, connection.number, sent, encoding, command, request_code))
 
 
-def _asked(frame: WireFrame, connection: FakeConnection, response: Command) -> bool:
+def _asked(frame: WireFrame, connection: ServerConnection, response: Command) -> bool:
     return (
         frame.sent
         and not frame.command.is_response

@@ -7,6 +7,10 @@ from typing import Final
 
 import msgspec
 
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers, now_ms
+from rocketmq_aio.embedded.broker.store import NewMessage, StoredMessage
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.properties import (
     PRODUCER_GROUP,
     UNIQ_KEY,
@@ -24,16 +28,12 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header, to_ext_fields
 from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
 from rocketmq_aio.protocol.requests.transactions import EndTransaction
-from tests.fakes.connection import FakeConnection
-from tests.fakes.script import Reply
-from tests.fakes.state import Answers, BrokerState, Refused, now_ms
-from tests.fakes.store import Incoming, Stored
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 
 
-class Transactions:
+class TransactionProcessor:
     """Stores half messages.  Tests start checks, real brokers run them periodically.
 
     Like real brokers, it moves a half message before each check and stores no decision.
@@ -45,21 +45,21 @@ class Transactions:
     def __init__(self, state: BrokerState) -> None:
         self.behind_proxy = False
         self._checked: dict[
-            str | None, Stored
+            str | None, StoredMessage
         ] = {}  # messages known to the proxy, by transaction id
         self._state = state
-        self._kept: dict[int, tuple[Incoming, Stored]] = {}  # by log offset
-        self._open: dict[int, Stored] = {}
+        self._kept: dict[int, tuple[NewMessage, StoredMessage]] = {}  # by log offset
+        self._open: dict[int, StoredMessage] = {}
 
-    def answers(self) -> Answers:
+    def answers(self) -> Handlers:
         return {RequestCode.END_TRANSACTION: self.end}
 
     @property
-    def open(self) -> list[Stored]:
+    def open(self) -> list[StoredMessage]:
         """Undecided half messages at their current positions."""
         return list(self._open.values())
 
-    def hold(self, incoming: Incoming) -> Stored:
+    def hold(self, incoming: NewMessage) -> StoredMessage:
         """Store a half message."""
         self._state.store.create_topic(HALF_TOPIC, 1)
         real = {"REAL_TOPIC": incoming.topic, "REAL_QID": str(incoming.queue_id)}
@@ -76,12 +76,12 @@ class Transactions:
         self._open[stored.log_offset] = stored
         return stored
 
-    def end(self, command: Command, _connection: FakeConnection) -> Reply | None:
+    def end(self, command: Command, _connection: ServerConnection) -> Response | None:
         asked = read_header(command, EndTransaction)
         if self.behind_proxy:
             checked = self._checked.pop(asked.transaction_id, None)
             if checked is None:
-                return Reply()
+                return Response()
             asked = msgspec.structs.replace(
                 asked, tran_state_table_offset=checked.offset, commit_log_offset=checked.log_offset
             )
@@ -96,7 +96,7 @@ class Transactions:
             )
             self._state.store.append(visible, now_ms())
         self._open.pop(half.log_offset, None)
-        return Reply()
+        return Response()
 
     def reopen(self, message_id: str) -> None:
         """Drop the decision about a message, as brokers do after an early check."""
@@ -104,14 +104,14 @@ class Transactions:
             if half.properties.get(UNIQ_KEY) == message_id:
                 self._open[half.log_offset] = half
 
-    def replicate(self, message_id: str, other: Transactions) -> None:
+    def replicate(self, message_id: str, other: TransactionProcessor) -> None:
         """Copy the open half message *message_id* to *other*, the new master."""
         for incoming, half in self._kept.values():
             if half.properties.get(UNIQ_KEY) == message_id:
                 other.hold(incoming)
                 return
 
-    def move(self, half: Stored) -> tuple[str, Command]:
+    def move(self, half: StoredMessage) -> tuple[str, Command]:
         """Store *half* again; return its group and the check request."""
         incoming, _ = self._kept[half.log_offset]
         times = int(half.properties.get(CHECK_TIMES, "0")) + 1
@@ -134,14 +134,16 @@ class Transactions:
         question.body = self._state.store.record(incoming, half.properties, moved)
         return moved.properties.get(PRODUCER_GROUP, ""), question
 
-    def _find(self, asked: EndTransaction) -> tuple[Incoming, Stored]:
+    def _find(self, asked: EndTransaction) -> tuple[NewMessage, StoredMessage]:
         found = self._kept.get(asked.commit_log_offset)
         if found is None:
             remark = "Find prepared transaction message failed"
-            raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, remark)
         _, half = found
         if half.properties.get(PRODUCER_GROUP) != asked.producer_group:
-            raise Refused(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
         if half.offset != asked.tran_state_table_offset:
-            raise Refused(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+            raise ErrorResponse(
+                ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong"
+            )
         return found

@@ -1,4 +1,4 @@
-"""Pulls of the fake broker, with long polling."""
+"""PullProcessor of the fake broker, with long polling."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from rocketmq_aio.embedded.broker.clients import ClientProcessor
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.broker.store import QueueLog, StoredMessage
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.protocol.codes import (
     PERM_READ,
     PULL_COMMIT,
@@ -18,17 +23,12 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header, to_ext_fields
 from rocketmq_aio.protocol.requests.pull import PullMessage, PullMessageResponse
 from rocketmq_aio.protocol.subscription import java_hash
-from tests.fakes.connection import FakeConnection
-from tests.fakes.members import Members
-from tests.fakes.script import Outcome, Reply
-from tests.fakes.state import Answers, BrokerState, Refused
-from tests.fakes.store import QueueLog, Stored
 
 MAX_MESSAGES: Final = 32
 MAX_BYTES: Final = 256 * 1024
 
 SQLFilter = Callable[[str, dict[str, str]], bool]
-Matches = Callable[[Stored], bool]
+Matches = Callable[[StoredMessage], bool]
 
 
 class Found(NamedTuple):
@@ -37,26 +37,26 @@ class Found(NamedTuple):
     code: int
     remark: str
     next_offset: int
-    messages: tuple[Stored, ...] = ()
+    messages: tuple[StoredMessage, ...] = ()
 
 
-class Pulls:
+class PullProcessor:
     """Hands out messages. SQL is judged by *sql*; without one everything passes, as on a broker
     that cannot parse the expression.
     """
 
-    def __init__(self, state: BrokerState, members: Members) -> None:
+    def __init__(self, state: BrokerState, members: ClientProcessor) -> None:
         self.sql: SQLFilter | None = None
         self._state = state
         self._members = members
 
-    def answers(self) -> Answers:
-        answers: Answers = {RequestCode.PULL_MESSAGE: self.pull}
+    def answers(self) -> Handlers:
+        answers: Handlers = {RequestCode.PULL_MESSAGE: self.pull}
         if self._state.version.is_5:
             answers[RequestCode.LITE_PULL_MESSAGE] = self.pull
         return answers
 
-    def pull(self, command: Command, _connection: FakeConnection) -> Outcome | Awaitable[Outcome]:
+    def pull(self, command: Command, _connection: ServerConnection) -> Outcome | Awaitable[Outcome]:
         asked = read_header(command, PullMessage)
         self._state.meet_group(asked.consumer_group)
         self._state.check_group(asked.consumer_group)
@@ -83,7 +83,7 @@ class Pulls:
             )
         return self._reply(log, look(log, asked, matches))
 
-    def _reply(self, log: QueueLog, found: Found) -> Reply:
+    def _reply(self, log: QueueLog, found: Found) -> Response:
         answer = PullMessageResponse(
             suggest_which_broker_id=0,
             next_begin_offset=found.next_offset,
@@ -94,13 +94,13 @@ class Pulls:
         if self._state.version.is_5:
             ext |= {"topicSysFlag": "0", "groupSysFlag": "0"}
         body = b"".join([message.record for message in found.messages])
-        return Reply(found.code, ext, body, found.remark)
+        return Response(found.code, ext, body, found.remark)
 
     def _log(self, asked: PullMessage) -> QueueLog:
         topic = self._state.topic(asked.topic)
         if not topic.perm & PERM_READ:
             remark = f"the topic[{asked.topic}] pulling message is forbidden"
-            raise Refused(ResponseCode.NO_PERMISSION, remark)
+            raise ErrorResponse(ResponseCode.NO_PERMISSION, remark)
         if not 0 <= asked.queue_id < len(topic.queues):
             raise self._state.invalid(f"queueId[{asked.queue_id}] is illegal")
         return topic.queues[asked.queue_id]
@@ -118,7 +118,7 @@ class Pulls:
         hashes = {java_hash(tag.strip()) for tag in expression.split("||") if tag.strip()}
         if not hashes:
             remark = "parse the consumer's subscription failed"
-            raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
+            raise ErrorResponse(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
         return lambda stored: stored.tag_hash in hashes
 
     def _subscribed(self, asked: PullMessage) -> tuple[str, str]:
@@ -126,11 +126,11 @@ class Pulls:
         group = self._members.groups.get(asked.consumer_group)
         if group is None or asked.topic not in group.subscriptions:
             remark = "the consumer's subscription not exist"
-            raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
+            raise ErrorResponse(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
         known = group.subscriptions[asked.topic]
         if asked.sub_version > known.sub_version:
             remark = "the consumer's subscription not latest"
-            raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
+            raise ErrorResponse(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
         return known.sub_string, known.expression_type
 
 
@@ -152,9 +152,11 @@ def look(log: QueueLog, asked: PullMessage, matches: Matches) -> Found:
     return Found(ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", next_offset)
 
 
-def _take(rest: list[Stored], most: int, matches: Matches) -> tuple[list[Stored], int]:
+def _take(
+    rest: list[StoredMessage], most: int, matches: Matches
+) -> tuple[list[StoredMessage], int]:
     """Return the messages of one response, and the offset to continue from."""
-    taken: list[Stored] = []
+    taken: list[StoredMessage] = []
     size, most = 0, min(most, MAX_MESSAGES)
     for stored in rest:
         full = len(taken) >= most or size + len(stored.record) > MAX_BYTES

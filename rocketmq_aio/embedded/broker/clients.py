@@ -6,6 +6,9 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.protocol.bodies import (
     Body,
     CheckClientRequest,
@@ -29,9 +32,6 @@ from rocketmq_aio.protocol.requests.connections import (
     GetConsumerConnectionList,
 )
 from rocketmq_aio.protocol.requests.from_broker import GetConsumerRunningInfo
-from tests.fakes.connection import FakeConnection
-from tests.fakes.script import Reply
-from tests.fakes.state import Answers, BrokerState, Refused
 
 UPDATE_AND_CREATE_GROUP = 200
 CONSUME_MSG_TIMEOUT = 207
@@ -57,7 +57,7 @@ class Group:
         self.fingerprint = 0
 
 
-class Members:
+class ClientProcessor:
     """Groups and their members.
 
     :param notify: sends the notification of a changed group to connections
@@ -76,7 +76,7 @@ class Members:
         self._state = state
         self._notify = notify
 
-    def answers(self) -> Answers:
+    def answers(self) -> Handlers:
         return {
             RequestCode.HEART_BEAT: self.heartbeat,
             RequestCode.UNREGISTER_CLIENT: self.unregister,
@@ -87,7 +87,7 @@ class Members:
             RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
         }
 
-    def heartbeat(self, command: Command, connection: FakeConnection) -> Reply:
+    def heartbeat(self, command: Command, connection: ServerConnection) -> Response:
         data = read_body(command.body, HeartbeatData)
         for producer in data.producer_data_set:
             self.producers.setdefault(producer.group_name, {})[connection.number] = data.client_id
@@ -95,38 +95,38 @@ class Members:
         for consumer in data.consumer_data_set:
             changed |= self._register(consumer, data, command, connection)
         if not self._state.version.is_5:
-            return Reply()
+            return Response()
         answer = HeartbeatResponse(supports_v2=True, subscription_changed=changed)
-        return Reply(ext=to_ext_fields(answer))
+        return Response(ext=to_ext_fields(answer))
 
-    def unregister(self, command: Command, connection: FakeConnection) -> Reply:
+    def unregister(self, command: Command, connection: ServerConnection) -> Response:
         asked = read_header(command, UnregisterClient)
         if asked.producer_group is not None:
             self.producers.get(asked.producer_group, {}).pop(connection.number, None)
         if asked.consumer_group is not None:
             self._remove(asked.consumer_group, connection.number)
-        return Reply()
+        return Response()
 
-    def list(self, command: Command, _connection: FakeConnection) -> Reply:
+    def list(self, command: Command, _connection: ServerConnection) -> Response:
         name = read_header(command, GetConsumerListByGroup).consumer_group
         group = self.groups.get(name)
         if group is None:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
+            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
         ids = ConsumerList(consumer_id_list=list(group.members.values()))
-        return Reply(body=msgspec.json.encode(ids))
+        return Response(body=msgspec.json.encode(ids))
 
-    def configure(self, command: Command, _connection: FakeConnection) -> Reply:
+    def configure(self, command: Command, _connection: ServerConnection) -> Response:
         config = read_body(command.body, GroupConfig)
         self._state.groups.add(config.group_name)
         self._state.retry_queues[config.group_name] = config.retry_queue_nums
-        return Reply()
+        return Response()
 
-    def connections(self, command: Command, _connection: FakeConnection) -> Reply:
+    def connections(self, command: Command, _connection: ServerConnection) -> Response:
         name = read_header(command, GetConsumerConnectionList).consumer_group
         group = self.groups.get(name)
         if group is None or group.last is None:
             code = ResponseCode.CONSUMER_NOT_ONLINE
-            raise Refused(code, f"the consumer group[{name}] not online")
+            raise ErrorResponse(code, f"the consumer group[{name}] not online")
         answer = ConsumerConnections(
             connection_set=list(group.connections.values()),
             subscription_table=group.subscriptions,
@@ -134,29 +134,31 @@ class Members:
             message_model=group.last.message_model,
             consume_from_where=group.last.consume_from_where,
         )
-        return Reply(body=msgspec.json.encode(answer))
+        return Response(body=msgspec.json.encode(answer))
 
-    async def running_info(self, command: Command, _connection: FakeConnection) -> Reply:
+    async def running_info(self, command: Command, _connection: ServerConnection) -> Response:
         """Forward the request to the first connection of the client."""
         asked = read_header(command, GetConsumerRunningInfo)
         group = self.groups.get(asked.consumer_group) or Group()
         numbers = [n for n, client_id in group.members.items() if client_id == asked.client_id]
         if not numbers:
             remark = f"The Consumer <{asked.consumer_group}> <{asked.client_id}> not online"
-            return Reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+            return Response(ResponseCode.SYSTEM_ERROR, remark=remark)
         try:
             answer = await self._push(asked, b"", numbers[0], FORWARD_SECONDS)
         except (TimeoutError, ConnectionError):
             answer = None
         if answer is None:
-            return Reply(CONSUME_MSG_TIMEOUT, remark="consumer timeout")
-        return Reply(answer.code, remark=answer.remark, body=bytes(answer.body))
+            return Response(CONSUME_MSG_TIMEOUT, remark="consumer timeout")
+        return Response(answer.code, remark=answer.remark, body=bytes(answer.body))
 
-    def check(self, command: Command, _connection: FakeConnection) -> Reply:
+    def check(self, command: Command, _connection: ServerConnection) -> Response:
         data = read_body(command.body, CheckClientRequest).subscription_data
         if data.expression_type != "TAG" and data.sub_string.startswith(BAD_EXPRESSION):
-            raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"cannot parse {data.sub_string}")
-        return Reply()
+            raise ErrorResponse(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"cannot parse {data.sub_string}"
+            )
+        return Response()
 
     def disconnected(self, connection: int) -> None:
         """Remove the registrations of a closed connection."""
@@ -170,7 +172,7 @@ class Members:
         consumer: ConsumerData,
         data: HeartbeatData,
         command: Command,
-        connection: FakeConnection,
+        connection: ServerConnection,
     ) -> bool:
         """Register a member; return whether its subscription differs from that of its group."""
         exists = self._state.meet_group(consumer.group_name)
@@ -207,7 +209,7 @@ class Members:
             self._notify(name, list(group.members))
 
 
-def _described(client_id: str, command: Command, connection: FakeConnection) -> ConnectionBody:
+def _described(client_id: str, command: Command, connection: ServerConnection) -> ConnectionBody:
     host, port = connection.client_address
     return ConnectionBody(
         client_id=client_id,

@@ -6,25 +6,25 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from rocketmq_aio.embedded.broker.store import MessageStore, Topic
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Outcome, Response
+from rocketmq_aio.embedded.server import Version
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.command import Command
-from tests.fakes.connection import FakeConnection
-from tests.fakes.script import Outcome, Reply
-from tests.fakes.server import Version
-from tests.fakes.store import Store, Topic
 
-Answers = dict[int, Callable[[Command, FakeConnection], Outcome | Awaitable[Outcome]]]
+Handlers = dict[int, Callable[[Command, ServerConnection], Outcome | Awaitable[Outcome]]]
 GroupQueue = tuple[str, str, int]  # group, topic, queue id
 INVALID_PARAMETER = 29  # since 5.3.2; earlier brokers return 1
 
 
-class Refused(Exception):  # noqa: N818 - an error response, raised by handlers
+class ErrorResponse(Exception):  # noqa: N818 - an error response, raised by handlers
     """Error response of the broker."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(code, remark)
-        self.reply = Reply(code, remark=remark)
+        self.reply = Response(code, remark=remark)
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class BrokerState:
     name: str
     cluster: str
     version: Version
-    store: Store
+    store: MessageStore
     auto_create_topics: bool = True
     auto_create_groups: bool = True
     groups: set[str] = field(default_factory=set)  # known groups
@@ -44,13 +44,13 @@ class BrokerState:
     def topic(self, name: str) -> Topic:
         """Return the topic.
 
-        :raises Refused: it does not exist
+        :raises ErrorResponse: it does not exist
         """
         try:
             return self.store.topics[name]
         except KeyError:
             remark = f"topic[{name}] not exist, apply first please!"
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, remark) from None
+            raise ErrorResponse(ResponseCode.TOPIC_NOT_EXIST, remark) from None
 
     def meet_group(self, name: str) -> bool:
         """Return whether the group exists; create it if that is enabled."""
@@ -67,16 +67,16 @@ class BrokerState:
     def check_group(self, name: str) -> None:
         """Raise for a group that does not exist.
 
-        :raises Refused: there is none of this name
+        :raises ErrorResponse: there is none of this name
         """
         if name not in self.groups:
             code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-            raise Refused(code, f"subscription group [{name}] does not exist")
+            raise ErrorResponse(code, f"subscription group [{name}] does not exist")
 
-    def invalid(self, remark: str) -> Refused:
+    def invalid(self, remark: str) -> ErrorResponse:
         """Return the error response to an invalid parameter."""
         code = INVALID_PARAMETER if self.version.is_5 else ResponseCode.SYSTEM_ERROR
-        return Refused(code, remark)
+        return ErrorResponse(code, remark)
 
 
 def now_ms() -> int:

@@ -1,4 +1,4 @@
-"""Pops of the fake broker: invisible messages, acknowledgements and redelivery."""
+"""PopProcessor of the fake broker: invisible messages, acknowledgements and redelivery."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, NamedTuple
 
+from rocketmq_aio.embedded.broker.pop_order import PopOrders
+from rocketmq_aio.embedded.broker.pull import PullProcessor
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers, now_ms
+from rocketmq_aio.embedded.broker.store import NewMessage, QueueLog, StoredMessage
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.model.properties import encode_properties
 from rocketmq_aio.protocol.bodies import BatchAckRequest
 from rocketmq_aio.protocol.codes import PERM_READ, RequestCode, ResponseCode
@@ -32,12 +38,6 @@ from rocketmq_aio.protocol.requests.pop import (
     PopMessageResponse,
 )
 from rocketmq_aio.protocol.subscription import java_hash
-from tests.fakes.connection import FakeConnection
-from tests.fakes.orders import Orders
-from tests.fakes.pulls import Pulls
-from tests.fakes.script import Outcome, Reply
-from tests.fakes.state import Answers, BrokerState, Refused, now_ms
-from tests.fakes.store import Incoming, QueueLog, Stored
 
 MOST: Final = 32
 LATE_MS: Final = 500
@@ -65,29 +65,29 @@ class Lease(NamedTuple):
 class Taken:
     """Result of one pop."""
 
-    messages: list[tuple[Place, Stored]] = field(default_factory=list)
+    messages: list[tuple[Place, StoredMessage]] = field(default_factory=list)
     starts: dict[Place, int] = field(default_factory=dict)
     counts: dict[Place, int] = field(default_factory=dict)
 
 
-class Pops:
-    """Pops messages, and stores unacknowledged ones in a retry topic.
+class PopProcessor:
+    """PopProcessor messages, and stores unacknowledged ones in a retry topic.
 
     Messages are redelivered when they expire; a real broker needs some seconds more.
 
     :ivar retry_v2: use the names of retry topics of version 2
     """
 
-    def __init__(self, state: BrokerState, pulls: Pulls) -> None:
+    def __init__(self, state: BrokerState, pulls: PullProcessor) -> None:
         self.retry_v2 = False
         self.leases: dict[Lease, int] = {}  # lease -> its end in ms
         self._state = state
         self._pulls = pulls
         self._next: dict[tuple[str, Place], int] = {}
-        self._orders = Orders()
+        self._orders = PopOrders()
         self._revive_queues = count()
 
-    def answers(self) -> Answers:
+    def answers(self) -> Handlers:
         if not self._state.version.is_5:
             return {}
         return {
@@ -99,19 +99,19 @@ class Pops:
 
     # --- popping --------------------------------------------------------------------------------
 
-    def pop(self, command: Command, _connection: FakeConnection) -> Outcome | Awaitable[Outcome]:
+    def pop(self, command: Command, _connection: ServerConnection) -> Outcome | Awaitable[Outcome]:
         asked = read_header(command, PopMessage)
         self._check(asked)
         age = now_ms() - asked.born_time
         if asked.born_time and asked.poll_time and age - asked.poll_time > LATE_MS:
-            return Reply(ResponseCode.POLLING_TIMEOUT, to_ext_fields(_nothing(0, 0, 0)))
+            return Response(ResponseCode.POLLING_TIMEOUT, to_ext_fields(_nothing(0, 0, 0)))
         reply = self._reply(asked)
         if reply.code != ResponseCode.SUCCESS and asked.poll_time and age < asked.poll_time:
             return self._hold(asked, (asked.poll_time - age) / 1000)
         return reply
 
     async def _hold(self, asked: PopMessage, seconds: float) -> Outcome:
-        found: list[Reply] = []
+        found: list[Response] = []
 
         def look() -> bool:
             reply = self._reply(asked)
@@ -127,12 +127,14 @@ class Pops:
         self._state.meet_group(asked.consumer_group)
         topic = self._state.topic(asked.topic)
         if not topic.perm & PERM_READ:
-            raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{asked.topic}] is forbidden")
+            raise ErrorResponse(
+                ResponseCode.NO_PERMISSION, f"the topic[{asked.topic}] is forbidden"
+            )
         if asked.max_msg_nums > MOST or asked.queue_id >= len(topic.queues):
             raise self._state.invalid("max message number or queue id is out of range")
         self._state.check_group(asked.consumer_group)
 
-    def _reply(self, asked: PopMessage) -> Reply:
+    def _reply(self, asked: PopMessage) -> Response:
         now = now_ms()
         self.revive(now)
         revive = ORDER_REVIVE_QUEUE if asked.order else next(self._revive_queues) % 8
@@ -151,9 +153,9 @@ class Pops:
         )
         if not taken.messages:
             remark = "NO_MESSAGE_IN_QUEUE"
-            return Reply(ResponseCode.POLLING_TIMEOUT, to_ext_fields(answer), remark=remark)
+            return Response(ResponseCode.POLLING_TIMEOUT, to_ext_fields(answer), remark=remark)
         body = b"".join([self._record(each, taken, answer, asked) for each in taken.messages])
-        return Reply(ResponseCode.SUCCESS, to_ext_fields(answer), body, "FOUND")
+        return Response(ResponseCode.SUCCESS, to_ext_fields(answer), body, "FOUND")
 
     def _take(self, asked: PopMessage, now: int) -> Taken:
         taken = Taken()
@@ -215,7 +217,7 @@ class Pops:
             numbers = range(len(self._state.topic(asked.topic).queues))
         return [*places, *(Place(asked.topic, NORMAL, number) for number in numbers)]
 
-    def _filter(self, asked: PopMessage) -> Callable[[Stored], bool]:
+    def _filter(self, asked: PopMessage) -> Callable[[StoredMessage], bool]:
         expression = asked.exp or "*"
         if asked.exp_type == "SQL92":
             sql = self._pulls.sql
@@ -227,7 +229,7 @@ class Pops:
 
     def _record(
         self,
-        found: tuple[Place, Stored],
+        found: tuple[Place, StoredMessage],
         taken: Taken,
         answer: PopMessageResponse,
         asked: PopMessage,
@@ -254,14 +256,14 @@ class Pops:
 
     # --- acks and renewals ----------------------------------------------------------------------
 
-    def ack(self, command: Command, _connection: FakeConnection) -> Reply:
+    def ack(self, command: Command, _connection: ServerConnection) -> Response:
         asked = read_header(command, AckMessage)
         self._ack(asked.consumer_group, self._lease_of(asked), parse_receipt(asked.extra_info))
-        return Reply()
+        return Response()
 
-    def ack_batch(self, command: Command, _connection: FakeConnection) -> Reply:
+    def ack_batch(self, command: Command, _connection: ServerConnection) -> Response:
         if not command.body:
-            return Reply(ResponseCode.NO_MESSAGE)
+            return Response(ResponseCode.NO_MESSAGE)
         for each in read_body(command.body, BatchAckRequest).acks:
             bits = int.from_bytes(b64decode(each.bits), "little")
             for bit in range(bits.bit_length()):
@@ -281,9 +283,9 @@ class Pops:
                 place = Place(topic, each.marker, each.queue_id)
                 lease = Lease(each.group, place, receipt.offset, each.pop_time)
                 self._ack(each.group, lease, receipt)
-        return Reply()
+        return Response()
 
-    def change(self, command: Command, _connection: FakeConnection) -> Reply:
+    def change(self, command: Command, _connection: ServerConnection) -> Response:
         asked = read_header(command, ChangeInvisibleTime)
         lease, receipt, now = self._lease_of(asked), parse_receipt(asked.extra_info), now_ms()
         end = now + asked.invisible_time
@@ -302,7 +304,7 @@ class Pops:
             invisible_time=invisible,
             revive_queue_id=receipt.revive_queue_id,
         )
-        return Reply(ext=to_ext_fields(answer))
+        return Response(ext=to_ext_fields(answer))
 
     def _ack(self, group: str, lease: Lease, receipt: Receipt) -> None:
         self.revive(now_ms())
@@ -316,11 +318,11 @@ class Pops:
         try:
             receipt = parse_receipt(asked.extra_info)
         except ValueError as fault:
-            raise Refused(ResponseCode.SYSTEM_ERROR, str(fault)) from None
+            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, str(fault)) from None
         topic = self._state.topic(asked.topic)
         log = topic.queues[asked.queue_id]
         if not log.min_offset <= asked.offset <= log.max_offset:
-            raise Refused(ResponseCode.NO_MESSAGE, "offset is illegal")
+            raise ErrorResponse(ResponseCode.NO_MESSAGE, "offset is illegal")
         place = Place(asked.topic, receipt.marker, asked.queue_id)
         return Lease(asked.consumer_group, place, asked.offset, receipt.pop_time)
 
@@ -348,7 +350,7 @@ class Pops:
         if place.marker == NORMAL:
             topic = f"%RETRY%{lease.group}{'+' if self.retry_v2 else '_'}{place.topic}"
         store.create_topic(topic, 1)
-        again = Incoming(
+        again = NewMessage(
             topic=topic,
             queue_id=0,
             body=stored.body,
@@ -359,7 +361,7 @@ class Pops:
         store.append(again, now_ms())
 
 
-def reconsume_times(stored: Stored) -> int:
+def reconsume_times(stored: StoredMessage) -> int:
     return int.from_bytes(stored.record[72:76], "big")
 
 

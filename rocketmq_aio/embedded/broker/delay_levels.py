@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import replace
 from typing import Final
 
+from rocketmq_aio.embedded.broker.state import now_ms
+from rocketmq_aio.embedded.broker.store import MessageStore, NewMessage, StoredMessage
 from rocketmq_aio.model.properties import DELAY, encode_properties, parse_properties
-from tests.fakes.state import now_ms
-from tests.fakes.store import Incoming, Store, Stored
 
 WAITING_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 MINUTE: Final = 60
@@ -16,17 +16,17 @@ HOUR: Final = 60 * MINUTE
 LEVELS: Final = (1, 5, 10, 30, *(MINUTE * n for n in (*range(1, 11), 20, 30)), HOUR, 2 * HOUR)
 
 
-class Delays:
+class DelayLevels:
     """Stores messages, delayed ones at the end of their delay.
 
     `seconds` has the delay of each level; tests can shorten them.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: MessageStore) -> None:
         self.seconds: list[float] = list(LEVELS)
         self._store = store
 
-    def store(self, incoming: Incoming) -> Stored:
+    def store(self, incoming: NewMessage) -> StoredMessage:
         """Store *incoming* in its topic or the delay topic; the response has that position."""
         properties = parse_properties(incoming.properties)
         level = min(int(properties.get(DELAY, "0")), len(self.seconds))
@@ -46,5 +46,5 @@ class Delays:
         loop.call_later(self.seconds[level - 1], self._deliver, visible)
         return stored
 
-    def _deliver(self, visible: Incoming) -> None:
+    def _deliver(self, visible: NewMessage) -> None:
         self._store.append(visible, now_ms())

@@ -8,19 +8,19 @@ from typing import Final
 
 import msgspec
 
+from rocketmq_aio.embedded.broker.state import Handlers
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import LockBatchRequest, LockBatchResponse
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
-from tests.fakes.connection import FakeConnection
-from tests.fakes.script import Reply
-from tests.fakes.state import Answers
 
 KEPT_SECONDS: Final = 60.0
 
 
-class Locks:
+class LockProcessor:
     """Owners of queue locks by group; locks expire after `kept_seconds` without renewal.
 
     Tests can change `owners`.
@@ -30,10 +30,10 @@ class Locks:
         self.kept_seconds = KEPT_SECONDS
         self.owners: defaultdict[str, dict[MessageQueue, tuple[str, float]]] = defaultdict(dict)
 
-    def answers(self) -> Answers:
+    def answers(self) -> Handlers:
         return {RequestCode.LOCK_BATCH_MQ: self.lock, RequestCode.UNLOCK_BATCH_MQ: self.unlock}
 
-    def lock(self, command: Command, _connection: FakeConnection) -> Reply:
+    def lock(self, command: Command, _connection: ServerConnection) -> Response:
         asked = read_body(command.body, LockBatchRequest)
         owners = self.owners[asked.consumer_group]
         granted = []
@@ -41,14 +41,14 @@ class Locks:
             if self.owner(asked.consumer_group, each.queue()) in (None, asked.client_id):
                 owners[each.queue()] = (asked.client_id, time.monotonic())
                 granted.append(each)
-        return Reply(body=msgspec.json.encode(LockBatchResponse(locked=granted)))
+        return Response(body=msgspec.json.encode(LockBatchResponse(locked=granted)))
 
-    def unlock(self, command: Command, _connection: FakeConnection) -> Reply:
+    def unlock(self, command: Command, _connection: ServerConnection) -> Response:
         asked = read_body(command.body, LockBatchRequest)
         for each in asked.mq_set:
             if self.owner(asked.consumer_group, each.queue()) == asked.client_id:
                 del self.owners[asked.consumer_group][each.queue()]
-        return Reply()
+        return Response()
 
     def owner(self, group: str, queue: MessageQueue) -> str | None:
         """Return the client id of the owner of *queue*."""

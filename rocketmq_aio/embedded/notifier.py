@@ -9,7 +9,7 @@ from typing import Final
 WAIT_SECONDS: Final = 15.0  # ample for a busy machine; only failing tests wait that long
 
 
-class Changed:
+class Notifier:
     """Wakes waiters by `notify`; each waits for its own predicate."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Replies of request-reply on the fake broker: pushed to the requester and stored."""
+"""ReplyProcessor of request-reply on the fake broker: pushed to the requester and stored."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from rocketmq_aio.embedded.broker.clients import ClientProcessor
+from rocketmq_aio.embedded.broker.send import SendProcessor
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers, now_ms
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.names import REPLY_TOPIC_SUFFIX
 from rocketmq_aio.model.properties import REPLY_TO_CLIENT, encode_properties, parse_properties
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
@@ -13,46 +18,43 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.from_broker import PushReplyMessage
 from rocketmq_aio.protocol.requests.send import SendReplyMessage
-from tests.fakes.connection import FakeConnection
-from tests.fakes.members import Members
-from tests.fakes.script import Reply
-from tests.fakes.sends import Sends
-from tests.fakes.state import Answers, BrokerState, Refused, now_ms
 
 PUSH_SECONDS: Final = 10.0
 Push = Callable[[PushReplyMessage, bytes, int, float], Awaitable[Command | None]]
 
 
-class Replies:
+class ReplyProcessor:
     """Pushes replies to the connection of the requester's producer heartbeat.
 
     :param push: sends a request to a connection and returns its response: (header, body, number,
         seconds) -> response
     """
 
-    def __init__(self, state: BrokerState, members: Members, sends: Sends, push: Push) -> None:
+    def __init__(
+        self, state: BrokerState, members: ClientProcessor, sends: SendProcessor, push: Push
+    ) -> None:
         self._state = state
         self._members = members
         self._sends = sends
         self._push = push
         state.store.create_topic(state.cluster + REPLY_TOPIC_SUFFIX, 1)
 
-    def answers(self) -> Answers:
+    def answers(self) -> Handlers:
         return {RequestCode.SEND_REPLY_MESSAGE_V2: self.send}
 
-    async def send(self, command: Command, connection: FakeConnection) -> Reply:
+    async def send(self, command: Command, connection: ServerConnection) -> Response:
         header = read_header(command, SendReplyMessage)
         fault = await self._push_reply(header, command.body, connection)
         try:
             stored = self._sends.send(command, connection)
-        except Refused as refused:
+        except ErrorResponse as refused:
             return refused.reply
         if not fault:
             return stored
-        return Reply(ResponseCode.SYSTEM_ERROR, ext=stored.ext, remark=fault)
+        return Response(ResponseCode.SYSTEM_ERROR, ext=stored.ext, remark=fault)
 
     async def _push_reply(
-        self, header: SendReplyMessage, body: bytes, connection: FakeConnection
+        self, header: SendReplyMessage, body: bytes, connection: ServerConnection
     ) -> str | None:
         """Return why the push failed; None: it succeeded."""
         properties = parse_properties((header.properties or "").encode())
@@ -77,7 +79,7 @@ class Replies:
         return None
 
     def _push_header(
-        self, header: SendReplyMessage, properties: dict[str, str], connection: FakeConnection
+        self, header: SendReplyMessage, properties: dict[str, str], connection: ServerConnection
     ) -> PushReplyMessage:
         host, port = connection.client_address
         store_host, store_port = self._state.store.host

@@ -9,6 +9,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers, now_ms
+from rocketmq_aio.embedded.broker.store import REGION, NewMessage, StoredMessage
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.properties import (
     DELAY,
     TIMER_DELAY_MS,
@@ -21,10 +25,6 @@ from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header, to_ext_fields
 from rocketmq_aio.protocol.requests.send import RecallMessage, RecallMessageResponse
-from tests.fakes.connection import FakeConnection
-from tests.fakes.script import Reply
-from tests.fakes.state import Answers, BrokerState, Refused, now_ms
-from tests.fakes.store import REGION, Incoming, Stored
 
 WHEEL_TOPIC: Final = "rmq_sys_wheel_timer"
 MAX_DELAY_MS: Final = 3 * 24 * 3600 * 1000
@@ -33,7 +33,7 @@ ILLEGAL_OPERATION: Final = 604
 UPDATE_BROKER_CONFIG: Final = 25
 
 
-class Timers:
+class TimerProcessor:
     """Delivers messages at their times.
 
     `delay_divisor` divides all delays, to shorten tests.
@@ -45,8 +45,8 @@ class Timers:
         self._state = state
         self._recalled: set[tuple[str, str]] = set()
 
-    def answers(self) -> Answers:
-        known: Answers = {UPDATE_BROKER_CONFIG: self.configure}
+    def answers(self) -> Handlers:
+        known: Handlers = {UPDATE_BROKER_CONFIG: self.configure}
         if self._state.version.is_5:
             known[RequestCode.RECALL_MESSAGE] = self.recall
         return known
@@ -63,11 +63,11 @@ class Timers:
             return None
         if due - now_ms() > MAX_DELAY_MS:
             remark = "timer message illegal, the delay time should not be bigger than the max delay"
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"{remark} {MAX_DELAY_MS}ms")
+            raise ErrorResponse(ResponseCode.MESSAGE_ILLEGAL, f"{remark} {MAX_DELAY_MS}ms")
         # A multiple of the precision is moved back by one step.
         return (due - 1) // PRECISION_MS * PRECISION_MS if due > now_ms() else None
 
-    def hold(self, incoming: Incoming, due_ms: int) -> tuple[Stored, str]:
+    def hold(self, incoming: NewMessage, due_ms: int) -> tuple[StoredMessage, str]:
         """Store a message until *due_ms*; return its position and its recall handle."""
         self._state.store.create_topic(WHEEL_TOPIC, 1, perm=0)
         real = {"REAL_TOPIC": incoming.topic, "REAL_QID": str(incoming.queue_id)}
@@ -82,35 +82,37 @@ class Timers:
         text = f"v1 {incoming.topic} {self._state.name} {due_ms + 1} {key}"
         return stored, urlsafe_b64encode(text.encode()).decode()
 
-    def recall(self, command: Command, _connection: FakeConnection) -> Reply:
+    def recall(self, command: Command, _connection: ServerConnection) -> Response:
         asked = read_header(command, RecallMessage)
         if not self.recall_enabled:
-            raise Refused(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
+            raise ErrorResponse(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
         self._state.topic(asked.topic)
         try:
             handle = urlsafe_b64decode(asked.recall_handle).decode()
             _, topic, broker, due, key = handle.split(" ")
         except (ValueError, binascii.Error):
-            raise Refused(ILLEGAL_OPERATION, "recall handle is invalid") from None
+            raise ErrorResponse(ILLEGAL_OPERATION, "recall handle is invalid") from None
         if (topic, broker) != (asked.topic, self._state.name) or int(due) <= now_ms():
-            raise Refused(ILLEGAL_OPERATION, "recall failed, topic, broker or timestamp invalid")
+            raise ErrorResponse(
+                ILLEGAL_OPERATION, "recall failed, topic, broker or timestamp invalid"
+            )
         self._recalled.add((topic, key))
         answer = RecallMessageResponse(msg_id=key, region_id=REGION)
-        return Reply(ext=to_ext_fields(answer))
+        return Response(ext=to_ext_fields(answer))
 
-    def configure(self, command: Command, _connection: FakeConnection) -> Reply:
+    def configure(self, command: Command, _connection: ServerConnection) -> Response:
         """Apply a change of ``recallMessageEnable``; other settings are ignored."""
         for line in command.body.decode().splitlines():
             name, _, value = line.partition("=")
             if name == "recallMessageEnable":
                 self.recall_enabled = value == "true"
-        return Reply()
+        return Response()
 
-    def _deliver(self, incoming: Incoming, key: str) -> None:
+    def _deliver(self, incoming: NewMessage, key: str) -> None:
         if (incoming.topic, key) not in self._recalled:
             self._state.store.append(incoming, now_ms())
 
 
-def with_handle(answer: Reply, handle: str) -> Reply:
+def with_handle(answer: Response, handle: str) -> Response:
     """Return the response to a send with its recall handle."""
     return replace(answer, ext={**answer.ext, "recallHandle": handle})

@@ -12,6 +12,10 @@ from rocketmq_aio.consumer.rebalance.strategies.averagely import (
     AllocateAveragely,
     AllocateAveragelyByCircle,
 )
+from rocketmq_aio.embedded.broker.clients import ClientProcessor
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageModel, MessageQueue
 from rocketmq_aio.protocol.bodies import MessageQueueBody
@@ -24,10 +28,6 @@ from rocketmq_aio.protocol.requests.assignment import (
     MessageQueueAssignment,
     MessageRequestMode,
 )
-from tests.fakes.connection import FakeConnection
-from tests.fakes.members import Members
-from tests.fakes.script import Reply
-from tests.fakes.state import Answers, BrokerState, Refused
 
 SET_MESSAGE_REQUEST_MODE: Final = 401
 ALL_QUEUES: Final = -1
@@ -46,15 +46,15 @@ class SetMessageRequestMode(msgspec.Struct, kw_only=True, rename="camel"):
     pop_share_queue_num: int = 0
 
 
-class Assignments:
+class AssignmentProcessor:
     """Allocates the queues of this broker to the members of a group."""
 
-    def __init__(self, state: BrokerState, members: Members) -> None:
+    def __init__(self, state: BrokerState, members: ClientProcessor) -> None:
         self.modes: dict[tuple[str, str], MessageRequestMode] = {}  # by topic and group
         self._state = state
         self._members = members
 
-    def answers(self) -> Answers:
+    def answers(self) -> Handlers:
         if not self._state.version.is_5:
             return {}
         return {
@@ -62,25 +62,25 @@ class Assignments:
             SET_MESSAGE_REQUEST_MODE: self.set_mode,
         }
 
-    def query(self, command: Command, _connection: FakeConnection) -> Reply:
+    def query(self, command: Command, _connection: ServerConnection) -> Response:
         asked = read_body(command.body, AssignmentRequest)
         mode = self.modes.get((asked.topic, asked.consumer_group), MessageRequestMode.PULL)
         shared = self._share(asked, mode)
         if shared is None:
-            return Reply(body=b"{}")
+            return Response(body=b"{}")
         assigned = [_assignment(queue, mode) for queue in shared]
-        return Reply(
+        return Response(
             body=msgspec.json.encode(AssignmentResponse(message_queue_assignments=assigned))
         )
 
-    def set_mode(self, command: Command, _connection: FakeConnection) -> Reply:
+    def set_mode(self, command: Command, _connection: ServerConnection) -> Response:
         asked = read_body(command.body, SetMessageRequestMode)
         if asked.topic.startswith(RETRY_PREFIX):
             remark = "retry topic is not allowed to set mode"
-            raise Refused(ResponseCode.NO_PERMISSION, remark)
+            raise ErrorResponse(ResponseCode.NO_PERMISSION, remark)
         assert not asked.pop_share_queue_num, "this fake shares no popped queues"
         self.modes[asked.topic, asked.consumer_group] = asked.mode
-        return Reply()
+        return Response()
 
     def _share(
         self, asked: AssignmentRequest, mode: MessageRequestMode

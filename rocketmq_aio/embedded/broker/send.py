@@ -1,7 +1,15 @@
-"""Sends on the fake broker."""
+"""SendProcessor on the fake broker."""
 
 from __future__ import annotations
 
+from rocketmq_aio.embedded.broker.delay_levels import DelayLevels
+from rocketmq_aio.embedded.broker.send_back import SendBackProcessor
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, Handlers, now_ms
+from rocketmq_aio.embedded.broker.store import REGION, NewMessage, StoredMessage
+from rocketmq_aio.embedded.broker.timers import TimerProcessor, with_handle
+from rocketmq_aio.embedded.broker.transactions import TransactionProcessor
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.properties import UNIQ_KEY, parse_properties
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
@@ -9,28 +17,20 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import read_header, to_ext_fields
 from rocketmq_aio.protocol.record import decode_batch
 from rocketmq_aio.protocol.requests.send import SendMessage, SendMessageResponse
-from tests.fakes.connection import FakeConnection
-from tests.fakes.delays import Delays
-from tests.fakes.script import Reply
-from tests.fakes.send_backs import SendBacks
-from tests.fakes.state import Answers, BrokerState, Refused, now_ms
-from tests.fakes.store import REGION, Incoming, Stored
-from tests.fakes.timers import Timers, with_handle
-from tests.fakes.transactions import Transactions
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 
 
-class Sends:
+class SendProcessor:
     """Stores sent messages and batches."""
 
     def __init__(
         self,
         state: BrokerState,
-        delays: Delays,
-        backs: SendBacks,
-        transactions: Transactions,
-        timers: Timers,
+        delays: DelayLevels,
+        backs: SendBackProcessor,
+        transactions: TransactionProcessor,
+        timers: TimerProcessor,
     ) -> None:
         self._state = state
         self._delays = delays
@@ -38,17 +38,17 @@ class Sends:
         self._transactions = transactions
         self._timers = timers
 
-    def answers(self) -> Answers:
+    def answers(self) -> Handlers:
         return {
             RequestCode.SEND_MESSAGE_V2: self.send,
             RequestCode.SEND_BATCH_MESSAGE: self.send,
         }
 
-    def send(self, command: Command, connection: FakeConnection) -> Reply:
+    def send(self, command: Command, connection: ServerConnection) -> Response:
         header = read_header(command, SendMessage)
         queue_id = self._queue_id(header)
         self._check(command.body)
-        incoming = Incoming(
+        incoming = NewMessage(
             topic=header.topic,
             queue_id=queue_id,
             body=command.body,
@@ -75,26 +75,30 @@ class Sends:
             state.store.create_topic(header.topic, header.default_topic_queue_nums)
         topic = state.topic(header.topic)
         if not topic.queues and header.queue_id < 0:
-            raise Refused(ResponseCode.SYSTEM_ERROR, "java.lang.ArithmeticException: / by zero")
+            raise ErrorResponse(
+                ResponseCode.SYSTEM_ERROR, "java.lang.ArithmeticException: / by zero"
+            )
         if header.queue_id >= len(topic.queues):
             raise state.invalid(f"request queueId[{header.queue_id}] is illegal")
         return max(header.queue_id, 0)  # a real broker chooses at random
 
     def _check(self, body: bytes) -> None:
         if not body and self._state.version.is_5:
-            raise Refused(ResponseCode.SYSTEM_ERROR, "java.lang.NullPointerException: body")
+            raise ErrorResponse(ResponseCode.SYSTEM_ERROR, "java.lang.NullPointerException: body")
         if len(body) > MAX_BODY_BYTES:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal, maybe too long")
+            raise ErrorResponse(
+                ResponseCode.MESSAGE_ILLEGAL, "the message is illegal, maybe too long"
+            )
 
-    def _single(self, incoming: Incoming) -> Stored:
+    def _single(self, incoming: NewMessage) -> StoredMessage:
         if b"TRAN_MSG\x01true\x02" in incoming.properties:
             return self._transactions.hold(incoming)
         return self._delays.store(incoming)
 
-    def _batch(self, incoming: Incoming) -> list[Stored]:
+    def _batch(self, incoming: NewMessage) -> list[StoredMessage]:
         batch = parse_properties(incoming.properties)
         entries = [
-            Incoming(
+            NewMessage(
                 topic=incoming.topic,
                 queue_id=incoming.queue_id,
                 body=body,
@@ -108,7 +112,7 @@ class Sends:
         ]
         return [self._state.store.append_entry(entry, batch, now_ms()) for entry in entries]
 
-    def _stored(self, stored: list[Stored], queue_id: int, *, batch: bool) -> Reply:
+    def _stored(self, stored: list[StoredMessage], queue_id: int, *, batch: bool) -> Response:
         is_5 = self._state.version.is_5
         answer = SendMessageResponse(
             msg_id=",".join(each.message_id for each in stored),
@@ -118,4 +122,4 @@ class Sends:
             region_id=REGION,
             trace_on="true",
         )
-        return Reply(ext=to_ext_fields(answer))
+        return Response(ext=to_ext_fields(answer))

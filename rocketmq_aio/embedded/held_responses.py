@@ -6,25 +6,25 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from rocketmq_aio.embedded.notifier import WAIT_SECONDS, Notifier
+from rocketmq_aio.embedded.responses import Outcome, resolve
 from rocketmq_aio.protocol.command import Command
-from tests.fakes.changed import WAIT_SECONDS, Changed
-from tests.fakes.script import Outcome, resolve
 
 if TYPE_CHECKING:
-    from tests.fakes.connection import FakeConnection
+    from rocketmq_aio.embedded.connection import ServerConnection
 
 
-class Hold:
+class HeldResponses:
     """Handler that executes requests immediately and holds their responses."""
 
     def __init__(
-        self, answer: Callable[[Command, FakeConnection], Outcome | Awaitable[Outcome]]
+        self, answer: Callable[[Command, ServerConnection], Outcome | Awaitable[Outcome]]
     ) -> None:
         self.held: list[tuple[Command, asyncio.Future[None]]] = []
         self._answer = answer
-        self._changed = Changed()
+        self._changed = Notifier()
 
-    async def __call__(self, command: Command, connection: FakeConnection) -> Outcome:
+    async def __call__(self, command: Command, connection: ServerConnection) -> Outcome:
         outcome = await resolve(self._answer(command, connection))
         released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.held.append((command, released))

@@ -11,11 +11,11 @@ from itertools import count
 from struct import Struct
 from typing import Final
 
+from rocketmq_aio.embedded.notifier import Notifier
+from rocketmq_aio.embedded.server import Version
 from rocketmq_aio.model.properties import TAGS, UNIQ_KEY, encode_properties, parse_properties
 from rocketmq_aio.protocol.record import MAGIC_V1, MAGIC_V2
 from rocketmq_aio.protocol.subscription import java_hash
-from tests.fakes.changed import Changed
-from tests.fakes.server import Version
 
 REGION: Final = "DefaultRegion"
 CRC_MASK: Final = 0x7FFF_FFFF
@@ -31,7 +31,7 @@ _SHORT: Final = Struct(">H")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Incoming:
+class NewMessage:
     """A message sent by a producer."""
 
     topic: str
@@ -47,7 +47,7 @@ class Incoming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StoredMessage:
     """A stored message."""
 
     offset: int
@@ -69,13 +69,13 @@ class QueueLog:
     """Messages of one queue; the oldest may have been deleted."""
 
     min_offset: int = 0
-    messages: list[Stored] = field(default_factory=list)
+    messages: list[StoredMessage] = field(default_factory=list)
 
     @property
     def max_offset(self) -> int:
         return self.min_offset + len(self.messages)
 
-    def since(self, offset: int) -> list[Stored]:
+    def since(self, offset: int) -> list[StoredMessage]:
         return self.messages[offset - self.min_offset :]
 
     def drop_before(self, offset: int) -> None:
@@ -96,12 +96,12 @@ class Topic:
     perm: int = READ_WRITE
 
 
-class Store:
+class MessageStore:
     """All topics of one broker; *changed* is notified of new messages."""
 
     def __init__(self, version: Version, cluster: str) -> None:
         self.topics: dict[str, Topic] = {}
-        self.changed = Changed()
+        self.changed = Notifier()
         self.host: tuple[str, int] = ("127.0.0.1", 0)
         self._version = version
         self._cluster = cluster
@@ -115,7 +115,7 @@ class Store:
         topic.perm = perm
         return topic
 
-    def append(self, incoming: Incoming, now_ms: int) -> Stored:
+    def append(self, incoming: NewMessage, now_ms: int) -> StoredMessage:
         """Store a single message: the broker adds properties."""
         properties = parse_properties(incoming.properties)
         if self._version.is_5:
@@ -125,7 +125,9 @@ class Store:
         text = encode_properties(properties)
         return self._put(incoming, text if self._version.is_5 else text[:-1], now_ms)
 
-    def append_entry(self, entry: Incoming, batch: Mapping[str, str], now_ms: int) -> Stored:
+    def append_entry(
+        self, entry: NewMessage, batch: Mapping[str, str], now_ms: int
+    ) -> StoredMessage:
         """Store an entry of a batch: 5.5.0 stores it as sent, 4.9 adds properties of the batch."""
         text = entry.properties.decode()
         if not self._version.is_5:
@@ -133,11 +135,11 @@ class Store:
             text = f"{text.removesuffix(chr(2))}\x02{added}" if text else added
         return self._put(entry, text, now_ms)
 
-    def _put(self, incoming: Incoming, properties: str, now_ms: int) -> Stored:
+    def _put(self, incoming: NewMessage, properties: str, now_ms: int) -> StoredMessage:
         log = self.topics[incoming.topic].queues[incoming.queue_id]
         at = log.max_offset, self.log_end
         record = self._record(incoming, properties.encode(), at, now_ms)
-        stored = Stored(
+        stored = StoredMessage(
             offset=log.max_offset,
             log_offset=self.log_end,
             store_ms=now_ms,
@@ -151,14 +153,16 @@ class Store:
         self.changed.notify()
         return stored
 
-    def record(self, incoming: Incoming, properties: Mapping[str, str], stored: Stored) -> bytes:
+    def record(
+        self, incoming: NewMessage, properties: Mapping[str, str], stored: StoredMessage
+    ) -> bytes:
         """Return the record of *incoming* at the position of *stored*."""
         encoded = encode_properties(dict(properties)).encode()
         at = stored.offset, stored.log_offset
         return self._record(incoming, encoded, at, stored.store_ms)
 
     def _record(
-        self, incoming: Incoming, properties: bytes, at: tuple[int, int], now_ms: int
+        self, incoming: NewMessage, properties: bytes, at: tuple[int, int], now_ms: int
     ) -> bytes:
         topic = incoming.topic.encode()
         short = len(topic) <= MAX_V1_TOPIC

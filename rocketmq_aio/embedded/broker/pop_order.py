@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Order:
+class PopOrder:
     """One queue of a group: blocked while messages are invisible."""
 
     next: int | None = None  # the first unacknowledged offset
@@ -44,11 +44,11 @@ class Order:
             self.ends[offset] = end
 
 
-class Orders:
+class PopOrders:
     """All queues with ordered pops."""
 
     def __init__(self) -> None:
-        self._orders: dict[Hashable, Order] = defaultdict(Order)
+        self._orders: dict[Hashable, PopOrder] = defaultdict(PopOrder)
 
-    def of(self, group: str, place: Hashable) -> Order:
+    def of(self, group: str, place: Hashable) -> PopOrder:
         return self._orders[group, place]

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 from rocketmq_aio.protocol.command import Command
 
 if TYPE_CHECKING:
-    from tests.fakes.connection import FakeConnection
+    from rocketmq_aio.embedded.connection import ServerConnection
 
 ANY: Final = -1  # as a code: every request without its own handler
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Response:
     """A response."""
 
     code: int = 0
@@ -42,8 +42,8 @@ class Close(Exception):  # noqa: N818 - not an error: an outcome, returned or ra
         self.reset = reset
 
 
-Outcome = Reply | Raw | Close | None  # None: no response
-Handler = Callable[[Command, "FakeConnection"], Outcome | Awaitable[Outcome]]
+Outcome = Response | Raw | Close | None  # None: no response
+Handler = Callable[[Command, "ServerConnection"], Outcome | Awaitable[Outcome]]
 
 
 async def resolve(outcome: Outcome | Awaitable[Outcome]) -> Outcome:

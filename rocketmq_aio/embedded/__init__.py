@@ -1,0 +1,1 @@
+"""Name server and brokers in Python, in memory, for development and tests."""

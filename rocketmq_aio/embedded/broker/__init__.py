@@ -1,0 +1,1 @@
+"""Embedded broker: a processor per kind of request."""

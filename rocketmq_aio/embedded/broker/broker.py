@@ -1,0 +1,203 @@
+"""Fake broker in the test process: responds like a real one unless a test sets a handler."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Iterable
+from typing import Final
+
+import msgspec
+
+from rocketmq_aio.embedded.broker.assignments import AssignmentProcessor
+from rocketmq_aio.embedded.broker.clients import ClientProcessor
+from rocketmq_aio.embedded.broker.delay_levels import DelayLevels
+from rocketmq_aio.embedded.broker.locks import LockProcessor
+from rocketmq_aio.embedded.broker.offsets import OffsetProcessor
+from rocketmq_aio.embedded.broker.pop import PopProcessor
+from rocketmq_aio.embedded.broker.pull import PullProcessor
+from rocketmq_aio.embedded.broker.replies import ReplyProcessor
+from rocketmq_aio.embedded.broker.send import SendProcessor
+from rocketmq_aio.embedded.broker.send_back import SendBackProcessor
+from rocketmq_aio.embedded.broker.state import BrokerState, ErrorResponse, now_ms
+from rocketmq_aio.embedded.broker.store import (
+    READ_WRITE,
+    MessageStore,
+    NewMessage,
+    StoredMessage,
+    Topic,
+)
+from rocketmq_aio.embedded.broker.timers import TimerProcessor
+from rocketmq_aio.embedded.broker.transactions import TransactionProcessor
+from rocketmq_aio.embedded.connection import ServerConnection
+from rocketmq_aio.embedded.responses import Outcome, Response
+from rocketmq_aio.embedded.server import EmbeddedServer
+from rocketmq_aio.errors import CodecError
+from rocketmq_aio.model.properties import PRODUCER_GROUP
+from rocketmq_aio.protocol.codes import JSON_HEADER, ONEWAY_FLAG, RequestCode, ResponseCode
+from rocketmq_aio.protocol.command import Command
+from rocketmq_aio.protocol.header import RequestHeader
+
+GET_BROKER_RUNTIME_INFO: Final = 28
+TEMPLATE_TOPIC: Final = "TBW102"
+TEMPLATE_QUEUES: Final = 8
+TEMPLATE_PERM: Final = 7  # read, write, inherit
+
+
+class EmbeddedBroker(EmbeddedServer):
+    """Topics, offsets and groups in memory; they survive `restart`.
+
+    :param version: "5.5.0" or "4.9.7", where the two differ
+    :param answers: header encoding of responses: "json" or "request"; default: the version's
+    :param auto_create_topics: a send creates its topic, the default of brokers
+    :param auto_create_groups: heartbeats and pulls create their group, the default of brokers
+    :param tls: accept TLS only
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str = "broker-a",
+        version: str = "5.5.0",
+        answers: str | None = None,
+        cluster: str = "DefaultCluster",
+        auto_create_topics: bool = True,
+        auto_create_groups: bool = True,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        super().__init__(version, answers, tls)
+        store = MessageStore(self.version, cluster)
+        self.state = BrokerState(
+            name, cluster, self.version, store, auto_create_topics, auto_create_groups
+        )
+        self.members = ClientProcessor(self.state, self._notify_members, self._push_to)
+        self.pulls = PullProcessor(self.state, self.members)
+        self.pops = PopProcessor(self.state, self.pulls)
+        self.assignments = AssignmentProcessor(self.state, self.members)
+        self.locks = LockProcessor()
+        self.delays = DelayLevels(store)
+        backs = SendBackProcessor(self.state, self.locks, self.delays)
+        self.transactions = TransactionProcessor(self.state)
+        self.timers = TimerProcessor(self.state)
+        sends = SendProcessor(self.state, self.delays, backs, self.transactions, self.timers)
+        replies = ReplyProcessor(self.state, self.members, sends, self._push_to)
+        groups = (self.members, self.assignments, self.locks)
+        parts = (
+            sends,
+            replies,
+            self.timers,
+            self.transactions,
+            backs,
+            self.pulls,
+            self.pops,
+            OffsetProcessor(self.state),
+            *groups,
+        )
+        self._answers = {code: answer for part in parts for code, answer in part.answers().items()}
+        self._answers[GET_BROKER_RUNTIME_INFO] = self._runtime_info
+        if auto_create_topics:
+            self.create_topic(TEMPLATE_TOPIC, TEMPLATE_QUEUES, TEMPLATE_PERM)
+
+    async def start(self) -> None:
+        await super().start()
+        self.locks.owners.clear()  # kept in memory only
+        self.state.store.host = ("127.0.0.1", self.port)
+
+    @property
+    def name(self) -> str:
+        return self.state.name
+
+    @property
+    def topics(self) -> dict[str, Topic]:
+        return self.state.store.topics
+
+    def create_topic(self, name: str, queues: int = 4, perm: int = READ_WRITE) -> None:
+        self.state.store.create_topic(name, queues, perm)
+
+    def create_group(self, name: str) -> None:
+        self.state.groups.add(name)
+
+    def put(
+        self, topic: str, body: bytes, *, queue_id: int = 0, properties: str = ""
+    ) -> StoredMessage:
+        """Store a message as if a producer had sent it."""
+        incoming = NewMessage(
+            topic=topic,
+            queue_id=queue_id,
+            body=body,
+            properties=properties.encode(),
+            born_ms=now_ms(),
+        )
+        return self.state.store.append(incoming, now_ms())
+
+    def messages(self, topic: str, queue_id: int | None = None) -> list[StoredMessage]:
+        """Return the stored messages by queue."""
+        queues = self.topics[topic].queues
+        chosen = queues if queue_id is None else [queues[queue_id]]
+        return [stored for log in chosen for stored in log.messages]
+
+    def committed(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the committed offset of the group."""
+        return self.state.committed.get((group, topic, queue_id))
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Commit an offset as if a member had."""
+        self.state.groups.add(group)
+        self.state.committed[group, topic, queue_id] = offset
+
+    async def ask_about_transactions(self) -> int:
+        """Check every open half message with a connected producer; return the number of checks."""
+        asked = 0
+        for half in self.transactions.open:
+            group = half.properties.get(PRODUCER_GROUP, "")
+            numbers = [n for n in self.members.producers.get(group, {}) if n in self.connections]
+            if numbers:
+                _, question = self.transactions.move(half)
+                await self.push(question, to=self.connections[numbers[0]])
+                asked += 1
+        return asked
+
+    def answer(
+        self, command: Command, connection: ServerConnection
+    ) -> Outcome | Awaitable[Outcome]:
+        known = self._answers.get(command.code)
+        if known is None:
+            remark = f" request type {command.code} not supported"
+            return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+        try:
+            return known(command, connection)
+        except ErrorResponse as refused:
+            return refused.reply
+        except CodecError as fault:  # brokers fail on missing fields like this
+            remark = f"java.lang.NullPointerException: {fault}"
+            return Response(ResponseCode.SYSTEM_ERROR, remark=remark)
+
+    def closed(self, connection: ServerConnection) -> None:
+        super().closed(connection)
+        self.members.disconnected(connection.number)
+
+    def _runtime_info(self, _command: Command, _connection: ServerConnection) -> Response:
+        table = {
+            "brokerVersionDesc": self.version.name,
+            "brokerActive": "true",
+            "commitLogMaxOffset": str(self.state.store.log_end),
+            "dispatchBehindBytes": "0",
+        }
+        return Response(body=msgspec.json.encode({"table": table}))
+
+    async def _push_to(
+        self, header: RequestHeader, body: bytes, number: int, seconds: float
+    ) -> Command | None:
+        connection = self.connections.get(number)
+        if connection is None:
+            raise ConnectionError("closed")
+        return await self.push(header, body=body, to=connection, seconds=seconds)
+
+    def _notify_members(self, group: str, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            connection = self.connections.get(number)
+            if connection is not None:
+                code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+                notice = Command(code, next(self._opaques), ONEWAY_FLAG)
+                ext = {"consumerGroup": group}
+                notice.ext = ext
+                self._send(connection, notice, ext, JSON_HEADER, code)
