@@ -60,7 +60,6 @@ OPTIONS: Final = {
     "schema": "--body-schema",
     "message": "--body-message",
     "bad_rows": "--bad-rows",
-    "maxOffsetsPerTrigger": "--max-per-batch",
 }
 HINTS: Final[dict[type[RocketMQError], str]] = {
     AuthError: "check --credentials-file, or ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+import typer
 from pyspark.errors import AnalysisException
 
-from rocketmq_aio.cli.failures import ExitCode, exit_code, format_error
+from rocketmq_aio.cli import pipelines
+from rocketmq_aio.cli.failures import OPTIONS, ExitCode, exit_code, format_error
 from rocketmq_aio.errors import AuthError, ConfigError, NameServerUnavailableError
 from rocketmq_aio.spark.read.data_loss import TopicGoneError
 
@@ -37,6 +41,15 @@ def test_an_invalid_setting_is_reported_with_its_option(setting: str, option: st
 
     assert format_error(error) == f"{option} 'x': expected y"
     assert exit_code(error) is ExitCode.USAGE
+
+
+def test_the_options_named_in_errors_exist() -> None:
+    commands = typer.main.get_group(pipelines.app).commands.values()
+    known = {name for command in commands for param in command.params for name in param.opts}
+
+    named = {name for text in OPTIONS.values() for name in re.findall(r"--[\w-]+", text)}
+
+    assert named <= known
 
 
 def test_an_error_wrapped_by_spark_is_unwrapped() -> None:
