@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar, get_type_hints
+from dataclasses import MISSING, Field, dataclass, field, fields
+from inspect import Parameter, Signature
+from typing import Annotated, Any, TypeVar, dataclass_transform, get_type_hints
 
 import typer
 
 A = TypeVar("A")
+
+
+@dataclass_transform(kw_only_default=True)
+def options(cls: type[A]) -> type[A]:
+    """Make *cls* a keyword-only dataclass, whose fields come from `option` and `argument`."""
+    return dataclass(kw_only=True)(cls)
+
+
+def option(text: str, *names: str, default: object = None, **about: Any) -> Any:  # noqa: ANN401
+    """Return the field of an option with the help *text*; a flag has no ``--no-`` form.
+
+    :param names: default: the name of the field
+    :param default: MISSING: the option is required
+    :param about: further arguments of `typer.Option`
+    """
+    about["help"] = text
+    return field(default=default, metadata={"kind": typer.Option, "names": names, "about": about})
+
+
+def argument(text: str, metavar: str | None = None, default: object = MISSING) -> Any:  # noqa: ANN401
+    """Return the field of a positional argument with the help *text*; it is required by default."""
+    about = {"help": text, "metavar": metavar}
+    return field(default=default, metadata={"kind": typer.Argument, "about": about})
 
 
 def command(
@@ -17,8 +40,8 @@ def command(
 ) -> Callable[[Callable[[A], int]], Callable[[A], int]]:
     """Register a function that takes a *kind* as the command *name* of *app*.
 
-    The fields of the dataclass *kind* and of its bases are the options, described by their
-    annotations.  The function returns the exit code.
+    The fields of *kind*, a class made by `options`, are the options.  The function returns the
+    exit code.
     """
 
     def register(function: Callable[[A], int]) -> Callable[[A], int]:
@@ -28,32 +51,22 @@ def command(
             except KeyboardInterrupt:  # typer would end without a message
                 raise typer.Abort from None
 
+        hints = get_type_hints(kind)
+        parameters = [_parameter(each, hints[each.name]) for each in fields(kind)]  # type: ignore[arg-type]
         call.__doc__ = function.__doc__
-        call.__signature__ = _signature(kind)  # type: ignore[attr-defined]
+        call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         app.command(name)(call)
         return function
 
     return register
 
 
-def _signature(kind: type[Any]) -> inspect.Signature:
-    hints = get_type_hints(kind, include_extras=True)
-    return inspect.Signature(
-        [
-            inspect.Parameter(
-                each.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=_default(each),
-                annotation=hints[each.name],
-            )
-            for each in dataclasses.fields(kind)
-        ]
+def _parameter(each: Field[Any], hint: object) -> Parameter:
+    names = each.metadata.get("names", ())
+    if each.metadata["kind"] is typer.Option and not names:
+        names = (f"--{each.name.replace('_', '-')}",)
+    info = each.metadata["kind"](*names, **each.metadata["about"])
+    default = Parameter.empty if each.default is MISSING else each.default
+    return Parameter(
+        each.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, info]
     )
-
-
-def _default(each: dataclasses.Field[Any]) -> object:
-    if each.default is not dataclasses.MISSING:
-        return each.default
-    if each.default_factory is not dataclasses.MISSING:
-        return each.default_factory()
-    return inspect.Parameter.empty

@@ -6,53 +6,38 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
-import typer
-
+from rocketmq_aio.cli.arguments import option, options
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.spark.options.source_options import Connection, write_options
 
-_Option = partial(typer.Option, rich_help_panel="Connection")
+_option = partial(option, rich_help_panel="Connection")
 PAIR_LINE: Final = re.compile(r"\s*([A-Za-z]+)\s*[=:]\s*(\S+)\s*")
-SECRETS: Final = {
-    "accesskey": "accessKey",
-    "secretkey": "secretKey",
-    "securitytoken": "securityToken",
-}
+SECRETS: Final = {name.lower(): name for name in ("accessKey", "secretKey", "securityToken")}
 FILE_FORM: Final = "expected lines accessKey=..., secretKey=... and optionally securityToken=..."
 
 
-@dataclass(kw_only=True)
+@options
 class ConnectionArguments:
     """Connection options; secrets come from a file or the environment, never from options."""
 
-    name_server: Annotated[
-        str | None,
-        _Option(
-            "--name-server",
-            "-n",
-            help="host:port, several joined by ';'; default: ROCKETMQ_NAMESRV, NAMESRV_ADDR.",
-        ),
-    ] = None
-    group: Annotated[str, _Option("--group", "-g", help="Consumer group to read as.")] = (
-        "rocketmq-spark"
+    name_server: str | None = _option(
+        "host:port, several joined by ';'; default: ROCKETMQ_NAMESRV, NAMESRV_ADDR.",
+        *("--name-server", "-n"),
     )
-    credentials_file: Annotated[
-        Path | None,
-        _Option(
-            help="File with accessKey=, secretKey=, securityToken= lines; default: "
-            "ROCKETMQ_ACCESS_KEY, ROCKETMQ_SECRET_KEY, ROCKETMQ_SECURITY_TOKEN.",
-        ),
-    ] = None
-    tls: Annotated[bool, _Option("--tls", help="Use TLS.")] = False
-    tls_ca_file: Annotated[str | None, _Option(help="CA certificates to trust.")] = None
-    tls_cert_file: Annotated[str | None, _Option(help="Client certificate.")] = None
-    tls_key_file: Annotated[str | None, _Option(help="Key of the client certificate.")] = None
-    namespace: Annotated[str | None, _Option(help="Namespace of topics and groups.")] = None
+    group: str = _option("Consumer group to read as.", "--group", "-g", default=Connection.group)
+    credentials_file: Path | None = _option(
+        "File with accessKey=, secretKey=, securityToken= lines; default: ROCKETMQ_ACCESS_KEY, "
+        "ROCKETMQ_SECRET_KEY, ROCKETMQ_SECURITY_TOKEN."
+    )
+    tls: bool = _option("Use TLS.", default=False)
+    tls_ca_file: str | None = _option("CA certificates to trust.")
+    tls_cert_file: str | None = _option("Client certificate.")
+    tls_key_file: str | None = _option("Key of the client certificate.")
+    namespace: str | None = _option("Namespace of topics and groups.")
 
     def connection(self, environ: Mapping[str, str] = os.environ) -> Connection:
         """Return the connection of the options and *environ*.
@@ -73,8 +58,8 @@ class ConnectionArguments:
         if not servers:
             reason = "is not given: set it to host:port, or set ROCKETMQ_NAMESRV"
             raise ConfigError("nameServer", None, reason)
-        options = {name: text for name, text in given.items() if text is not None}
-        return write_options(options, streaming=False).connection
+        texts = {name: text for name, text in given.items() if text is not None}
+        return write_options(texts, streaming=False).connection
 
 
 def read_credentials(file: Path) -> dict[str, str]:
@@ -87,24 +72,20 @@ def read_credentials(file: Path) -> dict[str, str]:
     except (OSError, UnicodeError) as error:
         reason = f"cannot be read ({type(error).__name__}): check path and permissions"
         raise ConfigError("credentials", str(file), reason) from None
-    pairs = _json_pairs(text) if text.lstrip().startswith("{") else _line_pairs(text)
-    if pairs is None:
-        raise ConfigError("credentials", str(file), FILE_FORM)
+    pairs = _pairs(text)
     found = {SECRETS[name.lower()]: value for name, value in pairs if name.lower() in SECRETS}
     if len(found) != len(pairs) or not {"accessKey", "secretKey"} <= found.keys():
         raise ConfigError("credentials", str(file), FILE_FORM)
     return found
 
 
-def _json_pairs(text: str) -> list[tuple[str, str]] | None:
-    try:
-        return [(str(name), str(value)) for name, value in json.loads(text).items()]
-    except ValueError:
-        return None
-
-
-def _line_pairs(text: str) -> list[tuple[str, str]] | None:
+def _pairs(text: str) -> list[tuple[str, str]]:
+    """Return the names and values in *text*; none if it has another form."""
+    if text.lstrip().startswith("{"):
+        try:
+            return [(str(name), str(value)) for name, value in json.loads(text).items()]
+        except ValueError:
+            return []
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    pairs = [PAIR_LINE.fullmatch(line) for line in lines]
-    found = [(pair[1], pair[2]) for pair in pairs if pair is not None]
-    return found if len(found) == len(lines) else None
+    matches = [match for line in lines if (match := PAIR_LINE.fullmatch(line)) is not None]
+    return [(match[1], match[2]) for match in matches] if len(matches) == len(lines) else []

@@ -32,16 +32,14 @@ class ExitCode(IntEnum):
 
 # Settings and options of the source -> options of the command.
 OPTIONS: Final = {
+    **{name: f"--{name}" for name in "tls namespace group sql body mode format rate".split()},
     **dict.fromkeys(("nameServer", "name_server", "namesrv"), "--name-server"),
     **dict.fromkeys(
         ("accessKey", "secretKey", "securityToken", "credentials"), "--credentials-file"
     ),
-    "tls": "--tls",
     "tls files": "--tls-ca-file, --tls-cert-file, --tls-key-file",
     "tlsCaFile": "--tls-ca-file",
     **dict.fromkeys(("tlsCertFile", "tlsKeyFile"), "--tls-cert-file"),
-    "namespace": "--namespace",
-    "group": "--group",
     "of_group": "GROUP",
     **dict.fromkeys(("startingOffsets", "startingTimestamp", "start"), "--from"),
     **dict.fromkeys(("endingOffsets", "endingTimestamp", "end"), "--to"),
@@ -49,13 +47,8 @@ OPTIONS: Final = {
     **dict.fromkeys(("subscribePattern", "pattern"), "--pattern"),
     "to": "--to-topic",
     "subExpression": "--filter",
-    "sql": "--sql",
     "columns": "--column",
-    "body": "--body",
-    "mode": "--mode",
-    "format": "--format",
     "target": "--path",
-    "rate": "--rate",
     "kind": "--body-format",
     "schema": "--body-schema",
     "message": "--body-message",
@@ -103,13 +96,14 @@ SECRETS: Final = re.compile(r"(?i)((?:access|secret)_?key|token)(['\"]?\s*[=:]\s
 
 def format_error(error: BaseException) -> str:
     """Return *error* as one line, with the options of the command."""
-    said = SOURCE_WAY_OUT.sub("give --allow-loss", _describe(error))
-    return said.replace("(subscribe)", "(TOPICS)")
+    text = SOURCE_WAY_OUT.sub("give --allow-loss", _describe(error))
+    return text.replace("(subscribe)", "(TOPICS)")
 
 
 def _describe(error: BaseException) -> str:
     if isinstance(error, ConfigError):
-        return _describe_setting(error)
+        given = "" if error.value is None else f" {shown(str(error.value))!r}"
+        return f"{OPTIONS.get(error.setting, error.setting)}{given}: {error.reason}"
     if isinstance(error, typer.Exit | typer.Abort):
         return "stopped"
     if (message := getattr(error, "format_message", None)) is not None:  # an error of typer
@@ -117,14 +111,8 @@ def _describe(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name in ("pyspark", "pyarrow"):
         return f"pipelines need {error.name}: {missing_extra('spark')}"
     hint = next((text for kind, text in HINTS.items() if isinstance(error, kind)), None)
-    said = _first_line(error)
-    return f"{said}: {hint}" if hint is not None else said
-
-
-def _describe_setting(error: ConfigError) -> str:
-    option = OPTIONS.get(error.setting, error.setting)
-    given = "" if error.value is None else f" {shown(str(error.value))!r}"
-    return f"{option}{given}: {error.reason}"
+    text = _first_line(error)
+    return f"{text}: {hint}" if hint is not None else text
 
 
 def _first_line(error: BaseException) -> str:
@@ -132,11 +120,11 @@ def _first_line(error: BaseException) -> str:
     text = str(error)
     if message := _spark_condition(text):
         return shown(message)
-    if raised := JOB_ERROR.search(text):
-        return shown(raised[1])
-    found = PYTHON_ERROR.findall(text)
-    if found and type(error).__module__.startswith(("pyspark", "py4j")):
-        kind, text = found[-1]
+    if match := JOB_ERROR.search(text):
+        return shown(match[1])
+    raised = PYTHON_ERROR.findall(text)
+    if raised and type(error).__module__.startswith(("pyspark", "py4j")):
+        kind, text = raised[-1]
         text = text if kind.endswith("Error") else f"{kind}: {text}"
     line = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     return SECRETS.sub(r"\1\2***", shown(line))
@@ -144,17 +132,16 @@ def _first_line(error: BaseException) -> str:
 
 def _spark_condition(text: str) -> str | None:
     """Return the message of `CONDITIONS` for an error of Spark."""
-    for condition, said in CONDITION.findall(text):
-        if (known := CONDITIONS.get(condition)) is not None:
-            named = re.search(known[0], said)
-            return known[1].format(named[1] if named else "").replace("  ", " ")
+    for condition, message in CONDITION.findall(text):
+        if condition in CONDITIONS:
+            pattern, form = CONDITIONS[condition]
+            name = re.search(pattern, message)
+            return form.format(name[1] if name else "").replace("  ", " ")
     return None
 
 
 def exit_code(error: BaseException) -> ExitCode:
     """Return the exit code of a command that failed with *error*."""
-    if isinstance(error, ConfigError) or hasattr(error, "format_message"):
-        return ExitCode.USAGE
-    if isinstance(error, ModuleNotFoundError):
+    if isinstance(error, ConfigError | ModuleNotFoundError) or hasattr(error, "format_message"):
         return ExitCode.USAGE
     return ExitCode.STOPPED if isinstance(error, typer.Abort) else ExitCode.FAILED

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-import typer
 from rich.live import Live
 from rich.table import Table
 
+from rocketmq_aio.cli.arguments import argument, option, options
 from rocketmq_aio.cli.connection import ConnectionArguments
 from rocketmq_aio.cli.failures import ExitCode
-from rocketmq_aio.cli.output import OutputArguments, make_table, print_note, show_json, stdout
-from rocketmq_aio.cli.signals import StopFlag, stop_flag
+from rocketmq_aio.cli.output import OutputArguments, console, make_table, print_note, show_json
+from rocketmq_aio.cli.stop_flag import StopFlag, stop_flag
 
 if TYPE_CHECKING:
     from rocketmq_aio.spark.pipelines.group_lag import LagSettings, LagSummary
@@ -26,41 +25,33 @@ UNUSED: Final = "group {!r} has no offsets in these topics and no members: check
 POLL_SECONDS: Final = 0.1  # interval of checks for signals
 
 
-@dataclass(kw_only=True)
+@options
 class LagArguments(OutputArguments, ConnectionArguments):
     """Options of `lag`."""
 
-    topics: Annotated[list[str], typer.Argument(metavar="TOPICS...", help="Names of topics.")]
-    watch: Annotated[
-        float | None, typer.Option(min=0.1, help="Interval in seconds to show the lag again.")
-    ] = None
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Accepted for scripts; lag changes nothing.")
-    ] = False
+    topics: list[str] = argument("Names of topics.", "TOPICS...")
+    watch: float | None = option("Interval in seconds to show the lag again.", min=0.1)
+    dry_run: bool = option("Accepted for scripts; lag changes nothing.", default=False)
 
 
 def show_lag(arguments: LagArguments) -> int:
-    """Show the lag once, or until a signal is received."""
+    """Show the lag of a group (--group) in its topics; needs no Spark."""
     from rocketmq_aio.spark.pipelines import LagSettings, lag
 
     settings = LagSettings(connection=arguments.connection(), topics=tuple(arguments.topics))
     if arguments.watch is None:
-        _print(lag(settings), as_json=arguments.json)
+        print_lag(lag(settings), as_json=arguments.json)
         return ExitCode.DONE
     with stop_flag() as stop:
-        _watch(settings, arguments, stop)
+        summaries = _summaries(settings, arguments.watch, stop)
+        if arguments.json or not console().is_terminal:
+            for summary in summaries:
+                print_lag(summary, as_json=arguments.json)
+            return ExitCode.DONE
+        with Live(console=console(), auto_refresh=False) as live:
+            for summary in summaries:
+                live.update(lag_table(summary), refresh=True)
     return ExitCode.DONE
-
-
-def _watch(settings: LagSettings, arguments: LagArguments, stop: StopFlag) -> None:
-    summaries = _summaries(settings, float(arguments.watch or 0), stop)
-    if arguments.json or not stdout().is_terminal:
-        for summary in summaries:
-            _print(summary, as_json=arguments.json)
-        return
-    with Live(console=stdout(), auto_refresh=False) as live:
-        for summary in summaries:
-            live.update(lag_table(summary), refresh=True)
 
 
 def _summaries(settings: LagSettings, seconds: float, stop: StopFlag) -> Iterator[LagSummary]:
@@ -73,11 +64,11 @@ def _summaries(settings: LagSettings, seconds: float, stop: StopFlag) -> Iterato
             time.sleep(min(seconds, POLL_SECONDS))
 
 
-def _print(summary: LagSummary, *, as_json: bool) -> None:
+def print_lag(summary: LagSummary, *, as_json: bool) -> None:
     if as_json:
         show_json(summary.to_dict())
     else:
-        stdout().print(lag_table(summary))
+        console().print(lag_table(summary))
     if summary.unused:
         print_note(UNUSED.format(summary.group))
 
@@ -91,9 +82,8 @@ def lag_table(summary: LagSummary) -> Table:
         )
         for each in summary.lags
     ]
-    title = (
-        f"{summary.group}: {summary.lag:,} messages behind at {summary.at:%Y-%m-%d %H:%M:%S} UTC"
-    )
+    at = f"{summary.at:%Y-%m-%d %H:%M:%S} UTC"
+    title = f"{summary.group}: {summary.lag:,} messages behind at {at}"
     return make_table(title, COLUMNS, rows)
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
-import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -22,49 +20,41 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from rocketmq_aio.cli.arguments import option, options
 from rocketmq_aio.spark.pipelines.summary import Report
 
 WIDTH_OF_PIPES: Final = 160  # so that tables in files are not wrapped
 
 
-@dataclass(kw_only=True)
+@options
 class OutputArguments:
     """Options of the output."""
 
-    json: Annotated[bool, typer.Option("--json", help="Results as one line of JSON.")] = False
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False
+    json: bool = option("Results as one line of JSON.", default=False)
+    quiet: bool = option("No progress bars.", "--quiet", "-q", default=False)
 
 
-def stdout() -> Console:
-    """Return the console of results."""
-    return _console(errors=False)
-
-
-def stderr() -> Console:
-    """Return the console of errors, notes and progress."""
-    return _console(errors=True)
-
-
-def _console(*, errors: bool) -> Console:
-    console = Console(stderr=errors, highlight=False)
-    if not console.is_terminal:
-        console.width = WIDTH_OF_PIPES
-    return console
+def console(*, stderr: bool = False) -> Console:
+    """Return the console of results, or on *stderr* that of errors, notes and progress."""
+    made = Console(stderr=stderr, highlight=False)
+    if not made.is_terminal:
+        made.width = WIDTH_OF_PIPES
+    return made
 
 
 def print_error(text: str) -> None:
     """Print an error on one line."""
-    stderr().print(Text(f"rmq: {text}"), soft_wrap=True, style="red")
+    console(stderr=True).print(Text(f"rmq: {text}"), soft_wrap=True, style="red")
 
 
 def print_note(text: str) -> None:
     """Print a note that is not a result."""
-    stderr().print(Text(text), soft_wrap=True)
+    console(stderr=True).print(Text(text), soft_wrap=True)
 
 
 def show_json(value: Mapping[str, Any]) -> None:
     """Print *value* as one line of JSON."""
-    stdout().print(Text(msgspec.json.encode(value).decode()), soft_wrap=True)
+    console().print(Text(msgspec.json.encode(value).decode()), soft_wrap=True)
 
 
 def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
@@ -87,12 +77,12 @@ def _format_cell(cell: object) -> str:
 @contextmanager
 def progress(wanted: bool) -> Iterator[Report | None]:
     """Show progress bars and yield their callback; None: *wanted* is False, or not a terminal."""
-    console = stderr()
-    if not wanted or not console.is_terminal:
+    stderr = console(stderr=True)
+    if not wanted or not stderr.is_terminal:
         yield None
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn())
-    with Progress(*columns, MofNCompleteColumn(), TimeElapsedColumn(), console=console) as bars:
+    with Progress(*columns, MofNCompleteColumn(), TimeElapsedColumn(), console=stderr) as bars:
         yield _Bars(bars)
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import MISSING
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from rocketmq_aio.cli.arguments import command
+from rocketmq_aio.cli.arguments import argument, command, option, options
 from rocketmq_aio.cli.connection import ConnectionArguments
 from rocketmq_aio.cli.failures import ExitCode
 from rocketmq_aio.cli.lag import LagArguments, show_lag
 from rocketmq_aio.cli.output import OutputArguments, progress
 from rocketmq_aio.cli.session import SparkArguments, parse_pairs, session
-from rocketmq_aio.cli.signals import stop_flag
+from rocketmq_aio.cli.stop_flag import stop_flag
 from rocketmq_aio.cli.summaries import show_summary
 from rocketmq_aio.errors import ConfigError
 
@@ -28,51 +28,38 @@ app = typer.Typer(
     "add up, 2 wrong option, 3 failed, 130 stopped.",
     no_args_is_help=True,
 )
-_Message = partial(typer.Option, rich_help_panel="Messages")
-_Target = partial(typer.Option, rich_help_panel="Target")
-_Body = partial(typer.Option, rich_help_panel="Bodies")
+_message = partial(option, rich_help_panel="Messages")
+_target = partial(option, rich_help_panel="Target")
+_body = partial(option, rich_help_panel="Bodies")
 
 
-# --- options of several pipelines ---------------------------------------------------------------
-
-
-@dataclass(kw_only=True)
+@options
 class RangeArguments:
     """Start and end of a range."""
 
-    start: Annotated[
-        str,
-        _Message(
-            "--from",
-            help="earliest, group, latest (ingest), a time with zone, milliseconds, offsets as "
-            "JSON, or @FILE.",
-        ),
-    ] = "earliest"
-    end: Annotated[
-        str,
-        _Message(
-            "--to",
-            help="latest, a time with zone, milliseconds, offsets as JSON, or @FILE; exclusive.",
-        ),
-    ] = "latest"
-    allow_loss: Annotated[
-        bool, _Message("--allow-loss", help="Continue where messages have been deleted.")
-    ] = False
+    start: str = _message(
+        "earliest, group, latest (ingest), a time with zone, milliseconds, offsets as JSON, or "
+        "@FILE.",
+        "--from",
+        default="earliest",
+    )
+    end: str = _message(
+        "latest, a time with zone, milliseconds, offsets as JSON, or @FILE; exclusive.",
+        "--to",
+        default="latest",
+    )
+    allow_loss: bool = _message("Continue where messages have been deleted.", default=False)
 
 
-@dataclass(kw_only=True)
+@options
 class SelectionArguments(RangeArguments):
     """Selection of messages."""
 
-    topics: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPICS...", help="Names of topics.")
-    ] = None
-    pattern: Annotated[str | None, _Message(help="Regular expression, instead of topics.")] = None
-    filter: Annotated[str, _Message(help="Tags, such as 'new || paid'.")] = "*"
-    sql: Annotated[str | None, _Message(help="SQL92 condition, instead of --filter.")] = None
-    source_option: Annotated[
-        list[str], _Message(help="name=value: option of the source; repeatable.")
-    ] = field(default_factory=list)
+    topics: list[str] | None = argument("Names of topics.", "TOPICS...", default=None)
+    pattern: str | None = _message("Regular expression, instead of topics.")
+    filter: str = _message("Tags, such as 'new || paid'.", default="*")
+    sql: str | None = _message("SQL92 condition, instead of --filter.")
+    source_option: list[str] = _message("name=value: option of the source; repeatable.", default=())
 
     def selection(self) -> Selection:
         """Return the selection of the options."""
@@ -90,23 +77,19 @@ class SelectionArguments(RangeArguments):
         )
 
 
-@dataclass(kw_only=True)
+@options
 class TargetArguments:
     """Target of written rows."""
 
-    path: Annotated[str | None, _Target(help="Folder to write to.")] = None
-    table: Annotated[str | None, _Target(help="Table, instead of --path.")] = None
-    format: Annotated[
-        str, _Target("--format", "-f", help="parquet, json, csv, orc, delta, iceberg ...")
-    ] = "parquet"
-    mode: Annotated[str, _Target(help="error, append or overwrite.")] = "error"
-    partition_by: Annotated[str, _Target(help="Columns, joined by commas; '' for none.")] = (
-        "storeDate"
+    path: str | None = _target("Folder to write to.")
+    table: str | None = _target("Table, instead of --path.")
+    format: str = _target(
+        "parquet, json, csv, orc, delta, iceberg ...", "--format", "-f", default="parquet"
     )
-    body: Annotated[str | None, _Target(help="binary, base64 or text.")] = None
-    target_option: Annotated[
-        list[str], _Target(help="name=value: option of the format; repeatable.")
-    ] = field(default_factory=list)
+    mode: str = _target("error, append or overwrite.", default="error")
+    partition_by: str = _target("Columns, joined by commas; '' for none.", default="storeDate")
+    body: str | None = _target("binary, base64 or text.")
+    target_option: list[str] = _target("name=value: option of the format; repeatable.", default=())
 
     def target(self) -> Target:
         """Return the target of the options."""
@@ -123,13 +106,11 @@ class TargetArguments:
         )
 
 
-@dataclass(kw_only=True)
+@options
 class RunArguments(OutputArguments, SparkArguments, ConnectionArguments):
     """Options of every pipeline that runs on Spark."""
 
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show ranges and counts; change nothing.")
-    ] = False
+    dry_run: bool = option("Show ranges and counts; change nothing.", default=False)
 
 
 def read_value(text: str) -> str:
@@ -171,16 +152,11 @@ def run_pipeline(
     return ExitCode.DONE if summary.complete else ExitCode.INCOMPLETE
 
 
-# --- export -------------------------------------------------------------------------------------
-
-
-@dataclass(kw_only=True)
+@options
 class ExportArguments(RunArguments, TargetArguments, SelectionArguments):
     """Options of `export`."""
 
-    column: Annotated[
-        list[str], typer.Option(help="Column of messages to write; repeatable. Default: all.")
-    ] = field(default_factory=list)
+    column: list[str] = option("Column of messages to write; repeatable. Default: all.", default=())
 
 
 @command(app, "export", ExportArguments)
@@ -197,34 +173,22 @@ def _export(arguments: ExportArguments) -> int:
     return run_pipeline(arguments, "export", export, settings)
 
 
-# --- ingest -------------------------------------------------------------------------------------
-
-
-@dataclass(kw_only=True)
+@options
 class IngestArguments(RunArguments, TargetArguments, SelectionArguments):
     """Options of `ingest`."""
 
-    checkpoint: Annotated[
-        str, typer.Option(help="Folder of Spark's progress; a later run with it continues.")
-    ]
-    body_format: Annotated[
-        str | None, _Body(help="json, avro or protobuf; default: bodies are not parsed.")
-    ] = None
-    body_schema: Annotated[
-        str | None,
-        _Body(
-            help="json: 'id long, name string'; avro: the schema; either as @FILE; "
-            "protobuf: the descriptor file.",
-        ),
-    ] = None
-    body_message: Annotated[str | None, _Body(help="protobuf: name of the type.")] = None
-    bad_rows: Annotated[
-        str | None, _Body(help="Folder for bodies that do not match the schema.")
-    ] = None
-    once: Annotated[bool, typer.Option("--once", help="Read the stored messages, then end.")] = (
-        False
+    checkpoint: str = option(
+        "Folder of Spark's progress; a later run with it continues.", default=MISSING
     )
-    every: Annotated[float, typer.Option(help="Interval of batches in seconds.")] = 10.0
+    body_format: str | None = _body("json, avro or protobuf; default: bodies are not parsed.")
+    body_schema: str | None = _body(
+        "json: 'id long, name string'; avro: the schema; either as @FILE; "
+        "protobuf: the descriptor file."
+    )
+    body_message: str | None = _body("protobuf: name of the type.")
+    bad_rows: str | None = _body("Folder for bodies that do not match the schema.")
+    once: bool = option("Read the stored messages, then end.", default=False)
+    every: float = option("Interval of batches in seconds.", default=10.0)
 
     def body_options(self) -> BodySchema | None:
         """Return the schema of bodies."""
@@ -256,20 +220,13 @@ def _ingest(arguments: IngestArguments) -> int:
     return run_pipeline(arguments, "ingest", ingest, settings)
 
 
-# --- replay -------------------------------------------------------------------------------------
-
-
-@dataclass(kw_only=True)
+@options
 class ReplayArguments(RunArguments, SelectionArguments):
     """Options of `replay`."""
 
-    to_topic: Annotated[
-        str | None, typer.Option(help="Topic to send to; default: the message's own.")
-    ] = None
-    rate: Annotated[int | None, typer.Option(help="Maximum of messages per second.")] = None
-    sink_option: Annotated[
-        list[str], typer.Option(help="name=value: option of the sink; repeatable.")
-    ] = field(default_factory=list)
+    to_topic: str | None = option("Topic to send to; default: the message's own.")
+    rate: int | None = option("Maximum of messages per second.")
+    sink_option: list[str] = option("name=value: option of the sink; repeatable.", default=())
 
 
 @command(app, "replay", ReplayArguments)
@@ -287,35 +244,22 @@ def _replay(arguments: ReplayArguments) -> int:
     return run_pipeline(arguments, "replay", replay, settings)
 
 
-# --- load ---------------------------------------------------------------------------------------
-
-
-@dataclass(kw_only=True)
+@options
 class LoadArguments(RunArguments):
     """Options of `load`."""
 
-    topic: Annotated[str, typer.Argument(help="Topic to send to.")]
-    path: Annotated[str, typer.Argument(help="Files or folder to read.")]
-    format: Annotated[
-        str, typer.Option("--format", "-f", help="parquet, json, csv, orc, text ...")
-    ] = "parquet"
-    column: Annotated[
-        list[str],
-        typer.Option(
-            help="COLUMN=NAME: column of a message, column of the files; body='*' writes the whole "
-            "row as JSON; repeatable. Default: columns with the names of message columns."
-        ),
-    ] = field(default_factory=list)
-    body: Annotated[str, typer.Option(help="plain or base64: bodies in the files.")] = "plain"
-    schema: Annotated[
-        str | None, typer.Option(help="Of the files: 'id long, name string', or @FILE.")
-    ] = None
-    file_option: Annotated[
-        list[str], typer.Option(help="name=value: option of the format; repeatable.")
-    ] = field(default_factory=list)
-    sink_option: Annotated[
-        list[str], typer.Option(help="name=value: option of the sink; repeatable.")
-    ] = field(default_factory=list)
+    topic: str = argument("Topic to send to.")
+    path: str = argument("Files or folder to read.")
+    format: str = option("parquet, json, csv, orc, text ...", "--format", "-f", default="parquet")
+    column: list[str] = option(
+        "COLUMN=NAME: column of a message, column of the files; body='*' writes the whole row as "
+        "JSON; repeatable. Default: columns with the names of message columns.",
+        default=(),
+    )
+    body: str = option("plain or base64: bodies in the files.", default="plain")
+    schema: str | None = option("Of the files: 'id long, name string', or @FILE.")
+    file_option: list[str] = option("name=value: option of the format; repeatable.", default=())
+    sink_option: list[str] = option("name=value: option of the sink; repeatable.", default=())
 
 
 @command(app, "load", LoadArguments)
@@ -337,20 +281,12 @@ def _load(arguments: LoadArguments) -> int:
     return run_pipeline(arguments, "load", load, settings)
 
 
-# --- dlq ----------------------------------------------------------------------------------------
-
-
-@dataclass(kw_only=True)
+@options
 class DeadLetterArguments(RunArguments, TargetArguments, RangeArguments):
     """Options of `dlq`."""
 
-    of_group: Annotated[
-        str, typer.Argument(metavar="GROUP", help="Consumer group of the dead letters.")
-    ]
-    resend: Annotated[
-        bool,
-        typer.Option("--resend", help="Send each to its original topic, unless already resent."),
-    ] = False
+    of_group: str = argument("Consumer group of the dead letters.", "GROUP")
+    resend: bool = option("Send each to its original topic, unless already resent.", default=False)
 
 
 @command(app, "dlq", DeadLetterArguments)
@@ -371,10 +307,4 @@ def _dlq(arguments: DeadLetterArguments) -> int:
     return run_pipeline(arguments, "dlq", dead_letters, settings)
 
 
-# --- lag ----------------------------------------------------------------------------------------
-
-
-@command(app, "lag", LagArguments)
-def _lag(arguments: LagArguments) -> int:
-    """Show the lag of a group (--group) in its topics; needs no Spark."""
-    return show_lag(arguments)
+command(app, "lag", LagArguments)(show_lag)

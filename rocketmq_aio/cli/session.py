@@ -7,23 +7,20 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
-from rocketmq_aio.cli.signals import raise_interrupt
+from rocketmq_aio.cli.arguments import option, options
+from rocketmq_aio.cli.connection import SECRETS
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.signals import stop_signals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_Option = partial(typer.Option, rich_help_panel="Spark")
+_option = partial(option, rich_help_panel="Spark")
 LOGGING: Final = Path(__file__).with_name("log4j2.properties").absolute()
-CREDENTIALS: Final = frozenset({"accesskey", "secretkey", "securitytoken"})
 CONNECTOR_OPTIONS: Final = ("--source-option", "--sink-option")
 VISIBLE: Final = (
     "is visible to other users: use --credentials-file or the environment (ROCKETMQ_ACCESS_KEY, "
@@ -31,13 +28,8 @@ VISIBLE: Final = (
 )
 # With one of these, Spark is remote or its JVM is started elsewhere.
 EXTERNAL: Final = frozenset(
-    {
-        "PYSPARK_GATEWAY_PORT",
-        "SPARK_API_MODE",
-        "SPARK_CONNECT_MODE_ENABLED",
-        "SPARK_LOCAL_REMOTE",
-        "SPARK_REMOTE",
-    }
+    "PYSPARK_GATEWAY_PORT SPARK_API_MODE SPARK_CONNECT_MODE_ENABLED SPARK_LOCAL_REMOTE "
+    "SPARK_REMOTE".split()
 )
 # With one of these, not only the options of the command configure Spark.
 CONFIGURED: Final = EXTERNAL | {"PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME"}
@@ -52,19 +44,13 @@ DEFAULTS: Final = {
 }
 
 
-@dataclass(kw_only=True)
+@options
 class SparkArguments:
     """Options of the Spark session."""
 
-    master: Annotated[
-        str | None, _Option(help="Spark master, such as local[4] or spark://host:7077.")
-    ] = None
-    conf: Annotated[list[str], _Option(help="name=value of Spark's configuration; repeatable.")] = (
-        field(default_factory=list)
-    )
-    packages: Annotated[
-        str | None, _Option(help="Maven coordinates of jars, such as those of avro or delta.")
-    ] = None
+    master: str | None = _option("Spark master, such as local[4] or spark://host:7077.")
+    conf: list[str] = _option("name=value of Spark's configuration; repeatable.", default=())
+    packages: str | None = _option("Maven coordinates of jars, such as those of avro or delta.")
 
     def configuration(self) -> dict[str, str]:
         """Return the configuration of Spark.
@@ -99,7 +85,7 @@ def parse_pairs(option: str, texts: list[str]) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             raise ConfigError(option, None, "expected name=value")
-        if option in CONNECTOR_OPTIONS and name.strip().lower() in CREDENTIALS:
+        if option in CONNECTOR_OPTIONS and name.strip().lower() in SECRETS:
             raise ConfigError(option, name.strip(), VISIBLE)
         found[name.strip()] = value
     return found
@@ -123,7 +109,7 @@ def session(arguments: SparkArguments, name: str) -> Iterator[SparkSession]:
     # Otherwise Spark uses the first python3 of the PATH, which may lack this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     started_here = not _has_session()
-    with stop_signals(raise_interrupt):  # nothing to finish yet
+    with stop_signals(_raise_interrupt):  # nothing to finish yet
         if started_here:
             _start_jvm(arguments.master, name, configuration)
         builder = SparkSession.Builder().appName(f"rmq pipeline {name}")
@@ -140,6 +126,10 @@ def session(arguments: SparkArguments, name: str) -> Iterator[SparkSession]:
     else:
         if started_here:
             spark.stop()
+
+
+def _raise_interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def _has_session() -> bool:

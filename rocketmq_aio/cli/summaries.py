@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketmq_aio.cli.output import make_table, print_error, show_json, stdout
+from rocketmq_aio.cli.output import console, make_table, print_error, show_json
 
 if TYPE_CHECKING:
     from rocketmq_aio.spark.pipelines.summary import QueueCount, Summary
@@ -25,15 +25,15 @@ def show_summary(summary: Summary, *, as_json: bool) -> None:
 
 
 def _show_tables(summary: Summary) -> None:
-    console = stdout()
+    stdout = console()
     title = f"{summary.pipeline}{' (dry run: nothing was changed)' if summary.dry_run else ''}"
     if summary.queues:
-        console.print(make_table(title, QUEUES, map(_queue_row, summary.queues)))
+        stdout.print(make_table(title, QUEUES, map(_queue_row, summary.queues)))
     facts: Any = summary  # some kinds of summary have tags
     if tags := getattr(facts, "tags", ()):
         rows = ((each.topic, each.tag, each.letters) for each in tags)
-        console.print(make_table("dead letters", ("origin topic", "tag", "#letters"), rows))
-    console.print(_format_sentence(summary), soft_wrap=True, markup=False)
+        stdout.print(make_table("dead letters", ("origin topic", "tag", "#letters"), rows))
+    stdout.print(_format_sentence(summary), soft_wrap=True, markup=False)
 
 
 def _queue_row(each: QueueCount) -> Sequence[object]:

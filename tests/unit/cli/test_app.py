@@ -17,7 +17,7 @@ from rocketmq_aio.cli import pipelines
 from rocketmq_aio.cli.app import run
 from rocketmq_aio.cli.failures import ExitCode
 from rocketmq_aio.cli.session import CONFIGURED
-from rocketmq_aio.cli.signals import stop_flag
+from rocketmq_aio.cli.stop_flag import stop_flag
 from rocketmq_aio.spark.pipelines import dead_letter, exporting, loading, replaying
 from rocketmq_aio.spark.pipelines.dead_letter import DeadLetterSummary
 from rocketmq_aio.spark.pipelines.exporting import ExportSummary

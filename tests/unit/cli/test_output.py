@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rocketmq_aio.cli.lag import _print, format_seconds, lag_table
-from rocketmq_aio.cli.output import progress, stdout
+from rocketmq_aio.cli.lag import format_seconds, lag_table, print_lag
+from rocketmq_aio.cli.output import console, progress
 from rocketmq_aio.cli.summaries import show_summary
 from rocketmq_aio.spark.pipelines import Gap, LagSummary, QueueCount, QueueLag
 from rocketmq_aio.spark.pipelines.exporting import ExportSummary
@@ -78,7 +78,7 @@ def test_lag_is_printed_by_queue(capfd: pytest.CaptureFixture[str]) -> None:
     )
     summary = LagSummary(group="billing", at=at, lags=lags)
 
-    stdout().print(lag_table(summary))
+    console().print(lag_table(summary))
 
     out = capfd.readouterr().out
     assert "billing: 2,800 messages behind at 2026-01-01 12:30:00 UTC" in out
@@ -92,7 +92,7 @@ def test_lag_is_printed_by_queue(capfd: pytest.CaptureFixture[str]) -> None:
 def test_an_unused_group_is_noted_on_standard_error(
     capfd: pytest.CaptureFixture[str], as_json: bool
 ) -> None:
-    _print(LagSummary(group="tpyo", unused=True), as_json=as_json)
+    print_lag(LagSummary(group="tpyo", unused=True), as_json=as_json)
 
     assert "'tpyo' has no offsets" in capfd.readouterr().err
 

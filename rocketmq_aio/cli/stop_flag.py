@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first one asks a command to stop, the second one ends it."""
+"""Stop flag of a command: the first SIGINT or SIGTERM sets it, the second one ends the command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ class StopFlag:
         self._set = False
 
     def __call__(self) -> bool:
-        """Return whether a signal was received."""
         return self._set
 
     def set(self) -> None:
@@ -33,8 +32,3 @@ def stop_flag() -> Iterator[StopFlag]:
     stop = StopFlag()
     with stop_signals(stop.set):
         yield stop
-
-
-def raise_interrupt() -> None:
-    """Raise KeyboardInterrupt: handler for signals while there is nothing to finish."""
-    raise KeyboardInterrupt
