@@ -30,7 +30,7 @@ from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.requests.admin_cluster import GetBrokerRuntime, KVTable
+from rocketmq_aio.protocol.requests.admin import GetBrokerRuntime, KVTable
 
 NO_GROUP: Final = "ADMIN"  # not a group: it only names the tasks
 

@@ -8,7 +8,7 @@ from typing import Any, Final, TypedDict
 from rocketmq_aio.admin.results import GroupConfig
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.protocol.requests.admin_groups import SubscriptionGroupBody
+from rocketmq_aio.protocol.requests.admin import SubscriptionGroupBody
 
 MAX_INT: Final = 2**31 - 1
 

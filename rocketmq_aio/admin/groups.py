@@ -28,7 +28,7 @@ from rocketmq_aio.errors import BrokerError, ConfigError, NotSupportedError, Sub
 from rocketmq_aio.model.names import DLQ_PREFIX, RETRY_PREFIX, check_group
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.requests.admin_groups import (
+from rocketmq_aio.protocol.requests.admin import (
     CreateGroup,
     DeleteGroup,
     GetAllGroups,

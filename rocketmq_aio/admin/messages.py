@@ -22,7 +22,7 @@ from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.protocol.codes import CLIENT_VERSION, ResponseCode
 from rocketmq_aio.protocol.record import decode_record, stored_message
-from rocketmq_aio.protocol.requests.admin_messages import QueryMessage, ViewMessage
+from rocketmq_aio.protocol.requests.admin import QueryMessage, ViewMessage
 from rocketmq_aio.remoting.response_errors import broker_error, is_about_account
 
 Wanted = Callable[[MessageExt], bool]

@@ -18,7 +18,7 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.bodies import Body, queue_key, read_reset_offsets
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.requests.admin_groups import (
+from rocketmq_aio.protocol.requests.admin import (
     ConsumeStats,
     GetConsumeStats,
     InvokeResetOffset,

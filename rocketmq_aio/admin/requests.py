@@ -22,7 +22,7 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import RequestHeader
 from rocketmq_aio.protocol.namespaces import names_inside
-from rocketmq_aio.protocol.requests.admin_cluster import ClusterInfoBody, GetClusterInfo
+from rocketmq_aio.protocol.requests.admin import ClusterInfoBody, GetClusterInfo
 from rocketmq_aio.remoting.gather import gather_limited
 from rocketmq_aio.remoting.response_errors import broker_error
 

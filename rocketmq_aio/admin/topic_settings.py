@@ -11,7 +11,7 @@ from rocketmq_aio.admin.results import TopicConfig, perm_bits, perm_text
 from rocketmq_aio.config.validation import checked_count
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.routes import TEMPLATE_TOPIC
-from rocketmq_aio.protocol.requests.admin_topics import CreateTopic, TopicConfigBody
+from rocketmq_aio.protocol.requests.admin import CreateTopic, TopicConfigBody
 
 DEFAULT_QUEUES: Final = 8
 MAX_QUEUES: Final = 65_536

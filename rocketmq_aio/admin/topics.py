@@ -32,18 +32,19 @@ from rocketmq_aio.protocol.bodies import queue_key
 from rocketmq_aio.protocol.codes import V5_0_0, ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.requests.admin_groups import GetGroupsOfTopic, GroupList
-from rocketmq_aio.protocol.requests.admin_topics import (
+from rocketmq_aio.protocol.requests.admin import (
     DeleteKVConfig,
     DeleteTopicInBroker,
     DeleteTopicInNameServer,
     GetAllTopicConfig,
     GetAllTopics,
+    GetGroupsOfTopic,
     GetKVConfig,
     GetKVConfigResponse,
     GetTopicConfig,
     GetTopicsOfCluster,
     GetTopicStats,
+    GroupList,
     PutKVConfig,
     TopicConfigBody,
     TopicConfigTable,

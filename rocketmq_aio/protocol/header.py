@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import ClassVar, Final, TypeVar, get_args
+from typing import Any, ClassVar, Final, TypeVar, dataclass_transform, get_args
 
 import msgspec
 import msgspec.structs
@@ -20,19 +20,30 @@ H = TypeVar("H", bound="Header")
 SIGNED_DIGITS: Final = re.compile(r"[+-]?[0-9]{1,20}")  # Java accepts leading zeros and a plus
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Base of all typed headers; fields that are None are omitted."""
+class _HeaderMeta(msgspec.StructMeta):
+    def __new__(
+        cls,
+        name: str,
+        bases: tuple[type, ...],
+        body: dict[str, Any],
+        code: int | None = None,
+        **config: Any,  # noqa: ANN401 - as of msgspec
+    ) -> _HeaderMeta:
+        if code is not None:
+            body["code"] = code
+        return super().__new__(cls, name, bases, body, kw_only=True, **config)
 
 
-class RequestHeader(Header, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Base of the headers of requests; *code* is the request code."""
+@dataclass_transform(kw_only_default=True, field_specifiers=(msgspec.field,))
+class Header(msgspec.Struct, metaclass=_HeaderMeta, frozen=True, rename="camel", gc=False):
+    """Base of all typed headers: fields are keyword-only, and those that are None are omitted."""
+
+
+class RequestHeader(Header, frozen=True):
+    """Base of the headers of requests; subclasses give the request code as ``code=``."""
 
     code: ClassVar[int]
     unsigned: ClassVar[tuple[str, ...]] = ()  # fields that are not signed
-
-
-class NoFields(Header, frozen=True):
-    """A response whose ext fields are not used."""
 
 
 @cache

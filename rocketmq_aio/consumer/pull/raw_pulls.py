@@ -15,7 +15,7 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import MASTER_ID, ResponseCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.requests.admin_topics import GetTopicConfig, TopicConfigBody
+from rocketmq_aio.protocol.requests.admin import GetTopicConfig, TopicConfigBody
 from rocketmq_aio.protocol.subscription import Subscription
 
 MAX_REQUESTS: Final = 4096

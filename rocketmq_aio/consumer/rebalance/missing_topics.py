@@ -16,7 +16,7 @@ from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.names import RETRY_PREFIX, is_internal_topic
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.namespaces import names_inside
-from rocketmq_aio.protocol.requests.admin_topics import GetAllTopics, TopicList
+from rocketmq_aio.protocol.requests.admin import GetAllTopics, TopicList
 
 logger = get_logger(__name__)
 

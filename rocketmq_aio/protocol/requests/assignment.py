@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar
 
 from rocketmq_aio.protocol.bodies import Body, MessageQueueBody
 from rocketmq_aio.protocol.codes import RequestCode
@@ -17,10 +16,8 @@ class MessageRequestMode(StrEnum):
     POP = "POP"
 
 
-class QueryAssignment(RequestHeader, frozen=True, kw_only=True):
+class QueryAssignment(RequestHeader, code=RequestCode.QUERY_ASSIGNMENT, frozen=True):
     """Query the assignment of a member; the body is AssignmentRequest."""
-
-    code: ClassVar[int] = RequestCode.QUERY_ASSIGNMENT
 
 
 class AssignmentRequest(Body, frozen=True, kw_only=True):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
 from rocketmq_aio.protocol.bodies import Body, SubscriptionData
@@ -11,10 +9,10 @@ from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import RequestHeader
 
 
-class GetConsumerConnectionList(RequestHeader, frozen=True, kw_only=True):
+class GetConsumerConnectionList(
+    RequestHeader, code=RequestCode.GET_CONSUMER_CONNECTION_LIST, frozen=True
+):
     """Get connections and subscriptions of a group; response 206 if it has no member."""
-
-    code: ClassVar[int] = RequestCode.GET_CONSUMER_CONNECTION_LIST
 
     consumer_group: str
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import RequestHeader
 
 
-class CheckTransactionState(RequestHeader, frozen=True, kw_only=True):
+class CheckTransactionState(RequestHeader, code=RequestCode.CHECK_TRANSACTION_STATE, frozen=True):
     """Check the state of a transaction; the body is the half message."""
-
-    code: ClassVar[int] = RequestCode.CHECK_TRANSACTION_STATE
 
     topic: str | None = None
     tran_state_table_offset: int
@@ -24,18 +20,16 @@ class CheckTransactionState(RequestHeader, frozen=True, kw_only=True):
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
-class NotifyConsumerIdsChanged(RequestHeader, frozen=True, kw_only=True):
+class NotifyConsumerIdsChanged(
+    RequestHeader, code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, frozen=True
+):
     """A member joined or left the group."""
-
-    code: ClassVar[int] = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 
     consumer_group: str
 
 
-class ResetOffset(RequestHeader, frozen=True, kw_only=True):
+class ResetOffset(RequestHeader, code=RequestCode.RESET_CONSUMER_CLIENT_OFFSET, frozen=True):
     """Reset offsets; `bodies.read_reset_offsets` decodes the body."""
-
-    code: ClassVar[int] = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
 
     group: str
     topic: str
@@ -45,23 +39,23 @@ class ResetOffset(RequestHeader, frozen=True, kw_only=True):
     is_force: bool
 
 
-class GetConsumerStatus(RequestHeader, frozen=True, kw_only=True):
+class GetConsumerStatus(
+    RequestHeader, code=RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, frozen=True
+):
     """Get the consumed offsets; the response is bodies.ConsumerStatusBody."""
-
-    code: ClassVar[int] = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
 
     topic: str
     group: str
     client_addr: str | None = None
 
 
-class GetConsumerRunningInfo(RequestHeader, frozen=True, kw_only=True):
+class GetConsumerRunningInfo(
+    RequestHeader, code=RequestCode.GET_CONSUMER_RUNNING_INFO, frozen=True
+):
     """Get the state of a consumer; the response is bodies.ConsumerRunningInfo.
 
     Brokers forward unknown fields: a consumer that queries its own client id sets *check_id*.
     """
-
-    code: ClassVar[int] = RequestCode.GET_CONSUMER_RUNNING_INFO
 
     consumer_group: str
     client_id: str
@@ -69,10 +63,8 @@ class GetConsumerRunningInfo(RequestHeader, frozen=True, kw_only=True):
     check_id: str | None = None
 
 
-class ConsumeMessageDirectly(RequestHeader, frozen=True, kw_only=True):
+class ConsumeMessageDirectly(RequestHeader, code=RequestCode.CONSUME_MESSAGE_DIRECTLY, frozen=True):
     """Run the handler once on the message in the body."""
-
-    code: ClassVar[int] = RequestCode.CONSUME_MESSAGE_DIRECTLY
 
     consumer_group: str
     client_id: str | None = None
@@ -83,10 +75,8 @@ class ConsumeMessageDirectly(RequestHeader, frozen=True, kw_only=True):
     group_sys_flag: int | None = None
 
 
-class PushReplyMessage(RequestHeader, frozen=True, kw_only=True):
+class PushReplyMessage(RequestHeader, code=RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, frozen=True):
     """Deliver a reply message; the broker waits for the response."""
-
-    code: ClassVar[int] = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
 
     producer_group: str
     topic: str

@@ -5,21 +5,17 @@ The codes do not fit a ROCKETMQ binary header: `encode_command` writes JSON head
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import Header, RequestHeader
 
 
-class PopMessage(RequestHeader, frozen=True, kw_only=True):
+class PopMessage(RequestHeader, code=RequestCode.POP_MESSAGE, frozen=True):
     """Pop messages of a topic, which stay invisible to the group for *invisible_time* ms.
 
     *queue_id* -1: all queues of the broker; *born_time*: ms by the broker's clock, 0: unknown.
     """
-
-    code: ClassVar[int] = RequestCode.POP_MESSAGE
 
     consumer_group: str
     topic: str
@@ -36,7 +32,7 @@ class PopMessage(RequestHeader, frozen=True, kw_only=True):
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
-class PopMessageResponse(Header, frozen=True, kw_only=True):
+class PopMessageResponse(Header, frozen=True):
     """Header of responses 0 and 210; `receipt` decodes the last three fields."""
 
     pop_time: int
@@ -48,11 +44,9 @@ class PopMessageResponse(Header, frozen=True, kw_only=True):
     order_count_info: str | None = None
 
 
-class AckMessage(RequestHeader, frozen=True, kw_only=True):
+class AckMessage(RequestHeader, code=RequestCode.ACK_MESSAGE, frozen=True):
     """Acknowledge a message; *topic* is where it is stored, *extra_info* its receipt."""
 
-    code: ClassVar[int] = RequestCode.ACK_MESSAGE
-
     consumer_group: str
     topic: str
     queue_id: int
@@ -61,21 +55,13 @@ class AckMessage(RequestHeader, frozen=True, kw_only=True):
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
-class ChangeInvisibleTime(RequestHeader, frozen=True, kw_only=True):
+class ChangeInvisibleTime(AckMessage, code=RequestCode.CHANGE_MESSAGE_INVISIBLETIME, frozen=True):
     """Keep a message invisible for *invisible_time* ms from now; else as `AckMessage`."""
 
-    code: ClassVar[int] = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
-
-    consumer_group: str
-    topic: str
-    queue_id: int
-    extra_info: str
-    offset: int
     invisible_time: int
-    broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
-class ChangeInvisibleTimeResponse(Header, frozen=True, kw_only=True):
+class ChangeInvisibleTimeResponse(Header, frozen=True):
     """The changed parts of the receipt."""
 
     pop_time: int
@@ -83,7 +69,5 @@ class ChangeInvisibleTimeResponse(Header, frozen=True, kw_only=True):
     revive_queue_id: int = msgspec.field(name="reviveQid")
 
 
-class BatchAckMessage(RequestHeader, frozen=True, kw_only=True):
+class BatchAckMessage(RequestHeader, code=RequestCode.BATCH_ACK_MESSAGE, frozen=True):
     """Acknowledge several messages; the body is bodies.BatchAckRequest (from 5.1.3)."""
-
-    code: ClassVar[int] = RequestCode.BATCH_ACK_MESSAGE

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import Header, RequestHeader
 
 
-class PullMessage(RequestHeader, frozen=True, kw_only=True):
+class PullMessage(RequestHeader, code=RequestCode.PULL_MESSAGE, frozen=True):
     """Pull messages of a queue from an offset; *sys_flag* says which fields are valid."""
-
-    code: ClassVar[int] = RequestCode.PULL_MESSAGE
 
     consumer_group: str
     topic: str
@@ -30,13 +26,11 @@ class PullMessage(RequestHeader, frozen=True, kw_only=True):
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
-class LitePullMessage(PullMessage, frozen=True, kw_only=True):
+class LitePullMessage(PullMessage, code=RequestCode.LITE_PULL_MESSAGE, frozen=True):
     """The same for lite pull consumers, from 5.0."""
 
-    code: ClassVar[int] = RequestCode.LITE_PULL_MESSAGE
 
-
-class PullMessageResponse(Header, frozen=True, kw_only=True):
+class PullMessageResponse(Header, frozen=True):
     """Header of responses 0, 19, 20 and 21."""
 
     suggest_which_broker_id: int

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import Header, RequestHeader
 
 
-class SendMessage(RequestHeader, frozen=True, kw_only=True):
+class SendMessage(RequestHeader, code=RequestCode.SEND_MESSAGE_V2, frozen=True):
     """Send a message, or batch entries if *batch* is true."""
-
-    code: ClassVar[int] = RequestCode.SEND_MESSAGE_V2
 
     producer_group: str = msgspec.field(name="a")
     topic: str = msgspec.field(name="b")
@@ -31,22 +27,16 @@ class SendMessage(RequestHeader, frozen=True, kw_only=True):
     broker_name: str | None = msgspec.field(name="n", default=None)
 
 
-class SendBatchMessage(SendMessage, frozen=True, kw_only=True):
+class SendBatchMessage(SendMessage, code=RequestCode.SEND_BATCH_MESSAGE, frozen=True):
     """Send a batch; the broker checks *batch*, not the code."""
 
-    code: ClassVar[int] = RequestCode.SEND_BATCH_MESSAGE
 
-
-class SendReplyMessage(SendMessage, frozen=True, kw_only=True):
+class SendReplyMessage(SendMessage, code=RequestCode.SEND_REPLY_MESSAGE_V2, frozen=True):
     """Send a reply message; the broker pushes it to the requester."""
 
-    code: ClassVar[int] = RequestCode.SEND_REPLY_MESSAGE_V2
 
-
-class RecallMessage(RequestHeader, frozen=True, kw_only=True):
+class RecallMessage(RequestHeader, code=RequestCode.RECALL_MESSAGE, frozen=True):
     """Recall a delayed message."""
-
-    code: ClassVar[int] = RequestCode.RECALL_MESSAGE
 
     producer_group: str | None = None
     topic: str
@@ -54,14 +44,14 @@ class RecallMessage(RequestHeader, frozen=True, kw_only=True):
     broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
-class RecallMessageResponse(Header, frozen=True, kw_only=True):
+class RecallMessageResponse(Header, frozen=True):
     """The id of the recalled message."""
 
     msg_id: str
     region_id: str = msgspec.field(name="MSG_REGION", default="DefaultRegion")
 
 
-class SendMessageResponse(Header, frozen=True, kw_only=True):
+class SendMessageResponse(Header, frozen=True):
     """Position of the stored message."""
 
     msg_id: str

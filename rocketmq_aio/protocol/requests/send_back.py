@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import RequestHeader
 
 
-class ConsumerSendMsgBack(RequestHeader, frozen=True, kw_only=True):
+class ConsumerSendMsgBack(RequestHeader, code=RequestCode.CONSUMER_SEND_MSG_BACK, frozen=True):
     """Store the message at *offset* of the commit log in the retry topic of *group*."""
-
-    code: ClassVar[int] = RequestCode.CONSUMER_SEND_MSG_BACK
 
     offset: int
     group: str

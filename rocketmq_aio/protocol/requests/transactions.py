@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import RequestHeader
 
 
-class EndTransaction(RequestHeader, frozen=True, kw_only=True):
+class EndTransaction(RequestHeader, code=RequestCode.END_TRANSACTION, frozen=True):
     """Commit or roll back a half message; no response for "unknown"."""
-
-    code: ClassVar[int] = RequestCode.END_TRANSACTION
 
     topic: str | None = None
     producer_group: str

@@ -17,7 +17,7 @@ from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
-from rocketmq_aio.protocol.requests.admin_cluster import GetBrokerRuntime, KVTable
+from rocketmq_aio.protocol.requests.admin import GetBrokerRuntime, KVTable
 from rocketmq_aio.remoting.response_errors import broker_error
 from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.read.data_loss import warn

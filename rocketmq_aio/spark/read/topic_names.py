@@ -10,8 +10,12 @@ from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.names import is_internal_topic
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.namespaces import names_inside
-from rocketmq_aio.protocol.requests.admin_cluster import ClusterInfoBody, GetClusterInfo
-from rocketmq_aio.protocol.requests.admin_topics import GetAllTopics, TopicList
+from rocketmq_aio.protocol.requests.admin import (
+    ClusterInfoBody,
+    GetAllTopics,
+    GetClusterInfo,
+    TopicList,
+)
 
 INCLUDES_INTERNAL: Final = "%"  # first character of patterns that match internal topics
 

@@ -27,7 +27,7 @@ from rocketmq_aio.instance.name_servers import NameServers
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.header import RequestHeader
-from rocketmq_aio.protocol.requests.admin_cluster import GetClusterInfo
+from rocketmq_aio.protocol.requests.admin import GetClusterInfo
 from rocketmq_aio.protocol.requests.client import GetRouteInfo
 from tests.fakes.address_server import FakeAddressServer
 from tests.fakes.broker import FakeBroker

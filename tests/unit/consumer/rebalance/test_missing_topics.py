@@ -18,7 +18,7 @@ from rocketmq_aio.consumer.rebalance.missing_topics import NAMES_AT_ONCE, neares
 from rocketmq_aio.embedded.responses import Outcome, Response
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
-from rocketmq_aio.protocol.requests.admin_topics import TopicList
+from rocketmq_aio.protocol.requests.admin import TopicList
 from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import TOPIC, consumer_of
 from tests.unit.consumer.pop_env import popper_of

@@ -1,0 +1,303 @@
+"""Administration of topics, consumer and producer groups, brokers; message queries."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+import msgspec
+
+from rocketmq_aio.protocol.bodies import Body, BrokerData
+from rocketmq_aio.protocol.codes import RequestCode
+from rocketmq_aio.protocol.header import Header, RequestHeader
+from rocketmq_aio.protocol.requests.connections import ConnectionBody
+from rocketmq_aio.protocol.requests.from_broker import ResetOffset
+
+BY_ID: Final = "_UNIQUE_KEY_QUERY"
+
+# --- topics -----------------------------------------------------------------------------------
+
+
+class CreateTopic(RequestHeader, code=RequestCode.UPDATE_AND_CREATE_TOPIC, frozen=True):
+    """Create or update a topic on one broker; attributes not given stay."""
+
+    topic: str
+    default_topic: str  # required but unused
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_filter_type: str
+    topic_sys_flag: int | None = None
+    order: bool
+    attributes: str | None = None
+
+
+class DeleteTopicInBroker(RequestHeader, code=RequestCode.DELETE_TOPIC_IN_BROKER, frozen=True):
+    """Delete a topic with its messages; response 0 if it does not exist."""
+
+    topic: str
+
+
+class DeleteTopicInNameServer(RequestHeader, code=RequestCode.DELETE_TOPIC_IN_NAMESRV, frozen=True):
+    """Delete a topic of one cluster or of all; a broker that has it registers it again."""
+
+    topic: str
+    cluster_name: str | None = None
+
+
+class GetTopicConfig(RequestHeader, code=RequestCode.GET_TOPIC_CONFIG, frozen=True):
+    """Get the settings of one topic (5.x); response 17 if it does not exist."""
+
+    topic: str
+
+
+class GetAllTopicConfig(RequestHeader, code=RequestCode.GET_ALL_TOPIC_CONFIG, frozen=True):
+    """Get the settings of all topics of a broker."""
+
+
+class AllTopicConfigResponse(Header, frozen=True):
+    """Brokers from 5.4 return the number of topics."""
+
+    total_topic_num: int | None = None
+
+
+class TopicConfigBody(Body, frozen=True):
+    """Settings of a topic on one broker."""
+
+    topic_name: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] | None = None
+
+
+class TopicConfigTable(Body, frozen=True):
+    """Response to GetAllTopicConfig."""
+
+    topic_config_table: dict[str, TopicConfigBody] = msgspec.field(default_factory=dict)
+
+
+class GetAllTopics(RequestHeader, code=RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, frozen=True):
+    """To a name server: list all topics."""
+
+
+class GetTopicsOfCluster(RequestHeader, code=RequestCode.GET_TOPICS_BY_CLUSTER, frozen=True):
+    """To a name server: list the topics of one cluster."""
+
+    cluster: str
+
+
+class TopicList(Body, frozen=True):
+    """Names, unordered."""
+
+    topic_list: list[str] = msgspec.field(default_factory=list)
+
+
+class GetTopicStats(RequestHeader, code=RequestCode.GET_TOPIC_STATS_INFO, frozen=True):
+    """Get the offsets of the queues of a topic on one broker."""
+
+    topic: str
+
+
+class TopicOffset(Body, frozen=True):
+    """Offsets of a queue, and the store time of its last message (ms, 0: never)."""
+
+    min_offset: int
+    max_offset: int
+    last_update_timestamp: int = 0
+
+
+class TopicStatsTable(Body, frozen=True):
+    """Response to GetTopicStats; the keys are queues as JSON."""
+
+    offset_table: dict[str, TopicOffset] = msgspec.field(default_factory=dict)
+
+
+class PutKVConfig(RequestHeader, code=RequestCode.PUT_KV_CONFIG, frozen=True):
+    """To a name server: store a value, such as the order configuration of a topic."""
+
+    namespace: str
+    key: str
+    value: str
+
+
+class GetKVConfig(RequestHeader, code=RequestCode.GET_KV_CONFIG, frozen=True):
+    """To a name server: get a value; response 22 if there is none."""
+
+    namespace: str
+    key: str
+
+
+class GetKVConfigResponse(Header, frozen=True):
+    """Response to GetKVConfig."""
+
+    value: str | None = None
+
+
+class DeleteKVConfig(RequestHeader, code=RequestCode.DELETE_KV_CONFIG, frozen=True):
+    """To a name server: delete a value."""
+
+    namespace: str
+    key: str
+
+
+# --- groups -----------------------------------------------------------------------------------
+
+
+class CreateGroup(RequestHeader, code=RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, frozen=True):
+    """Create or update a consumer group on one broker; the body has the settings."""
+
+
+class DeleteGroup(RequestHeader, code=RequestCode.DELETE_SUBSCRIPTIONGROUP, frozen=True):
+    """Delete a consumer group on one broker; response 0 if it does not exist."""
+
+    group_name: str
+    remove_offset: bool | None = None  # 4.9
+    clean_offset: bool | None = None  # 5.x
+
+
+class GetAllGroups(RequestHeader, code=RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, frozen=True):
+    """Get the settings of all consumer groups of a broker."""
+
+
+class AllGroupsResponse(Header, frozen=True):
+    """Brokers from 5.4 return the number of groups."""
+
+    total_group_num: int | None = None
+
+
+class SubscriptionGroupBody(Body, frozen=True):
+    """Settings of a consumer group on one broker, with the defaults of a new group."""
+
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    consume_message_orderly: bool = False
+    consume_timeout_minute: int = 15
+    attributes: dict[str, str] | None = None
+
+
+class SubscriptionGroupTable(Body, frozen=True):
+    """Response to GetAllGroups: settings by name, undecoded."""
+
+    subscription_group_table: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
+
+
+class GetGroupsOfTopic(RequestHeader, code=RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, frozen=True):
+    """List the groups that have consumed a topic."""
+
+    topic: str
+
+
+class GroupList(Body, frozen=True):
+    """Names, unordered."""
+
+    group_list: list[str] = msgspec.field(default_factory=list)
+
+
+class GetProducerConnections(
+    RequestHeader, code=RequestCode.GET_PRODUCER_CONNECTION_LIST, frozen=True
+):
+    """List the connections of a producer group; response 1 if there are none."""
+
+    producer_group: str
+
+
+class ProducerConnections(Body, frozen=True):
+    """Response to GetProducerConnections."""
+
+    connection_set: list[ConnectionBody] = msgspec.field(default_factory=list)
+
+
+class GetConsumeStats(RequestHeader, code=RequestCode.GET_CONSUME_STATS, frozen=True):
+    """Get the progress of a group in one topic, or in all that it committed offsets of."""
+
+    consumer_group: str
+    topic: str | None = None
+
+
+class OffsetWrapper(Body, frozen=True):
+    """Progress in a queue; *last_timestamp* is of the last message consumed."""
+
+    broker_offset: int
+    consumer_offset: int
+    last_timestamp: int = 0
+    pull_offset: int | None = None
+
+
+class ConsumeStats(Body, frozen=True):
+    """Response to GetConsumeStats; the keys are queues as JSON."""
+
+    offset_table: dict[str, OffsetWrapper] = msgspec.field(default_factory=dict)
+    consume_tps: float = 0.0
+
+
+class InvokeResetOffset(ResetOffset, code=RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, frozen=True):
+    """Reset the offsets of a group; queue and offset from 5.0."""
+
+
+# --- brokers ----------------------------------------------------------------------------------
+
+
+class GetClusterInfo(RequestHeader, code=RequestCode.GET_BROKER_CLUSTER_INFO, frozen=True):
+    """To a name server: list all brokers."""
+
+
+class ClusterInfoBody(Body, frozen=True):
+    """Brokers by name, and names of brokers by cluster."""
+
+    broker_addr_table: dict[str, BrokerData] = msgspec.field(default_factory=dict)
+    cluster_addr_table: dict[str, list[str]] = msgspec.field(default_factory=dict)
+
+
+class GetBrokerRuntime(RequestHeader, code=RequestCode.GET_BROKER_RUNTIME_INFO, frozen=True):
+    """Get the runtime information of a broker."""
+
+
+class KVTable(Body, frozen=True):
+    """Values by name; the names differ between releases."""
+
+    table: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+# --- messages ---------------------------------------------------------------------------------
+
+
+class ViewMessage(RequestHeader, code=RequestCode.VIEW_MESSAGE_BY_ID, frozen=True):
+    """Get the message at *offset* of the commit log."""
+
+    topic: str | None = None
+    offset: int
+
+
+class QueryMessage(RequestHeader, code=RequestCode.QUERY_MESSAGE, frozen=True):
+    """Find messages by the hash of *key*, stored between two times (milliseconds).
+
+    With credentials, declare an old client version: releases differ on whether *by_id* is signed,
+    but none sign it for old clients.
+    """
+
+    unsigned: ClassVar[tuple[str, ...]] = (BY_ID,)
+
+    topic: str
+    key: str
+    max_num: int
+    begin_timestamp: int
+    end_timestamp: int
+    index_type: str | None = None
+    by_id: bool | None = msgspec.field(name=BY_ID, default=None)
+
+
+class QueryMessageResponse(Header, frozen=True):
+    """How far the index is complete."""
+
+    index_last_update_timestamp: int
+    index_last_update_phyoffset: int
