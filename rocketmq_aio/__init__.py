@@ -3,8 +3,9 @@
 # Names are loaded on first use: a producer needs no consumers, and loading everything takes three
 # times as long.  After a change of the table run `python tools/make_stub.py`, which writes the
 # stub `__init__.pyi` for type checkers.
-from importlib import import_module
-from typing import Any, Final
+from typing import Final
+
+from rocketmq_aio.lazy_names import lazy_names
 
 __version__ = "0.1.0"
 
@@ -72,17 +73,5 @@ _NAMES: Final = {  # by module
     "producer.transaction.transaction": "Transaction TransactionResult",
     "trace.message_trace": "MessageTrace",
 }
-_MODULES: Final = {name: module for module, names in _NAMES.items() for name in names.split()}
+_MODULES, __getattr__, __dir__ = lazy_names(__name__, _NAMES)
 __all__ = sorted(_MODULES)  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(f"{__name__}.{_MODULES[name]}")
-    value = globals()[name] = getattr(module, name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

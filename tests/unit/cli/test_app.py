@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
 
 import pytest
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
@@ -18,7 +17,7 @@ from rocketmq_aio.cli.app import run
 from rocketmq_aio.cli.failures import ExitCode
 from rocketmq_aio.cli.session import CONFIGURED
 from rocketmq_aio.cli.stop_flag import stop_flag
-from rocketmq_aio.spark.pipelines import dead_letter, exporting, loading, replaying
+from rocketmq_aio.spark import pipelines as spark_pipelines
 from rocketmq_aio.spark.pipelines.dead_letter import DeadLetterSummary
 from rocketmq_aio.spark.pipelines.exporting import ExportSummary
 from rocketmq_aio.spark.pipelines.loading import LoadSummary
@@ -167,11 +166,11 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "module", "function", "summary"),
+    ("arguments", "function", "summary"),
     [
-        (["export", "T", "--path", "p"], exporting, "export", ExportSummary),
-        (["load", "T", "p"], loading, "load", LoadSummary),
-        (["dlq", "G"], dead_letter, "dead_letters", DeadLetterSummary),
+        (["export", "T", "--path", "p"], "export", ExportSummary),
+        (["load", "T", "p"], "load", LoadSummary),
+        (["dlq", "G"], "dead_letters", DeadLetterSummary),
     ],
 )
 def test_a_signal_stops_a_pipeline_and_shows_its_summary(
@@ -179,7 +178,6 @@ def test_a_signal_stops_a_pipeline_and_shows_its_summary(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     arguments: list[str],
-    module: Any,  # noqa: ANN401
     function: str,
     summary: Callable[..., Summary],
 ) -> None:
@@ -187,7 +185,7 @@ def test_a_signal_stops_a_pipeline_and_shows_its_summary(
         signal.raise_signal(signal.SIGTERM)
         return summary(interrupted=stop(), problems=("stopped while writing",))
 
-    monkeypatch.setattr(module, function, work)
+    monkeypatch.setattr(spark_pipelines, function, work)
 
     assert run(["pipeline", *arguments, "-n", "a:1", "--json"]) == ExitCode.STOPPED
 
@@ -203,7 +201,7 @@ def test_a_jvm_ended_by_the_signal_is_reported_as_stopped(
         signal.raise_signal(signal.SIGTERM)
         raise Py4JNetworkError("An error occurred while trying to connect to the Java server")
 
-    monkeypatch.setattr(replaying, "replay", work)
+    monkeypatch.setattr(spark_pipelines, "replay", work)
 
     assert run(["pipeline", "replay", "T", "-n", "a:1"]) == ExitCode.STOPPED
 
@@ -216,7 +214,7 @@ def test_a_jvm_that_ends_without_a_signal_is_a_failure(
     def work(*_: object, **__: object) -> Summary:
         raise Py4JNetworkError("the Java server is gone")
 
-    monkeypatch.setattr(replaying, "replay", work)
+    monkeypatch.setattr(spark_pipelines, "replay", work)
 
     assert run(["pipeline", "replay", "T", "-n", "a:1"]) == ExitCode.FAILED
     assert "the Java server is gone" in capfd.readouterr().err

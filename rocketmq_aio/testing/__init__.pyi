@@ -1,0 +1,13 @@
+"""The public names; made by `tools/make_stub.py`."""
+
+# ruff: noqa: I001
+# fmt: off
+from rocketmq_aio.testing.cluster import Broker as Broker
+from rocketmq_aio.testing.cluster import Cluster as Cluster
+from rocketmq_aio.testing.cluster import NameServer as NameServer
+from rocketmq_aio.testing.errors import ClusterError as ClusterError
+from rocketmq_aio.testing.errors import NotOwnedError as NotOwnedError
+from rocketmq_aio.testing.errors import StartError as StartError
+from rocketmq_aio.testing.errors import UnavailableError as UnavailableError
+from rocketmq_aio.testing.security import Account as Account
+from rocketmq_aio.testing.security import ServerTLS as ServerTLS
