@@ -239,6 +239,11 @@ class ClientBase:
         """Whether calls without requests are allowed: before `start`."""
         return self._state is State.NEW
 
+    def _check_usable(self) -> None:
+        """Raise unless the client is running or not started yet."""
+        if self._state is not State.NEW:
+            self._check_running()
+
     def _is_closed(self) -> bool:
         return self._state is State.CLOSED and self._failure is None
 

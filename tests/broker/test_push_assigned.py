@@ -64,7 +64,7 @@ async def test_popped_messages_are_handled_once_and_acknowledged(
         await first.have(300)
         expected = [-1] if is_5(rocketmq_cluster) else [0, 1, 2, 3]
         assert [queue.queue_id for queue in of(one, topic)] == expected
-        info = one.running_info()
+        info = one._engine.running_info()
         assert (b"waitAckCount" in bytes(info.mq_pop_table)) == is_5(rocketmq_cluster)
     async with pushing(namesrv, group, topic, second, selector="new", client_rebalance=False):
         await send(namesrv, topic, ["last"], tags="new")

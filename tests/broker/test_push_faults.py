@@ -254,7 +254,7 @@ async def test_broker_that_dies_during_send_back_loses_nothing(
             await until(lambda: len(tries) == 2, "the try without a broker", 60)
             await asyncio.to_thread(broker.start)
             await until(lambda: len(tries) == 3, "what the broker had taken back", 60)
-            settled = await consumer.consumed_offsets(topic)
+            settled = await consumer._engine.consumed_offsets(topic)
 
     assert tries == [0, 1, 1]
     assert sum(settled.values()) == 1

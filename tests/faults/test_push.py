@@ -391,7 +391,7 @@ async def test_reset_ignores_results_of_running_handlers(
     await group.have("19")
     group.resets[queue()] = target
     group.history.extra_copies = 1
-    await consumer.reset_offsets(TOPIC, {queue(): target})
+    await consumer._engine.reset_offsets(TOPIC, {queue(): target})
     assert cluster.broker.committed(GROUP, TOPIC, 0) == target
     await until(lambda: group.handled().count("19") == 2)
     let_go.set()

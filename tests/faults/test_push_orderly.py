@@ -102,7 +102,7 @@ async def test_a_reset_waits_for_the_running_handler(
     consumer = await group.join(gate)
     await gate.reached.wait()
     group.resets[queue()] = target
-    await consumer.reset_offsets(TOPIC, {queue(): target})
+    await consumer._engine.reset_offsets(TOPIC, {queue(): target})
     put(cluster, "b", queue_id=1)
     await group.have("b")
     assert len(group.handled()) == 6, "another handler of the queue began"

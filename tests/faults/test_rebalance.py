@@ -277,7 +277,7 @@ async def test_queues_are_kept_while_the_broker_does_not_list_the_member(
         before = dict(consumer._engine.table)
         cluster.broker.on(MEMBERS_OF_GROUP, answer, times=None)
         asked = len(cluster.broker.requests_of(MEMBERS_OF_GROUP))
-        consumer.on_members_changed()
+        consumer._engine.on_members_changed()
         await cluster.broker.wait_for(MEMBERS_OF_GROUP, asked + 2)
         put(cluster, "a")
 
@@ -299,7 +299,7 @@ async def test_unstable_member_list_does_not_move_other_queues(
             others = ["zzz"] if number % 2 == 0 else []
             cluster.broker.on(MEMBERS_OF_GROUP, members(us, *others), times=1)
             asked = len(cluster.broker.requests_of(MEMBERS_OF_GROUP))
-            consumer.on_members_changed()
+            consumer._engine.on_members_changed()
             await cluster.broker.wait_for(MEMBERS_OF_GROUP, asked + 1)
             await _assigned(consumer, 8 if others else QUEUES)
 

@@ -18,6 +18,7 @@ C_co = TypeVar("C_co", covariant=True)  # the settings of the consumer
 class ConsumerContext(Generic[C_co]):
     """The instance, group and settings of a consumer, and where its components report.
 
+    :ivar on_failed: called when the consumer cannot go on
     :ivar tasks: owns the background tasks of the consumer
     :ivar publish: publishes an event to `events`
     :ivar subscriptions: the current subscriptions by topic; components read this dict
@@ -36,6 +37,7 @@ class ConsumerContext(Generic[C_co]):
         self.instance = instance
         self.group = group
         self.config = config
+        self.on_failed = on_failed
         self.tasks = BackgroundTasks(f"rocketmq:{group}", on_failure=on_failed)
         self.events = EventStreams(on_event)
         self.publish: Callable[[ConsumerEvent], None] = self.events.publish

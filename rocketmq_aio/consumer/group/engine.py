@@ -8,8 +8,9 @@ from typing import Final, Generic, TypeVar
 
 import anyio
 
-from rocketmq_aio.config.consumer import ConsumerConfig, OffsetStore
+from rocketmq_aio.config.consumer import LitePullConfig, OffsetStore, PushConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
+from rocketmq_aio.consumer.group.running_info import heartbeat_data
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
 from rocketmq_aio.consumer.offsets.remote_store import RemoteOffsetStore, check_offset
@@ -17,7 +18,7 @@ from rocketmq_aio.consumer.offsets.start_position import StartPositions
 from rocketmq_aio.consumer.pulling.flow_control import QueueLimits
 from rocketmq_aio.consumer.pulling.message_decoder import MessageDecoder
 from rocketmq_aio.consumer.pulling.puller import Puller
-from rocketmq_aio.consumer.pulling.queue_state import QueueState
+from rocketmq_aio.consumer.pulling.queue_state import UNKNOWN, QueueState
 from rocketmq_aio.consumer.rebalance.apply_assignment import Assignments
 from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
 from rocketmq_aio.consumer.rebalance.missing_topics import MissingTopics
@@ -25,7 +26,6 @@ from rocketmq_aio.consumer.rebalance.rebalancer import Rebalancer
 from rocketmq_aio.consumer.rebalance.subscription_check import SubscriptionCheck
 from rocketmq_aio.errors import ConfigError, RouteNotFoundError
 from rocketmq_aio.instance.heartbeats import check_accepted
-from rocketmq_aio.instance.inner_clients import InnerConsumer
 from rocketmq_aio.model.values import MessageModel, MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
 from rocketmq_aio.protocol.static_topics import is_logical
@@ -43,6 +43,7 @@ class GroupEngine(Generic[Q]):
     :param assignment: lets brokers assign the queues; None: every member computes its own share
     """
 
+    config: LitePullConfig | PushConfig
     commits: Commits
     _assignments: Assignments[Q]
     _puller: Puller[Q]
@@ -51,11 +52,12 @@ class GroupEngine(Generic[Q]):
 
     def __init__(
         self,
-        context: ConsumerContext[ConsumerConfig],
+        context: ConsumerContext[LitePullConfig] | ConsumerContext[PushConfig],
         *,
         assignment: BrokerAssignment | None = None,
     ) -> None:
         self.context = context
+        self.on_failed = context.on_failed
         self.instance = context.instance
         self.group = context.group
         self.config = context.config
@@ -154,7 +156,7 @@ class GroupEngine(Generic[Q]):
 
     # --- life -------------------------------------------------------------------------------------
 
-    async def open(self, owner: InnerConsumer, commit_interval_seconds: float) -> None:
+    async def open(self) -> None:
         """Join the group and start working."""
         if isinstance(self.store, LocalFileOffsetStore):
             config = self.instance.config
@@ -164,14 +166,14 @@ class GroupEngine(Generic[Q]):
             self._file = self.store
         await self.store.load()
         await self._tasks.start()
-        self.instance.register_consumer(owner)
+        self.instance.register_consumer(self)
         self._running = True
         await self._prepare_all()
         check_accepted(await self.instance.heartbeats.send_all(anew=True))
         self._tasks.spawn(self.rebalancer.run, name="rebalance")
         self._tasks.spawn(self.checks.keep_checking, name="group-check")
-        self._tasks.spawn(self.commits.keep_committing, commit_interval_seconds, name="commits")
-
+        interval = self.config.commit_interval_seconds
+        self._tasks.spawn(self.commits.keep_committing, interval, name="commits")
         for topic in self._subscriptions:
             self._missing.check(topic)  # a shared instance may have looked for it already
 
@@ -179,29 +181,25 @@ class GroupEngine(Generic[Q]):
         for wanted in list(self._subscriptions.values()):
             await self._prepare(wanted)
 
-    async def _leave(self, owner: InnerConsumer) -> None:
+    async def _leave(self) -> None:
         """Leave the group and release resources."""
         self.events.close()
         self._decoder.close()
         try:
-            await self.instance.unregister_consumer(owner)
+            await self.instance.unregister_consumer(self)
         finally:
             if self._file is not None:
                 with anyio.CancelScope(shield=True):  # otherwise the file stays locked
                     await self._file.close()
 
     def fail(self) -> None:
-        """Stop after a failure; wake all waiting callers."""
+        """Wake all waiting callers and leave the group: the instance has failed."""
         self._running = False
         self.rebalancer.end()
         for assigned in self.table.values():
             assigned.started.set()
         self.events.close()
-
-    @property
-    def running(self) -> bool:
-        """Whether the consumer is open, not closing and not failed."""
-        return self._running
+        self.instance.drop_consumer(self)
 
     # --- subscriptions ----------------------------------------------------------------------------
 
@@ -297,7 +295,7 @@ class GroupEngine(Generic[Q]):
 
     # --- for the instance -------------------------------------------------------------------------
 
-    def topics_in_use(self) -> set[str]:
+    def topics(self) -> set[str]:
         """Return the topics whose routes must be fresh."""
         return {*self._subscriptions, *(queue.topic for queue in self.table)}
 
@@ -308,6 +306,15 @@ class GroupEngine(Generic[Q]):
         for queue, assigned in self.table.items():
             if queue.topic == topic and is_logical(queue):
                 assigned.interrupt()  # the former broker still holds the pull
+
+    def on_members_changed(self) -> None:
+        """Rebalance and check the group after members joined or left."""
+        self.rebalancer.wake()
+        self.checks.wake()
+
+    def on_own_id_asked(self, check_id: str) -> None:
+        """Handle a request about this client id that another client may have sent."""
+        self.checks.on_own_id_asked(check_id)
 
     async def check_in_range(self, queue: MessageQueue, offset: int) -> None:
         """Validate the offset of a seek.
@@ -321,7 +328,7 @@ class GroupEngine(Generic[Q]):
             reason = f"the queue has offsets from {least} to {largest}"
             raise ConfigError("offset", offset, reason)
 
-    async def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Continue at *offsets*, and commit them."""
         mine = {self.table[q]: o for q, o in offsets.items() if q in self.table}
         for assigned, offset in mine.items():
@@ -329,20 +336,20 @@ class GroupEngine(Generic[Q]):
             assigned.commit_due = True
         await self.commits.commit_progress(mine)
 
+    async def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """Return the positions of the queues of *topic*."""
+        held = [each for queue, each in self.table.items() if queue.topic == topic]
+        return {each.queue: each.position for each in held if each.position != UNKNOWN}
+
     def heartbeat_data(self) -> ConsumerData:
         """Return the consumer's part of a heartbeat."""
-        start = self.config.start_from
-        kind = {"latest": "LAST_OFFSET", "earliest": "FIRST_OFFSET"}.get(str(start), "TIMESTAMP")
-        return ConsumerData(
-            group_name=self.group,
-            consume_type=self.consume_type,
-            message_model=self.config.message_model.value,
-            consume_from_where=f"CONSUME_FROM_{kind}",
-            subscription_data_set=[each.to_body() for each in self._group_subscriptions()],
-        )
+        return heartbeat_data(self.context, self.consume_type, self._group_subscriptions())
 
     def running_info(self) -> ConsumerRunningInfo:
         """Return the state, for administration tools."""
+        return self.checks.describe(self._running_info(), leaving=not self._running)
+
+    def _running_info(self) -> ConsumerRunningInfo:
         raise NotImplementedError
 
     def _group_subscriptions(self) -> Iterable[Subscription]:

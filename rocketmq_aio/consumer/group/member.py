@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -12,7 +12,6 @@ from rocketmq_aio.consumer.common.statistics import TopicStatistics
 from rocketmq_aio.consumer.group.engine import GroupEngine
 from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
 
 E = TypeVar("E", bound=GroupEngine[Any])
 
@@ -53,45 +52,10 @@ class GroupMember(ClientBase, Generic[E]):
         """Return rates and averages by topic, of the last minute."""
         return self._engine.statistics.snapshots()
 
-    # --- for the instance -------------------------------------------------------------------------
-
-    def topics(self) -> Iterable[str]:
-        """Return the topics whose routes must be fresh."""
-        return self._engine.topics_in_use()
-
-    def heartbeat_data(self) -> ConsumerData:
-        """Return the consumer's part of a heartbeat."""
-        return self._engine.heartbeat_data()
-
-    def on_members_changed(self) -> None:
-        """Rebalance and check the group after members joined or left."""
-        self._engine.rebalancer.wake()
-        self._engine.checks.wake()
-
-    def on_route_changed(self, topic: str) -> None:
-        """Rebalance after the queues of a topic changed."""
-        self._engine.on_route_changed(topic)
-
     def on_failed(self, cause: BaseException) -> None:
         """Fail waiting calls and leave the group."""
         super().on_failed(cause)
         self._engine.fail()
-        self._instance.drop_consumer(self)
 
-    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue at *offsets*, set by an administrator."""
-        await self._engine.reset_offsets(offsets)
-
-    def on_own_id_asked(self, check_id: str) -> None:
-        """Handle a request about this client id that another client may have sent."""
-        self._engine.checks.on_own_id_asked(check_id)
-
-    def running_info(self) -> ConsumerRunningInfo:
-        """Return the state, for administration tools."""
-        engine = self._engine
-        return engine.checks.describe(engine.running_info(), leaving=not engine.running)
-
-    def _check_usable(self) -> None:
-        """Raise unless the consumer is running or not started yet."""
-        if not self._can_prepare():
-            self._check_running()
+    async def _open(self) -> None:
+        await self._engine.open()

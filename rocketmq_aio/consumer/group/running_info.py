@@ -1,4 +1,4 @@
-"""Running info: the state of a consumer, as administration tools request it."""
+"""Heartbeat data and running info: what brokers and administration tools get to know."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from rocketmq_aio.consumer.common.statistics import ConsumeStatistics
+from rocketmq_aio.config.consumer import LitePullConfig, PopConfig, PushConfig
+from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.pulling.queue_state import QueueState
 from rocketmq_aio.consumer.rebalance.strategies.allocation import strategy_name
-from rocketmq_aio.instance.instance import MQClientInstance
-from rocketmq_aio.model.values import MessageQueue
+from rocketmq_aio.model.values import MessageModel, MessageQueue
 from rocketmq_aio.protocol.bodies import (
+    ConsumerData,
     ConsumerRunningInfo,
     PopProcessQueueInfo,
     ProcessQueueInfo,
@@ -23,20 +24,37 @@ from rocketmq_aio.protocol.subscription import Subscription
 MIB: Final = 1024 * 1024
 
 
+PASSIVELY: Final = "CONSUME_PASSIVELY"  # also of pop consumers: 4.9 brokers know no third type
+
+
 class Kind(NamedTuple):
     """The kind of a consumer, for administration tools."""
 
-    consume_type: str = "CONSUME_ACTIVELY"  # CONSUME_PASSIVELY for push consumers
+    consume_type: str = "CONSUME_ACTIVELY"
     orderly: bool = False
     concurrency: int = 0  # of handlers
 
 
-def running_info(
-    instance: MQClientInstance,
-    config: object,
+def heartbeat_data(
+    context: ConsumerContext[LitePullConfig | PushConfig | PopConfig],
+    consume_type: str,
     subscriptions: Iterable[Subscription],
-    held: Iterable[QueueState],
-    statistics: ConsumeStatistics,
+) -> ConsumerData:
+    """Return the consumer's part of a heartbeat."""
+    config = context.config
+    return ConsumerData(
+        group_name=context.group,
+        consume_type=consume_type,
+        message_model=_model(config).value,
+        consume_from_where=_start(config.start_from),
+        subscription_data_set=[each.to_body() for each in subscriptions],
+    )
+
+
+def running_info(
+    context: ConsumerContext[LitePullConfig | PushConfig | PopConfig],
+    subscriptions: Iterable[Subscription],
+    held: Iterable[QueueState] = (),
     *,
     kind: Kind = Kind(),  # noqa: B008 - nobody can change it
     is_locked: Callable[[MessageQueue], bool] = lambda queue: False,
@@ -44,14 +62,23 @@ def running_info(
 ) -> ConsumerRunningInfo:
     """Return the response to GET_CONSUMER_RUNNING_INFO.
 
-    :param config: the settings of the consumer, of any kind
     :param popped: queues that are popped, not pulled
     """
+    instance, config, statistics = context.instance, context.config, context.statistics
     wanted = [each.to_body() for each in subscriptions]
     topics = dict.fromkeys([*(each.topic for each in wanted), *statistics.topics()])
     to_millis = _clock()
     return ConsumerRunningInfo(
-        properties={**_shown(config), **_properties(instance, kind)},
+        properties={
+            "messageModel": _model(config).value,
+            **_shown(config),
+            "PROP_CONSUME_TYPE": kind.consume_type,
+            "PROP_CONSUMEORDERLY": _flag(kind.orderly),  # Java's spelling
+            "PROP_THREADPOOL_CORE_SIZE": str(kind.concurrency),
+            "PROP_CLIENT_VERSION": "V5_5_0",
+            "PROP_NAMESERVER_ADDR": ";".join(instance.name_servers.addresses),
+            "PROP_CONSUMER_START_TIMESTAMP": str(instance.started_ms),
+        },
         subscription_set=wanted,
         mq_table=queue_table({q.queue: _info(q, is_locked(q.queue), to_millis) for q in held}),
         mq_pop_table=queue_table(popped or {}),
@@ -59,15 +86,8 @@ def running_info(
     )
 
 
-def _properties(instance: MQClientInstance, kind: Kind) -> dict[str, str]:
-    return {
-        "PROP_CONSUME_TYPE": kind.consume_type,
-        "PROP_CONSUMEORDERLY": _flag(kind.orderly),  # Java's spelling
-        "PROP_THREADPOOL_CORE_SIZE": str(kind.concurrency),
-        "PROP_CLIENT_VERSION": "V5_5_0",
-        "PROP_NAMESERVER_ADDR": ";".join(instance.name_servers.addresses),
-        "PROP_CONSUMER_START_TIMESTAMP": str(instance.started_ms),
-    }
+def _model(config: object) -> MessageModel:
+    return getattr(config, "message_model", MessageModel.CLUSTERING)  # pop consumers have no other
 
 
 def _info(
@@ -129,7 +149,6 @@ def _strategies(allocate: Any) -> str:  # noqa: ANN401 - as the setting takes it
 
 
 JAVA_NAMES: Final[tuple[tuple[str, str, Callable[[Any], str]], ...]] = (
-    ("message_model", "messageModel", lambda model: str(model.value)),
     ("start_from", "consumeFromWhere", _start),
     ("start_from", "consumeTimestamp", _instant),
     ("allocate", "allocateMessageQueueStrategy", _strategies),

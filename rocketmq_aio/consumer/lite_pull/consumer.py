@@ -273,22 +273,12 @@ class LitePullConsumer(GroupMember[LitePullEngine], Generic[V]):
             assigned.wake_puller()
             self._ready.add(assigned)
 
-    # --- for the instance -----------------------------------------------------------------------
-
-    async def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Return the positions of the queues of *topic*."""
-        table = self._engine.table
-        return {q: a.delivered for q, a in table.items() if q.topic == topic and a.delivered >= 0}
-
     # --- inside ---------------------------------------------------------------------------------
-
-    async def _open(self) -> None:
-        await self._engine.open(self, self._engine.config.commit_interval_seconds)
 
     async def _shut(self) -> None:
         # Leaving `async with` in one task does not mark the batch of another task as processed.
         alone = self._reader is None or self._reader is self._left_by
-        await self._engine.shut(self, last_batch_done=self._left_normally and alone)
+        await self._engine.shut(last_batch_done=self._left_normally and alone)
 
     def _with_hooks(self, messages: list[MessageExt[V]]) -> list[MessageExt[V]]:
         if self._hooked and messages:

@@ -20,7 +20,6 @@ from rocketmq_aio.consumer.pulling.flow_control import Cache, CacheLimits
 from rocketmq_aio.consumer.rebalance.apply_assignment import DRAIN_SECONDS, Assignments
 from rocketmq_aio.consumer.rebalance.topic_queue_listener import TopicQueueListeners
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.instance.inner_clients import InnerConsumer
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
 from rocketmq_aio.protocol.bodies import ConsumerRunningInfo
 from rocketmq_aio.protocol.subscription import Subscription, subscription
@@ -62,9 +61,8 @@ class LitePullEngine(GroupEngine[PolledQueue]):
 
     # --- life -----------------------------------------------------------------------------------
 
-    async def open(self, owner: InnerConsumer, commit_interval_seconds: float) -> None:
-        """Join the group with the prepared subscriptions, and start all tasks."""
-        await super().open(owner, commit_interval_seconds)
+    async def open(self) -> None:
+        await super().open()
         check = self.config.topic_check_interval_seconds
         self._tasks.spawn(self._watch.keep_watching, check, name="queue-watch")
         if self._fence is not None:
@@ -77,7 +75,7 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         if manual:
             await self._assignments.change(None, lambda: self._manual or ())
 
-    async def shut(self, owner: InnerConsumer, *, last_batch_done: bool) -> None:
+    async def shut(self, *, last_batch_done: bool) -> None:
         """Stop pulling, commit, leave the group, release everything."""
         self._running = False
         self.ready.close()
@@ -90,10 +88,9 @@ class LitePullEngine(GroupEngine[PolledQueue]):
             await self._assignments.revoke_all()
         finally:  # also when that took too long
             self.revoking = False
-            await self._leave(owner)
+            await self._leave()
 
     def fail(self) -> None:
-        """Wake all waiting callers: the instance has failed."""
         self.ready.close()
         super().fail()
 
@@ -172,7 +169,7 @@ class LitePullEngine(GroupEngine[PolledQueue]):
 
     async def lag(self) -> dict[MessageQueue, int]:
         """Return the lag of every assigned queue."""
-        return await fetch_lag(self.instance, self.table.values(), lambda each: each.delivered)
+        return await fetch_lag(self.instance, self.table.values())
 
     async def start_of(self, queue: MessageQueue, start: str | datetime) -> int:
         """Return the offset of a start position now."""
@@ -180,12 +177,10 @@ class LitePullEngine(GroupEngine[PolledQueue]):
 
     # --- for the instance -----------------------------------------------------------------------
 
-    def topics_in_use(self) -> set[str]:
-        """Topics whose routes must be fresh."""
-        return {*super().topics_in_use(), *self._watch.topics()}
+    def topics(self) -> set[str]:
+        return {*super().topics(), *self._watch.topics()}
 
     def on_route_changed(self, topic: str) -> None:
-        """Update assignments and queue listeners."""
         super().on_route_changed(topic)
         self._watch.check(topic)
 
@@ -193,10 +188,8 @@ class LitePullEngine(GroupEngine[PolledQueue]):
         """Manually assigned queues are not announced to brokers."""
         return super()._group_subscriptions() if self._manual is None else ()
 
-    def running_info(self) -> ConsumerRunningInfo:
-        """The state, for administration tools."""
-        subscribed, held = self._group_subscriptions(), self.table.values()
-        return running_info(self.instance, self.config, subscribed, held, self.statistics)
+    def _running_info(self) -> ConsumerRunningInfo:
+        return running_info(self.context, self._group_subscriptions(), self.table.values())
 
 
 def _checked_queues(queues: object) -> frozenset[MessageQueue]:

@@ -44,6 +44,10 @@ class PolledQueue(QueueState):
         return self._processed if self._auto_commit else self._explicit
 
     @property
+    def position(self) -> int:
+        return self.delivered
+
+    @property
     def has_in_flight(self) -> bool:
         """Whether the application has messages that it has not marked as processed."""
         return self._processed < self.delivered

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final, TypeVar
+from collections.abc import Iterable
+from typing import Final
 
 import anyio
 
@@ -16,23 +16,21 @@ from rocketmq_aio.remoting.gather import gather_limited
 
 QUERIES_AT_ONCE: Final = 16
 
-Q = TypeVar("Q", bound=QueueState)
-
 
 async def fetch_lag(
-    instance: MQClientInstance, queues: Iterable[Q], position: Callable[[Q], int]
+    instance: MQClientInstance, queues: Iterable[QueueState]
 ) -> dict[MessageQueue, int]:
-    """Return the distance from the *position* to the end of each of *queues*.
+    """Return the distance from the position to the end of each of *queues*.
 
     :raises RocketMQError: a broker did not answer, or the start of a queue is unknown
     """
     found: dict[MessageQueue, int] = {}
 
-    async def fetch(assigned: Q) -> None:
+    async def fetch(assigned: QueueState) -> None:
         await wait_until_started(instance, assigned)
         end = await instance.broker.max_offset(assigned.queue)
         if not assigned.dropped:
-            found[assigned.queue] = max(0, end - position(assigned))
+            found[assigned.queue] = max(0, end - assigned.position)
 
     for error in (await gather_limited(fetch, queues, QUERIES_AT_ONCE)).failures.values():
         raise error

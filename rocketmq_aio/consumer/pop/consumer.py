@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from threading import get_ident
 from time import time_ns
 from typing import Final, Generic, Self
@@ -16,15 +16,13 @@ from rocketmq_aio.consumer.common.hooks import checked_consume_hooks
 from rocketmq_aio.consumer.pop.client import PopRequest
 from rocketmq_aio.consumer.pop.engine import PopEngine, Worker
 from rocketmq_aio.consumer.pop.message import PoppedMessage
-from rocketmq_aio.consumer.pop.running_info import heartbeat_data, running_info
 from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.client_base import ClientBase
 from rocketmq_aio.instance.hook_runner import AnyConsumeHook
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.codec import V
 from rocketmq_aio.model.names import check_topic
-from rocketmq_aio.model.values import MessageQueue, MessageSelector
-from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo
+from rocketmq_aio.model.values import MessageSelector
 
 LONGEST_SECONDS: Final = 12 * 3600.0  # of what a caller may ask for
 
@@ -153,56 +151,18 @@ class PopConsumer(ClientBase, Generic[V]):
         """Return a stream of events from now on: failures, dead letters."""
         return self._engine.events.open()
 
-    # --- for the instance -----------------------------------------------------------------------
-
-    def topics(self) -> Iterable[str]:
-        """Topics whose routes must be fresh."""
-        return self._engine.subscriptions.keys()
-
-    def heartbeat_data(self) -> ConsumerData:
-        """Return the heartbeat entry of this consumer."""
-        return heartbeat_data(self._engine)
-
-    def running_info(self) -> ConsumerRunningInfo:
-        """The state of this consumer."""
-        engine = self._engine
-        return engine.checks.describe(running_info(engine), leaving=not engine.running)
-
-    def on_members_changed(self) -> None:
-        """Check the subscriptions of the other members."""
-        self._engine.checks.wake()
-
-    def on_own_id_asked(self, check_id: str) -> None:
-        """Do nothing: brokers do not allocate queues by client id."""
-
-    def on_route_changed(self, topic: str) -> None:
-        """Start and stop pop loops after a change of the route."""
-        self._engine.on_route_changed(topic)
+    # --- inside ---------------------------------------------------------------------------------
 
     def on_failed(self, cause: BaseException) -> None:
         """Wake all waiting callers and leave the group: the instance has failed."""
         super().on_failed(cause)
         self._engine.fail()
-        self._instance.drop_consumer(self)
-
-    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Do nothing: the broker keeps the offsets."""
-
-    async def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Return nothing: the broker keeps the offsets."""
-        return {}
-
-    # --- inside ---------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        await self._engine.open(self)
+        await self._engine.open()
 
     async def _shut(self) -> None:
-        await self._engine.shut(self)
-
-    def _check_usable(self) -> None:
-        if not self._can_prepare():
-            self._check_running()
+        await self._engine.shut()
 
     def handed_out(self, messages: Iterable[PoppedMessage]) -> None:
         """Call the hooks before *messages* are returned."""

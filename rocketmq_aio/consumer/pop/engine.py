@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 from weakref import WeakSet
 
@@ -11,6 +11,7 @@ import anyio
 
 from rocketmq_aio.config.consumer import PopConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
+from rocketmq_aio.consumer.group.running_info import PASSIVELY, Kind, heartbeat_data, running_info
 from rocketmq_aio.consumer.pop.buffer import PopBuffer
 from rocketmq_aio.consumer.pop.client import PopRequest
 from rocketmq_aio.consumer.pop.intake import PopIntake, PopSettings
@@ -21,9 +22,9 @@ from rocketmq_aio.consumer.rebalance.missing_topics import MissingTopics
 from rocketmq_aio.consumer.rebalance.subscription_check import SubscriptionCheck
 from rocketmq_aio.errors import RouteNotFoundError
 from rocketmq_aio.instance.heartbeats import check_accepted
-from rocketmq_aio.instance.inner_clients import InnerConsumer
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.values import MessageQueue, MessageSelector
+from rocketmq_aio.protocol.bodies import ConsumerData, ConsumerRunningInfo, PopProcessQueueInfo
 from rocketmq_aio.protocol.subscription import Subscription, subscription
 
 logger = get_logger(__name__)
@@ -45,6 +46,8 @@ class PopEngine:
 
     def __init__(self, context: ConsumerContext[PopConfig]) -> None:
         config = context.config
+        self.context = context
+        self.on_failed = context.on_failed
         self.instance = context.instance
         self.group = context.group
         self.config = config
@@ -73,10 +76,10 @@ class PopEngine:
 
     # --- life -----------------------------------------------------------------------------------
 
-    async def open(self, owner: InnerConsumer) -> None:
+    async def open(self) -> None:
         """Join the group with the prepared subscriptions, and start all tasks."""
         await self._tasks.start()
-        self.instance.register_consumer(owner)
+        self.instance.register_consumer(self)
         for wanted in list(self.subscriptions.values()):
             await self._prepare(wanted)
         check_accepted(await self.instance.heartbeats.send_all(anew=True))
@@ -88,7 +91,7 @@ class PopEngine:
         self._intake.start()
         self._tasks.spawn(self.checks.keep_checking, name="group-check")
 
-    async def shut(self, owner: InnerConsumer) -> None:
+    async def shut(self) -> None:
         """Acknowledge processed messages, give back the others, leave the group."""
         self.running = False
         self._stop_loops()
@@ -102,13 +105,14 @@ class PopEngine:
         finally:
             self.events.close()
             self._intake.close()
-            await self.instance.unregister_consumer(owner)
+            await self.instance.unregister_consumer(self)
 
     def fail(self) -> None:
-        """Wake all waiting callers: the instance has failed."""
+        """Wake all waiting callers and leave the group: the instance has failed."""
         self.running = False
         self._stop_loops()
         self.events.close()
+        self.instance.drop_consumer(self)
 
     def _stop_loops(self) -> None:
         for loop in self.loops.values():
@@ -193,6 +197,37 @@ class PopEngine:
             deliver=self._buffer.add,
             on_idle=self._buffer.notify,
         )
+
+    # --- for the instance -----------------------------------------------------------------------
+
+    def topics(self) -> Iterable[str]:
+        """Topics whose routes must be fresh."""
+        return self.subscriptions.keys()
+
+    def heartbeat_data(self) -> ConsumerData:
+        """Return the consumer's part of a heartbeat."""
+        return heartbeat_data(self.context, PASSIVELY, self.subscriptions.values())
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """Return the state, for administration tools."""
+        popped = {q: PopProcessQueueInfo(droped=loop.stopped) for q, loop in self.loops.items()}
+        kind = Kind(PASSIVELY, orderly=self.config.orderly)
+        info = running_info(self.context, self.subscriptions.values(), kind=kind, popped=popped)
+        return self.checks.describe(info, leaving=not self.running)
+
+    def on_members_changed(self) -> None:
+        """Check the subscriptions of the other members."""
+        self.checks.wake()
+
+    def on_own_id_asked(self, check_id: str) -> None:
+        """Do nothing: brokers do not allocate queues by client id."""
+
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Do nothing: the broker keeps the offsets."""
+
+    async def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """Return nothing: the broker keeps the offsets."""
+        return {}
 
     # --- messages -------------------------------------------------------------------------------
 

@@ -77,6 +77,11 @@ class QueueState:
         raise NotImplementedError
 
     @property
+    def position(self) -> int:
+        """The offset that administrators see and `lag` counts from; `UNKNOWN` before the start."""
+        return self.committable
+
+    @property
     def has_in_flight(self) -> bool:
         """Whether the application has messages that it has not marked as processed."""
         raise NotImplementedError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from time import monotonic, time_ns
+from time import time_ns
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.consumer import MAX_CONCURRENCY, PushConfig
@@ -16,17 +16,12 @@ from rocketmq_aio.consumer.common.listeners import (
     AssignmentListeners,
     check_listener,
 )
-from rocketmq_aio.consumer.common.redelivery import restore_topic
 from rocketmq_aio.consumer.group.member import GroupMember
-from rocketmq_aio.consumer.push.consume_service import reason_of
 from rocketmq_aio.consumer.push.engine import PushEngine
 from rocketmq_aio.consumer.push.handlers import (
-    BatchContext,
     BatchHandler,
     Handler,
     MessageHandler,
-    RetryLater,
-    SuspendQueue,
     decoding,
     hooked,
 )
@@ -34,11 +29,9 @@ from rocketmq_aio.errors import ConfigError
 from rocketmq_aio.instance.hook_runner import AnyPushHook
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.codec import V
-from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.values import MessageModel, MessageQueue, MessageSelector
-from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult, DirectOutcome
-from rocketmq_aio.remoting.background_tasks import call_isolated, in_background_task
+from rocketmq_aio.remoting.background_tasks import in_background_task
 from rocketmq_aio.signals import stop_signals
 
 
@@ -92,7 +85,6 @@ class PushConsumer(GroupMember[PushEngine]):
             handler.wrap(lambda call: hooked(call, consume_hooks, group))
         if (codec := config.codec) is not None:  # outside the hooks: they run only around handlers
             handler.wrap(lambda call: decoding(call, codec))
-        self._call = handler.call
         self._close_seconds += config.close_timeout_seconds
         context = ConsumerContext(
             self._instance,
@@ -187,55 +179,15 @@ class PushConsumer(GroupMember[PushEngine]):
             await self.close()
         self._raise_failure()
 
-    # --- for the instance -------------------------------------------------------------------------
-
-    async def consumed_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Return the committable offsets of *topic*."""
-        table = self._engine.table
-        return {
-            q: a.committable for q, a in table.items() if q.topic == topic and a.committable >= 0
-        }
-
-    async def consume_directly(
-        self, message: MessageExt, broker_name: str | None
-    ) -> ConsumeDirectlyResult:
-        """Call the handler with one message for an administrator."""
-        restore_topic(message)
-        started = monotonic()
-        outcome, remark = await self._try(message)
-        return ConsumeDirectlyResult(
-            consume_result=outcome,
-            order=self._engine.orderly,
-            remark=remark,
-            spent_time_mills=int((monotonic() - started) * 1000),
-        )
-
     # --- inside -----------------------------------------------------------------------------------
-
-    async def _try(self, message: MessageExt) -> tuple[DirectOutcome, str | None]:
-        """Call the handler; return the outcome and the reason."""
-        try:
-            result = await call_isolated(self._call, [message])
-            if isinstance(result, RetryLater | SuspendQueue):
-                return DirectOutcome.LATER, str(result)
-            if isinstance(result, BatchContext) and not result.done(1):
-                return DirectOutcome.LATER, None
-        except (RetryLater, SuspendQueue) as answer:
-            return DirectOutcome.LATER, str(answer)
-        except Exception as error:  # noqa: BLE001 - the application's code
-            return DirectOutcome.RAISED, reason_of(error)
-        return DirectOutcome.SUCCESS, None
 
     def _on_signal(self) -> None:
         loop = self._home
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._engine.stopped.set)  # also wakes the loop
 
-    async def _open(self) -> None:
-        await self._engine.open(self, self._engine.config.commit_interval_seconds)
-
     async def _shut(self) -> None:
-        await self._engine.shut(self)
+        await self._engine.shut()
 
 
 def _check_modes(config: object, *, orderly: object, single: bool) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from functools import partial
+from time import monotonic
 
 from rocketmq_aio.config.consumer import PushConfig
 from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.events import LeaseLost
 from rocketmq_aio.consumer.common.listeners import AssignmentListeners
-from rocketmq_aio.consumer.common.redelivery import SendBack
+from rocketmq_aio.consumer.common.redelivery import SendBack, restore_topic
 from rocketmq_aio.consumer.group.engine import GroupEngine
-from rocketmq_aio.consumer.group.running_info import Kind, running_info
+from rocketmq_aio.consumer.group.running_info import PASSIVELY, Kind, running_info
 from rocketmq_aio.consumer.group.stall_recovery import StallRecovery
 from rocketmq_aio.consumer.offsets.commits import Commits
 from rocketmq_aio.consumer.offsets.lag import fetch_lag
@@ -24,9 +25,10 @@ from rocketmq_aio.consumer.push.consume_service import (
     ConsumeService,
     SendsBack,
     max_reconsume_times,
+    reason_of,
 )
 from rocketmq_aio.consumer.push.dispatch_queue import DispatchQueue, InFlightTable, RetryQueue
-from rocketmq_aio.consumer.push.handlers import Handler
+from rocketmq_aio.consumer.push.handlers import BatchContext, Handler, RetryLater, SuspendQueue
 from rocketmq_aio.consumer.push.locks import DeferredUnlocks, QueueLocks
 from rocketmq_aio.consumer.push.orderly import OrderlyService
 from rocketmq_aio.consumer.push.pop_mode import PoppedQueue, PopSendBack, PushPops
@@ -34,18 +36,19 @@ from rocketmq_aio.consumer.push.workers import Workers
 from rocketmq_aio.consumer.rebalance.apply_assignment import Assignments
 from rocketmq_aio.consumer.rebalance.broker_assignment import BrokerAssignment
 from rocketmq_aio.errors import ConfigError
-from rocketmq_aio.instance.inner_clients import InnerConsumer
+from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.bodies import ConsumerRunningInfo
+from rocketmq_aio.protocol.bodies import ConsumeDirectlyResult, ConsumerRunningInfo, DirectOutcome
 from rocketmq_aio.protocol.subscription import Subscription, subscription
+from rocketmq_aio.remoting.background_tasks import call_isolated
 
 
 class PushEngine(GroupEngine[DispatchQueue]):
     """What `PushConsumer` delegates to."""
 
     config: PushConfig
-    consume_type = "CONSUME_PASSIVELY"
+    consume_type = PASSIVELY
 
     def __init__(
         self,
@@ -61,6 +64,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
             assignment = BrokerAssignment(instance, group, config.message_model)
         super().__init__(context, assignment=assignment)
         self.orderly = orderly
+        self._call = handler.call
         self.stopped = asyncio.Event()  # set by a stop signal, `shut` or `fail`
         self._drain_seconds = config.close_timeout_seconds
         self._retry_topic = RETRY_PREFIX + group
@@ -136,12 +140,11 @@ class PushEngine(GroupEngine[DispatchQueue]):
 
     # --- life -------------------------------------------------------------------------------------
 
-    async def open(self, owner: InnerConsumer, commit_interval_seconds: float) -> None:
-        """Join the group and start working."""
+    async def open(self) -> None:
         if not self.is_broadcasting:
             retries = subscription(self._retry_topic, "*", self.instance.started_ms)
             self._subscriptions[self._retry_topic] = retries
-        await super().open(owner, commit_interval_seconds)
+        await super().open()
         self.workers.start()
         if self._pops is not None:
             self._pops.start()
@@ -150,7 +153,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         if self.stalls is not None:
             self._tasks.spawn(self.stalls.fence.stalls.watch, name="stalls")
 
-    async def shut(self, owner: InnerConsumer) -> None:
+    async def shut(self) -> None:
         """Stop pulling, wait for running handlers, commit, unlock and leave the group."""
         # After a failure no handler runs any more.
         drain_seconds = self.config.close_timeout_seconds if self._running else 0.0
@@ -168,10 +171,9 @@ class PushEngine(GroupEngine[DispatchQueue]):
             # A thread cannot be cancelled: its queue stays locked until the lock expires.
             if self._unlocks is not None and self._threads is None and not self.workers.busy:
                 await self._unlocks.release_pending()
-            await self._leave(owner)
+            await self._leave()
 
     def fail(self) -> None:
-        """Stop after a failure; wake all waiting callers."""
         super().fail()
         if self._pops is not None:
             self._pops.fail()
@@ -217,7 +219,7 @@ class PushEngine(GroupEngine[DispatchQueue]):
         self._check_pulled(queue)
         await self.check_in_range(queue, offset)
         self._check_pulled(queue)
-        await self.reset_offsets({queue: offset})
+        await self.reset_offsets(queue.topic, {queue: offset})
 
     def _check_pulled(self, queue: MessageQueue) -> None:
         assigned = self.table.get(queue)
@@ -290,21 +292,48 @@ class PushEngine(GroupEngine[DispatchQueue]):
 
     async def lag(self) -> dict[MessageQueue, int]:
         """Return the lag of every pulled queue; popped queues have no position here."""
-        pulled = [each for each in self.table.values() if not isinstance(each, PoppedQueue)]
-        return await fetch_lag(self.instance, pulled, lambda each: each.committable)
+        return await fetch_lag(self.instance, self._pulled())
+
+    def _pulled(self) -> list[DispatchQueue]:
+        return [each for each in self.table.values() if not isinstance(each, PoppedQueue)]
 
     # --- for the instance -------------------------------------------------------------------------
 
-    def running_info(self) -> ConsumerRunningInfo:
-        """Return the state, for administration tools."""
+    def _running_info(self) -> ConsumerRunningInfo:
         kind = Kind(self.consume_type, orderly=self.orderly, concurrency=self.workers.size)
         return running_info(
-            self.instance,
-            self.config,
+            self.context,
             self._subscriptions.values(),
-            [each for each in self.table.values() if not isinstance(each, PoppedQueue)],
-            self.statistics,
+            self._pulled(),
             kind=kind,
             popped=self._pops.info() if self._pops is not None else None,
             is_locked=self.locks.holds if self.locks else lambda queue: False,
         )
+
+    async def consume_directly(
+        self, message: MessageExt, broker_name: str | None
+    ) -> ConsumeDirectlyResult:
+        """Call the handler with one message for an administrator."""
+        restore_topic(message)
+        started = monotonic()
+        outcome, remark = await self._try(message)
+        return ConsumeDirectlyResult(
+            consume_result=outcome,
+            order=self.orderly,
+            remark=remark,
+            spent_time_mills=int((monotonic() - started) * 1000),
+        )
+
+    async def _try(self, message: MessageExt) -> tuple[DirectOutcome, str | None]:
+        """Call the handler; return the outcome and the reason."""
+        try:
+            result = await call_isolated(self._call, [message])
+            if isinstance(result, RetryLater | SuspendQueue):
+                return DirectOutcome.LATER, str(result)
+            if isinstance(result, BatchContext) and not result.done(1):
+                return DirectOutcome.LATER, None
+        except (RetryLater, SuspendQueue) as later:
+            return DirectOutcome.LATER, str(later)
+        except Exception as error:  # noqa: BLE001 - the application's code
+            return DirectOutcome.RAISED, reason_of(error)
+        return DirectOutcome.SUCCESS, None

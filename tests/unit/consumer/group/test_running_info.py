@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -12,12 +13,12 @@ import pytest
 import pytest_asyncio
 
 from rocketmq_aio.config.consumer import LitePullConfig, PopConfig, PushConfig
+from rocketmq_aio.consumer.common.context import ConsumerContext
 from rocketmq_aio.consumer.common.statistics import ConsumeStatistics
 from rocketmq_aio.consumer.group.running_info import Kind, running_info
 from rocketmq_aio.consumer.lite_pull.polled_queue import PolledQueue
 from rocketmq_aio.consumer.pulling.flow_control import Cache
 from rocketmq_aio.consumer.rebalance.strategies.averagely import AllocateAveragelyByCircle
-from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.model.values import MessageModel, MessageQueue
 from rocketmq_aio.protocol.bodies import PopProcessQueueInfo
 from rocketmq_aio.protocol.fastjson import to_standard
@@ -27,24 +28,20 @@ from tests.fakes.cluster import FakeCluster
 from tests.unit.consumer.lite_pull_env import GROUP, TOPIC, consuming, numbers, polled, put, queue
 from tests.unit.consumer.parts import assigned_queue
 
-
-class Client:
-    """As much of an instance as is told about."""
-
-    started_ms = 1_700_000_000_000
-
-    class name_servers:  # noqa: N801 - an attribute of the instance
-        addresses = ("127.0.0.1:9876", "127.0.0.2:9876")
+NAME_SERVERS = SimpleNamespace(addresses=("127.0.0.1:9876", "127.0.0.2:9876"))
 
 
-def told(config: object = None, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Return what is told, as plain JSON."""
+def info_json(config: object = None, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return the running info as plain JSON."""
+    context = SimpleNamespace(
+        instance=SimpleNamespace(started_ms=1_700_000_000_000, name_servers=NAME_SERVERS),
+        config=config or LitePullConfig(),
+        statistics=arguments.pop("statistics", ConsumeStatistics()),
+    )
     info = running_info(
-        cast(MQClientInstance, Client()),
-        config or LitePullConfig(),
+        cast(ConsumerContext[LitePullConfig], context),
         arguments.pop("subscriptions", []),
         arguments.pop("held", []),
-        arguments.pop("statistics", ConsumeStatistics()),
         **arguments,
     )
     standard: dict[str, Any] = msgspec.json.decode(to_standard(msgspec.json.encode(info)))
@@ -59,18 +56,20 @@ def only(table: dict[str, Any]) -> tuple[MessageQueue, Any]:
 
 
 def test_properties_contain_the_kind_of_consumer() -> None:
-    properties = told(kind=Kind("CONSUME_PASSIVELY", orderly=True, concurrency=7))["properties"]
+    properties = info_json(kind=Kind("CONSUME_PASSIVELY", orderly=True, concurrency=7))[
+        "properties"
+    ]
 
     assert properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
     assert properties["PROP_CONSUMEORDERLY"] == "true"
     assert properties["PROP_THREADPOOL_CORE_SIZE"] == "7"
     assert properties["PROP_NAMESERVER_ADDR"] == "127.0.0.1:9876;127.0.0.2:9876"
     assert properties["PROP_CONSUMER_START_TIMESTAMP"] == "1700000000000"
-    assert told()["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
+    assert info_json()["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
 
 
 def test_settings_have_the_names_and_units_of_the_java_client() -> None:
-    push = told(PushConfig(message_model=MessageModel.BROADCASTING))["properties"]
+    push = info_json(PushConfig(message_model=MessageModel.BROADCASTING))["properties"]
     changed = PushConfig(
         start_from=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
         allocate=AllocateAveragelyByCircle(),
@@ -78,8 +77,8 @@ def test_settings_have_the_names_and_units_of_the_java_client() -> None:
         pull_threshold_per_topic=500,
         consume_timeout_seconds=90,
     )
-    other = told(changed)["properties"]
-    mapped = told(PushConfig(allocate={TOPIC: AllocateAveragelyByCircle()}))["properties"]
+    other = info_json(changed)["properties"]
+    mapped = info_json(PushConfig(allocate={TOPIC: AllocateAveragelyByCircle()}))["properties"]
 
     assert push["messageModel"] == "BROADCASTING"
     assert push["consumeFromWhere"] == "CONSUME_FROM_LAST_OFFSET"
@@ -103,7 +102,7 @@ def test_settings_have_the_names_and_units_of_the_java_client() -> None:
 
 @pytest.mark.parametrize("config", [LitePullConfig(), PushConfig(), PopConfig()])
 def test_every_property_is_text(config: object) -> None:
-    properties = told(config)["properties"]
+    properties = info_json(config)["properties"]
 
     assert len(properties) > 8
     assert all(isinstance(value, str) for value in properties.values())
@@ -112,7 +111,7 @@ def test_every_property_is_text(config: object) -> None:
 def test_queue_info_shows_its_cache() -> None:
     held = assigned_queue(3, begin=10, cached=5)
     held.last_pull = time.monotonic() - 60
-    at, info = only(told(held=[held], is_locked=lambda each: each == queue(3))["mqTable"])
+    at, info = only(info_json(held=[held], is_locked=lambda each: each == queue(3))["mqTable"])
 
     assert at == queue(3)
     assert (info["cachedMsgCount"], info["commitOffset"]) == (5, 10)
@@ -124,7 +123,7 @@ def test_queue_info_shows_its_cache() -> None:
 
 def test_queue_without_a_start_shows_offset_zero() -> None:
     held = PolledQueue(queue(0), Cache())
-    _, info = only(told(held=[held])["mqTable"])
+    _, info = only(info_json(held=[held])["mqTable"])
 
     assert (info["commitOffset"], info["cachedMsgMinOffset"], info["lastPullTimestamp"]) == (
         0,
@@ -134,7 +133,7 @@ def test_queue_without_a_start_shows_offset_zero() -> None:
 
 
 def test_popped_queues_have_their_own_table() -> None:
-    seen = told(popped={queue(1): PopProcessQueueInfo(wait_ack_count=4)})
+    seen = info_json(popped={queue(1): PopProcessQueueInfo(wait_ack_count=4)})
 
     assert seen["mqTable"] == {}
     assert only(seen["mqPopTable"]) == (
@@ -146,7 +145,7 @@ def test_popped_queues_have_their_own_table() -> None:
 def test_every_subscribed_topic_has_statistics() -> None:
     statistics = ConsumeStatistics()
     statistics.note_consumed("%RETRY%billing", ok=1, failed=2, seconds=0.5)
-    seen = told(subscriptions=[subscription(TOPIC, "new", 1)], statistics=statistics)
+    seen = info_json(subscriptions=[subscription(TOPIC, "new", 1)], statistics=statistics)
 
     assert [each["subString"] for each in seen["subscriptionSet"]] == ["new"]
     assert seen["statusTable"][TOPIC]["pullTPS"] == 0

@@ -199,7 +199,7 @@ async def test_an_assignment_replaces_the_one_before(cluster: FakeCluster) -> No
         assert consumer._engine.table[queue(2)] is kept
         assert bodies(await polled(consumer, 1)) == ["invoice"]
         await consumer.assign([queue(3)])
-        assert consumer.topics() == {TOPIC}
+        assert consumer._engine.topics() == {TOPIC}
 
 
 async def test_an_assignment_may_change_the_expression(cluster: FakeCluster) -> None:

@@ -106,7 +106,7 @@ async def test_the_group_is_registered_and_leaves(cluster: FakeCluster) -> None:
 
 async def test_the_running_info_has_the_subscriptions(cluster: FakeCluster) -> None:
     async with popping(cluster, orderly=True) as consumer:
-        info = consumer.running_info()
+        info = consumer._engine.running_info()
 
     assert info.properties["PROP_CONSUMEORDERLY"] == "true"
     assert [each.topic for each in info.subscription_set] == [TOPIC]

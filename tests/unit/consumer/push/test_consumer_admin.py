@@ -57,7 +57,7 @@ async def test_direct_consumption_ignores_subscriptions(
         cluster, handled, selector="mine", arguments={"orderly": orderly}
     ) as consumer:
         result = await tried(cluster, only(cluster))
-        assert (await consumer.consumed_offsets(TOPIC))[queue()] in (0, 1)
+        assert (await consumer._engine.consumed_offsets(TOPIC))[queue()] in (0, 1)
 
     assert (result.consume_result, result.order) == ("CR_SUCCESS", orderly)
     assert handled.bodies() == ["a"]
@@ -173,7 +173,7 @@ async def test_offsets_are_reset_while_handlers_run(cluster: FakeCluster) -> Non
     async with pushing(cluster, handle, commit_interval_seconds=0.01) as consumer:
         await begun.wait()
         await until(lambda: len(seen) == 10, "all but the first to be done")
-        await consumer.reset_offsets(TOPIC, {queue(): 5, queue(9): 3})
+        await consumer._engine.reset_offsets(TOPIC, {queue(): 5, queue(9): 3})
         assert cluster.broker.committed(GROUP, TOPIC, 0) == 5
         go.set()
         await committed(cluster, {0: 10})
@@ -194,7 +194,7 @@ async def test_failure_from_before_a_reset_is_not_sent_back(cluster: FakeCluster
 
     async with pushing(cluster, handle, commit_interval_seconds=0.01) as consumer:
         await begun.wait()
-        await consumer.reset_offsets(TOPIC, {queue(): 2})
+        await consumer._engine.reset_offsets(TOPIC, {queue(): 2})
         go.set()
         await committed(cluster, {0: 3})
         await until(lambda: not consumer._engine.table[queue()].has_in_flight, "the handler's end")
@@ -257,14 +257,14 @@ async def test_consumed_offsets_stop_at_the_first_unsettled_message(cluster: Fak
 
         async def read() -> None:
             offsets.update(
-                {q.queue_id: o for q, o in (await consumer.consumed_offsets(TOPIC)).items()}
+                {q.queue_id: o for q, o in (await consumer._engine.consumed_offsets(TOPIC)).items()}
             )
 
         async with asyncio.timeout(15):
             while offsets != {0: 2, 1: 2, 2: 0, 3: 0}:
                 await read()
                 await asyncio.sleep(0.002)
-        assert await consumer.consumed_offsets("others") == {}
+        assert await consumer._engine.consumed_offsets("others") == {}
         go.set()
 
 
@@ -279,7 +279,7 @@ async def test_running_info_shows_queues_and_settings(cluster: FakeCluster) -> N
         held = consumer._engine.table[queue()]
         await until(lambda: held.active == 2, "two handlers")
         consumer.set_concurrency(3)
-        info = consumer.running_info()
+        info = consumer._engine.running_info()
         go.set()
 
     assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
