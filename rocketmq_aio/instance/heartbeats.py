@@ -11,13 +11,11 @@ import msgspec
 from rocketmq_aio.errors import BrokerError, RocketMQError
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.protocol.bodies import HeartbeatData
-from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.client import Heartbeat, HeartbeatResponse
 from rocketmq_aio.protocol.subscription import java_hash
 from rocketmq_aio.remoting.client import RemotingClient
 from rocketmq_aio.remoting.gather import gather_limited
-from rocketmq_aio.remoting.response_errors import broker_error
 
 logger = get_logger(__name__)
 
@@ -121,9 +119,7 @@ class Heartbeats:
         known = address in self._v2 and self._accepted.get(address) == fingerprint != 0
         short = known and self._remoting.is_connected(address)
         body = msgspec.json.encode(_without_subscriptions(data) if short else data)
-        command = await self._remoting.request(address, Heartbeat(), body)
-        if command.code != ResponseCode.SUCCESS:
-            raise broker_error(command, address)
+        command = await self._remoting.request_checked(address, Heartbeat(), body)
         self.broker_versions[address] = command.version
         self._remember(address, fingerprint, read_header(command, HeartbeatResponse), short)
 

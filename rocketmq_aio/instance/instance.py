@@ -242,7 +242,7 @@ class MQClientInstance:
         async def leave(address: str) -> None:
             async with self.heartbeats.lock(address):  # else one in flight could win
                 try:
-                    await self.broker.unregister(address, header)
+                    await self.remoting.request_checked(address, header)
                 except RocketMQError as error:
                     logger.info("unregister_failed", address=address, reason=str(error))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from typing import Any, Final
 
 from rocketmq_aio.config.client import ClientConfig
@@ -33,9 +33,11 @@ from rocketmq_aio.remoting.dial import Dialer, failure_reason
 from rocketmq_aio.remoting.failure_log import FailureLog
 from rocketmq_aio.remoting.fork import FORKED
 from rocketmq_aio.remoting.inbound_requests import InboundRequests, RequestHandler
+from rocketmq_aio.remoting.response_errors import broker_error
 
 logger = get_logger(__name__)
 
+SUCCESS: Final = (ResponseCode.SUCCESS,)
 SHORT_LIFE_SECONDS: Final = 1.0  # an unused connection lost sooner counts as a failed attempt
 
 
@@ -140,6 +142,25 @@ class RemotingClient:
             self.namespace.response(int(header.code), command)
         if self._config.rpc_hooks:
             self._run_response_hooks(address, int(header.code), command)
+        return command
+
+    async def request_checked(
+        self,
+        address: str,
+        header: RequestHeader,
+        body: bytes = b"",
+        *,
+        accept: Container[int] = SUCCESS,
+        timeout: float | None = None,
+        version: int = CLIENT_VERSION,
+    ) -> Command:
+        """Send a request and return the response; errors as `request`.
+
+        :raises BrokerError: the response code is not one of *accept*
+        """
+        command = await self.request(address, header, body, timeout=timeout, version=version)
+        if command.code not in accept:
+            raise broker_error(command, address)
         return command
 
     def exchange(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 import msgspec
 
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.header import Header, RequestHeader
 
@@ -14,6 +17,19 @@ class QueueRequest(RequestHeader, frozen=True):
     topic: str
     queue_id: int
     broker_name: str | None = msgspec.field(name="bname", default=None)
+
+
+class QueueFields(TypedDict):
+    """The fields of a `QueueRequest`."""
+
+    topic: str
+    queue_id: int
+    broker_name: str
+
+
+def queue_fields(queue: MessageQueue) -> QueueFields:
+    """Return the fields that say which queue a request is about."""
+    return {"topic": queue.topic, "queue_id": queue.queue_id, "broker_name": queue.broker_name}
 
 
 class QueryConsumerOffset(QueueRequest, code=RequestCode.QUERY_CONSUMER_OFFSET, frozen=True):
