@@ -10,8 +10,7 @@ from rocketmq_aio.admin.messages import records
 from rocketmq_aio.admin.requests import AdminRequests
 from rocketmq_aio.errors import AuthError, BrokerError, PermissionDeniedError, SubscriptionError
 from rocketmq_aio.instance.time_search import TimeSearch
-from rocketmq_aio.model.message import MessageExt
-from rocketmq_aio.model.message_fields import EPOCH
+from rocketmq_aio.model.message import EPOCH, MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import PULL_SUBSCRIPTION, ResponseCode
 from rocketmq_aio.protocol.header import read_header

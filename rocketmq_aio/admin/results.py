@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from rocketmq_aio.model.message import MessageExt
-from rocketmq_aio.model.message_fields import EPOCH
+from rocketmq_aio.model.message import EPOCH, MessageExt
 from rocketmq_aio.model.values import MessageQueue
 
 LAST_MILLIS: Final = 253_402_300_799_999  # the end of the year 9999

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from ipaddress import IPv6Address
 from struct import Struct
 from typing import Any, Final, Generic
@@ -12,21 +13,14 @@ import msgspec
 
 from rocketmq_aio.model.codec import Codec, V_co, decode_with
 from rocketmq_aio.model.errors import CodecError, InvalidMessageError, PayloadError
-from rocketmq_aio.model.message_fields import (
-    EPOCH,
-    as_bytes,
-    checked_flag,
-    checked_sharding_key,
-    checked_tag,
-    checked_topic,
-    checked_topics,
-    delivery_time,
-)
+from rocketmq_aio.model.names import UNSENDABLE_TOPICS, topic_fault
 from rocketmq_aio.model.properties import (
     DELAY,
     KEYS,
     SHARDING_KEY,
     TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELIVER_MS,
     WAIT,
     check_encoded,
     find_property,
@@ -36,6 +30,14 @@ from rocketmq_aio.model.properties import (
     take_properties,
 )
 from rocketmq_aio.model.values import MessageQueue
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MAX_DELAY_LEVEL: Final = 18  # 1s 5s 10s 30s 1m .. 10m 20m 30m 1h 2h in the broker's default
+MAX_DELAY_SECONDS: Final = 10.0**12  # brokers allow far less; fits 64-bit milliseconds
+MAX_FLAG: Final = 0x7FFF_FFFF
+MAX_CHECKED_TOPICS: Final = 10_000
+
+_checked_topics: set[str] = set()  # valid ones: each is validated once, not per message
 
 
 class Message:
@@ -86,10 +88,10 @@ class Message:
         sharding_key: str | None = None,
         wait_store_ok: bool = True,
     ) -> None:
-        if type(topic) is not str or topic not in checked_topics:
-            topic = checked_topic(topic)
+        if type(topic) is not str or topic not in _checked_topics:
+            topic = _checked_topic(topic)
         if type(body) is not bytes:
-            body = as_bytes(topic, body)
+            body = _as_bytes(topic, body)
         if not body:
             raise InvalidMessageError(topic, "the body is empty; brokers of 5.x refuse that")
         named: dict[str, str] = {}
@@ -102,19 +104,19 @@ class Message:
             encoded += f"KEYS\x01{joined}\x02"
         if tags is not None:
             if type(tags) is not str or "|" in tags or not tags.strip():
-                tags = checked_tag(topic, tags)
+                tags = _checked_tag(topic, tags)
             named[TAGS] = tags
             encoded += f"TAGS\x01{tags}\x02"
         self.timed = False
         if delay_level or delay_seconds is not None or deliver_at is not None:
-            when = delivery_time(topic, delay_level, delay_seconds, deliver_at)
+            when = _delivery_time(topic, delay_level, delay_seconds, deliver_at)
             if when is not None:
                 name, value = when
                 named[name] = value
                 encoded += f"{name}\x01{value}\x02"
                 self.timed = name != DELAY
         if sharding_key is not None:
-            named[SHARDING_KEY] = sharding_key = checked_sharding_key(topic, sharding_key)
+            named[SHARDING_KEY] = sharding_key = _checked_sharding_key(topic, sharding_key)
             encoded += f"{SHARDING_KEY}\x01{sharding_key}\x02"
         named[WAIT] = wait = "true" if wait_store_ok else "false"
         encoded += f"WAIT\x01{wait}\x02"
@@ -123,7 +125,7 @@ class Message:
             check_encoded(topic, encoded, pairs)
         self.topic = topic
         self.body = body
-        self.flag = checked_flag(topic, flag) if flag else 0
+        self.flag = _checked_flag(topic, flag) if flag else 0
         self.sharding_key = sharding_key
         self.properties = named
         self.encoded_properties = encoded
@@ -150,6 +152,68 @@ class Message:
 
     def __repr__(self) -> str:
         return f"<Message {self.topic!r} {len(self.body)} bytes tags={self.tags!r}>"
+
+
+def _checked_topic(topic: object) -> str:
+    """Return *topic* as a plain `str`: a member of a string enum is formatted by its name."""
+    if (fault := topic_fault(topic)) is not None:
+        raise InvalidMessageError(topic, fault)
+    if topic in UNSENDABLE_TOPICS:
+        raise InvalidMessageError(topic, "this topic is reserved by the broker")
+    plain = str.__str__(topic)
+    if len(_checked_topics) < MAX_CHECKED_TOPICS:
+        _checked_topics.add(plain)
+    return plain
+
+
+def _as_bytes(topic: str, body: object) -> bytes:
+    if not isinstance(body, bytes | bytearray | memoryview):
+        kind = type(body).__name__
+        raise InvalidMessageError(topic, f"the body is {kind}, expected bytes (encode text first)")
+    return bytes(body)
+
+
+def _checked_tag(topic: str, tag: object) -> str:
+    if not isinstance(tag, str) or not tag.strip():
+        raise InvalidMessageError(topic, f"tags={tag!r}: expected one non-empty string")
+    if "|" in tag:
+        raise InvalidMessageError(topic, f"tags={tag!r}: a message has one tag, without a bar")
+    return str.__str__(tag)
+
+
+def _checked_flag(topic: str, flag: object) -> int:
+    if type(flag) is not int or not -MAX_FLAG - 1 <= flag <= MAX_FLAG:
+        raise InvalidMessageError(topic, f"flag={flag!r}: a signed 32-bit number is expected")
+    return flag
+
+
+def _checked_sharding_key(topic: str, key: object) -> str:
+    """Return *key*; `check_encoded` checks it for separators."""
+    if not isinstance(key, str) or not key.strip():
+        raise InvalidMessageError(topic, f"sharding_key={key!r}: expected a non-empty string")
+    return str.__str__(key)
+
+
+def _delivery_time(topic: str, level: object, seconds: Any, at: object) -> tuple[str, str] | None:  # noqa: ANN401
+    """Return the property of the delivery time as (name, value); None: no delay."""
+    if (level != 0) + (seconds is not None) + (at is not None) > 1:
+        reason = "give one of delay_level, delay_seconds and deliver_at"
+        raise InvalidMessageError(topic, reason)
+    if at is not None:
+        if not isinstance(at, datetime) or at.tzinfo is None:
+            reason = f"deliver_at={at!r}: expected a datetime with a time zone"
+            raise InvalidMessageError(topic, reason)
+        return TIMER_DELIVER_MS, str(max(0, (at - EPOCH) // timedelta(milliseconds=1)))
+    if seconds is not None:
+        number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not number or not 0 <= seconds <= MAX_DELAY_SECONDS:
+            reason = f"delay_seconds={seconds!r}: expected a number of seconds (0 = now)"
+            raise InvalidMessageError(topic, reason)
+        return (TIMER_DELAY_MS, str(math.ceil(seconds * 1000))) if seconds else None
+    if type(level) is not int or not 0 < level <= MAX_DELAY_LEVEL:
+        reason = f"delay_level={level!r}: expected 1 to {MAX_DELAY_LEVEL} (0 = now)"
+        raise InvalidMessageError(topic, reason)
+    return DELAY, str(level)
 
 
 _HEAD = Struct(">iiiiiqqiq")  # size magic crc queue-id flag queue-offset log-offset sys-flag born

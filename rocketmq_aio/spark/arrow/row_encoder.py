@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from rocketmq_aio.errors import InvalidMessageError
-from rocketmq_aio.model.message_fields import MAX_DELAY_LEVEL
+from rocketmq_aio.model.message import MAX_DELAY_LEVEL
 from rocketmq_aio.model.names import RETRY_PREFIX
 from rocketmq_aio.model.properties import (
     DELAY,

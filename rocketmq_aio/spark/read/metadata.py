@@ -22,8 +22,7 @@ from rocketmq_aio.errors import (
 )
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.instance.time_search import TimeSearch
-from rocketmq_aio.model.message import MessageExt
-from rocketmq_aio.model.message_fields import EPOCH
+from rocketmq_aio.model.message import EPOCH, MessageExt
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.requests.client import GetRouteInfo
