@@ -51,10 +51,7 @@ class Runner:
 
     def run(self) -> None:
         plan = self.plan
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            MeasuredBroker(plan.version) as broker,
-        ):
+        with tempfile.TemporaryDirectory() as folder, MeasuredBroker(plan.version) as broker:
             commands = subjects.commands(plan.subjects, plan.version, Path(folder))
             for workload in plan.workloads:
                 self._prepare(broker, workload)

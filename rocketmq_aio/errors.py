@@ -248,9 +248,7 @@ class UnreadableMessagesError(RocketMQError):
     """
 
     def __init__(
-        self,
-        messages: Iterable[MessageExt],
-        unreadable: Iterable[tuple[MessageExt, CodecError]],
+        self, messages: Iterable[MessageExt], unreadable: Iterable[tuple[MessageExt, CodecError]]
     ) -> None:
         self.messages = tuple(messages)
         self.unreadable = dict(unreadable)

@@ -6,14 +6,7 @@ import asyncio
 import time
 from typing import Final
 
-from benchmarks.subject.measure import (
-    Drain,
-    Options,
-    Seen,
-    Window,
-    tell_result,
-    timed_window,
-)
+from benchmarks.subject.measure import Drain, Options, Seen, Window, tell_result, timed_window
 from rocketmq_aio import LitePullConfig, LitePullConsumer
 
 POLL_SECONDS: Final = 1.0

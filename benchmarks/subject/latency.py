@@ -10,13 +10,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final
 
-from benchmarks.subject.measure import (
-    REPORTED_ERRORS,
-    Options,
-    Window,
-    percentiles,
-    tell_result,
-)
+from benchmarks.subject.measure import REPORTED_ERRORS, Options, Window, percentiles, tell_result
 from benchmarks.subject.push import push_consumer
 from rocketmq_aio import Message, MessageExt, Producer, RocketMQError
 

@@ -51,10 +51,7 @@ class AdminClient(ClientBase):
     """
 
     def __init__(
-        self,
-        *,
-        namesrv: str | None = None,
-        client: MQClientInstance | ClientConfig | None = None,
+        self, *, namesrv: str | None = None, client: MQClientInstance | ClientConfig | None = None
     ) -> None:
         super().__init__(NO_GROUP, namesrv=namesrv, client=client)
         self._requests = AdminRequests(self._instance, self._check_running)

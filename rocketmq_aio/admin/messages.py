@@ -59,12 +59,7 @@ class MessageAdmin:
         return [self._found(each) for each in decode_record(body, stored.queue)]
 
     async def query(
-        self,
-        topic: str,
-        key: str,
-        begin: datetime | None,
-        end: datetime | None,
-        max_messages: int,
+        self, topic: str, key: str, begin: datetime | None, end: datetime | None, max_messages: int
     ) -> list[MessageExt]:
         header = _query(topic, key, begin, end, max_messages, by_id=False)
         return await self._query(header, lambda each: key in each.keys)

@@ -22,10 +22,7 @@ from rocketmq_aio.protocol.requests.assignment import (
     MessageQueueAssignment,
     QueryAssignment,
 )
-from rocketmq_aio.protocol.requests.client import (
-    CheckClientConfig,
-    GetConsumerListByGroup,
-)
+from rocketmq_aio.protocol.requests.client import CheckClientConfig, GetConsumerListByGroup
 from rocketmq_aio.protocol.requests.connections import (
     ConsumerConnections,
     GetConsumerConnectionList,

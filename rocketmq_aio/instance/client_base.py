@@ -47,11 +47,7 @@ class ClientBase:
     """
 
     def __init__(
-        self,
-        group: str,
-        *,
-        namesrv: str | None,
-        client: MQClientInstance | ClientConfig | None,
+        self, group: str, *, namesrv: str | None, client: MQClientInstance | ClientConfig | None
     ) -> None:
         self._group = check_group(group)
         self._close_seconds = CLOSE_SECONDS

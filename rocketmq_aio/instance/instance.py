@@ -15,12 +15,7 @@ import anyio
 from msgspec.structs import replace
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.errors import (
-    ClosedError,
-    ConfigError,
-    NotRunningError,
-    RocketMQError,
-)
+from rocketmq_aio.errors import ClosedError, ConfigError, NotRunningError, RocketMQError
 from rocketmq_aio.instance.broker_client import BrokerClient
 from rocketmq_aio.instance.client_processor import ClientProcessor
 from rocketmq_aio.instance.heartbeats import Heartbeats

@@ -11,12 +11,7 @@ from typing import Final
 
 import anyio
 
-from rocketmq_aio.errors import (
-    ConfigError,
-    NotConnectedError,
-    RocketMQError,
-    RouteNotFoundError,
-)
+from rocketmq_aio.errors import ConfigError, NotConnectedError, RocketMQError, RouteNotFoundError
 from rocketmq_aio.instance.name_servers import NameServers
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.address import parse_address

@@ -15,10 +15,7 @@ from rocketmq_aio.protocol.command import Command
 from rocketmq_aio.protocol.compression import compress
 from rocketmq_aio.protocol.fastjson import READ_ERRORS
 from rocketmq_aio.protocol.header import read_header
-from rocketmq_aio.protocol.requests.send import (
-    SendMessage,
-    SendMessageResponse,
-)
+from rocketmq_aio.protocol.requests.send import SendMessage, SendMessageResponse
 from rocketmq_aio.remoting.response_errors import broker_error
 
 # The broker adds properties: its cluster name, and from 5.x region and trace flag.

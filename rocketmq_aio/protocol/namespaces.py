@@ -50,11 +50,7 @@ NAME_FIELDS: Final = (
 SEND_FIELDS: Final = ("a", "b", "c")  # group, topic and template topic of a send
 PROPERTIES_FIELD: Final = "i"
 SENDS: Final = frozenset(
-    {
-        RequestCode.SEND_MESSAGE_V2,
-        RequestCode.SEND_BATCH_MESSAGE,
-        RequestCode.SEND_REPLY_MESSAGE_V2,
-    }
+    {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
 )
 POP_ACKS: Final = frozenset({RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME})
 # Requests and responses, of both directions, whose JSON bodies contain names.

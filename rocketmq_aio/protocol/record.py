@@ -14,13 +14,7 @@ from zlib import crc32
 from rocketmq_aio.errors import CodecError
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import MessageQueue
-from rocketmq_aio.protocol.codes import (
-    BORN_IPV6,
-    COMPRESSED,
-    INNER_BATCH,
-    NEED_UNWRAP,
-    STORE_IPV6,
-)
+from rocketmq_aio.protocol.codes import BORN_IPV6, COMPRESSED, INNER_BATCH, NEED_UNWRAP, STORE_IPV6
 from rocketmq_aio.protocol.compression import MAX_INFLATED, InflationLimitError, inflate
 
 MAGIC_V1: Final = -626_843_481  # 0xDAA320A7: topic length is one byte

@@ -91,10 +91,7 @@ class BackgroundTasks:
             logger.error("tasks_did_not_end", host=self._name)
 
     async def _guard(
-        self,
-        function: Callable[..., Coroutine[Any, Any, Any]],
-        args: tuple[object, ...],
-        name: str,
+        self, function: Callable[..., Coroutine[Any, Any, Any]], args: tuple[object, ...], name: str
     ) -> None:
         """Run a task; raise an error for a foreign cancellation, which anyio would swallow."""
         _in_background.set(True)

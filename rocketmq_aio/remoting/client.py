@@ -8,19 +8,11 @@ from typing import Any, Final
 
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.config.functions import APPLICATION_ERRORS
-from rocketmq_aio.errors import (
-    ClosedError,
-    NotConnectedError,
-    RocketMQError,
-)
+from rocketmq_aio.errors import ClosedError, NotConnectedError, RocketMQError
 from rocketmq_aio.hooks import RPCHook
 from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.address import has_port
-from rocketmq_aio.protocol.codes import (
-    CLIENT_VERSION,
-    ONEWAY_FLAG,
-    ResponseCode,
-)
+from rocketmq_aio.protocol.codes import CLIENT_VERSION, ONEWAY_FLAG, ResponseCode
 from rocketmq_aio.protocol.command import Command, encode_command
 from rocketmq_aio.protocol.decoding import decoder_of
 from rocketmq_aio.protocol.header import RequestHeader, to_ext_fields
@@ -222,13 +214,7 @@ class RemotingClient:
         self.forget({*self._connections, *self._backoff, *self._retry_at} - addresses)
 
     def _frame(
-        self,
-        address: str,
-        header: RequestHeader,
-        body: bytes,
-        opaque: int,
-        flag: int,
-        version: int,
+        self, address: str, header: RequestHeader, body: bytes, opaque: int, flag: int, version: int
     ) -> bytes:
         ext = to_ext_fields(header)
         code = int(header.code)

@@ -72,10 +72,7 @@ class Runtime:
             return runtime
 
     def call(
-        self,
-        function: Callable[[*Args], Awaitable[T]],
-        *args: *Args,
-        timeout: float | None = None,
+        self, function: Callable[[*Args], Awaitable[T]], *args: *Args, timeout: float | None = None
     ) -> T:
         """Run an async function on the loop and return its result.
 

@@ -265,11 +265,7 @@ class Cluster:
             self._security.create_accounts(self.version, broker.address)
 
     def _ask(
-        self,
-        node: _Node,
-        code: int,
-        fields: Mapping[str, object] | None = None,
-        body: bytes = b"",
+        self, node: _Node, code: int, fields: Mapping[str, object] | None = None, body: bytes = b""
     ) -> None:
         probe.ask(node.address, code, fields, body, self._access)
 

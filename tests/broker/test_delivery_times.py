@@ -11,11 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rocketmq_aio import LitePullConfig, LitePullConsumer
-from rocketmq_aio.errors import (
-    BrokerError,
-    NotSupportedError,
-    PermissionDeniedError,
-)
+from rocketmq_aio.errors import BrokerError, NotSupportedError, PermissionDeniedError
 from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.testing import Cluster, probe

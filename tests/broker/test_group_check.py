@@ -97,10 +97,7 @@ async def test_all_members_report_different_expressions(
 
 
 async def test_all_members_report_different_topics(namesrv: str, group: str, topic: str) -> None:
-    async with (
-        member(namesrv, group, topic, "a") as one,
-        member(namesrv, group, topic, "b") as two,
-    ):
+    async with member(namesrv, group, topic, "a") as one, member(namesrv, group, topic, "b") as two:
         await two.consumer.subscribe(f"{topic}-2")
         assert await one.has(SubscriptionsDiffer) == SubscriptionsDiffer(
             topic=f"{topic}-2", ours=None, theirs="*"

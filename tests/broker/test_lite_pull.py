@@ -170,11 +170,7 @@ async def test_a_new_group_starts_at_start_from(
     # new group, without a way to change that: all messages are read.
     young = 0 if not is_5(rocketmq_cluster) else None
     hour = timedelta(hours=1)
-    expected = {
-        "earliest": 0,
-        "latest": 5 if young is None else young,
-        datetime.now(UTC) - hour: 0,
-    }
+    expected = {"earliest": 0, "latest": 5 if young is None else young, datetime.now(UTC) - hour: 0}
     for number, (start_from, position) in enumerate(expected.items()):
         name = f"{group}-{number}"
         async with consuming(namesrv, name, topic, start_from=start_from) as consumer:

@@ -9,13 +9,7 @@ from rocketmq_aio.config.consumer import LitePullConfig
 from rocketmq_aio.consumer.lite_pull.consumer import LitePullConsumer
 from rocketmq_aio.consumer.offsets.local_file import LocalFileOffsetStore
 from rocketmq_aio.model.values import MessageModel
-from tests.broker.reading_groups import (
-    QUEUES,
-    bodies,
-    numbers,
-    polled,
-    send,
-)
+from tests.broker.reading_groups import QUEUES, bodies, numbers, polled, send
 
 
 async def test_every_broadcasting_member_reads_all_messages_and_resumes(

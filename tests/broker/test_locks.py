@@ -64,10 +64,7 @@ async def test_a_queue_has_one_owner_until_it_is_released(
 
 
 async def test_renewed_locks_are_kept(
-    rocketmq_namesrv: str,
-    rocketmq_group: str,
-    rocketmq_topic: str,
-    monkeypatch: pytest.MonkeyPatch,
+    rocketmq_namesrv: str, rocketmq_group: str, rocketmq_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locks_module, "LOOKS_PER_INTERVAL", 2000)
     now = 0.0

@@ -279,10 +279,7 @@ async def test_local_offsets_are_stored_in_one_file_per_namespace(
 
 @pytest.mark.usefixtures("mqadmin_folder")
 async def test_admin_client_returns_names_with_namespace(
-    cluster: Cluster,
-    configs: tuple[ClientConfig, ClientConfig],
-    names: tuple[str, str],
-    group: str,
+    cluster: Cluster, configs: tuple[ClientConfig, ClientConfig], names: tuple[str, str], group: str
 ) -> None:
     lite = LitePullConfig(start_from="earliest")
     async with LitePullConsumer(group, client=configs[0], config=lite) as consumer:

@@ -10,11 +10,7 @@ import pytest
 
 from rocketmq_aio.config.client import ClientConfig, Credentials
 from rocketmq_aio.config.producer import Compression, ProducerConfig
-from rocketmq_aio.errors import (
-    BrokerError,
-    InvalidMessageError,
-    RouteNotFoundError,
-)
+from rocketmq_aio.errors import BrokerError, InvalidMessageError, RouteNotFoundError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.properties import MAX_PROPERTIES
 from rocketmq_aio.model.values import MessageQueue, SendStatus

@@ -155,12 +155,7 @@ async def test_message_goes_to_the_dlq_after_its_retries(
     events: list[object] = []
     handled = Notes(react)
     async with pushing(
-        namesrv,
-        group,
-        topic,
-        handled,
-        arguments={"on_event": events.append},
-        max_reconsume_times=1,
+        namesrv, group, topic, handled, arguments={"on_event": events.append}, max_reconsume_times=1
     ):
         await until(lambda: any(isinstance(e, MessageDeadLettered) for e in events), "event", 60)
         dead = await dead_letter(rocketmq_cluster, group)
@@ -356,11 +351,7 @@ async def test_orderly_message_goes_to_the_dlq_at_its_limit(
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
 async def test_broadcasting_delivers_everything_to_every_member(
-    namesrv: str,
-    topic: str,
-    group: str,
-    tmp_path: Path,
-    orderly: bool,
+    namesrv: str, topic: str, group: str, tmp_path: Path, orderly: bool
 ) -> None:
     await send(namesrv, topic, numbers(50))
 
@@ -388,10 +379,7 @@ async def test_broadcasting_delivers_everything_to_every_member(
 
 
 async def test_a_failed_broadcast_message_is_reported(
-    namesrv: str,
-    topic: str,
-    group: str,
-    tmp_path: Path,
+    namesrv: str, topic: str, group: str, tmp_path: Path
 ) -> None:
     await send(namesrv, topic, ["bad"])
 

@@ -180,10 +180,7 @@ def _table(member: PushConsumer) -> list[Any]:
 
 @asynccontextmanager
 async def group_of(
-    cluster: FakeCluster,
-    *,
-    orderly: bool = False,
-    quiet: bool = True,
+    cluster: FakeCluster, *, orderly: bool = False, quiet: bool = True
 ) -> AsyncIterator[Group]:
     """A group whose members are closed at the end; then its history is checked.
 

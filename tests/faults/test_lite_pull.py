@@ -75,9 +75,7 @@ async def test_reading_continues_after_a_broker_restart(cluster: FakeCluster) ->
         assert cluster.broker.committed(GROUP, TOPIC, 0) == 4
 
 
-async def test_repeated_restarts_lose_and_repeat_nothing(
-    cluster: FakeCluster,
-) -> None:
+async def test_repeated_restarts_lose_and_repeat_nothing(cluster: FakeCluster) -> None:
     put(cluster, *numbers(300))
     put(cluster, *numbers(300), queue_id=1)
     async with consuming(cluster, pull_batch_size=8, pull_threshold_per_queue=8) as consumer:
@@ -150,9 +148,7 @@ async def test_a_broker_that_is_down_at_the_start_is_read_when_it_is_up(
         assert bodies(await polled(consumer, 1)) == ["a"]
 
 
-async def test_the_start_of_a_new_group_waits_for_its_broker(
-    cluster: FakeCluster,
-) -> None:
+async def test_the_start_of_a_new_group_waits_for_its_broker(cluster: FakeCluster) -> None:
     async with nothing_left():
         await cluster.broker.stop()
         consumer = consumer_of(cluster, start_from="latest")
@@ -318,9 +314,7 @@ async def test_reading_recovers_from_every_error_code(cluster: FakeCluster, code
         assert bodies(await polled(consumer, 3)) == numbers(3)
 
 
-async def test_a_denied_topic_emits_an_event_and_is_read_when_allowed(
-    cluster: FakeCluster,
-) -> None:
+async def test_a_denied_topic_emits_an_event_and_is_read_when_allowed(cluster: FakeCluster) -> None:
     client = ClientConfig(namesrv=cluster.namesrv, route_refresh_interval_seconds=60)
     async with consuming(cluster, client=client) as consumer:
         events = consumer.events()

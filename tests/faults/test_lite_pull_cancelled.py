@@ -129,9 +129,7 @@ async def test_a_task_cancelled_anywhere_in_its_block_leaves_nothing_behind(
 # --- calls of a running consumer -----------------------------------------------------------------
 
 
-async def test_polls_lose_nothing_while_other_calls_are_cancelled(
-    cluster: FakeCluster,
-) -> None:
+async def test_polls_lose_nothing_while_other_calls_are_cancelled(cluster: FakeCluster) -> None:
     put(cluster, *numbers(2000))
     taken: list[MessageExt] = []
     async with consuming(cluster, pull_batch_size=8) as consumer:

@@ -12,13 +12,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.fair_time import FairTime
 from tests.fakes.proxy import FaultProxy
 from tests.faults.proxied import proxied_config, shorten_timeout
-from tests.unit.consumer.lite_pull_env import (
-    TOPIC,
-    consumer_of,
-    numbers,
-    polled,
-    put,
-)
+from tests.unit.consumer.lite_pull_env import TOPIC, consumer_of, numbers, polled, put
 from tests.unit.instance.client_env import nothing_left
 
 

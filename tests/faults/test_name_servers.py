@@ -258,10 +258,7 @@ async def test_a_failed_refresh_keeps_the_route_and_recovers(kind: str) -> None:
             "to nobody": answered_to_nobody(server),
             "garbage": GARBAGE,
         }
-        config = ClientConfig(
-            namesrv=cluster.namesrv,
-            route_refresh_interval_seconds=0.05,
-        )
+        config = ClientConfig(namesrv=cluster.namesrv, route_refresh_interval_seconds=0.05)
         async with Producer("shop", client=config) as producer:
             await producer.send(ORDER)
             shorten_timeout(producer.client)

@@ -117,9 +117,7 @@ async def test_connections_cut_repeatedly(reset: bool, config: ProducerConfig | 
             await run.go_on()
 
 
-async def test_a_broker_flaps_and_leaves_the_route(
-    config: ProducerConfig | None,
-) -> None:
+async def test_a_broker_flaps_and_leaves_the_route(config: ProducerConfig | None) -> None:
     async with sending(config) as run:
         flapping = run.cluster.brokers[1]
         for _ in range(3):

@@ -113,9 +113,7 @@ async def test_popping_continues_after_a_broker_restart(cluster: FakeCluster) ->
         assert bodies(await waiting) == ["after"]
 
 
-async def test_the_message_of_a_cancelled_change_can_be_acknowledged(
-    cluster: FakeCluster,
-) -> None:
+async def test_the_message_of_a_cancelled_change_can_be_acknowledged(cluster: FakeCluster) -> None:
     put(cluster, "1")
     async with popping(cluster) as consumer:
         [message] = await consumer.receive()
@@ -154,9 +152,7 @@ async def test_an_undecodable_message_blocks_only_those_behind_it(cluster: FakeC
     assert set(rest) == {"bad", "behind"}
 
 
-async def test_cancelled_and_restarted_workers_process_every_message(
-    cluster: FakeCluster,
-) -> None:
+async def test_cancelled_and_restarted_workers_process_every_message(cluster: FakeCluster) -> None:
     put(cluster, *numbers(60))
     done: Counter[str] = Counter()
 

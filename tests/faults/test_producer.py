@@ -21,13 +21,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.fair_time import FairTime
 from tests.fakes.frame_rules import corrupt, drop, duplicate, truncate, with_code
 from tests.fakes.history import Fault, History, Outcome, Sent, violations
-from tests.fakes.history.recording import (
-    record_call,
-    record_send,
-    stored_log,
-    watch,
-    wire_attempts,
-)
+from tests.fakes.history.recording import record_call, record_send, stored_log, watch, wire_attempts
 from tests.fakes.proxy import FaultProxy
 from tests.unit.instance.client_env import nothing_left
 from tests.unit.remoting.until import until

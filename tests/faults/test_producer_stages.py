@@ -122,9 +122,7 @@ async def test_a_lost_response_with_retries_is_retried_or_unknown() -> None:
         ResponseCode.SLAVE_NOT_AVAILABLE,
     ],
 )
-async def test_a_weaker_status_is_stored_once_and_returned(
-    code: ResponseCode,
-) -> None:
+async def test_a_weaker_status_is_stored_once_and_returned(code: ResponseCode) -> None:
     async with sending(brokers=2, max_seconds=15.0) as run:  # slow sends are not retried
         before = run.count(Outcome.OK)
         for proxy in run.proxies:

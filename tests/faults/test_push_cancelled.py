@@ -218,9 +218,7 @@ async def test_concurrency_can_be_changed_at_any_step(cluster: FakeCluster, orde
         assert most <= 5
 
 
-async def test_cancelled_ready_affects_nothing_else(
-    cluster: FakeCluster,
-) -> None:
+async def test_cancelled_ready_affects_nothing_else(cluster: FakeCluster) -> None:
     async with group_of(cluster) as group:
         consumer = group.member()
         await consumer.subscribe(TOPIC)

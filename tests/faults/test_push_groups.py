@@ -189,9 +189,7 @@ def _committed(cluster: FakeCluster, queue_id: int) -> int | None:
     return cluster.broker.committed(GROUP, TOPIC, queue_id)
 
 
-async def test_failure_after_revocation_is_left_to_the_next_owner(
-    cluster: FakeCluster,
-) -> None:
+async def test_failure_after_revocation_is_left_to_the_next_owner(cluster: FakeCluster) -> None:
     async with group_of(cluster) as group:
         let_go = asyncio.Event()
 

@@ -96,9 +96,7 @@ async def test_lease_that_expires_in_silence_stops_delivery_and_commits(
         assert cluster.broker.committed(GROUP, TOPIC, 0) == 10
 
 
-async def test_after_a_stall_the_lease_is_checked_before_delivery(
-    cluster: FakeCluster,
-) -> None:
+async def test_after_a_stall_the_lease_is_checked_before_delivery(cluster: FakeCluster) -> None:
     async with group_of(cluster, orderly=True) as group:
         reached, let_go = asyncio.Event(), asyncio.Event()
 
@@ -157,9 +155,7 @@ async def test_refused_locks_keep_their_rate(cluster: FakeCluster) -> None:
 # --- other faults --------------------------------------------------------------------------------
 
 
-async def test_an_offset_correction_waits_for_the_running_handler(
-    cluster: FakeCluster,
-) -> None:
+async def test_an_offset_correction_waits_for_the_running_handler(cluster: FakeCluster) -> None:
     async with group_of(cluster, orderly=True) as group:
         reached, let_go = asyncio.Event(), asyncio.Event()
 

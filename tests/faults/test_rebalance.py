@@ -289,9 +289,7 @@ async def _assigned(consumer: LitePullConsumer, count: int) -> None:
     await until(lambda: len(consumer.assignment()) == count, f"{count} queues")
 
 
-async def test_unstable_member_list_does_not_move_other_queues(
-    cluster: FakeCluster,
-) -> None:
+async def test_unstable_member_list_does_not_move_other_queues(cluster: FakeCluster) -> None:
     async with consuming(cluster) as consumer:
         kept = {queue(number): consumer._engine.table[queue(number)] for number in range(8)}
         us = consumer.client.client_id

@@ -130,9 +130,7 @@ def consumers(config: ClientConfig) -> list[Consumer]:
     ]
 
 
-async def test_no_secret_is_shown_if_hooks_fail(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_no_secret_is_shown_if_hooks_fail(caplog: pytest.LogCaptureFixture) -> None:
     async with FakeCluster(topics={"orders": 2}) as cluster:
         shown = await everything(
             ClientConfig(namesrv=cluster.namesrv, credentials=ACCOUNT, rpc_hooks=(FailingHook(),))

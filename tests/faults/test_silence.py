@@ -6,11 +6,7 @@ import asyncio
 
 import pytest
 
-from rocketmq_aio.errors import (
-    ConnectionLostError,
-    RequestTimeoutError,
-    RocketMQError,
-)
+from rocketmq_aio.errors import ConnectionLostError, RequestTimeoutError, RocketMQError
 from rocketmq_aio.remoting import connection as connection_module
 from tests.fakes.frame_rules import drop, with_length
 from tests.faults.lines import SHORT, line
@@ -45,9 +41,7 @@ async def test_late_responses_are_dropped() -> None:
         assert len(made.proxy.connects) == 1
 
 
-async def test_a_silent_connection_is_aborted_and_reopened(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_silent_connection_is_aborted_and_reopened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "SILENCE_SECONDS", 0.3)
     async with line() as made:
         await made.ask()

@@ -128,8 +128,7 @@ def test_lag_counts_unconsumed_messages(
     asyncio.run(consume())
     summary = lag(
         LagSettings(
-            connection=Connection(name_server=connection.name_server, group=group),
-            topics=(topic,),
+            connection=Connection(name_server=connection.name_server, group=group), topics=(topic,)
         )
     )
 

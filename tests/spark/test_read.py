@@ -227,9 +227,7 @@ async def fill(namesrv: str, topic: str, batches: int) -> None:
 
 @pytest.mark.timeout(600, func_only=True)  # starts a cluster twice
 def test_messages_deleted_by_retention_fail_or_are_skipped(
-    spark: SparkSession,
-    fresh_cluster: Callable[..., Cluster],
-    tmp_path: Path,
+    spark: SparkSession, fresh_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     """The test deletes files as retention does, while the broker is down."""
     properties = {

@@ -271,10 +271,7 @@ def test_a_handler_that_fails_is_an_error(watched: Watched) -> None:
     handled.error = ValueError("no such order")
     watched.hook.after(handled)
     span = watched.span()
-    assert (span.status.status_code, span.status.description) == (
-        StatusCode.ERROR,
-        "no such order",
-    )
+    assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "no such order")
     assert watched.points("messaging.process.duration")["ValueError"].count == 1
 
 

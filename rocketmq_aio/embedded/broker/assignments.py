@@ -57,10 +57,7 @@ class AssignmentProcessor:
     def answers(self) -> Handlers:
         if not self._state.version.is_5:
             return {}
-        return {
-            RequestCode.QUERY_ASSIGNMENT: self.query,
-            SET_MESSAGE_REQUEST_MODE: self.set_mode,
-        }
+        return {RequestCode.QUERY_ASSIGNMENT: self.query, SET_MESSAGE_REQUEST_MODE: self.set_mode}
 
     def query(self, command: Command, _connection: ServerConnection) -> Response:
         asked = read_body(command.body, AssignmentRequest)

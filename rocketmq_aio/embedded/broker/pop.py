@@ -300,9 +300,7 @@ class PopProcessor:
             self._lend(lease._replace(pop_time=max(now, receipt.pop_time + 1)), end)
             popped_at = max(now, receipt.pop_time + 1)
         answer = ChangeInvisibleTimeResponse(
-            pop_time=popped_at,
-            invisible_time=invisible,
-            revive_queue_id=receipt.revive_queue_id,
+            pop_time=popped_at, invisible_time=invisible, revive_queue_id=receipt.revive_queue_id
         )
         return Response(ext=to_ext_fields(answer))
 

@@ -39,10 +39,7 @@ class SendProcessor:
         self._timers = timers
 
     def answers(self) -> Handlers:
-        return {
-            RequestCode.SEND_MESSAGE_V2: self.send,
-            RequestCode.SEND_BATCH_MESSAGE: self.send,
-        }
+        return {RequestCode.SEND_MESSAGE_V2: self.send, RequestCode.SEND_BATCH_MESSAGE: self.send}
 
     def send(self, command: Command, connection: ServerConnection) -> Response:
         header = read_header(command, SendMessage)

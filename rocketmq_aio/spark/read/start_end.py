@@ -8,12 +8,7 @@ from typing import TypeVar
 from rocketmq_aio.errors import ConfigError, RocketMQError, RouteNotFoundError
 from rocketmq_aio.spark.offsets import EARLIEST, LATEST, Offsets, Queue, Range
 from rocketmq_aio.spark.options.source_options import ReadOptions
-from rocketmq_aio.spark.read.data_loss import (
-    Extent,
-    LossPolicy,
-    find_out_of_range,
-    warn,
-)
+from rocketmq_aio.spark.read.data_loss import Extent, LossPolicy, find_out_of_range, warn
 from rocketmq_aio.spark.read.metadata import Metadata, QueueResults, TopicQueues
 from rocketmq_aio.spark.runtime import Runtime
 

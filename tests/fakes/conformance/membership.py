@@ -33,12 +33,7 @@ NOTIFIED = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 
 
 async def heartbeat(
-    client: RawClient,
-    ground: Ground,
-    client_id: str,
-    *,
-    expression: str = "*",
-    version: int = 1,
+    client: RawClient, ground: Ground, client_id: str, *, expression: str = "*", version: int = 1
 ) -> Command:
     """Join the group of the case; return the response."""
     tags = [] if expression == "*" else [expression]

@@ -16,14 +16,7 @@ from rocketmq_aio.protocol.requests.offsets import (
     TimestampResponse,
     UpdateConsumerOffset,
 )
-from tests.fakes.conformance.ground import (
-    Case,
-    Ground,
-    eventually,
-    everything,
-    pull_header,
-    send,
-)
+from tests.fakes.conformance.ground import Case, Ground, eventually, everything, pull_header, send
 from tests.fakes.conformance.membership import heartbeat
 from tests.fakes.raw_client import RawClient
 
@@ -41,10 +34,7 @@ def query(ground: Ground, **changes: object) -> QueryConsumerOffset:
 
 def update(ground: Ground, offset: int, topic: str | None = None) -> UpdateConsumerOffset:
     return UpdateConsumerOffset(
-        consumer_group=ground.group,
-        topic=topic or ground.topic,
-        queue_id=0,
-        commit_offset=offset,
+        consumer_group=ground.group, topic=topic or ground.topic, queue_id=0, commit_offset=offset
     )
 
 

@@ -133,9 +133,7 @@ def _epoch_of(commit: Commit, epochs: Iterable[Epoch]) -> int | None:
     return next((epoch.number for epoch in epochs if _owns(epoch, commit)), None)
 
 
-def _by_epoch(
-    deliveries: Iterable[Delivered],
-) -> dict[tuple[MessageQueue, int], list[Delivered]]:
+def _by_epoch(deliveries: Iterable[Delivered]) -> dict[tuple[MessageQueue, int], list[Delivered]]:
     grouped: dict[tuple[MessageQueue, int], list[Delivered]] = defaultdict(list)
     for each in deliveries:
         grouped[each.queue, each.epoch].append(each)

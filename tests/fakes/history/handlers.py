@@ -27,15 +27,7 @@ from rocketmq_aio.protocol.header import read_header
 from rocketmq_aio.protocol.requests.send import SendMessage
 from rocketmq_aio.protocol.requests.send_back import ConsumerSendMsgBack
 from tests.fakes.broker import FakeBroker
-from tests.fakes.history.events import (
-    Commit,
-    Epoch,
-    Handled,
-    History,
-    LockChange,
-    Outcome,
-    Settled,
-)
+from tests.fakes.history.events import Commit, Epoch, Handled, History, LockChange, Outcome, Settled
 from tests.fakes.history.recording import stored_log, wire_commits
 
 Behaviour = Callable[[MessageExt], Awaitable[object]]

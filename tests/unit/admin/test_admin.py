@@ -307,17 +307,10 @@ async def test_a_name_server_that_does_not_know_the_request_is_no_outage(
 
 @pytest.mark.parametrize(
     ("cluster_name", "code", "value"),
-    [
-        ("east", RequestCode.PUT_KV_CONFIG, "broker-b:1"),
-        (None, RequestCode.DELETE_KV_CONFIG, None),
-    ],
+    [("east", RequestCode.PUT_KV_CONFIG, "broker-b:1"), (None, RequestCode.DELETE_KV_CONFIG, None)],
 )
 async def test_deleting_a_topic_in_one_cluster_keeps_the_order_of_the_others(
-    cluster: FakeCluster,
-    admin: AdminClient,
-    cluster_name: str | None,
-    code: int,
-    value: str | None,
+    cluster: FakeCluster, admin: AdminClient, cluster_name: str | None, code: int, value: str | None
 ) -> None:
     cluster.brokers[0].state.cluster, cluster.brokers[1].state.cluster = "east", "west"
     tell_of_brokers(cluster)

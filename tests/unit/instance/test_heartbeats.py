@@ -18,12 +18,7 @@ from rocketmq_aio.errors import (
     SubscriptionError,
 )
 from rocketmq_aio.instance.heartbeats import Heartbeats, check_accepted
-from rocketmq_aio.protocol.bodies import (
-    ConsumerData,
-    HeartbeatData,
-    ProducerData,
-    SubscriptionData,
-)
+from rocketmq_aio.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.protocol.fastjson import read_body
 from tests.fakes.broker import FakeBroker

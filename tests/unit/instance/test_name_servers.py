@@ -202,9 +202,7 @@ async def test_a_dead_server_does_not_make_an_unknown_topic_an_outage() -> None:
 
 @pytest.mark.usefixtures("doubtful")
 @pytest.mark.parametrize("silent_at", [0, 1])
-async def test_a_silent_server_does_not_delay_route_not_found(
-    silent_at: int,
-) -> None:
+async def test_a_silent_server_does_not_delay_route_not_found(silent_at: int) -> None:
     async with servers() as made, asking(joined(made)) as name_servers:
         silent = made[silent_at]
         silent.on(ROUTE, None, times=None)

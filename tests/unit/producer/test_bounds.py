@@ -219,9 +219,7 @@ async def test_close_fails_sends_that_wait_for_a_place() -> None:
         assert len(env.sends()) == 1
 
 
-async def test_sends_that_outlast_close_raise_send_unknown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_sends_that_outlast_close_raise_send_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(member_module, "CLOSE_SECONDS", 0.05)
     async with open_producer() as env:
         env.broker.on(SEND, None, times=None)
@@ -264,9 +262,7 @@ async def test_close_at_any_step_of_a_send_ends_both(monkeypatch: pytest.MonkeyP
         assert 5 < steps < STEPS - 1, "the sweep did not reach the end"
 
 
-async def test_a_hanging_name_server_does_not_block_close(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_hanging_name_server_does_not_block_close(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(member_module, "CLOSE_SECONDS", 50.0)
     client = ClientConfig(request_timeout_seconds=0.3)
     async with open_producer(client=client) as env:

@@ -84,9 +84,7 @@ async def test_the_threads_end_with_the_producer() -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
-async def test_a_compression_error_is_raised_by_its_send(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_compression_error_is_raised_by_its_send(monkeypatch: pytest.MonkeyPatch) -> None:
     real = compression.compress
 
     def compress(body: bytes, kind: str, level: int) -> bytes:

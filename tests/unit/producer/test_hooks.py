@@ -11,13 +11,7 @@ import pytest
 
 from rocketmq_aio.config.producer import AutoBatch, ProducerConfig
 from rocketmq_aio.embedded.responses import Response
-from rocketmq_aio.errors import (
-    BatchError,
-    BrokerError,
-    ConfigError,
-    InvalidMessageError,
-    SendError,
-)
+from rocketmq_aio.errors import BatchError, BrokerError, ConfigError, InvalidMessageError, SendError
 from rocketmq_aio.hooks import EndTransactionContext, SendContext
 from rocketmq_aio.instance.hook_runner import AnySendHook
 from rocketmq_aio.model.message import Message
@@ -232,9 +226,7 @@ async def test_hooks_run_once_for_a_retried_send() -> None:
 
 
 @pytest.mark.parametrize("mode", list(WAYS))
-async def test_a_hook_adds_properties_to_a_copy_of_the_message(
-    mode: str,
-) -> None:
+async def test_a_hook_adds_properties_to_a_copy_of_the_message(mode: str) -> None:
     message = Message("orders", b"hello", keys="42", properties={"color": "blue"})
     before = dict(message.properties), message.encoded_properties
     async with shop(Signing()) as (cluster, producer):
@@ -334,9 +326,7 @@ async def env(*hooks: AnySendHook) -> AsyncIterator[tuple[FakeCluster, Transacti
 
 
 @pytest.mark.parametrize("state", list(TransactionState))
-async def test_hooks_run_for_half_message_and_end_of_a_transaction(
-    state: TransactionState,
-) -> None:
+async def test_hooks_run_for_half_message_and_end_of_a_transaction(state: TransactionState) -> None:
     hook = Recorder()
     async with env(Failing(), hook, Signing()) as (cluster, producer):
         result = await producer.send_in_transaction(ORDER, lambda running: state)

@@ -12,12 +12,7 @@ import pytest
 from rocketmq_aio.config.client import ClientConfig, Credentials
 from rocketmq_aio.config.producer import Compression, ProducerConfig
 from rocketmq_aio.embedded.responses import Response
-from rocketmq_aio.errors import (
-    BrokerError,
-    ConfigError,
-    InvalidMessageError,
-    PayloadError,
-)
+from rocketmq_aio.errors import BrokerError, ConfigError, InvalidMessageError, PayloadError
 from rocketmq_aio.model.codec import JSONCodec
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue, SendStatus
@@ -246,9 +241,7 @@ async def test_the_broker_rejects_an_unknown_queue() -> None:
         Message("unheard-of", bytes(1001)),
     ],
 )
-async def test_an_invalid_message_is_rejected_before_any_request(
-    message: Message,
-) -> None:
+async def test_an_invalid_message_is_rejected_before_any_request(message: Message) -> None:
     async with open_producer(config=ProducerConfig(max_message_bytes=1000)) as env:
         asked = len(env.cluster.name_server.requests)
         for send in (env.producer.send, env.producer.send_oneway):

@@ -274,9 +274,7 @@ async def test_a_cancelled_task_group_closes_its_producer() -> None:
         await until(lambda: cluster.broker.members.producers.get("shop") == {})
 
 
-def test_an_interrupted_program_ends_without_output(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_interrupted_program_ends_without_output(caplog: pytest.LogCaptureFixture) -> None:
     async def interrupted() -> None:
         async with (
             FakeCluster(topics={"orders": 4}) as cluster,

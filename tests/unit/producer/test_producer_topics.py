@@ -10,11 +10,7 @@ from typing import Final
 import pytest
 
 from rocketmq_aio.config.client import ClientConfig
-from rocketmq_aio.errors import (
-    ConfigError,
-    NameServerUnavailableError,
-    RouteNotFoundError,
-)
+from rocketmq_aio.errors import ConfigError, NameServerUnavailableError, RouteNotFoundError
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.producer.topic_publish_table import UNUSED_SECONDS

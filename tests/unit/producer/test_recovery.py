@@ -84,9 +84,7 @@ async def test_a_chosen_queue_is_followed_to_the_new_address_of_its_broker() -> 
         assert (await env.producer.send(ORDER, queue=queue)).queue == queue
 
 
-async def test_many_failing_sends_share_route_requests(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_many_failing_sends_share_route_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_module, "RENEW_SECONDS", 60.0)
     without_refreshes(monkeypatch)
     async with open_producer() as env:

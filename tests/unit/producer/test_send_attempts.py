@@ -287,9 +287,7 @@ async def test_without_retries_a_busy_broker_fails_the_send() -> None:
         assert len(env.sends()) == len(caught.value.attempts) == 1
 
 
-async def test_the_deadline_covers_all_attempts_and_pauses(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_deadline_covers_all_attempts_and_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry_module, "Backoff", Backoff)
     config = ProducerConfig(send_timeout_seconds=0.5)
     async with open_producer(config=config) as env:

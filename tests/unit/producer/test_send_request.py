@@ -146,8 +146,6 @@ def test_sizes_are_checked_in_bytes() -> None:
     "message",
     [Message("orders", bytes(1001)), Message("orders", b"x", properties={"p": "v" * 40_000})],
 )
-def test_check_sizes_rejects_what_make_request_rejects(
-    message: Message,
-) -> None:
+def test_check_sizes_rejects_what_make_request_rejects(message: Message) -> None:
     with pytest.raises(InvalidMessageError):
         check_sizes(message, ProducerConfig(max_message_bytes=1000))

@@ -206,10 +206,7 @@ COSTLY: Final[dict[str, tuple[Read, bytes]]] = {
         lambda raw: parse_properties(raw),
         b"".join(b"%x\x01v\x02" % number for number in range(SIZE // 7)),
     ),
-    "messages": (
-        messages_in,
-        Stored(body=b"", properties=b"").to_bytes() * (SIZE // 97),
-    ),
+    "messages": (messages_in, Stored(body=b"", properties=b"").to_bytes() * (SIZE // 97)),
     "inner-batch": (
         messages_in,
         Stored(body=batch_entry(b"") * (SIZE // 22), sys_flag=INNER).to_bytes(),

@@ -73,11 +73,7 @@ def test_a_route_is_read_in_every_form(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("ResetOffsetBody", {0: 5, 1: 6}),
-        ("ResetOffsetBodyForC", {0: 5}),
-    ],
+    ("name", "expected"), [("ResetOffsetBody", {0: 5, 1: 6}), ("ResetOffsetBodyForC", {0: 5})]
 )
 def test_offsets_to_reset_are_read_in_both_forms(name: str, expected: dict[int, int]) -> None:
     offsets = bodies.read_reset_offsets(BODIES["bodies"][name].encode())

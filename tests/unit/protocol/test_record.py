@@ -202,11 +202,7 @@ def test_an_invalid_record_stops_the_decoder(record: Stored, field: str, positio
     count_after, fault_after = refusal(PLAIN, PLAIN, record, PLAIN)
 
     assert (count, fault.field, fault.position) == (0, field, position)
-    assert (count_after, fault_after.field, fault_after.position) == (
-        2,
-        field,
-        2 * good + position,
-    )
+    assert (count_after, fault_after.field, fault_after.position) == (2, field, 2 * good + position)
 
 
 @pytest.mark.parametrize("body_length", [-1, -5, -88, -(2**31), 6, 100, 2**31 - 1])
@@ -352,8 +348,7 @@ def test_a_record_alone_says_topic_and_queue_itself(magic: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", bytes(91), Stored(topic=b"\xff").to_bytes(), Stored().to_bytes()[:-1]],
+    "data", [b"", bytes(91), Stored(topic=b"\xff").to_bytes(), Stored().to_bytes()[:-1]]
 )
 def test_a_record_alone_that_cannot_be_read_is_a_codec_error(data: bytes) -> None:
     with pytest.raises(CodecError):

@@ -70,11 +70,7 @@ def test_the_claim_with_the_highest_epoch_wins(newer: str) -> None:
 def test_the_largest_queue_count_is_used() -> None:
     found = owners(info("broker-a", 0, total=2, epoch=2), info("broker-b", 2, total=3))
 
-    assert found == {
-        (GLOBAL, 0): "broker-a",
-        (GLOBAL, 1): NO_OWNER,
-        (GLOBAL, 2): "broker-b",
-    }
+    assert found == {(GLOBAL, 0): "broker-a", (GLOBAL, 1): NO_OWNER, (GLOBAL, 2): "broker-b"}
 
 
 def test_every_scope_has_queues_of_its_own() -> None:

@@ -11,9 +11,7 @@ import pytest
 from rocketmq_aio.config.client import ClientConfig
 from rocketmq_aio.embedded import server as embedded_server
 from rocketmq_aio.embedded.responses import Response
-from rocketmq_aio.errors import (
-    NotConnectedError,
-)
+from rocketmq_aio.errors import NotConnectedError
 from rocketmq_aio.remoting import dial
 from tests.fakes.broker import FakeBroker
 from tests.unit.remoting.clients import CODE, open_client
@@ -68,8 +66,7 @@ async def test_localhost_is_a_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "address",
-    ["nonsense", "host:0", "a b:1", f"{'x' * 64}.example:10911", "ho\x00st:1", "x..y:1"],
+    "address", ["nonsense", "host:0", "a b:1", f"{'x' * 64}.example:10911", "ho\x00st:1", "x..y:1"]
 )
 async def test_an_address_that_is_none_fails_the_request_and_nothing_else(address: str) -> None:
     async with FakeBroker() as broker, open_client() as opened:
@@ -104,10 +101,7 @@ async def test_a_mapper_that_fails_fails_the_request_and_nothing_else(mapped: ob
             raise mapped
         return mapped  # type: ignore[return-value]  # that is the point
 
-    async with (
-        FakeBroker() as broker,
-        open_client(ClientConfig(address_mapper=mapper)) as opened,
-    ):
+    async with FakeBroker() as broker, open_client(ClientConfig(address_mapper=mapper)) as opened:
         broker.on(CODE, Response())
         with pytest.raises(NotConnectedError, match=r"mapper|expected host:port"):
             await opened.ask("10.1.2.3:10911")

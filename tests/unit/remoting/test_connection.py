@@ -323,9 +323,7 @@ async def test_a_post_waits_for_a_peer_that_does_not_read_but_for_no_place() -> 
         holder.cancel()
 
 
-async def test_a_peer_silent_after_timeouts_is_aborted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_peer_silent_after_timeouts_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "SILENCE_SECONDS", 0.05)
     async with Wire() as wire:
         patient = wire.ask(timeout=60.0)

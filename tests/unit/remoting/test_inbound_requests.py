@@ -76,9 +76,7 @@ async def test_a_handler_that_fails_is_answered_with_a_system_error() -> None:
         assert (await pushed(broker)).code == 1  # the worker is still there
 
 
-async def test_each_kind_of_failed_request_is_logged_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_each_kind_of_failed_request_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     async def answer(address: str, command: Command) -> Reply:
         raise KeyError("no such thing") if command.body else LookupError("no such thing")
 

@@ -223,9 +223,7 @@ def test_an_external_cluster_has_no_logs(external: Cluster) -> None:
     assert external.save_logs() is None
 
 
-def test_an_unreachable_external_cluster_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_unreachable_external_cluster_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROCKETMQ_NAMESRV", "127.0.0.1:1")
 
     with pytest.raises(StartError, match=r"no name server answers at 127\.0\.0\.1:1"):

@@ -147,10 +147,7 @@ def test_the_proxy_is_fetched_for_versions_that_have_one() -> None:
 
 
 def test_progress_of_a_download_is_logged(
-    maven: FakeMaven,
-    cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    maven: FakeMaven, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(jars, "PROGRESS_SECONDS", 0.0)
     maven.serve("5.5.0")

@@ -89,8 +89,7 @@ async def test_the_broker_repeats_the_check_after_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [ValueError("no database"), asyncio.CancelledError(), GeneratorExit(), None, "COMMIT"],
+    "answer", [ValueError("no database"), asyncio.CancelledError(), GeneratorExit(), None, "COMMIT"]
 )
 async def test_a_check_without_a_state_results_in_unknown(answer: object) -> None:
     async with open_transactions() as env:
@@ -416,9 +415,7 @@ async def test_a_repeated_check_gets_the_state_of_the_running_one() -> None:
         assert (len(asked), env.flags(), len(env.visible)) == (1, [COMMIT], 2)
 
 
-async def test_checks_beyond_the_limit_are_dropped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_checks_beyond_the_limit_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction_checks, "MAX_WAITING", 2)
     gate = asyncio.Event()
 

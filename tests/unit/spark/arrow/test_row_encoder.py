@@ -316,10 +316,7 @@ def test_a_large_record_batch_is_encoded_in_slices() -> None:
             {"brokerName": pa.array(["b", "b"]), "queueId": pa.array([1, -2])},
             "row 11 .* queueId=-2",
         ),
-        (
-            {"tags": pa.array([b"a", b"\xff"]).view(pa.string())},
-            "tags: Invalid UTF8",
-        ),
+        ({"tags": pa.array([b"a", b"\xff"]).view(pa.string())}, "tags: Invalid UTF8"),
     ],
 )
 def test_an_invalid_row_is_named(columns: dict[str, Any], words: str) -> None:

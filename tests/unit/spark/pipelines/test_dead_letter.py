@@ -114,9 +114,7 @@ async def test_dead_letters_of_a_deleted_topic_do_not_stop_the_others(
     assert (found.resent, found.resent_before, found.problems) == (3, 1, NOT_RESENT)
 
 
-async def test_a_stopped_resend_counts_the_stored_copies(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_stopped_resend_counts_the_stored_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letter, "TopicGrowth", lambda *_: SimpleNamespace(stored=lambda: 2))
     async with FakeCluster(topics={"orders": 1}) as cluster:
         job = PartlyResent(NO_SPARK, settings_of(cluster), [], stopping)

@@ -86,9 +86,7 @@ async def test_known_topics_are_used_while_name_servers_are_unavailable() -> Non
 
 
 @pytest.mark.parametrize("registered", [[], ["broker-a"]])
-async def test_a_topic_is_not_gone_before_its_brokers_register(
-    registered: list[str],
-) -> None:
+async def test_a_topic_is_not_gone_before_its_brokers_register(registered: list[str]) -> None:
     async with FakeCluster(brokers=2, topics={TOPIC: 1}) as cluster, driving(cluster) as driver:
         await driver.metadata.topics()
         for broker in cluster.brokers:

@@ -86,9 +86,7 @@ async def test_a_timestamp_after_the_last_message_can_be_an_error() -> None:
 
         with pytest.raises(ConfigError, match=r"no message so late in orders/broker-a/0"):
             await planned(
-                cluster,
-                startingTimestamp="2000",
-                startingOffsetsByTimestampStrategy="error",
+                cluster, startingTimestamp="2000", startingOffsetsByTimestampStrategy="error"
             )
 
 
