@@ -10,7 +10,6 @@ from time import monotonic
 from typing import Final, TypeAlias
 
 import anyio
-import msgspec
 
 from rocketmq_aio.config.functions import is_async
 from rocketmq_aio.instance.instance import MQClientInstance
@@ -19,8 +18,12 @@ from rocketmq_aio.model.codec import V
 from rocketmq_aio.model.message import MessageExt
 from rocketmq_aio.model.values import TransactionState
 from rocketmq_aio.producer.transaction.end_transaction import EndTransactionSender
-from rocketmq_aio.producer.transaction.half_message import HalfMessage, HalfMessageLocation
-from rocketmq_aio.producer.transaction.transaction_log import TransactionLog
+from rocketmq_aio.producer.transaction.half_message import (
+    HalfMessage,
+    HalfMessageLocation,
+    PendingCheck,
+    TransactionLog,
+)
 from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
 from rocketmq_aio.remoting.background_tasks import call_isolated
 from rocketmq_aio.remoting.threads import run_in_thread
@@ -33,14 +36,6 @@ REPLY_SECONDS: Final = 3.0
 
 CheckFunction: TypeAlias = Callable[[MessageExt[V]], Awaitable[TransactionState] | TransactionState]
 """`check`: takes a half message, returns the state of its transaction; plain or async."""
-
-
-class PendingCheck(msgspec.Struct, gc=False, eq=False):
-    """The latest check of a message."""
-
-    message: MessageExt
-    location: HalfMessageLocation
-    transaction_id: str
 
 
 class TransactionChecks:
@@ -127,8 +122,14 @@ class TransactionChecks:
         if is_copy:
             # Another commit would store the message a second time.
             await self._end_transaction.discard(half, check.location)
+        elif state is TransactionState.UNKNOWN:
+            await self._end_transaction.send_unknown(half, check)
         else:
-            await self._reply(half, check, state)
+            cause = await self._end_transaction.send(half, monotonic() + REPLY_SECONDS, check)
+            if cause is not None:
+                logger.info(
+                    "transaction_check_not_answered", message_id=message_id, reason=str(cause)
+                )
 
     async def _is_copy(self, half: HalfMessage) -> bool:
         """Whether the check is about a copy of a half message that the broker has committed.
@@ -145,19 +146,6 @@ class TransactionChecks:
         if state is not TransactionState.UNKNOWN:
             self._log.decide(half, state)
         return half
-
-    async def _reply(self, half: HalfMessage, check: PendingCheck, state: TransactionState) -> None:
-        if state is TransactionState.UNKNOWN:
-            await self._end_transaction.send_unknown(half, check.location, check.message)
-            return
-        deadline = monotonic() + REPLY_SECONDS
-        cause = await self._end_transaction.send(
-            half, deadline, checked_at=check.location, message=check.message
-        )
-        if cause is not None:
-            logger.info(
-                "transaction_check_not_answered", message_id=half.message_id, reason=str(cause)
-            )
 
     async def _call_check(self, message: MessageExt) -> TransactionState:
         state: object = None

@@ -19,10 +19,13 @@ from rocketmq_aio.errors import (
 from rocketmq_aio.hooks import EndTransactionContext
 from rocketmq_aio.instance.instance import MQClientInstance
 from rocketmq_aio.log import get_logger
-from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.values import TransactionState
 from rocketmq_aio.producer.hooks import SendHooks
-from rocketmq_aio.producer.transaction.half_message import HalfMessage, HalfMessageLocation
+from rocketmq_aio.producer.transaction.half_message import (
+    HalfMessage,
+    HalfMessageLocation,
+    PendingCheck,
+)
 from rocketmq_aio.protocol.codes import (
     MASTER_ID,
     TRANSACTION_COMMIT,
@@ -31,7 +34,6 @@ from rocketmq_aio.protocol.codes import (
 )
 from rocketmq_aio.protocol.requests.transactions import EndTransaction
 from rocketmq_aio.remoting.backoff import Backoff
-from rocketmq_aio.remoting.response_errors import broker_error
 
 logger = get_logger(__name__)
 
@@ -62,12 +64,7 @@ class EndTransactionSender:
         self._rejects: dict[str, tuple[int, bool]] = {}
 
     async def send(
-        self,
-        half: HalfMessage,
-        deadline: float,
-        *,
-        checked_at: HalfMessageLocation | None = None,
-        message: Message | MessageExt | None = None,
+        self, half: HalfMessage, deadline: float, check: PendingCheck | None = None
     ) -> RocketMQError | None:
         """Send the state of *half*; return the error if the broker did not confirm it.
 
@@ -75,34 +72,32 @@ class EndTransactionSender:
         arrived is not repeated: a broker stores the message once more with each commit, and checks
         by itself if it did not get one.
 
-        :param checked_at: the location in the check that this replies to
-        :param message: for hooks
+        :param check: the check that this replies to
         """
         started = monotonic()
         cause: BaseException | None = None
         try:
-            cause = failure = await self._send(half, deadline, checked_at)
+            cause = failure = await self._send(half, deadline, check)
         except BaseException as error:
             cause = error
             raise
         finally:
-            self._call_hooks(half, message, checked_at, half.state, error=cause, started=started)
+            self._call_hooks(half, half.state, check, error=cause, started=started)
         return failure
 
     async def _send(
-        self, half: HalfMessage, deadline: float, checked_at: HalfMessageLocation | None
+        self, half: HalfMessage, deadline: float, check: PendingCheck | None
     ) -> RocketMQError | None:
         assert half.state is not None
         backoff = Backoff()
         half.is_ending = True
         try:
             while True:
-                location = checked_at or half.location
+                location = half.location if check is None else check.location
                 assert location is not None
                 # The reply to a check goes to its sender; otherwise the broker may have moved.
-                is_check = checked_at is not None
-                address = location.address if is_check else self._address(half, location)
-                header = self._header(half, location, half.state, is_check=is_check)
+                address = location.address if check else self._address(half, location)
+                header = self._header(half, location, half.state, is_check=check is not None)
                 number = self._instance.connection_number(address)  # of the connection in use
                 cause = await self._request(address, header, deadline - monotonic())
                 if cause is None:
@@ -117,18 +112,16 @@ class EndTransactionSender:
 
     def leave(self, half: HalfMessage) -> None:
         """Call the hooks for a decision left to the check; sends no request."""
-        self._call_hooks(half, half.message, None, TransactionState.UNKNOWN)
+        self._call_hooks(half, TransactionState.UNKNOWN)
 
-    async def send_unknown(
-        self, half: HalfMessage, location: HalfMessageLocation, message: MessageExt
-    ) -> None:
+    async def send_unknown(self, half: HalfMessage, check: PendingCheck) -> None:
         """Send UNKNOWN, without a response: the broker checks again in any case."""
-        header = self._header(half, location, TransactionState.UNKNOWN, is_check=True)
+        header = self._header(half, check.location, TransactionState.UNKNOWN, is_check=True)
         try:
-            await self._instance.remoting.oneway(location.address, header)
+            await self._instance.remoting.oneway(check.location.address, header)
         except RocketMQError as error:
             logger.debug("transaction_check_not_answered", reason=str(error))
-        self._call_hooks(half, message, location, TransactionState.UNKNOWN)
+        self._call_hooks(half, TransactionState.UNKNOWN, check)
 
     async def has_commit(self, half: HalfMessage, location: HalfMessageLocation) -> bool:
         """Whether the broker that checks *half* at *location* has executed its commit.
@@ -173,16 +166,16 @@ class EndTransactionSender:
     def _call_hooks(
         self,
         half: HalfMessage,
-        message: Message | MessageExt | None,
-        checked_at: HalfMessageLocation | None,
         state: TransactionState | None,
+        check: PendingCheck | None = None,
         *,
         error: BaseException | None = None,
         started: float | None = None,
     ) -> None:
+        message = half.message if check is None else check.message
         if message is None or not self.has_hooks:
             return
-        location = checked_at or half.location
+        location = half.location if check is None else check.location
         context = EndTransactionContext(
             group=self._group,
             message=message,
@@ -190,7 +183,7 @@ class EndTransactionSender:
             transaction_id=half.transaction_id,
             state=state or TransactionState.UNKNOWN,
             address="-" if location is None else location.address,
-            from_check=checked_at is not None,
+            from_check=check is not None,
             error=error,
             seconds=0.0 if started is None else monotonic() - started,
         )
@@ -200,12 +193,11 @@ class EndTransactionSender:
         self, address: str, header: EndTransaction, seconds: float
     ) -> RocketMQError | None:
         try:
-            command = await self._instance.remoting.request(
-                address, header, timeout=max(LEAST_SECONDS, seconds)
-            )
+            timeout = max(LEAST_SECONDS, seconds)
+            await self._instance.remoting.request_checked(address, header, timeout=timeout)
         except RocketMQError as cause:
             return cause
-        return None if command.code == ResponseCode.SUCCESS else broker_error(command, address)
+        return None
 
     def _address(self, half: HalfMessage, location: HalfMessageLocation) -> str:
         """Return the current master of the broker."""

@@ -23,13 +23,16 @@ from rocketmq_aio.model.message import Message, MessageExt
 from rocketmq_aio.model.names import check_topic
 from rocketmq_aio.model.values import MessageQueue, TransactionState
 from rocketmq_aio.producer.producer import Producer
+from rocketmq_aio.producer.queue_selection import QueueChoice
 from rocketmq_aio.producer.topic_publish_info import QueueSelector
 from rocketmq_aio.producer.transaction.checks import CheckFunction, TransactionChecks
 from rocketmq_aio.producer.transaction.end_transaction import EndTransactionSender
-from rocketmq_aio.producer.transaction.half_message import check_transactional
-from rocketmq_aio.producer.transaction.half_sender import HalfMessageSender, HalfSend
-from rocketmq_aio.producer.transaction.transaction import Transaction, TransactionResult
-from rocketmq_aio.producer.transaction.transaction_log import TransactionLog
+from rocketmq_aio.producer.transaction.half_message import TransactionLog, check_transactional
+from rocketmq_aio.producer.transaction.transaction import (
+    HalfMessageSender,
+    Transaction,
+    TransactionResult,
+)
 from rocketmq_aio.protocol.requests.from_broker import CheckTransactionState
 from rocketmq_aio.remoting.threads import run_in_thread
 
@@ -107,8 +110,8 @@ class TransactionProducer(Producer[V]):
         seconds = self._config.send_timeout_seconds
         if timeout_seconds is not None:
             seconds = checked_seconds("timeout_seconds", timeout_seconds)
-        half_send = HalfSend(check_transactional(message), queue, selector, seconds)
-        return Transaction(self._half_sender, half_send)
+        choice = QueueChoice(queue, selector)
+        return Transaction(self._half_sender, check_transactional(message), choice, seconds)
 
     async def send_in_transaction(
         self,

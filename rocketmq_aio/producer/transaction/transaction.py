@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from time import monotonic
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import anyio
 import msgspec
 
-from rocketmq_aio.errors import ConfigError, NotRunningError, RocketMQError
+from rocketmq_aio.errors import (
+    ConfigError,
+    HalfMessageError,
+    NotRunningError,
+    RocketMQError,
+    SendUnknownError,
+)
+from rocketmq_aio.log import get_logger
 from rocketmq_aio.model.message import Message
 from rocketmq_aio.model.values import SendResult, TransactionState
-from rocketmq_aio.producer.transaction.half_message import HalfMessage
-from rocketmq_aio.producer.transaction.half_sender import HalfMessageSender, HalfSend
+from rocketmq_aio.producer.hooks import SendHooks
+from rocketmq_aio.producer.queue_selection import QueueChoice
+from rocketmq_aio.producer.sender import Sender
+from rocketmq_aio.producer.topic_publish_info import TopicPublishInfo
+from rocketmq_aio.producer.transaction.end_transaction import EndTransactionSender
+from rocketmq_aio.producer.transaction.half_message import (
+    HalfMessage,
+    TransactionLog,
+    location_of,
+    make_half,
+)
+
+logger = get_logger(__name__)
 
 
 class TransactionResult(msgspec.Struct, frozen=True, gc=False):
@@ -41,18 +61,17 @@ class Transaction:
     `unknown` was called before.
     """
 
-    def __init__(self, half_sender: HalfMessageSender, half_send: HalfSend) -> None:
+    def __init__(
+        self, half_sender: HalfMessageSender, message: Message, choice: QueueChoice, seconds: float
+    ) -> None:
+        self.message = message
         self._half_sender = half_sender
-        self._half_send = half_send
+        self._choice = choice
+        self._seconds = seconds
         self._half: HalfMessage | None = None
         self._sent: SendResult | None = None
         self._left_open = False
         self._result: TransactionResult | None = None
-
-    @property
-    def message(self) -> Message:
-        """The message."""
-        return self._half_send.message
 
     @property
     def message_id(self) -> str:
@@ -117,7 +136,8 @@ class Transaction:
     async def __aenter__(self) -> Self:
         if self._half is not None:
             raise NotRunningError("a transaction is entered once; make a new one")
-        self._half, self._sent = await self._half_sender.send(self._half_send)
+        sending = self._half_sender.send(self.message, self._choice, self._seconds)
+        self._half, self._sent = await sending
         return self
 
     async def __aexit__(
@@ -159,3 +179,97 @@ class Transaction:
     def _conflict(self, state: TransactionState) -> ConfigError:
         so_far = TransactionState.UNKNOWN if self._result is None else self._result.state
         return ConfigError("transaction", state.name, f"it is decided already: {so_far.name}")
+
+
+class HalfMessageSender:
+    """Sends the half messages of *group*, and the decisions about them.
+
+    :ivar topics: topics that half messages were sent to, or may be by other members
+    """
+
+    def __init__(
+        self,
+        sender: Sender,
+        group: str,
+        hooks: SendHooks,
+        log: TransactionLog,
+        end_transaction: EndTransactionSender,
+    ) -> None:
+        self.topics: set[str] = set()
+        self._sender = sender
+        self._group = group
+        self._hooks = hooks
+        self._log = log
+        self._end_transaction = end_transaction
+
+    async def send(
+        self, message: Message, choice: QueueChoice, seconds: float
+    ) -> tuple[HalfMessage, SendResult]:
+        """Send a half message; if this raises, the local transaction must not run."""
+        self._sender.check_running()
+        deadline = monotonic() + seconds
+        half = HalfMessage("", message.topic)
+
+        def send(message: Message) -> Coroutine[Any, Any, SendResult]:
+            return self._sender.with_route(
+                message.topic,
+                message,
+                deadline,
+                lambda publish: self._send(half, message, choice, publish, deadline),
+            )
+
+        return half, await self._hooks.around_message("transaction", message, choice.queue, send)
+
+    async def end(self, half: HalfMessage, state: TransactionState) -> RocketMQError | None:
+        """Send the decision; return why the broker has not confirmed it, if it has not."""
+        self._log.decide(half, state)
+        try:
+            deadline = monotonic() + self._sender.config.send_timeout_seconds
+            error = await self._end_transaction.send(half, deadline)
+        finally:
+            self._log.end(half)
+        if error is not None:
+            logger.warning(
+                "transaction_not_confirmed",
+                message_id=half.message_id,
+                state=state.value,
+                reason=str(error),
+            )
+        return error
+
+    def leave(self, half: HalfMessage) -> None:
+        """Leave the decision to the check."""
+        self._end_transaction.leave(half)
+        self._log.end(half)
+
+    async def _send(
+        self,
+        half: HalfMessage,
+        message: Message,
+        choice: QueueChoice,
+        publish: TopicPublishInfo,
+        deadline: float,
+    ) -> SendResult:
+        self.topics.add(message.topic)
+        routing = self._sender.selection.routing(message, choice)
+        target = routing.select_target(publish)
+        request = self._sender.request_to(target, message, routing)
+        make_half(request, self._group)
+        await self._sender.registration.ensure_registered(target.master, deadline)
+        half.message_id = request.message_id
+        if self._end_transaction.has_hooks:
+            half.message = message
+        self._log.begin(half)
+        try:
+            result = await self._sender.attempts.run(request, publish, deadline)
+            half.on_stored(location_of(request, result), result.transaction_id or half.message_id)
+        except BaseException as error:
+            # The local transaction never runs: if a broker has the message, roll it back.
+            if isinstance(error, SendUnknownError) or not isinstance(error, RocketMQError):
+                self._log.decide(half, TransactionState.ROLLBACK)
+            self._log.end(half)
+            raise
+        if not result.ok:
+            await self.end(half, TransactionState.ROLLBACK)
+            raise HalfMessageError(result)
+        return result

@@ -20,9 +20,12 @@ from rocketmq_aio.model.values import TransactionState
 from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.producer.transaction import checks as transaction_checks
 from rocketmq_aio.producer.transaction.checks import CheckFunction
-from rocketmq_aio.producer.transaction.half_message import HalfMessage, HalfMessageLocation
+from rocketmq_aio.producer.transaction.half_message import (
+    HalfMessage,
+    HalfMessageLocation,
+    TransactionLog,
+)
 from rocketmq_aio.producer.transaction.producer import TransactionProducer
-from rocketmq_aio.producer.transaction.transaction_log import TransactionLog
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from tests.fakes.cluster import FakeCluster
 from tests.unit.producer.transaction_env import (
