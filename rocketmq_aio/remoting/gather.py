@@ -22,17 +22,23 @@ class Gathered(NamedTuple, Generic[K, V]):
 
 
 async def gather_limited(
-    function: Callable[[K], Awaitable[V]], items: Iterable[K], limit: int | None = None
+    function: Callable[[K], Awaitable[V]],
+    items: Iterable[K],
+    limit: int | None = None,
+    *,
+    fail_fast: bool = False,
 ) -> Gathered[K, V]:
     """Call *function* for each of *items*, up to *limit* concurrently, and wait for all.
 
-    A `RocketMQError` goes to ``failures`` and does not stop the others; any other error does.
+    A `RocketMQError` goes to ``failures`` and does not stop the others unless *fail_fast* is set;
+    any other error does.
 
     :raises CancelledError: the caller, or one of the calls, was cancelled
     """
     items = list(dict.fromkeys(items))
     outcomes: dict[K, tuple[V] | RocketMQError] = {}
     waiting = iter(items)
+    scope = anyio.CancelScope()
 
     async def work() -> None:
         for item in waiting:
@@ -40,21 +46,26 @@ async def gather_limited(
                 outcomes[item] = (await function(item),)
             except RocketMQError as error:
                 outcomes[item] = error
+                if fail_fast:
+                    scope.cancel()
+                    return
 
     if len(items) == 1 or limit == 1:
         await work()
     else:
-        async with anyio.create_task_group() as tasks:
-            for _ in range(len(items) if limit is None else min(limit, len(items))):
-                tasks.start_soon(work)
-        if len(outcomes) < len(items):  # the group swallows a cancellation by foreign code
+        with scope:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(len(items) if limit is None else min(limit, len(items))):
+                    tasks.start_soon(work)
+        # The group swallows a cancellation by foreign code.
+        if len(outcomes) < len(items) and not scope.cancel_called:
             raise asyncio.CancelledError
     return _by_item(items, outcomes)
 
 
 def _by_item(items: Iterable[K], outcomes: Mapping[K, tuple[V] | RocketMQError]) -> Gathered[K, V]:
     gathered: Gathered[K, V] = Gathered({}, {})
-    for item in items:
+    for item in filter(outcomes.__contains__, items):
         outcome = outcomes[item]
         if isinstance(outcome, RocketMQError):
             gathered.failures[item] = outcome

@@ -108,3 +108,22 @@ async def test_a_call_cancelled_by_foreign_code_cancels_the_whole(
 
     with pytest.raises(asyncio.CancelledError):
         await gather_limited(call, items, limit)
+
+
+@pytest.mark.parametrize("limit", [None, 2, 1])
+async def test_fail_fast_ends_the_other_calls_and_keeps_results(limit: int | None) -> None:
+    called: list[int] = []
+
+    async def call(item: int) -> int:
+        called.append(item)
+        if item == 1:
+            await asyncio.sleep(0)
+            raise NotConnectedError(str(item), "down")
+        if item > 1:
+            await asyncio.sleep(60)
+        return item
+
+    results, failures = await gather_limited(call, range(100), limit, fail_fast=True)
+
+    assert (results, list(failures)) == ({0: 0}, [1])
+    assert limit is None or len(called) <= limit + 1
