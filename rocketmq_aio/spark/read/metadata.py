@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -27,6 +28,7 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.requests.client import GetRouteInfo
 from rocketmq_aio.protocol.static_topics import LOGICAL_PREFIX
+from rocketmq_aio.remoting.gather import gather_limited
 from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.options.source_options import ReadOptions
 from rocketmq_aio.spark.read.data_loss import Extent, WarnOnce, warn
@@ -108,7 +110,7 @@ class Metadata:
         held = [queue for queue in held if selects(self._options, queue)]
         wanted = sorted({*await self._topic_names(), *(topic for topic, _, _ in held)})
         self._seed_brokers(wanted, held)
-        found = await self._gather(wanted, self._queues_of)
+        found = await _gather(wanted, self._queues_of)
         queues = {queue for there in found.values() if there is not None for queue in there}
         if self._options.assign:
             queues &= set(self._options.assign)
@@ -270,15 +272,13 @@ class Metadata:
 
         :raises RocketMQError: a broker did not answer
         """
-        addresses = sorted(self._master_addresses(topics))
         group = self._options.connection.group
 
         async def member_ids(address: str) -> list[str]:
-            return await self._instance.broker.consumer_ids_at(group, address)
+            consumer_ids = partial(self._instance.broker.consumer_ids_at, group, address)
+            return await self._retry(address, consumer_ids)
 
-        found = await self._gather(
-            addresses, lambda address: self._retry(address, lambda: member_ids(address))
-        )
+        found = await _gather(sorted(self._master_addresses(topics)), member_ids)
         return {each for ids in found.values() for each in ids}
 
     def _master_addresses(self, topics: Iterable[str]) -> set[str]:
@@ -297,23 +297,21 @@ class Metadata:
     async def _retry(self, server: str, request: Callable[[], Awaitable[T]]) -> T:
         """Call *request* until it succeeds; raise the error of the last retry."""
         pauses = list(self.retry_pauses(server))
-        for number, pause in enumerate(pauses):
+        for number, pause in enumerate([*pauses, None]):
             try:
-                return self._heard(server, await request())
+                result = await request()
             except RETRYABLE as error:
+                if pause is None:
+                    self._unavailable.add(server)
+                    raise
                 if number == 0 and isinstance(error, RouteNotFoundError):
                     # Deleted topics wait here; without this log line it looks like a hang.
                     warn("waiting_for_topic", topic=error.topic, seconds=sum(pauses))
                 await anyio.sleep(pause)
-        try:
-            return self._heard(server, await request())
-        except RETRYABLE:
-            self._unavailable.add(server)
-            raise
-
-    def _heard(self, server: str, answer: T) -> T:
-        self._unavailable.discard(server)
-        return answer
+            else:
+                self._unavailable.discard(server)
+                return result
+        raise AssertionError  # unreachable
 
     async def _query(
         self, queues: Iterable[Queue], request: Callable[[MessageQueue], Awaitable[T]]
@@ -327,47 +325,31 @@ class Metadata:
             by_broker.setdefault(queue[1], []).append(queue)
         results: QueueResults[T] = QueueResults({}, {})
 
-        async def query_broker(broker: str) -> None:
-            async def query_queues() -> None:
-                waiting = [each for each in by_broker[broker] if each not in results.values]
-                await self._gather(waiting, lambda q: request(MessageQueue(*q)), results.values)
+        async def query_queue(queue: Queue) -> None:
+            results.values[queue] = await request(MessageQueue(*queue))
 
+        async def query_missing(broker: str) -> None:
+            await _gather([q for q in by_broker[broker] if q not in results.values], query_queue)
+
+        async def query_broker(broker: str) -> None:
             try:
-                await self._retry(broker, query_queues)
+                await self._retry(broker, lambda: query_missing(broker))
             except RETRYABLE as error:
                 results.unavailable[broker] = error
 
-        await self._gather(sorted(by_broker), query_broker)
+        await _gather(sorted(by_broker), query_broker)
         return results
 
-    async def _gather(
-        self,
-        keys: Collection[K],
-        request: Callable[[K], Awaitable[T]],
-        found: dict[K, T] | None = None,
-    ) -> dict[K, T]:
-        """Call *request* for all *keys*, some concurrently, and store the results in *found*.
 
-        :raises RocketMQError: the first failure, which cancels the others
-        """
-        found = {} if found is None else found
-        failures: list[RocketMQError] = []
-        waiting = iter(keys)
+async def _gather(keys: Iterable[K], request: Callable[[K], Awaitable[T]]) -> dict[K, T]:
+    """Call *request* for all *keys*, some concurrently, and return the results.
 
-        async def work() -> None:
-            for key in waiting:  # shared by all workers
-                try:
-                    found[key] = await request(key)
-                except RocketMQError as error:
-                    failures.append(error)
-                    tasks.cancel_scope.cancel()
-
-        async with anyio.create_task_group() as tasks:
-            for _ in range(min(MAX_CONCURRENT, len(keys))):
-                tasks.start_soon(work)
-        if failures:
-            raise failures[0]
-        return found
+    :raises RocketMQError: the first failure, which cancels the others
+    """
+    results, failures = await gather_limited(request, keys, MAX_CONCURRENT, fail_fast=True)
+    for error in failures.values():
+        raise error
+    return results
 
 
 def selects(options: ReadOptions, queue: Queue) -> bool:

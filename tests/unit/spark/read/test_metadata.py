@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable
 
@@ -9,6 +10,7 @@ import pytest
 
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import AuthError, NameServerUnavailableError
+from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import RequestCode, ResponseCode
 from rocketmq_aio.spark.options.source_options import read_options
 from rocketmq_aio.spark.read import metadata as metadata_module
@@ -199,6 +201,23 @@ async def test_an_unavailable_broker_gets_no_retries_until_it_answers() -> None:
 
         assert [set(each.unavailable) for each in (first, second, third)] == [{"broker-a"}] * 3
         assert fourth.values == {queue(0): Extent(0, 0)}
+
+
+async def test_a_request_cancelled_by_foreign_code_leaves_no_queue_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with FakeCluster(topics={TOPIC: 2}) as cluster, driving(cluster) as driver:
+        queues = (await driver.metadata.topics()).queues
+
+        async def committed(each: MessageQueue) -> int:
+            if each.queue_id == 1:
+                raise asyncio.CancelledError
+            return 0
+
+        monkeypatch.setattr(driver.metadata._consumer, "committed", committed)
+
+        with pytest.raises(asyncio.CancelledError):
+            await driver.metadata.committed(queues)
 
 
 @pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
