@@ -114,13 +114,15 @@ class Fetcher:
         :raises ReadError: a queue cannot be read; earlier results were delivered
         """
         self._loop = asyncio.get_running_loop()
-        failure: RocketMQError | None = None
+        # If foreign code cancels a worker, the group swallows it and cancels the rest.
+        failure: BaseException | None = asyncio.CancelledError()
         total = sum(cursor.wanted.size for cursor in self._cursors)
         async with anyio.create_task_group() as tasks:
             for _ in range(min(self._options.pull_window, -(-total // FIRST_SEGMENT))):
                 tasks.start_soon(self._run_worker)
             try:
                 await self._deliver()
+                failure = None
             except RocketMQError as error:
                 failure = error
             tasks.cancel_scope.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -74,22 +75,25 @@ class RequestSender:
         self._permits = anyio.Semaphore(options.send_window)
         self._queue_locks: defaultdict[MessageQueue | None, anyio.Lock] = defaultdict(anyio.Lock)
 
-    async def send(self, requests: Iterable[WriteRequest]) -> None:
+    async def send(self, requests: Sequence[WriteRequest]) -> None:
         """Send all *requests*; a later call sends behind them where the queue is the same.
 
         :raises WriteError: a request failed; no further ones are sent
         """
+        sent: list[WriteRequest] = []
         try:
             async with anyio.create_task_group() as tasks:
-                destinations = _by_queue(requests)
-                anywhere = destinations.pop(None, [])
-                for queue, mine in destinations.items():
-                    tasks.start_soon(self._send_in_order, queue, mine)
+                by_queue = _by_queue(requests)
+                anywhere = by_queue.pop(None, [])
+                for queue, mine in by_queue.items():
+                    tasks.start_soon(self._send_in_order, queue, mine, sent)
                 for request in anywhere:
                     await self._permits.acquire()
-                    tasks.start_soon(self._send, request)
+                    tasks.start_soon(self._send, request, sent)
         except ExceptionGroup as group:
             raise _first_error(group) from None
+        if len(sent) < len(requests):  # the group swallows a cancellation by foreign code
+            raise asyncio.CancelledError
 
     async def queues_of_keys(self, topic: str, keys: Sequence[str]) -> list[MessageQueue]:
         """Return the queue of each key.
@@ -108,14 +112,14 @@ class RequestSender:
     # --- internals --------------------------------------------------------------------------------
 
     async def _send_in_order(
-        self, queue: MessageQueue | None, requests: Sequence[WriteRequest]
+        self, queue: MessageQueue | None, requests: list[WriteRequest], sent: list[WriteRequest]
     ) -> None:
         async with self._queue_locks[queue]:
             for request in requests:
                 await self._permits.acquire()
-                await self._send(request)
+                await self._send(request, sent)
 
-    async def _send(self, request: WriteRequest) -> None:
+    async def _send(self, request: WriteRequest, sent: list[WriteRequest]) -> None:
         try:
             destination = request.destination
             queue = None if destination.key is not None else destination.queue
@@ -129,6 +133,7 @@ class RequestSender:
             result = await self._retry(send, request.encoded.topic, request.rows)
         finally:
             self._permits.release()
+        sent.append(request)
         self._rows += request.rows
         self._requests += 1
         self._weaker += not result.ok
@@ -148,10 +153,10 @@ class RequestSender:
 
 
 def _by_queue(requests: Iterable[WriteRequest]) -> dict[MessageQueue | None, list[WriteRequest]]:
-    destinations: dict[MessageQueue | None, list[WriteRequest]] = {}
+    by_queue: dict[MessageQueue | None, list[WriteRequest]] = {}
     for request in requests:
-        destinations.setdefault(request.destination.queue, []).append(request)
-    return destinations
+        by_queue.setdefault(request.destination.queue, []).append(request)
+    return by_queue
 
 
 def _broker(error: RocketMQError) -> str:

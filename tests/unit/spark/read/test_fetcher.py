@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from anyio import create_task_group, to_thread, wait_all_tasks_blocked
+from anyio import create_task_group, fail_after, to_thread, wait_all_tasks_blocked
 
 from rocketmq_aio.consumer.pull.result import PullStatus, RawPull
 from rocketmq_aio.embedded.broker import pull as pull_processor
@@ -58,6 +58,35 @@ def records(*offsets: int, **fields: Any) -> bytes:  # noqa: ANN401 - those of S
 
 def losses(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if "data_loss" in each.getMessage()]
+
+
+class Instant:
+    """A `RawPulls` that returns messages immediately."""
+
+    def __init__(self, size: int) -> None:
+        self.asked = 0
+        self._size = size
+
+    async def pull(self, _queue: object, offset: int, count: int, *_: object, **__: object) -> Any:  # noqa: ANN401
+        await asyncio.sleep(0)
+        self.asked += 1
+        return RawPull(
+            status=PullStatus.FOUND,
+            body=bytes(self._size),
+            offset_delta=0,
+            next_offset=offset + min(count, 32),
+            min_offset=0,
+            max_offset=10**9,
+        )
+
+
+def instant_fetcher(pulls: Instant, wanted: Range) -> Fetcher:
+    options = ReadOptions(connection=Connection(name_server="127.0.0.1:1"), subscribe=(TOPIC,))
+
+    async def registered() -> set[str]:
+        return set()
+
+    return Fetcher(pulls, [wanted], options, registered)  # type: ignore[arg-type]
 
 
 # --- order and concurrency ------------------------------------------------------------------------
@@ -362,6 +391,20 @@ def test_bodies_beyond_the_decompression_limit_are_read_in_parts(here: Reading) 
     assert [(offset, len(body)) for _, offset, body in got] == [(n, 20_000_000) for n in range(4)]
 
 
+async def test_a_pull_cancelled_by_foreign_code_fails_the_task() -> None:
+    class Cancelled(Instant):
+        async def pull(
+            self, queue: object, offset: int, count: int, *_: object, **__: object
+        ) -> Any:  # noqa: ANN401
+            if offset == 32:
+                raise asyncio.CancelledError
+            return await super().pull(queue, offset, count)
+
+    fetch = instant_fetcher(Cancelled(100), within(0, 100))
+    with fail_after(10), pytest.raises(asyncio.CancelledError):
+        await fetch.run()
+
+
 # --- replicas -------------------------------------------------------------------------------------
 
 
@@ -461,41 +504,16 @@ def test_closing_a_reader_cancels_its_pulls(here: Reading) -> None:
     assert runtime.call(ended)
 
 
-class Instant:
-    """A `RawPulls` that returns messages immediately."""
-
-    def __init__(self, size: int) -> None:
-        self.asked = 0
-        self._size = size
-
-    async def pull(self, _queue: object, offset: int, count: int, *_: object, **__: object) -> Any:  # noqa: ANN401
-        await asyncio.sleep(0)
-        self.asked += 1
-        return RawPull(
-            status=PullStatus.FOUND,
-            body=bytes(self._size),
-            offset_delta=0,
-            next_offset=offset + min(count, 32),
-            min_offset=0,
-            max_offset=10**9,
-        )
-
-
 @pytest.mark.parametrize("size", [100, 1_000_000])
 async def test_a_slow_consumer_bounds_the_buffer(size: int) -> None:
     pulls = Instant(size)
-    options = ReadOptions(connection=Connection(name_server="127.0.0.1:1"), subscribe=(TOPIC,))
-
-    async def nobody() -> set[str]:
-        return set()
-
-    fetch = Fetcher(pulls, [within(0, 10**6)], options, nobody)  # type: ignore[arg-type]
+    fetch = instant_fetcher(pulls, within(0, 10**6))
     async with create_task_group() as tasks:
         tasks.start_soon(fetch.run)
         await wait_all_tasks_blocked()
         chunk = max(1, min(fetcher_module.CHUNK_RESULTS, fetcher_module.CHUNK_BYTES // size))
-        held = fetcher_module.MAX_BUFFERED_BYTES // size + options.pull_window
-        ahead = fetcher_module.READ_AHEAD * options.pull_window
+        held = fetcher_module.MAX_BUFFERED_BYTES // size + ReadOptions.pull_window
+        ahead = fetcher_module.READ_AHEAD * ReadOptions.pull_window
         assert pulls.asked <= 2 * (
             (fetcher_module.MAX_QUEUED_CHUNKS + 1) * chunk + min(held, ahead)
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import pickle
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import CancelledError
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +29,7 @@ from pyspark.sql.types import (
 
 from rocketmq_aio.embedded.responses import Response
 from rocketmq_aio.errors import ConfigError, InvalidMessageError
+from rocketmq_aio.producer.producer import Producer
 from rocketmq_aio.protocol.codes import RequestCode
 from rocketmq_aio.spark.arrow.row_schema import check_columns
 from rocketmq_aio.spark.options.source_options import Connection, WriteOptions
@@ -261,6 +264,19 @@ async def test_a_permanent_error_is_not_retried(cluster: FakeCluster) -> None:
         await run(cluster, batches(1))
 
     assert requests(cluster) == 1
+
+
+@pytest.mark.parametrize("columns", [{}, {"shardingKey": pa.array(["k"] * 10)}])
+async def test_a_send_cancelled_by_foreign_code_fails_the_task(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, columns: dict[str, Any]
+) -> None:
+    async def cancelled(*_: object, **__: object) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(Producer, "send_encoded", cancelled)
+
+    with pytest.raises(CancelledError):
+        await run(cluster, batches(1, **columns))
 
 
 async def test_an_invalid_row_fails_the_task(cluster: FakeCluster) -> None:
