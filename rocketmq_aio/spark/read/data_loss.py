@@ -113,8 +113,9 @@ class LossPolicy:
             if self._fail:
                 raise DataLossError(each.queue, each.wanted, each.extent, each.reason)
             values = loss_values(each.queue, each.wanted, each.skipped, each.extent, each.reason)
-            about = (each.queue, each.wanted)
-            self._warn_once.warn("data_loss", about, resumes_at=each.resume_at, **values)
+            self._warn_once.warn(
+                "data_loss", each.queue, each.wanted, resumes_at=each.resume_at, **values
+            )
             resume_at[each.queue] = each.resume_at
         return resume_at
 
@@ -151,18 +152,20 @@ class WarnOnce:
     """Logs each warning once: an idle stream repeats its checks a hundred times a second."""
 
     def __init__(self) -> None:
-        self._warned: dict[str, set[Hashable]] = {}
+        self._warned: dict[str, dict[Hashable, Hashable]] = {}  # states by event and subject
 
-    def warn(self, event: str, about: Hashable, **values: object) -> None:
-        """Log *event* unless it was logged for *about* before."""
-        warned = self._warned.setdefault(event, set())
-        if about not in warned:
-            warned.add(about)
+    def warn(self, event: str, about: Hashable, state: Hashable = None, **values: object) -> None:
+        """Log *event* unless the last one logged for *about* had the same *state*."""
+        warned = self._warned.setdefault(event, {})
+        if about not in warned or warned[about] != state:
+            warned[about] = state
             warn(event, **values)
 
     def retain(self, event: str, present: Set[Hashable]) -> None:
         """Keep only what is *present*: anything else is logged again when it returns."""
-        self._warned.get(event, set()).intersection_update(present)
+        warned = self._warned.get(event, {})
+        for about in warned.keys() - present:
+            del warned[about]
 
 
 def warn(event: str, **values: object) -> None:

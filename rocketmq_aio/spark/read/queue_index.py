@@ -7,6 +7,7 @@ end of its index.  After a large write that takes seconds.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final, NamedTuple
 
 import anyio
@@ -18,6 +19,7 @@ from rocketmq_aio.model.values import MessageQueue
 from rocketmq_aio.protocol.codes import ResponseCode
 from rocketmq_aio.protocol.fastjson import read_body
 from rocketmq_aio.protocol.requests.admin import GetBrokerRuntime, KVTable
+from rocketmq_aio.remoting.gather import gather_limited
 from rocketmq_aio.remoting.response_errors import broker_error
 from rocketmq_aio.spark.offsets import Queue
 from rocketmq_aio.spark.read.data_loss import warn
@@ -42,16 +44,14 @@ async def wait_indexed(instance: MQClientInstance, queues: Iterable[Queue]) -> N
     It ends after `WAIT_SECONDS` with the warning ``index_behind``.  A broker that does not report
     its index, such as one that denies the account access, is not waited for.
     """
-    routes = instance.routes
-    async with anyio.create_task_group() as tasks:
-        for broker in sorted({routes.broker_of(MessageQueue(*each)) for each in queues}):
-            if (address := routes.master(broker)) is not None:
-                tasks.start_soon(_wait, instance, broker, address)
+    brokers = sorted({instance.routes.broker_of(MessageQueue(*each)) for each in queues})
+    await gather_limited(partial(_wait, instance), brokers)
 
 
-async def _wait(instance: MQClientInstance, broker: str, address: str) -> None:
-    log = await _log(instance, broker, address)
-    if log is None or log.behind <= 0:
+async def _wait(instance: MQClientInstance, broker: str) -> None:
+    address = instance.routes.master(broker)
+    log = await _log(instance, broker, address) if address is not None else None
+    if address is None or log is None or log.behind <= 0:
         return
     wanted, pause = log.end, FIRST_PAUSE
     warn("waiting_for_index", broker=broker, behind_bytes=log.behind)

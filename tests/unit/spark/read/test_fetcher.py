@@ -394,11 +394,11 @@ def test_bodies_beyond_the_decompression_limit_are_read_in_parts(here: Reading) 
 async def test_a_pull_cancelled_by_foreign_code_fails_the_task() -> None:
     class Cancelled(Instant):
         async def pull(
-            self, queue: object, offset: int, count: int, *_: object, **__: object
+            self, _queue: object, offset: int, count: int, *_: object, **__: object
         ) -> Any:  # noqa: ANN401
             if offset == 32:
                 raise asyncio.CancelledError
-            return await super().pull(queue, offset, count)
+            return await super().pull(_queue, offset, count)
 
     fetch = instant_fetcher(Cancelled(100), within(0, 100))
     with fail_after(10), pytest.raises(asyncio.CancelledError):
